@@ -1,0 +1,17 @@
+"""Artifacts: every stage's output, named by what made it, published whole or not at all."""
+
+from pipelines.artifacts.draft import Draft, DraftFile
+from pipelines.artifacts.fingerprint import fingerprint_of, sha256_of_file
+from pipelines.artifacts.manifest import FileRecord, Manifest
+from pipelines.artifacts.store import Artifact, ArtifactStore
+
+__all__ = [
+    "Artifact",
+    "ArtifactStore",
+    "Draft",
+    "DraftFile",
+    "FileRecord",
+    "Manifest",
+    "fingerprint_of",
+    "sha256_of_file",
+]

@@ -1,0 +1,137 @@
+"""Ray: where work runs. Connecting, and mapping a function over shards."""
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import psutil
+
+from pipelines.errors import UserError
+
+# Read by Ray when it is imported or started; a person's own setting wins.
+for _name, _value in {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_COLOR_PREFIX": "0",
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # a local Ray listens on the loopback only
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "60",
+    "TOKENIZERS_PARALLELISM": "false",  # its threads deadlock after a fork
+}.items():
+    os.environ.setdefault(_name, _value)
+
+import ray  # noqa: E402  (after its environment)
+from ray.exceptions import RayTaskError  # noqa: E402
+
+logger = logging.getLogger(__name__)
+
+_OBJECT_STORE_BYTES = 100 * 2**20  # shards travel as paths, so hardly anything lies in it
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def connect() -> None:
+    """Connect this process to Ray if it is not connected yet.
+
+    `RAY_ADDRESS` names a cluster; without it a local Ray starts inside this process and ends
+    with it.
+    """
+    if ray.is_initialized():
+        return
+    with _keep_signal_handlers():
+        if os.environ.get("RAY_ADDRESS"):
+            ray.init(log_to_driver=False, logging_level=logging.ERROR)
+            return
+        ray.init(
+            num_cpus=local_cpus(),
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            object_store_memory=_OBJECT_STORE_BYTES,
+        )
+
+
+def disconnect() -> None:
+    """Leave Ray; a local Ray that this process started ends."""
+    if ray.is_initialized():
+        with _keep_signal_handlers():
+            ray.shutdown()
+
+
+def local_cpus() -> int:
+    """Cores of this machine that this process may use, at least 2 so that two workers fit."""
+    return max(2, len(psutil.Process().cpu_affinity()))
+
+
+@contextmanager
+def _keep_signal_handlers() -> Iterator[None]:
+    """Give SIGTERM and SIGINT their handlers back: Ray replaces them on the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+
+
+def map_tasks(
+    function: Callable[[Item], Result],
+    items: Sequence[Item],
+    *,
+    num_workers: int,
+    on_result: Callable[[int, Result], None] | None = None,
+) -> list[Result]:
+    """`[function(item) for item in items]`, as Ray tasks, at most `num_workers` at once.
+
+    `function` and the items are pickled: pass large inputs as paths. A task whose worker dies is
+    run again; an error that `function` raises is raised here as it was. `on_result(index,
+    result)` is called in the order of completion.
+    """
+    if num_workers < 1:
+        raise UserError(f"the number of workers must be at least 1, got {num_workers}")
+    connect()
+    remote = ray.remote(num_cpus=1, max_retries=3)(_call)
+    handle = ray.put(function)
+    results: dict[int, Result] = {}
+    running: dict[ray.ObjectRef, int] = {}
+    pending = iter(enumerate(items))
+    try:
+        while True:
+            for index, item in pending:
+                running[remote.remote(handle, item)] = index
+                if len(running) >= num_workers:
+                    break
+            if not running:
+                return [results[index] for index in range(len(items))]
+            (ready,), _ = ray.wait(list(running), num_returns=1)
+            index = running.pop(ready)
+            results[index] = _result_of(ready)
+            if on_result is not None:
+                on_result(index, results[index])
+    finally:
+        for reference in running:
+            ray.cancel(reference)
+
+
+def _call(function: Callable[[Any], Any], item: Any) -> Any:
+    return function(item)
+
+
+def _result_of(reference: "ray.ObjectRef") -> Any:
+    try:
+        return ray.get(reference)
+    except RayTaskError as error:
+        if isinstance(error.cause, UserError):
+            raise error.cause from None
+        raise

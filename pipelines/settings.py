@@ -1,0 +1,13 @@
+"""The base of every settings model."""
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Settings(BaseModel):
+    """Frozen settings that refuse unknown keys; every field has a default and a description.
+
+    The same model is a stage's settings, a section of the recipe's YAML, the command line's
+    dotted paths and the Prefect form.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
