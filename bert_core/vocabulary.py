@@ -1,0 +1,244 @@
+"""The WordPiece vocabulary and its tokenizer: text to piece ids and back, as BERT was published.
+
+The one module that knows the `tokenizers` library. Ids equal those of the reference implementation
+on any text, except that literal "[CLS]" or "[MASK]" in a text stays text and never becomes a
+special token.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.decoders import WordPiece as WordPieceDecoder
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+from tokenizers.processors import TemplateProcessing
+
+from bert_core.masking import MaskableVocabulary
+
+PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
+SPECIAL_PIECES: Final = (PAD, UNK, CLS, SEP, MASK)
+CONTINUATION: Final = "##"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Normalization:
+    """What happens to a text before it is cut into pieces."""
+
+    lowercase: bool = True
+    strip_accents: bool | None = None  # None: as published, together with lowercase
+    split_chinese_characters: bool = True
+
+
+class WordPieceTokenizer:
+    """A vocabulary and the rules to read and write text with it.
+
+    `pieces[i]` is the piece with id i. All five special pieces must be there, no piece twice.
+    """
+
+    def __init__(self, pieces: Sequence[str], normalization: Normalization | None = None) -> None:
+        self.pieces = tuple(pieces)
+        self.normalization = normalization or Normalization()
+        self._ids = {piece: index for index, piece in enumerate(self.pieces)}
+        _check_pieces(self.pieces, self._ids)
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
+            self._ids[piece] for piece in SPECIAL_PIECES
+        )
+        self._tokenizer = build_tokenizer(self._ids, self.normalization)
+
+    @classmethod
+    def from_directory(
+        cls, directory: str | Path, *, lowercase: bool | None = None
+    ) -> "WordPieceTokenizer":
+        """Load `vocab.txt` (or `tokenizer.json` alone), with the settings that lie beside it.
+
+        Settings come from `tokenizer_config.json`, else from `tokenizer.json`; `lowercase` decides
+        where both are missing and must agree where they are not.
+        """
+        folder = Path(directory)
+        pieces, normalization = _read_pieces(folder), _read_normalization(folder)
+        if normalization is None:
+            if lowercase is None:
+                raise ValueError(
+                    f"{folder} holds a vocabulary but neither tokenizer_config.json nor "
+                    "tokenizer.json; say with lowercase=True or False whether it is uncased"
+                )
+            normalization = Normalization(lowercase=lowercase)
+        elif lowercase is not None and lowercase != normalization.lowercase:
+            raise ValueError(
+                f"the tokenizer in {folder} says lowercase={normalization.lowercase}, "
+                f"but lowercase={lowercase} was asked for; leave it out or mend the files"
+            )
+        return cls(pieces, normalization)
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.pieces)
+
+    @property
+    def lowercase(self) -> bool:
+        return self.normalization.lowercase
+
+    def piece_to_id(self, piece: str) -> int:
+        """Id of `piece`; [UNK]'s for one that the vocabulary lacks."""
+        return self._ids.get(piece, self.unk_id)
+
+    def id_to_piece(self, index: int) -> str:
+        if not 0 <= index < self.vocab_size:
+            raise ValueError(f"a piece id must lie in [0, {self.vocab_size}), got {index}")
+        return self.pieces[index]
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of the pieces of `text`, without special tokens."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of every text, without special tokens; several times faster than one by one."""
+        encoded = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in encoded]
+
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Ids of the pieces and, of each, the span [begin, end) of characters of `text`."""
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        return encoding.ids, encoding.offsets
+
+    def decode(self, ids: Iterable[int], *, keep_special: bool = False) -> str:
+        """A readable text with these pieces; special tokens are left out unless asked for."""
+        special = set() if keep_special else {self._ids[piece] for piece in SPECIAL_PIECES}
+        pieces = [self.id_to_piece(int(index)) for index in ids if int(index) not in special]
+        text: str = self._tokenizer.decoder.decode(pieces) if pieces else ""
+        return text
+
+    def maskable(self) -> MaskableVocabulary:
+        """What masking has to know of this vocabulary."""
+        is_maskable = np.ones(self.vocab_size, dtype=np.bool_)
+        is_maskable[[self.pad_id, self.cls_id, self.sep_id]] = False
+        return MaskableVocabulary(
+            mask_id=self.mask_id,
+            is_maskable=is_maskable,
+            continues_word=np.array([piece.startswith(CONTINUATION) for piece in self.pieces]),
+            replacement_ids=np.array(
+                [index for index, piece in enumerate(self.pieces) if not _is_reserved(piece)]
+            ),
+        )
+
+    def save(self, directory: str | Path) -> None:
+        """Write `vocab.txt`, `tokenizer.json` and what `AutoTokenizer` needs beside them."""
+        folder = Path(directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in self.files().items():
+            (folder / name).write_text(content, encoding="utf-8", newline="\n")
+
+    def files(self) -> dict[str, str]:
+        """The files that `save` writes, by name; equal tokenizers give equal texts."""
+        settings = {
+            "tokenizer_class": "BertTokenizer",
+            "do_lower_case": self.normalization.lowercase,
+            "strip_accents": self.normalization.strip_accents,
+            "tokenize_chinese_chars": self.normalization.split_chinese_characters,
+            "model_max_length": 512,
+            **{f"{piece.strip('[]').lower()}_token": piece for piece in SPECIAL_PIECES},
+        }
+        return {
+            "vocab.txt": "".join(f"{piece}\n" for piece in self.pieces),
+            "tokenizer.json": self._tokenizer.to_str(pretty=True) + "\n",
+            "tokenizer_config.json": json.dumps(settings, indent=2) + "\n",
+        }
+
+
+def build_tokenizer(ids: dict[str, int], normalization: Normalization) -> Tokenizer:
+    """The library's tokenizer for a vocabulary: BERT's normalizer, words, pieces and template."""
+    tokenizer = Tokenizer(WordPiece(ids, unk_token=UNK, continuing_subword_prefix=CONTINUATION))
+    tokenizer.normalizer = build_normalizer(normalization)
+    tokenizer.pre_tokenizer = BertPreTokenizer()
+    tokenizer.decoder = WordPieceDecoder(prefix=CONTINUATION)
+    tokenizer.post_processor = TemplateProcessing(
+        single=f"{CLS} $A {SEP}",
+        pair=f"{CLS} $A {SEP} $B:1 {SEP}:1",
+        special_tokens=[(CLS, ids[CLS]), (SEP, ids[SEP])],
+    )
+    # In the order of their ids, as the file lists them.
+    special = sorted(SPECIAL_PIECES, key=ids.__getitem__)
+    tokenizer.add_special_tokens([AddedToken(piece, special=True) for piece in special])
+    tokenizer.encode_special_tokens = True  # "[CLS]" in a text is five characters, not a token
+    return tokenizer
+
+
+def build_normalizer(normalization: Normalization) -> BertNormalizer:
+    """BERT's clean-up, Chinese spacing, accents and case, as the settings say."""
+    return BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=normalization.split_chinese_characters,
+        strip_accents=normalization.strip_accents,
+        lowercase=normalization.lowercase,
+    )
+
+
+def _is_reserved(piece: str) -> bool:
+    return piece in SPECIAL_PIECES or (piece.startswith("[unused") and piece.endswith("]"))
+
+
+def _check_pieces(pieces: tuple[str, ...], ids: dict[str, int]) -> None:
+    missing = [piece for piece in SPECIAL_PIECES if piece not in ids]
+    if missing:
+        raise ValueError(
+            f"a vocabulary must hold {', '.join(SPECIAL_PIECES)}; {', '.join(missing)} not found "
+            f"among {len(pieces)} pieces; check that the file is a BERT vocabulary"
+        )
+    if len(ids) != len(pieces):
+        twice = next(piece for index, piece in enumerate(pieces) if ids[piece] != index)
+        raise ValueError(f"every piece must be listed once, but {twice!r} is there twice")
+
+
+def _read_pieces(folder: Path) -> list[str]:
+    vocabulary = folder / "vocab.txt"
+    if vocabulary.is_file():
+        text = vocabulary.read_text(encoding="utf-8")
+        # Only \n ends a line: some vocabularies hold pieces such as U+2028.
+        return [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")]
+    tokenizer = folder / "tokenizer.json"
+    if not tokenizer.is_file():
+        raise ValueError(f"{folder} must hold vocab.txt or tokenizer.json, found neither")
+    model = json.loads(tokenizer.read_text(encoding="utf-8"))["model"]
+    if model.get("type") != "WordPiece":
+        raise ValueError(
+            f"{tokenizer} must hold a WordPiece model, found {model.get('type')}; "
+            "other tokenizers have other rules and cannot be read here"
+        )
+    return sorted(model["vocab"], key=model["vocab"].__getitem__)
+
+
+def _read_normalization(folder: Path) -> Normalization | None:
+    settings, tokenizer = folder / "tokenizer_config.json", folder / "tokenizer.json"
+    if settings.is_file():
+        found = json.loads(settings.read_text(encoding="utf-8"))
+        names = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
+        if "do_lower_case" in found:
+            return _normalization(*(found.get(name) for name in names))
+    if tokenizer.is_file():
+        found = json.loads(tokenizer.read_text(encoding="utf-8")).get("normalizer") or {}
+        if found.get("type") != "BertNormalizer":
+            raise ValueError(
+                f"{tokenizer} must normalize as BERT does (BertNormalizer), "
+                f"found {found.get('type')}"
+            )
+        return _normalization(
+            *(found.get(name) for name in ("lowercase", "strip_accents", "handle_chinese_chars"))
+        )
+    return None
+
+
+def _normalization(
+    lowercase: bool | None, strip_accents: bool | None, split_chinese: bool | None
+) -> Normalization:
+    return Normalization(
+        lowercase=True if lowercase is None else lowercase,
+        strip_accents=strip_accents,
+        split_chinese_characters=True if split_chinese is None else split_chinese,
+    )
