@@ -1,0 +1,184 @@
+"""Batches as the encoder takes them: sequences of any lengths in one row, without padding.
+
+B = sequences, T = tokens of all of them, M = masked (or otherwise predicted) tokens.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+IGNORED_LABEL = -100  # what `torch` and `transformers` use for "no label here"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RaggedBatch:
+    """The tokens of B sequences, one sequence after the other."""
+
+    input_ids: Tensor  # [T] int64
+    token_type_ids: Tensor  # [T] int64
+    position_ids: Tensor  # [T] int64, starts at 0 in every sequence
+    cu_seqlens: Tensor  # [B + 1] int32, where each sequence begins, and T
+    lengths: tuple[int, ...]  # B entries on the host, so that no kernel has to be asked
+    max_seqlen: int
+
+    @property
+    def num_sequences(self) -> int:
+        """B."""
+        return len(self.lengths)
+
+    @property
+    def num_tokens(self) -> int:
+        """T."""
+        return self.input_ids.numel()
+
+    @classmethod
+    def from_arrays(
+        cls, input_ids: ArrayLike, segment_b_start: ArrayLike | None, lengths: ArrayLike
+    ) -> Self:
+        """Build the batch from T ids and the B lengths that cut them into sequences.
+
+        `segment_b_start` holds for each sequence the index of its second segment's first token;
+        its length where there is one segment. None means one segment everywhere.
+        """
+        ids = np.asarray(input_ids)
+        sizes = np.asarray(lengths, dtype=np.int64)
+        if not sizes.size:
+            raise ValueError("a batch must hold at least one sequence, got none")
+        if sizes.min() < 1:
+            raise ValueError(f"every sequence must hold a token, got lengths {sizes.tolist()}")
+        if ids.ndim != 1 or ids.size != sizes.sum():
+            raise ValueError(
+                f"lengths must add up to the number of input ids, got {int(sizes.sum())} "
+                f"and input ids of shape {ids.shape}"
+            )
+        ends = np.cumsum(sizes)
+        positions = np.arange(ids.size) - np.repeat(ends - sizes, sizes)
+        if segment_b_start is None:
+            token_types = np.zeros(ids.size, dtype=np.int64)
+        else:
+            starts = np.asarray(segment_b_start, dtype=np.int64)
+            if starts.shape != sizes.shape:
+                raise ValueError(
+                    f"segment_b_start must hold one index per sequence, got {starts.shape} "
+                    f"for {sizes.size} sequences"
+                )
+            token_types = (positions >= np.repeat(starts, sizes)).astype(np.int64)
+        return cls(
+            input_ids=torch.from_numpy(ids.astype(np.int64)),
+            token_type_ids=torch.from_numpy(token_types),
+            position_ids=torch.from_numpy(positions),
+            cu_seqlens=torch.from_numpy(np.concatenate(([0], ends)).astype(np.int32)),
+            lengths=tuple(sizes.tolist()),
+            max_seqlen=int(sizes.max()),
+        )
+
+    @classmethod
+    def from_sequences(
+        cls, sequences: Sequence[Sequence[int]], segment_b_start: Sequence[int] | None = None
+    ) -> Self:
+        """Build the batch from B lists of ids."""
+        if not sequences:
+            raise ValueError("a batch must hold at least one sequence, got none")
+        arrays = [np.asarray(sequence, dtype=np.int64) for sequence in sequences]
+        return cls.from_arrays(
+            np.concatenate(arrays), segment_b_start, [array.size for array in arrays]
+        )
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same batch on `device`; from pinned memory the copy does not block."""
+        return type(self)(
+            input_ids=self.input_ids.to(device, non_blocking=True),
+            token_type_ids=self.token_type_ids.to(device, non_blocking=True),
+            position_ids=self.position_ids.to(device, non_blocking=True),
+            cu_seqlens=self.cu_seqlens.to(device, non_blocking=True),
+            lengths=self.lengths,
+            max_seqlen=self.max_seqlen,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PretrainingBatch:
+    """Tokens with what was hidden in them, and whether B really followed A."""
+
+    tokens: RaggedBatch
+    masked_positions: Tensor  # [M] int64, indices into the T tokens
+    masked_labels: Tensor  # [M] int64, the ids that stood there
+    next_sentence_labels: Tensor | None = None  # [B] int64, 0 = B followed A, 1 = random
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Over how many items each loss of this batch sums, known without asking the device."""
+        counts = {"mlm": self.masked_labels.numel()}
+        if self.next_sentence_labels is not None:
+            counts["nsp"] = self.next_sentence_labels.numel()
+        return counts
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same batch on `device`."""
+        labels = self.next_sentence_labels
+        return type(self)(
+            tokens=self.tokens.to(device),
+            masked_positions=self.masked_positions.to(device, non_blocking=True),
+            masked_labels=self.masked_labels.to(device, non_blocking=True),
+            next_sentence_labels=None if labels is None else labels.to(device, non_blocking=True),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LabelledBatch:
+    """Tokens with the labels of a task.
+
+    labels, by task: sequence classification [B] int64; regression [B] float; token
+    classification [T] int64, `IGNORED_LABEL` where a token has none; multiple choice [B / C]
+    int64 over C successive sequences each; span prediction [B, 2] int64, first and last token of
+    the answer counted from the sequence's start, both 0 where there is none. A language model
+    predicts the next token and takes no labels: `labels` then holds [T] targets from
+    `next_token_labels`.
+    """
+
+    tokens: RaggedBatch
+    labels: Tensor
+    num_labels: int  # labels that count
+
+    @classmethod
+    def from_arrays(
+        cls, tokens: RaggedBatch, labels: ArrayLike | Tensor, *, ignored: int = IGNORED_LABEL
+    ) -> Self:
+        """Build the batch and count, on the host, the labels that are not `ignored`."""
+        values = labels if isinstance(labels, Tensor) else torch.from_numpy(np.asarray(labels))
+        values = values.float() if values.is_floating_point() else values.long()
+        rows = values.shape[0] if values.ndim else 0
+        if values.is_floating_point() or values.ndim == 2:
+            num_labels = rows
+        else:
+            num_labels = int((values != ignored).sum())
+        return cls(tokens=tokens, labels=values, num_labels=num_labels)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Over how many labels the loss of this batch sums."""
+        return {"label": self.num_labels}
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same batch on `device`."""
+        return type(self)(
+            tokens=self.tokens.to(device),
+            labels=self.labels.to(device, non_blocking=True),
+            num_labels=self.num_labels,
+        )
+
+
+Batch = PretrainingBatch | LabelledBatch
+
+
+def next_token_labels(tokens: RaggedBatch) -> NDArray[np.int64]:
+    """[T] the id right of each token; `IGNORED_LABEL` at the last token of each sequence."""
+    labels = np.full(tokens.num_tokens, IGNORED_LABEL, dtype=np.int64)
+    labels[:-1] = tokens.input_ids.cpu().numpy()[1:]
+    labels[tokens.cu_seqlens.cpu().numpy()[1:] - 1] = IGNORED_LABEL
+    return labels

@@ -1,0 +1,113 @@
+"""What an encoder is made of: sizes and options, and the sizes that have names."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from types import MappingProxyType
+from typing import Any, Literal, Self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderConfig:
+    """Sizes and options of one encoder; whatever is impossible is refused at once.
+
+    The defaults are those of the published BERT-base (Devlin et al., 2019). With `causal` a token
+    reads only itself and what stands left of it; with `positions="sinusoidal"` the position
+    embeddings are the fixed sines of Vaswani et al. (2017), section 3.5.
+    """
+
+    vocab_size: int
+    hidden_size: int = 768
+    num_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    hidden_dropout: float = 0.1
+    attention_dropout: float = 0.1
+    layer_norm_eps: float = 1e-12
+    initializer_range: float = 0.02
+    causal: bool = False
+    positions: Literal["learned", "sinusoidal"] = "learned"
+
+    def __post_init__(self) -> None:
+        for name in (
+            "vocab_size", "hidden_size", "num_layers", "num_attention_heads",
+            "intermediate_size", "max_position_embeddings", "type_vocab_size",
+        ):  # fmt: skip
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                "hidden_size must be a multiple of num_attention_heads, "
+                f"got {self.hidden_size} and {self.num_attention_heads}"
+            )
+        for name in ("hidden_dropout", "attention_dropout"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)}")
+        for name in ("layer_norm_eps", "initializer_range"):
+            if getattr(self, name) <= 0.0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        if self.positions not in ("learned", "sinusoidal"):
+            raise ValueError(f"positions must be learned or sinusoidal, got {self.positions!r}")
+        if self.positions == "sinusoidal" and self.hidden_size % 2:
+            raise ValueError(
+                f"sinusoidal positions need an even hidden_size, got {self.hidden_size}"
+            )
+
+    @property
+    def head_size(self) -> int:
+        """Width of one attention head, K."""
+        return self.hidden_size // self.num_attention_heads
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain values, ready for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The config that `to_dict` described; unknown or missing keys are an error."""
+        known = {field.name for field in fields(cls)}
+        if unknown := sorted(set(values) - known):
+            raise ValueError(
+                f"an encoder config has no entry named {', '.join(unknown)}; "
+                f"it has {', '.join(sorted(known))}"
+            )
+        if "vocab_size" not in values:
+            raise ValueError("an encoder config must say its vocab_size")
+        return cls(**values)
+
+
+# Layers, hidden size and attention heads (Devlin et al., 2019; Turc et al., 2019). The
+# feed-forward layer is four times as wide as the hidden state.
+SIZES: MappingProxyType[str, tuple[int, int, int]] = MappingProxyType(
+    {
+        "tiny": (2, 128, 2),
+        "mini": (4, 256, 4),
+        "small": (4, 512, 8),
+        "medium": (8, 512, 8),
+        "base": (12, 768, 12),
+        "large": (24, 1024, 16),
+    }
+)
+
+# Pieces in the published vocabularies.
+PUBLISHED_VOCABULARIES: MappingProxyType[str, int] = MappingProxyType(
+    {"uncased": 30_522, "cased": 28_996, "multilingual": 119_547}
+)
+
+
+def encoder_config(size: str, vocab_size: int, **overrides: Any) -> EncoderConfig:
+    """The encoder of a named size; `overrides` replace single entries."""
+    if size not in SIZES:
+        raise ValueError(f"size must be one of {', '.join(SIZES)}, got {size!r}")
+    num_layers, hidden_size, num_attention_heads = SIZES[size]
+    return EncoderConfig.from_dict(
+        {
+            "vocab_size": vocab_size,
+            "hidden_size": hidden_size,
+            "num_layers": num_layers,
+            "num_attention_heads": num_attention_heads,
+            "intermediate_size": 4 * hidden_size,
+            **overrides,
+        }
+    )

@@ -1,0 +1,64 @@
+"""Heads: what turns hidden states into the logits of a task.
+
+T = ragged tokens, B = sequences, M = predicted tokens, D = hidden size, V = vocabulary.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bert_core.batch import RaggedBatch
+from bert_core.config import EncoderConfig
+from bert_core.dropout import DropoutKeys, dropout
+from bert_core.layers import LayerNorm, Linear
+from bert_core.precision import LowPrecision
+
+
+def first_tokens(hidden: Tensor, tokens: RaggedBatch) -> Tensor:
+    """[T, D] -> [B, D] the hidden state of each sequence's first token, [CLS]."""
+    return hidden[tokens.cu_seqlens[:-1].long()]
+
+
+class Pooler(nn.Module):
+    """One vector for a whole sequence: a tanh layer over its first token."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.dense = Linear(config.hidden_size, config.hidden_size, config.initializer_range)
+
+    def forward(self, hidden: Tensor, tokens: RaggedBatch) -> Tensor:
+        """[T, D] -> [B, D]."""
+        return torch.tanh(self.dense(first_tokens(hidden, tokens)))
+
+
+class VocabularyHead(LowPrecision):
+    """Logits over the vocabulary: a transform, then the token embeddings as the last layer.
+
+    The embedding matrix is lent by the model with every call, so that the two stay one.
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.transform = Linear(config.hidden_size, config.hidden_size, config.initializer_range)
+        self.layer_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+
+    def forward(self, hidden: Tensor, token_embeddings: Tensor) -> Tensor:
+        """[M, D] and [V, D] -> [M, V]."""
+        transformed = self.layer_norm(F.gelu(self.transform(hidden)))
+        return F.linear(transformed, token_embeddings, self.computed("bias"))
+
+
+class TaskHead(nn.Module):
+    """Dropout and one linear layer, over whatever a task reads."""
+
+    def __init__(self, config: EncoderConfig, num_outputs: int) -> None:
+        super().__init__()
+        if num_outputs < 1:
+            raise ValueError(f"a head needs at least one output, got {num_outputs}")
+        self.dropout = config.hidden_dropout
+        self.dense = Linear(config.hidden_size, num_outputs, config.initializer_range)
+
+    def forward(self, hidden: Tensor, keys: DropoutKeys | None) -> Tensor:
+        """[..., D] -> [..., num_outputs]."""
+        return self.dense(dropout(hidden, self.dropout, keys))

@@ -1,0 +1,32 @@
+"""Losses as sums: dividing by the count of a whole step is the step's business.
+
+M = predicted tokens, V = vocabulary, B = sequences, T = ragged tokens.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bert_core.batch import IGNORED_LABEL
+
+
+def cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
+    """-log softmax(logits)[label], summed in float32 over the labels that are not ignored."""
+    return F.cross_entropy(logits.float(), labels, reduction="sum", ignore_index=IGNORED_LABEL)
+
+
+def num_correct(logits: Tensor, labels: Tensor) -> Tensor:
+    """How many rows of `logits` are largest at their label; ignored labels never count."""
+    return (logits.argmax(dim=-1) == labels).sum()
+
+
+def squared_error_sum(predictions: Tensor, labels: Tensor) -> Tensor:
+    """(prediction - label)^2 summed in float32."""
+    return (predictions.float() - labels).square().sum()
+
+
+def pad_sequences(values: Tensor, lengths: tuple[int, ...], padding: float) -> Tensor:
+    """[T, ...] -> [B, S, ...] with `padding` after the end of each sequence."""
+    return torch.nn.utils.rnn.pad_sequence(
+        list(values.split(lengths)), batch_first=True, padding_value=padding
+    )

@@ -1,0 +1,52 @@
+"""Figures that add up over batches and ranks, and the scores of the tasks."""
+
+from collections.abc import Iterable, Mapping
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+SumAndCount = tuple[Tensor, int]
+
+
+class RunningSums:
+    """Adds sums and counts of any number of batches to exact means.
+
+    Adding stays on the device; `means` is where the host waits for it.
+    """
+
+    def __init__(self) -> None:
+        self._totals: dict[str, Tensor] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, sums: Mapping[str, SumAndCount]) -> None:
+        """Add the sums of one batch."""
+        for name, (total, count) in sums.items():
+            total = total.detach().double()
+            self._totals[name] = self._totals[name] + total if name in self._totals else total
+            self._counts[name] = self._counts.get(name, 0) + count
+
+    def means(self, names: Iterable[str] | None = None) -> dict[str, float]:
+        """Each figure's mean over everything added, on all ranks where there are several.
+
+        Every rank must ask for the same names; a rank that added nothing has to give them.
+        """
+        wanted = sorted(self._totals if names is None else names)
+        if not wanted:
+            raise ValueError("there is nothing to average: no batch was added")
+        zero = torch.zeros((), dtype=torch.float64)
+        device = next(iter(self._totals.values()), zero).device
+        table = torch.stack(
+            [torch.stack([self._totals.get(name, zero).to(device) for name in wanted]),
+             torch.tensor([self._counts.get(name, 0) for name in wanted],
+                          dtype=torch.float64, device=device)]
+        )  # fmt: skip
+        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+            dist.all_reduce(table)
+        totals, counts = table.cpu().tolist()
+        for name, count in zip(wanted, counts, strict=True):
+            if not count:
+                raise ValueError(f"there is nothing to average: no item counted for {name}")
+        return {
+            name: total / count for name, total, count in zip(wanted, totals, counts, strict=True)
+        }
