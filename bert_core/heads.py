@@ -50,13 +50,19 @@ class VocabularyHead(LowPrecision):
 
 
 class TaskHead(nn.Module):
-    """Dropout and one linear layer, over whatever a task reads."""
+    """Dropout and one linear layer, over whatever a task reads.
 
-    def __init__(self, config: EncoderConfig, num_outputs: int) -> None:
+    The rate is the encoder's unless given: as published, next sentence prediction and span
+    prediction have none.
+    """
+
+    def __init__(
+        self, config: EncoderConfig, num_outputs: int, *, dropout: float | None = None
+    ) -> None:
         super().__init__()
         if num_outputs < 1:
             raise ValueError(f"a head needs at least one output, got {num_outputs}")
-        self.dropout = config.hidden_dropout
+        self.dropout = config.hidden_dropout if dropout is None else dropout
         self.dense = Linear(config.hidden_size, num_outputs, config.initializer_range)
 
     def forward(self, hidden: Tensor, keys: DropoutKeys | None) -> Tensor:

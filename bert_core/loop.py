@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from bert_core.batch import Batch
-from bert_core.models import Model
+from bert_core.model import TrainableModel
 from bert_core.optimization import AdamW
 from bert_core.precision import Precision, compute_dtype
 from bert_core.step import StepReport, optimizer_step
@@ -19,7 +19,7 @@ class NonFiniteGradientError(FloatingPointError):
 
 
 def train(
-    model: Model,
+    model: TrainableModel,
     optimizer: AdamW,
     micro_batches: MicroBatches,
     *,

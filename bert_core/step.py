@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bert_core.batch import Batch
 from bert_core.dropout import DropoutKeys
-from bert_core.models import Model
+from bert_core.model import TrainableModel
 from bert_core.optimization import AdamW
 from bert_core.precision import computing_in
 
@@ -37,7 +37,7 @@ class StepReport:
 
 
 def optimizer_step(
-    model: Model,
+    model: TrainableModel,
     optimizer: AdamW,
     micro_batches: Sequence[tuple[int, Batch]],
     *,
