@@ -6,10 +6,7 @@ folder is written beside its place and renamed, so that it is whole or not there
 """
 
 import json
-import os
-import shutil
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from bert_core.config import EncoderConfig
+from bert_core.folders import publish
 from bert_core.models import MODELS, Model, build_model
 from bert_core.optimization import AdamW
 
@@ -38,7 +36,7 @@ class Position:
 
 def save_model(folder: Path | str, model: Model) -> None:
     """Write the weights and what is needed to build the model again into a new folder."""
-    _publish(Path(folder), lambda draft: _write_model(draft, model))
+    publish(Path(folder), lambda draft: _write_model(draft, model))
 
 
 def load_model(folder: Path | str, device: torch.device | str = "cpu") -> Model:
@@ -59,7 +57,7 @@ def save_checkpoint(folder: Path | str, model: Model, optimizer: AdamW, position
         state = {"format": FORMAT, "position": asdict(position), **optimizer.state_dict()}
         torch.save(state, draft / TRAINING_STATE_FILE)
 
-    _publish(Path(folder), write)
+    publish(Path(folder), write)
 
 
 def load_checkpoint(folder: Path | str, model: Model, optimizer: AdamW) -> Position:
@@ -135,32 +133,6 @@ def _write_model(draft: Path, model: Model) -> None:
     save_file(tensors, draft / WEIGHTS_FILE)
     text = json.dumps(model_config(model), indent=2, ensure_ascii=False)
     (draft / CONFIG_FILE).write_text(text + "\n", encoding="utf-8")
-
-
-def _publish(folder: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a draft beside `folder`, force it to disk, and rename it into place."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder} must be new or empty, found it in use; choose another folder")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
-        write(draft)
-        draft.chmod(0o755)
-        for path in (*draft.iterdir(), draft):
-            _force_to_disk(path)
-        draft.rename(folder)
-        _force_to_disk(folder.parent)
-    finally:
-        if draft.exists():
-            shutil.rmtree(draft)
-
-
-def _force_to_disk(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _existing(folder: Path | str, name: str) -> Path:
