@@ -24,7 +24,7 @@ def small_config(**overrides) -> EncoderConfig:
 def ragged_batch(lengths=LENGTHS, vocab_size=120, seed=0) -> RaggedBatch:
     random = np.random.default_rng(seed)
     sizes = np.asarray(lengths)
-    ids = random.integers(0, vocab_size, size=sizes.sum())
+    ids = random.integers(5, vocab_size, size=sizes.sum())  # nothing special: [PAD] is 0
     return RaggedBatch.from_arrays(ids, (sizes + 1) // 2, sizes)
 
 

@@ -1,0 +1,228 @@
+"""Logits, losses and gradients equal those of the reference, `transformers`, head by head.
+
+The reference pads; ours are ragged. Its models are opened from what we export, which has to
+happen without a warning.
+"""
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from transformers.utils import logging as transformers_logging
+
+from bert_core.batch import IGNORED_LABEL, LabelledBatch, next_token_labels
+from bert_core.hugging_face import export_model
+from bert_core.losses import pad_sequences
+from bert_core.models import build_model
+from bert_core.weights import to_hugging_face
+from tests.bert_core.batches import LENGTHS, pretraining_batch, ragged_batch, small_config
+
+SHAPES = {
+    "narrow": {},
+    "one head": {"num_attention_heads": 1, "num_layers": 1},
+    "wide": {"hidden_size": 128, "num_attention_heads": 2, "intermediate_size": 512},
+    "deep": {"num_layers": 5},
+}
+
+
+@pytest.fixture
+def warnings_of_reference(caplog):
+    """What `transformers` logs at the level of warnings or above."""
+    transformers_logging.enable_propagation()
+    yield lambda: [r.getMessage() for r in caplog.records if r.levelname != "INFO"]
+    transformers_logging.disable_propagation()
+
+
+@pytest.fixture
+def in_reference(tmp_path, warnings_of_reference):
+    def open_in_reference(model, reference_class):
+        export_model(tmp_path / "exported", model)
+        reference = reference_class.from_pretrained(tmp_path / "exported")
+        assert warnings_of_reference() == []
+        return reference.eval()
+
+    return open_in_reference
+
+
+def new_model(head, shape="narrow", **settings):
+    causal = settings.pop("causal", False)
+    torch.manual_seed(0)
+    model = build_model(head, small_config(causal=causal, **SHAPES[shape]), **settings)
+    with torch.no_grad():  # biases and normalizations that do something
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model
+
+
+def padded(tokens):
+    """A ragged batch as the reference wants it."""
+    mask = torch.ones(tokens.num_tokens, dtype=torch.long)
+    return {
+        "input_ids": pad_sequences(tokens.input_ids, tokens.lengths, 0),
+        "token_type_ids": pad_sequences(tokens.token_type_ids, tokens.lengths, 0),
+        "attention_mask": pad_sequences(mask, tokens.lengths, 0),
+    }
+
+
+def is_token(tokens):
+    return padded(tokens)["attention_mask"].bool()
+
+
+def scattered(tokens, positions, values):
+    """[B, S] labels of the reference, from those at `positions` of the ragged tokens."""
+    labels = torch.full((tokens.num_tokens,), IGNORED_LABEL)
+    labels[positions] = values
+    return pad_sequences(labels, tokens.lengths, IGNORED_LABEL)
+
+
+def assert_close(ours, theirs, tolerance):
+    torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=0)
+
+
+def assert_same_gradients(model, loss, reference, reference_loss):
+    assert_close(loss, reference_loss, 1e-6 * max(1.0, reference_loss.item()))
+    loss.backward()
+    reference_loss.backward()
+    task_head = "qa_outputs" if model.head_name == "span_prediction" else "classifier"
+    ours = to_hugging_face({n: p.grad for n, p in model.named_parameters()}, task_head=task_head)
+    theirs = {n: p.grad for n, p in reference.named_parameters() if p.grad is not None}
+    assert theirs.keys() <= ours.keys()
+    for name, gradient in theirs.items():
+        assert_close(ours[name], gradient, 1e-4)
+
+
+def mean(sums):
+    return sum(total / num_items for total, num_items in sums.values())
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_pretraining_equals_the_reference(in_reference, shape):
+    model = new_model("pretraining", shape)
+    reference = in_reference(model, transformers.AutoModelForPreTraining)
+    batch = pretraining_batch()
+    tokens = batch.tokens
+    expected = reference(
+        **padded(tokens),
+        labels=scattered(tokens, batch.masked_positions, batch.masked_labels),
+        next_sentence_label=batch.next_sentence_labels,
+    )
+    mlm, nsp = model(tokens, batch.masked_positions)
+    assert_close(mlm, expected.prediction_logits[is_token(tokens)][batch.masked_positions], 1e-5)
+    assert_close(nsp, expected.seq_relationship_logits, 1e-5)
+    assert_same_gradients(model, mean(model.loss_sums(batch)), reference, expected.loss)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_masked_language_modelling_equals_the_reference(in_reference, shape):
+    model = new_model("pretraining", shape, next_sentence=False)
+    reference = in_reference(model, transformers.AutoModelForMaskedLM)
+    batch = pretraining_batch()
+    labels = scattered(batch.tokens, batch.masked_positions, batch.masked_labels)
+    expected = reference(**padded(batch.tokens), labels=labels)
+    ours, _ = model(batch.tokens, batch.masked_positions)
+    theirs = expected.logits[is_token(batch.tokens)][batch.masked_positions]
+    assert_close(ours, theirs, 1e-5)
+    assert_same_gradients(model, mean(model.loss_sums(batch)), reference, expected.loss)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_language_modelling_equals_the_reference(in_reference, shape):
+    model = new_model("language_model", shape, causal=True)
+    reference = in_reference(model, transformers.BertLMHeadModel)
+    tokens = ragged_batch()
+    batch = LabelledBatch.from_arrays(tokens, next_token_labels(tokens))
+    labels = scattered(tokens, torch.arange(tokens.num_tokens), tokens.input_ids)
+    expected = reference(**padded(tokens), labels=labels)
+    ours = model(tokens, torch.arange(tokens.num_tokens))
+    assert_close(ours, expected.logits[is_token(tokens)], 1e-5)
+    assert_same_gradients(model, mean(model.loss_sums(batch)), reference, expected.loss)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_next_sentence_prediction_equals_the_reference(in_reference, shape):
+    model = new_model("next_sentence", shape)
+    reference = in_reference(model, transformers.AutoModelForNextSentencePrediction)
+    tokens = ragged_batch()
+    batch = LabelledBatch.from_arrays(tokens, np.arange(len(LENGTHS)) % 2)
+    expected = reference(**padded(tokens), labels=batch.labels)
+    assert_close(model(tokens), expected.logits, 1e-5)
+    assert_same_gradients(model, mean(model.loss_sums(batch)), reference, expected.loss)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_sequence_classification_equals_the_reference(in_reference, shape):
+    model = new_model("sequence_classification", shape, num_labels=3, labels=("a", "b", "c"))
+    reference = in_reference(model, transformers.AutoModelForSequenceClassification)
+    assert reference.config.id2label == {0: "a", 1: "b", 2: "c"}
+    tokens = ragged_batch()
+    batch = LabelledBatch.from_arrays(tokens, np.arange(len(LENGTHS)) % 3)
+    expected = reference(**padded(tokens), labels=batch.labels)
+    assert_close(model(tokens), expected.logits, 1e-5)
+    assert_same_gradients(model, mean(model.loss_sums(batch)), reference, expected.loss)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_regression_equals_the_reference(in_reference, shape):
+    model = new_model("regression", shape)
+    reference = in_reference(model, transformers.AutoModelForSequenceClassification)
+    tokens = ragged_batch()
+    batch = LabelledBatch.from_arrays(tokens, np.linspace(0, 1, len(LENGTHS)))
+    expected = reference(**padded(tokens), labels=batch.labels)
+    assert_close(model(tokens), expected.logits[:, 0], 1e-5)
+    assert_same_gradients(model, mean(model.loss_sums(batch)), reference, expected.loss)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_multiple_choice_equals_the_reference(in_reference, shape):
+    model = new_model("multiple_choice", shape)
+    reference = in_reference(model, transformers.AutoModelForMultipleChoice)
+    tokens = ragged_batch()
+    batch = LabelledBatch.from_arrays(tokens, [2, 0])
+    questions = {name: value.unflatten(0, (2, 3)) for name, value in padded(tokens).items()}
+    expected = reference(**questions, labels=batch.labels)
+    assert_close(model(tokens), expected.logits.flatten(), 1e-5)
+    assert_same_gradients(model, mean(model.loss_sums(batch)), reference, expected.loss)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_token_classification_equals_the_reference(in_reference, shape):
+    model = new_model("token_classification", shape, num_labels=5)
+    reference = in_reference(model, transformers.AutoModelForTokenClassification)
+    tokens = ragged_batch()
+    values = torch.arange(tokens.num_tokens) % 5
+    values[::4] = IGNORED_LABEL
+    batch = LabelledBatch.from_arrays(tokens, values)
+    labels = scattered(tokens, torch.arange(tokens.num_tokens), values)
+    expected = reference(**padded(tokens), labels=labels)
+    assert_close(model(tokens), expected.logits[is_token(tokens)], 1e-5)
+    assert_same_gradients(model, mean(model.loss_sums(batch)), reference, expected.loss)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_span_prediction_equals_the_reference(in_reference, shape):
+    model = new_model("span_prediction", shape)
+    reference = in_reference(model, transformers.AutoModelForQuestionAnswering)
+    # The reference lets padding compete for the answer; among equal lengths there is none.
+    for lengths, compares_loss in (((64, 3, 17), False), ((21, 21, 21), True)):
+        tokens = ragged_batch(lengths)
+        batch = LabelledBatch.from_arrays(tokens, [[0, 0], [1, 2], [2, 2]])
+        expected = reference(
+            **padded(tokens), start_positions=batch.labels[:, 0], end_positions=batch.labels[:, 1]
+        )
+        theirs = torch.stack((expected.start_logits, expected.end_logits), dim=-1)
+        assert_close(model(tokens), theirs[is_token(tokens)], 1e-5)
+        if compares_loss:
+            loss = mean(model.loss_sums(batch))
+            assert_same_gradients(model, loss, reference, expected.loss)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_encoder_and_its_pooler_equal_the_reference(in_reference, shape):
+    model = new_model("encoder", shape)
+    reference = in_reference(model, transformers.AutoModel)
+    tokens = ragged_batch()
+    expected = reference(**padded(tokens))
+    hidden = model(tokens)
+    assert_close(hidden, expected.last_hidden_state[is_token(tokens)], 1e-5)
+    assert_close(model.pooler(hidden, tokens), expected.pooler_output, 1e-5)
