@@ -85,15 +85,18 @@ class SelfAttention(torch.nn.Module):
 
     def forward(self, hidden: Tensor, layout: AttentionLayout, keys: DropoutKeys | None) -> Tensor:
         """[T, D] -> [T, D]."""
-        qkv = self.to_qkv(hidden).unflatten(-1, (3, self.config.num_attention_heads, -1))
         mixed = attend(
-            qkv,
+            self.queries_keys_values(hidden),
             layout,
             causal=self.config.causal,
             dropout_rate=self.config.attention_dropout,
             keys=keys,
         )
         return self.to_out(mixed)
+
+    def queries_keys_values(self, hidden: Tensor) -> Tensor:
+        """[T, D] -> [T, 3, H, K]."""
+        return self.to_qkv(hidden).unflatten(-1, (3, self.config.num_attention_heads, -1))
 
 
 def attend(
@@ -157,3 +160,10 @@ def group_probabilities(qkv: Tensor, group: Group, causal: bool) -> tuple[Tensor
         future = torch.ones(size, size, dtype=torch.bool, device=scores.device).triu(1)
         scores = scores.masked_fill(future, -torch.inf)
     return scores.softmax(dim=-1), value
+
+
+def attention_probabilities(qkv: Tensor, *, causal: bool) -> Tensor:
+    """[S, 3, H, K] of one sequence -> [H, S, S] how much each token reads of each."""
+    every = Group(token_index=torch.arange(qkv.shape[0], device=qkv.device)[None], is_token=None)
+    probabilities, _ = group_probabilities(qkv, every, causal)
+    return probabilities[0]

@@ -4,6 +4,8 @@ Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for Langua
 (2019); the layer is that of Vaswani et al. (2017). T = ragged tokens, D = hidden size.
 """
 
+from collections.abc import Iterator
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -64,3 +66,12 @@ class Encoder(nn.Module):
         for layer in self.layers:
             hidden = layer(hidden, layout, keys)
         return hidden
+
+    def queries_keys_values(self, tokens: RaggedBatch) -> Iterator[Tensor]:
+        """What each layer's attention is computed from, [T, 3, H, K], layer by layer."""
+        layout = AttentionLayout.of(tokens)
+        hidden = self.embeddings(tokens, None)
+        for layer in self.layers:
+            assert isinstance(layer, EncoderLayer)
+            yield layer.attention.queries_keys_values(hidden)
+            hidden = layer(hidden, layout, None)

@@ -1,0 +1,110 @@
+"""Texts as vectors, and which vectors are near each other."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bert_core.batch import RaggedBatch
+from bert_core.heads import first_tokens
+from bert_core.inference.texts import BATCH_TOKENS, Text, encode_texts
+from bert_core.models import Model
+from bert_core.precision import Precision, compute_dtype, computing_in
+from bert_core.vocabulary import WordPieceTokenizer
+
+Pooling = Literal["mean", "cls", "pooled"]
+Watcher = Callable[[int, int], None]  # texts done, texts in all
+
+
+def unwatched(done: int, total: int) -> None:
+    """Show no progress."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Embedded:
+    """The vectors of texts, in the order of the texts."""
+
+    vectors: NDArray[np.float32]  # [N, D]
+    num_truncated: int  # texts longer than the model can read, whose end was left out
+
+
+@torch.inference_mode()
+def embed(
+    model: Model,
+    tokenizer: WordPieceTokenizer,
+    texts: Sequence[Text],
+    *,
+    pooling: Pooling = "mean",
+    normalize: bool = True,
+    batch_tokens: int = BATCH_TOKENS,
+    precision: Precision = "float32",
+    watch: Watcher = unwatched,
+) -> Embedded:
+    """One vector per text: the mean of its tokens, its [CLS], or the pooler's output.
+
+    The mean counts [CLS] and [SEP], as sentence-transformers does. With `normalize` every vector
+    has length 1, so that a dot product is a cosine similarity.
+    """
+    if pooling not in ("mean", "cls", "pooled"):
+        raise ValueError(f"pooling must be mean, cls or pooled, got {pooling!r}")
+    if pooling == "pooled" and getattr(model, "pooler", None) is None:
+        raise ValueError(
+            f"pooled embeddings need a model with a pooler, and {model.head_name} has none; "
+            "take mean or cls"
+        )
+    encoded = encode_texts(tokenizer, texts, model.config.max_position_embeddings)
+    device = model.encoder.embeddings.token.device
+    vectors = torch.empty(len(texts), model.config.hidden_size)
+    num_done = 0
+    with computing_in(model, compute_dtype(precision, device)):
+        for members, tokens in encoded.batches(batch_tokens):
+            pooled = _pool(model, tokens.to(device), pooling).float()
+            if normalize:
+                pooled = torch.nn.functional.normalize(pooled, dim=-1)
+            vectors[torch.from_numpy(members)] = pooled.cpu()
+            num_done += len(members)
+            watch(num_done, len(texts))
+    return Embedded(vectors=vectors.numpy(), num_truncated=encoded.num_truncated)
+
+
+def _pool(model: Model, tokens: RaggedBatch, pooling: Pooling) -> Tensor:
+    hidden = model.encoder(tokens)
+    if pooling == "mean":
+        return mean_of_sequences(hidden.float(), tokens)
+    if pooling == "cls":
+        return first_tokens(hidden, tokens)
+    pooler = model.pooler
+    assert callable(pooler)
+    pooled: Tensor = pooler(hidden, tokens)
+    return pooled
+
+
+def mean_of_sequences(hidden: Tensor, tokens: RaggedBatch) -> Tensor:
+    """[T, D] -> [B, D]."""
+    lengths = tokens.cu_seqlens.diff().long()
+    return torch.segment_reduce(hidden, "mean", lengths=lengths, axis=0, unsafe=True)
+
+
+def cosine_similarity(left: NDArray[np.float32], right: NDArray[np.float32]) -> NDArray[np.float32]:
+    """[N, M] the cosine of the angle between each of N and each of M vectors."""
+    return _unit(left) @ _unit(right).T
+
+
+def nearest(
+    query: NDArray[np.float32], vectors: NDArray[np.float32], top_k: int
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """[N, top_k] indices of the vectors nearest to each query, nearest first, and the cosines."""
+    if not 1 <= top_k <= len(vectors):
+        raise ValueError(f"top_k must lie in [1, {len(vectors)}], got {top_k}")
+    similarity = cosine_similarity(np.atleast_2d(query), vectors)
+    order = np.argsort(-similarity, axis=1, kind="stable")[:, :top_k]
+    return order, np.take_along_axis(similarity, order, axis=1)
+
+
+def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    length = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return (vectors / np.maximum(length, np.finfo(np.float32).tiny)).astype(np.float32)

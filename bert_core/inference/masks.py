@@ -1,0 +1,85 @@
+"""What a pretrained model says: which piece fits a gap, and whether two sentences follow."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from bert_core.batch import RaggedBatch
+from bert_core.inference.texts import BATCH_TOKENS, encode_texts
+from bert_core.models import Model, NextSentencePredictor, PretrainingModel
+from bert_core.vocabulary import MASK, WordPieceTokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A piece that may stand in a gap."""
+
+    piece: str
+    probability: float
+
+
+@torch.inference_mode()
+def fill_mask(
+    model: Model, tokenizer: WordPieceTokenizer, text: str, top_k: int = 5
+) -> list[list[Candidate]]:
+    """The `top_k` likeliest pieces for each [MASK] in `text`, likeliest first."""
+    if not isinstance(model, PretrainingModel):
+        raise ValueError(
+            f"filling gaps needs a model with the head pretraining, got {model.head_name}"
+        )
+    if not 1 <= top_k <= model.config.vocab_size:
+        raise ValueError(f"top_k must lie in [1, {model.config.vocab_size}], got {top_k}")
+    ids = [tokenizer.cls_id]
+    for index, part in enumerate(text.split(MASK)):
+        ids += ([tokenizer.mask_id] if index else []) + tokenizer.encode(part)
+    ids.append(tokenizer.sep_id)
+    positions = [index for index, piece in enumerate(ids) if piece == tokenizer.mask_id]
+    if not positions:
+        raise ValueError(f"the text must hold {MASK} at least once, found none in {text!r}")
+    if len(ids) > model.config.max_position_embeddings:
+        raise ValueError(
+            f"the text must hold at most {model.config.max_position_embeddings - 2} tokens, got "
+            f"{len(ids) - 2}; shorten it around the gap"
+        )
+    device = model.encoder.embeddings.token.device
+    logits, _ = model(
+        RaggedBatch.from_sequences([ids]).to(device), torch.tensor(positions, device=device)
+    )
+    best = logits.softmax(dim=-1).topk(top_k, dim=-1)
+    return [
+        [
+            Candidate(piece=tokenizer.id_to_piece(index), probability=probability)
+            for index, probability in zip(indices, probabilities, strict=True)
+        ]
+        for indices, probabilities in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    ]
+
+
+@torch.inference_mode()
+def next_sentence_probability(
+    model: Model,
+    tokenizer: WordPieceTokenizer,
+    pairs: Sequence[tuple[str, str]],
+    batch_tokens: int = BATCH_TOKENS,
+) -> list[float]:
+    """Of each pair of texts, how likely the second follows the first."""
+    encoded = encode_texts(tokenizer, pairs, model.config.max_position_embeddings)
+    probabilities = torch.empty(len(pairs))
+    for members, tokens in encoded.batches(batch_tokens):
+        logits = _next_sentence_logits(model, tokens.to(model.encoder.embeddings.token.device))
+        probabilities[torch.from_numpy(members)] = logits.softmax(dim=-1)[:, 0].cpu()
+    return probabilities.tolist()
+
+
+def _next_sentence_logits(model: Model, tokens: RaggedBatch) -> torch.Tensor:
+    if isinstance(model, NextSentencePredictor):
+        return model(tokens)
+    if isinstance(model, PretrainingModel) and model.next_sentence:
+        nowhere = torch.empty(0, dtype=torch.int64, device=tokens.input_ids.device)
+        _, logits = model(tokens, nowhere)
+        return logits
+    raise ValueError(
+        "judging pairs needs a model with a next sentence head, "
+        f"got {model.head_name} with {model.head_settings()}"
+    )

@@ -1,0 +1,106 @@
+"""From texts to ragged batches: special tokens, truncation, and batches of similar lengths."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_core.batch import RaggedBatch
+from bert_core.vocabulary import WordPieceTokenizer
+
+Text = str | tuple[str, str]  # a text, or a pair of texts
+
+BATCH_TOKENS = 8192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedTexts:
+    """[CLS] A [SEP] or [CLS] A [SEP] B [SEP] of each text, and how many had to be cut."""
+
+    sequences: list[list[int]]
+    segment_b_start: list[int]  # the length where there is one segment
+    num_truncated: int
+
+    def batches(self, batch_tokens: int) -> Iterator[tuple[NDArray[np.int64], RaggedBatch]]:
+        """Batches of at most `batch_tokens` tokens, and which texts each holds.
+
+        Longest first, so that lack of memory shows at once. Equal texts make equal batches. A
+        single text that is longer makes a batch of its own.
+        """
+        if batch_tokens < 1:
+            raise ValueError(f"batch_tokens must be at least 1, got {batch_tokens}")
+        lengths = np.array([len(sequence) for sequence in self.sequences])
+        order = np.argsort(-lengths, kind="stable")
+        begin = 0
+        while begin < order.size:
+            total = np.cumsum(lengths[order[begin:]])
+            count = max(1, int(np.searchsorted(total, batch_tokens, side="right")))
+            members = order[begin : begin + count]
+            yield (
+                members,
+                RaggedBatch.from_sequences(
+                    [self.sequences[index] for index in members],
+                    [self.segment_b_start[index] for index in members],
+                ),
+            )
+            begin += count
+
+
+def encode_texts(
+    tokenizer: WordPieceTokenizer, texts: Sequence[Text], max_tokens: int
+) -> EncodedTexts:
+    """Encode texts and pairs, cut to `max_tokens` tokens with the special ones.
+
+    A single text loses its end; of a pair the longer text loses its end first.
+    """
+    check_texts(texts)
+    firsts = tokenizer.encode_batch([text if isinstance(text, str) else text[0] for text in texts])
+    pairs = [index for index, text in enumerate(texts) if not isinstance(text, str)]
+    seconds = dict(
+        zip(pairs, tokenizer.encode_batch([texts[index][1] for index in pairs]), strict=True)
+    )
+    sequences, starts, num_truncated = [], [], 0
+    for index, first in enumerate(firsts):
+        second = seconds.get(index)
+        room = max_tokens - (2 if second is None else 3)
+        if room < 1:
+            raise ValueError(f"max_tokens must leave room for a text, got {max_tokens}")
+        num_truncated += len(first) + len(second or ()) > room
+        if second is None:
+            sequence = [tokenizer.cls_id, *first[:room], tokenizer.sep_id]
+            start = len(sequence)
+        else:
+            num_first, num_second = _shares(len(first), len(second), room)
+            sequence = [tokenizer.cls_id, *first[:num_first], tokenizer.sep_id]
+            start = len(sequence)
+            sequence += [*second[:num_second], tokenizer.sep_id]
+        sequences.append(sequence)
+        starts.append(start)
+    return EncodedTexts(sequences=sequences, segment_b_start=starts, num_truncated=num_truncated)
+
+
+def check_texts(texts: Sequence[Text]) -> None:
+    """Refuse what is not a list of texts or pairs of texts."""
+    if isinstance(texts, str):
+        raise ValueError("texts must be a list of texts, got a single one; put it into a list")
+    for index, text in enumerate(texts):
+        parts = (text,) if isinstance(text, str) else text
+        if not isinstance(parts, tuple) or not all(isinstance(part, str) for part in parts):
+            raise ValueError(f"text {index} must be a text or a pair of texts, got {text!r}")
+        if isinstance(text, tuple) and len(text) != 2:
+            raise ValueError(f"text {index} must be a pair, got {len(text)} texts")
+    if not texts:
+        raise ValueError("there must be at least one text, got an empty list")
+
+
+def _shares(num_first: int, num_second: int, room: int) -> tuple[int, int]:
+    """How many tokens of each of two texts fit into `room`, cutting the longer one first."""
+    if num_first + num_second <= room:
+        return num_first, num_second
+    half = room // 2
+    if num_first <= half:
+        return num_first, room - num_first
+    if num_second <= room - half:
+        return room - num_second, num_second
+    return half, room - half

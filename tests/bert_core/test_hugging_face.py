@@ -1,0 +1,191 @@
+"""Checkpoints travel to the Hugging Face layout and back without losing a bit."""
+
+import json
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from bert_core.hugging_face import export_model, import_model
+from bert_core.models import build_model
+from bert_core.vocabulary import SPECIAL_PIECES, WordPieceTokenizer
+from tests.bert_core.batches import ragged_batch, small_config
+
+HEADS = {
+    "encoder": {},
+    "pretraining": {},
+    "language_model": {},
+    "next_sentence": {},
+    "sequence_classification": {"num_labels": 3, "labels": ["x", "y", "z"]},
+    "regression": {},
+    "multiple_choice": {},
+    "token_classification": {"num_labels": 5},
+    "span_prediction": {},
+}
+
+
+def new_model(head="pretraining", **overrides):
+    torch.manual_seed(0)
+    config = small_config(causal=head == "language_model", **overrides)
+    return build_model(head, config, **HEADS[head])
+
+
+def tokenizer():
+    letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
+    return WordPieceTokenizer([*SPECIAL_PIECES, *letters, *(f"##{letter}" for letter in letters)])
+
+
+def assert_same_model(left, right):
+    assert left.head_name == right.head_name
+    assert left.config == right.config
+    ours, theirs = left.state_dict(), right.state_dict()
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def rewrite(folder, change):
+    tensors = load_file(folder / "model.safetensors")
+    save_file({n: t.clone() for n, t in change(tensors).items()}, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_round_trip_is_exact_for_every_head(tmp_path, head):
+    model = new_model(head)
+    export_model(tmp_path / "there", model)
+    back = import_model(tmp_path / "there")
+    assert_same_model(model, back)
+    expected = None if "labels" not in HEADS[head] else ("x", "y", "z")
+    if head == "token_classification":
+        expected = tuple(f"LABEL_{index}" for index in range(5))
+    assert getattr(back, "labels", None) == expected
+
+
+def test_models_without_pooler_or_pairs_round_trip_too(tmp_path):
+    for name, head, settings in (
+        ("a", "encoder", {"pooler": False}),
+        ("b", "pretraining", {"next_sentence": False}),
+    ):
+        model = build_model(head, small_config(), **settings)
+        export_model(tmp_path / name, model)
+        assert_same_model(model, import_model(tmp_path / name))
+
+
+def test_sinusoidal_positions_survive_the_round_trip_and_work_in_the_reference(tmp_path):
+    model = new_model("encoder", positions="sinusoidal")
+    export_model(tmp_path / "there", model)
+    assert_same_model(model, import_model(tmp_path / "there"))
+    reference = transformers.AutoModel.from_pretrained(tmp_path / "there").eval()
+    tokens = ragged_batch((9,))
+    theirs = reference(
+        input_ids=tokens.input_ids[None], token_type_ids=tokens.token_type_ids[None]
+    ).last_hidden_state[0]
+    torch.testing.assert_close(model(tokens), theirs, atol=1e-5, rtol=0)
+
+
+def test_what_the_reference_wrote_is_read_exactly(tmp_path):
+    settings = {
+        "vocab_size": 120, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "intermediate_size": 64, "max_position_embeddings": 64,
+    }  # fmt: skip
+    torch.manual_seed(0)
+    reference = transformers.BertForPreTraining(transformers.BertConfig(**settings)).eval()
+    reference.save_pretrained(tmp_path / "theirs")
+    model = import_model(tmp_path / "theirs")
+    tokens = ragged_batch((9,))
+    expected = reference(
+        input_ids=tokens.input_ids[None], token_type_ids=tokens.token_type_ids[None]
+    )
+    mlm, nsp = model(tokens, torch.arange(9))
+    torch.testing.assert_close(mlm, expected.prediction_logits[0], atol=1e-5, rtol=0)
+    torch.testing.assert_close(nsp, expected.seq_relationship_logits, atol=1e-5, rtol=0)
+
+
+def test_old_names_and_bin_files_are_read(tmp_path):
+    model = new_model()
+    export_model(tmp_path / "old", model)
+    tensors = load_file(tmp_path / "old" / "model.safetensors")
+    tensors = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ): tensor
+        for name, tensor in tensors.items()
+    }
+    tensors["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"]
+    tensors["bert.embeddings.position_ids"] = torch.arange(64)[None]
+    (tmp_path / "old" / "model.safetensors").unlink()
+    torch.save(tensors, tmp_path / "old" / "pytorch_model.bin")
+    assert_same_model(model, import_model(tmp_path / "old"))
+
+
+def test_a_checkpoint_without_the_prefix_is_read(tmp_path):
+    model = new_model("encoder")
+    export_model(tmp_path / "bare", model)
+    assert "embeddings.word_embeddings.weight" in load_file(tmp_path / "bare" / "model.safetensors")
+    assert_same_model(model, import_model(tmp_path / "bare"))
+
+
+def test_a_missing_tensor_is_listed_not_replaced_by_random_numbers(tmp_path):
+    export_model(tmp_path / "cut", new_model())
+    gone = "bert.encoder.layer.1.output.dense.weight"
+    rewrite(tmp_path / "cut", lambda tensors: {n: t for n, t in tensors.items() if n != gone})
+    with pytest.raises(ValueError, match=r"missing: encoder\.layers\.1\.feed_forward\.narrow"):
+        import_model(tmp_path / "cut")
+
+
+def test_an_unexpected_tensor_is_listed(tmp_path):
+    export_model(tmp_path / "more", new_model())
+    rewrite(tmp_path / "more", lambda tensors: {**tensors, "adapter.weight": torch.zeros(2)})
+    with pytest.raises(ValueError, match=r"unexpected: adapter\.weight"):
+        import_model(tmp_path / "more")
+
+
+def test_a_tensor_of_another_shape_is_listed(tmp_path):
+    export_model(tmp_path / "odd", new_model())
+    name = "cls.predictions.bias"
+    rewrite(tmp_path / "odd", lambda tensors: {**tensors, name: torch.zeros(7)})
+    with pytest.raises(ValueError, match=r"vocabulary_head\.bias \[7\] instead of \[120\]"):
+        import_model(tmp_path / "odd")
+
+
+def test_a_head_the_checkpoint_lacks_is_an_error(tmp_path):
+    export_model(tmp_path / "encoder", new_model("encoder"))
+    with pytest.raises(ValueError, match="missing: vocabulary_head"):
+        import_model(tmp_path / "encoder", head="pretraining")
+    with pytest.raises(ValueError, match="must hold a head for sequence_classification"):
+        import_model(tmp_path / "encoder", head="sequence_classification")
+
+
+def test_one_head_of_several_can_be_kept(tmp_path):
+    model = new_model()
+    export_model(tmp_path / "both", model)
+    encoder = import_model(tmp_path / "both", head="encoder")
+    assert torch.equal(encoder.encoder.embeddings.token, model.encoder.embeddings.token)
+
+
+def test_a_decoder_that_is_not_tied_is_refused(tmp_path):
+    export_model(tmp_path / "free", new_model())
+    decoder = {"cls.predictions.decoder.weight": torch.zeros(120, 32)}
+    rewrite(tmp_path / "free", lambda tensors: {**tensors, **decoder})
+    with pytest.raises(ValueError, match="tied decoder"):
+        import_model(tmp_path / "free")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("hidden_act", "relu"), ("model_type", "roberta"), ("position_embedding_type", "relative")],
+)
+def test_another_architecture_is_refused(tmp_path, key, value):
+    export_model(tmp_path / "other", new_model())
+    path = tmp_path / "other" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+    with pytest.raises(ValueError, match=value):
+        import_model(tmp_path / "other")
+
+
+def test_the_reference_opens_the_tokenizer_too(tmp_path):
+    ours = tokenizer()
+    export_model(tmp_path / "all", new_model(), ours)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "all")
+    text = "Hello, wörld"
+    assert theirs(text)["input_ids"] == [ours.cls_id, *ours.encode(text), ours.sep_id]
