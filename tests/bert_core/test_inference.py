@@ -1,0 +1,273 @@
+"""What the loaded model says of texts, against the plain computation one text at a time."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bert_core.batch import RaggedBatch
+from bert_core.inference import (
+    answer,
+    attention_maps,
+    choose,
+    classify,
+    complete,
+    cosine_similarity,
+    embed,
+    fill_mask,
+    nearest,
+    next_sentence_probability,
+    rate,
+    tag,
+)
+from bert_core.inference.answers import best_span
+from bert_core.models import build_model
+from bert_core.vocabulary import SPECIAL_PIECES, WordPieceTokenizer
+from tests.bert_core.batches import small_config
+
+LETTERS = [chr(code) for code in range(ord("a"), ord("z") + 1)]
+TEXTS = ["a short one", "b", "one of a rather greater length than the others have", "middling one"]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return WordPieceTokenizer(
+        [*SPECIAL_PIECES, *LETTERS, *(f"##{letter}" for letter in LETTERS), "one", "."]
+    )
+
+
+def new_model(head, **settings):
+    causal = settings.pop("causal", False)
+    torch.manual_seed(0)
+    return build_model(
+        head, small_config(causal=causal, vocab_size=59, initializer_range=0.2), **settings
+    )
+
+
+def alone(tokenizer, text):
+    ids = [tokenizer.cls_id, *tokenizer.encode(text), tokenizer.sep_id]
+    return RaggedBatch.from_sequences([ids], [len(ids)])
+
+
+def test_gaps_are_filled_with_the_likeliest_pieces(tokenizer):
+    model = new_model("pretraining")
+    gaps = fill_mask(model, tokenizer, "a [MASK] b [MASK]", top_k=3)
+    ids = [tokenizer.piece_to_id(p) for p in ("[CLS]", "a", "[MASK]", "b", "[MASK]", "[SEP]")]
+    logits, _ = model(RaggedBatch.from_sequences([ids]), torch.tensor([2, 4]))
+    probabilities = logits.softmax(-1)
+    assert [len(gap) for gap in gaps] == [3, 3]
+    for gap, row in zip(gaps, probabilities, strict=True):
+        assert gap[0].piece == tokenizer.id_to_piece(int(row.argmax()))
+        assert gap[0].probability == pytest.approx(float(row.max().detach()), abs=1e-6)
+        assert gap[0].probability >= gap[1].probability >= gap[2].probability
+
+
+def test_a_text_without_a_gap_is_refused(tokenizer):
+    with pytest.raises(ValueError, match=r"must hold \[MASK\] at least once"):
+        fill_mask(new_model("pretraining"), tokenizer, "nothing here")
+
+
+def test_a_text_too_long_to_fill_is_refused(tokenizer):
+    with pytest.raises(ValueError, match="at most 62 tokens, got 63"):
+        fill_mask(new_model("pretraining"), tokenizer, "[MASK] " + "a " * 62)
+
+
+def test_pairs_are_judged_by_both_models_that_can(tokenizer):
+    pairs = [("a b", "c"), ("one", "one one"), ("x", "a rather great length")]
+    for head in ("pretraining", "next_sentence"):
+        model = new_model(head)
+        probabilities = next_sentence_probability(model, tokenizer, pairs)
+        for (first, second), probability in zip(pairs, probabilities, strict=True):
+            ids = [tokenizer.cls_id, *tokenizer.encode(first), tokenizer.sep_id]
+            start = len(ids)
+            ids += [*tokenizer.encode(second), tokenizer.sep_id]
+            tokens = RaggedBatch.from_sequences([ids], [start])
+            logits = model(tokens, torch.tensor([0]))[1] if head == "pretraining" else model(tokens)
+            assert probability == pytest.approx(logits.softmax(-1)[0, 0].item(), abs=1e-6)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "pooled"])
+def test_embeddings_come_in_the_order_of_the_texts_whatever_the_batches(tokenizer, pooling):
+    model = new_model("encoder")
+    embedded = embed(model, tokenizer, TEXTS, pooling=pooling, normalize=False, batch_tokens=20)
+    assert embedded.num_truncated == 0
+    for text, vector in zip(TEXTS, embedded.vectors, strict=True):
+        tokens = alone(tokenizer, text)
+        hidden = model(tokens)
+        expected = {
+            "mean": hidden.mean(0), "cls": hidden[0], "pooled": model.pooler(hidden, tokens)[0],
+        }[pooling]  # fmt: skip
+        np.testing.assert_allclose(vector, expected.detach().numpy(), atol=1e-5)
+
+
+def test_normalized_embeddings_have_length_one_and_progress_is_told(tokenizer):
+    seen = []
+    embedded = embed(
+        new_model("encoder"), tokenizer, TEXTS,
+        batch_tokens=20, watch=lambda done, total: seen.append((done, total)),
+    )  # fmt: skip
+    np.testing.assert_allclose(np.linalg.norm(embedded.vectors, axis=1), 1, atol=1e-6)
+    assert seen[-1] == (4, 4)
+    assert sorted(seen) == seen
+
+
+def test_texts_that_are_too_long_lose_their_end_and_are_counted(tokenizer):
+    model = new_model("encoder")
+    long = "a " * 100
+    embedded = embed(model, tokenizer, [long, "b", ("a " * 50, "b " * 50)])
+    assert embedded.num_truncated == 2
+    whole = embed(model, tokenizer, ["a " * 62])
+    assert whole.num_truncated == 0
+    np.testing.assert_allclose(embedded.vectors[0], whole.vectors[0], atol=1e-6)
+
+
+def test_nearest_finds_the_vectors_of_greatest_cosine():
+    vectors = np.array([[1, 0], [0, 1], [-1, 0.1], [2, 2]], dtype=np.float32)
+    indices, cosines = nearest(np.array([1.0, 0.2], dtype=np.float32), vectors, 2)
+    assert indices.tolist() == [[0, 3]]
+    np.testing.assert_allclose(cosines, cosine_similarity(np.array([[5, 1]]), vectors)[:, [0, 3]])
+    with pytest.raises(ValueError, match=r"top_k must lie in \[1, 4\]"):
+        nearest(vectors, vectors, 5)
+
+
+def test_classes_come_with_names_and_probabilities(tokenizer):
+    model = new_model("sequence_classification", num_labels=3, labels=("x", "y", "z"))
+    result = classify(model, tokenizer, TEXTS, batch_tokens=20)
+    for text, label, probabilities in zip(TEXTS, result.labels, result.probabilities, strict=True):
+        expected = model(alone(tokenizer, text)).softmax(-1)[0]
+        np.testing.assert_allclose(probabilities, expected.detach().numpy(), atol=1e-6)
+        assert label == ("x", "y", "z")[int(expected.argmax())]
+
+
+def test_numbers_are_those_of_the_model(tokenizer):
+    model = new_model("regression")
+    result = rate(model, tokenizer, TEXTS, batch_tokens=20)
+    for text, value in zip(TEXTS, result.values, strict=True):
+        assert value == pytest.approx(model(alone(tokenizer, text)).item(), abs=1e-6)
+
+
+def test_words_are_tagged_by_their_first_piece_and_stand_where_the_text_has_them(tokenizer):
+    model = new_model("token_classification", num_labels=2, labels=("O", "NAME"))
+    text = "One  bcd ef."
+    tagged, num_truncated = tag(model, tokenizer, [text, "a " * 90])
+    assert num_truncated == 1
+    assert [word.word for word in tagged[0]] == ["One", "bcd", "ef", "."]
+    assert [text[word.begin : word.end] for word in tagged[0]] == ["One", "bcd", "ef", "."]
+    best = model(alone(tokenizer, text)).argmax(-1)
+    first_pieces = [1, 2, 5, 7]  # [CLS] one b ##c ##d e ##f . [SEP]
+    assert [word.label for word in tagged[0]] == [("O", "NAME")[best[i]] for i in first_pieces]
+    assert len(tagged[1]) == 62
+
+
+def test_the_choice_is_the_one_with_the_greatest_score(tokenizer):
+    model = new_model("multiple_choice")
+    chosen = choose(model, tokenizer, "one", ["a", "b c d", "e"])
+    assert chosen.index == int(np.argmax(chosen.probabilities))
+    assert sum(chosen.probabilities) == pytest.approx(1)
+
+
+def test_an_answer_is_the_best_span_over_all_windows(tokenizer):
+    model = new_model("span_prediction")
+    context = " ".join(LETTERS * 4)
+    result = answer(model, tokenizer, "one", context, stride=20, max_answer_tokens=4)
+    assert result.text == context[result.begin : result.end] != ""
+    assert len(result.text.split()) <= 4
+    short = answer(model, tokenizer, "one", "a b c")
+    ids = [tokenizer.piece_to_id(p) for p in ("[CLS]", "one", "[SEP]", "a", "b", "c", "[SEP]")]
+    logits = model(RaggedBatch.from_sequences([ids], [3])).detach()
+    score, first, last = best_span(logits[3:6], 30)
+    assert short.text == " ".join("abc"[first : last + 1])
+    assert short.score == pytest.approx(score, abs=1e-5)
+    assert short.null_score == pytest.approx(logits[0].sum().item(), abs=1e-5)
+
+
+def test_no_answer_wins_where_it_beats_the_best_span_by_more_than_the_threshold(tokenizer):
+    model = new_model("span_prediction")
+    plain = answer(model, tokenizer, "one", "a b c")
+    margin = plain.null_score - plain.score
+    arguments = (model, tokenizer, "one", "a b c")
+    assert answer(*arguments, null_threshold=margin + 1e-3).text == plain.text
+    assert answer(*arguments, null_threshold=margin - 1e-3).text == ""
+
+
+def test_a_span_never_ends_before_it_begins_nor_grows_too_long():
+    logits = torch.tensor([[0.0, 9.0], [1.0, 0.0], [9.0, 0.0], [0.0, 5.0]])
+    assert best_span(logits, 4)[1:] == (2, 3)
+    assert best_span(logits, 1) == (9.0, 0, 0)
+
+
+def test_completion_is_greedy_or_drawn_and_repeats_itself_for_equal_seeds():
+    model = new_model("language_model", causal=True)
+    greedy = complete(model, [2], end_id=3, max_new_tokens=6)
+    ids = [2]
+    for _ in range(6):
+        logits = model(RaggedBatch.from_sequences([ids]), torch.tensor([len(ids) - 1]))
+        ids.append(int(logits.argmax()))
+        if ids[-1] == 3:
+            break
+    assert greedy == ids
+    draws = [
+        complete(model, [2], end_id=3, temperature=1.0, max_new_tokens=6, seed=seed)
+        for seed in (0, 0, 1, 2)
+    ]
+    assert draws[0] == draws[1]
+    assert len({tuple(draw) for draw in draws}) > 1
+    assert complete(model, [2], end_id=3, temperature=1.0, top_k=1, max_new_tokens=6) == greedy
+    assert len(complete(model, [2], end_id=-1)) == 64
+
+
+def test_attention_maps_are_probabilities_of_every_layer_and_head(tokenizer):
+    for head, causal in (("encoder", False), ("language_model", True)):
+        maps = attention_maps(new_model(head, causal=causal), tokenizer, "a bc")
+        assert maps.pieces == ["[CLS]", "a", "b", "##c", "[SEP]"]
+        assert maps.probabilities.shape == (2, 4, 5, 5)
+        np.testing.assert_allclose(maps.probabilities.sum(-1), 1, atol=1e-5)
+        above = maps.probabilities[..., np.triu(np.ones((5, 5), dtype=bool), 1)]
+        assert (above == 0).all() == causal
+
+
+@pytest.mark.parametrize("texts", [[], "one text", [("a", "b", "c")], [3]])
+def test_what_is_not_a_list_of_texts_is_refused(tokenizer, texts):
+    with pytest.raises(ValueError, match=r"must be|must hold"):
+        embed(new_model("encoder"), tokenizer, texts)
+
+
+def test_a_model_with_another_head_is_refused(tokenizer):
+    encoder = new_model("encoder")
+    for ask in (
+        lambda: fill_mask(encoder, tokenizer, "[MASK]"),
+        lambda: next_sentence_probability(encoder, tokenizer, [("a", "b")]),
+        lambda: classify(encoder, tokenizer, ["a"]),
+        lambda: rate(encoder, tokenizer, ["a"]),
+        lambda: tag(encoder, tokenizer, ["a"]),
+        lambda: choose(encoder, tokenizer, "a", ["b"]),
+        lambda: answer(encoder, tokenizer, "a", "b"),
+        lambda: complete(encoder, [2], end_id=3),
+    ):
+        with pytest.raises(ValueError, match="got encoder"):
+            ask()
+
+
+def test_another_process_computes_the_same_bits(tokenizer):
+    program = """
+import hashlib
+from tests.bert_core.test_inference import *
+
+tokenizer = WordPieceTokenizer([*SPECIAL_PIECES, *LETTERS, *("##" + x for x in LETTERS)])
+vectors = embed(new_model("encoder"), tokenizer, TEXTS * 9).vectors
+print(hashlib.sha256(vectors.tobytes()).hexdigest())
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=ROOT, env=environment, capture_output=True, text=True, check=True,
+        ).stdout
+        for _ in range(2)
+    }  # fmt: skip
+    assert len(digests) == 1
