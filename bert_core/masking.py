@@ -79,7 +79,7 @@ def mask_tokens(
     special tokens; fewer where it has fewer maskable tokens or whole words leave a rest.
     """
     original = input_ids.astype(np.int64)
-    lengths = np.asarray(lengths, dtype=np.int64)
+    lengths = lengths.astype(np.int64)
     if int(lengths.sum()) != original.size or keys.shape != lengths.shape:
         raise ValueError(
             f"lengths must sum up to the tokens and come with one key each, got {lengths.sum()} "

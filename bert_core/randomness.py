@@ -44,7 +44,8 @@ def fold_in(bits: ArrayLike, index: ArrayLike) -> Bits:
 
 def uniform(bits: ArrayLike) -> NDArray[np.float64]:
     """A number in [0, 1) from each element of `bits`, on a grid of 2**-53."""
-    return (np.asarray(bits, dtype=np.uint64) >> np.uint64(11)) * 2.0**-53
+    whole: NDArray[np.float64] = (np.asarray(bits, dtype=np.uint64) >> np.uint64(11)).astype(float)
+    return whole * np.float64(2.0**-53)
 
 
 def integers(bits: ArrayLike, bound: ArrayLike) -> NDArray[np.int64]:

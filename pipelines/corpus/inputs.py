@@ -1,0 +1,103 @@
+"""What a corpus is read from, and how the reading is divided into parts.
+
+Parts depend on the inputs and the settings alone, never on the number of workers: that is why the
+shards made from them are the same for any.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+MEGABYTE = 10**6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputFile:
+    """One file (or what a source treats as one) before anything of it is read."""
+
+    path: str
+    label: str
+    num_bytes: int
+    digest: str
+    splittable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """The documents of a file that begin in [begin, end); an `end` of None is the file's."""
+
+    source: int
+    file: InputFile
+    begin: int = 0
+    end: int | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        return (self.file.num_bytes if self.end is None else self.end) - self.begin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one task reads: successive spans, and the number of the shard they become."""
+
+    index: int
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RawDocument:
+    """A document as its source holds it: text whose line breaks end paragraphs.
+
+    `sentences` is there where the source has divided the text already. Pieces of one document too
+    long for one piece share a `group` and count from 0 in `piece`.
+    """
+
+    text: str
+    label: str
+    sentences: tuple[str, ...] | None = None
+    group: str | None = None
+    piece: int = 0
+
+
+def shard_bytes(total_bytes: int, shard_megabytes: float | None) -> int:
+    """Bytes of input per shard: what was asked for, or a 64th of all from 1 to 128 MB."""
+    if shard_megabytes is not None:
+        return int(shard_megabytes * MEGABYTE)
+    return min(max(total_bytes // 64, MEGABYTE), 128 * MEGABYTE)
+
+
+def divide(files: Sequence[tuple[int, InputFile]], part_bytes: int) -> list[Part]:
+    """Cut (source, file) pairs into parts of about `part_bytes`, in order.
+
+    A part never mixes sources; a file that cannot be split is read by one task.
+    """
+    parts: list[Part] = []
+    waiting: list[Span] = []
+    for span in _spans(files, part_bytes):
+        total = sum(each.num_bytes for each in waiting)
+        # Half of the new span over the mark is as close as half of it under.
+        if waiting and (
+            waiting[-1].source != span.source or total + span.num_bytes / 2 > part_bytes
+        ):
+            parts.append(Part(index=len(parts), spans=tuple(waiting)))
+            waiting = []
+        waiting.append(span)
+    if waiting:
+        parts.append(Part(index=len(parts), spans=tuple(waiting)))
+    return parts
+
+
+def _spans(files: Sequence[tuple[int, InputFile]], part_bytes: int) -> Iterator[Span]:
+    for source, file in files:
+        count = max(1, round(file.num_bytes / part_bytes)) if file.splittable else 1
+        edges = [file.num_bytes * index // count for index in range(count)]
+        for begin, end in zip(edges, [*edges[1:], None], strict=True):
+            yield Span(source=source, file=file, begin=begin, end=end)
+
+
+def inputs_fingerprint(files: Sequence[tuple[int, InputFile]]) -> str:
+    """One name for all bytes that will be read and the labels they get."""
+    digest = hashlib.sha256()
+    for source, file in files:
+        digest.update(f"{source}\0{file.label}\0{file.digest}\n".encode())
+    return digest.hexdigest()[:32]
