@@ -1,0 +1,221 @@
+"""Stage: from the training part of a corpus to its WordPiece vocabulary."""
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from pydantic import Field
+
+from bert_core.vocabulary import SPECIAL_PIECES, Normalization, WordPieceTokenizer
+from pipelines.artifacts import Artifact, Draft
+from pipelines.cluster import map_tasks
+from pipelines.corpus.shards import read_tables
+from pipelines.encoding import SentenceEncoder
+from pipelines.errors import UserError
+from pipelines.settings import Settings
+from pipelines.stage import Progress, StageContext
+from pipelines.word_counts import WordCounts, count_words, prune, read_counts, write_counts
+from pipelines.wordpiece import choose_alphabet, learn_pieces
+from pipelines.workspace import Workspace
+
+VERSION = 1  # raise when the same settings and corpus would give other bytes
+STAGE = "vocabulary"
+_HELDOUT_BYTES = 64 * 2**20  # of held-out text that the figures are taken from
+
+
+class VocabularySettings(Settings):
+    """Size and kind of the WordPiece vocabulary."""
+
+    size: int = Field(default=8192, ge=100, le=2**31, description="Number of pieces, all in all.")
+    lowercase: bool = Field(default=True, description="Uncased: lower case, and no accents.")
+    strip_accents: bool | None = Field(
+        default=None, description="Remove accents; left out, it goes with lower case as published."
+    )
+    split_chinese_characters: bool = Field(
+        default=True, description="Make every Chinese character a word."
+    )
+    num_unused: int = Field(
+        default=0, ge=0, description="Reserved [unused] pieces, for tokens added later."
+    )
+    min_frequency: int = Field(
+        default=2, ge=1, description="Least number of occurrences of a learned piece."
+    )
+    character_coverage: float = Field(
+        default=0.99999,
+        gt=0,
+        le=1,
+        description="Share of the text that the vocabulary's characters make up.",
+    )
+    max_characters: int | None = Field(
+        default=None, ge=1, description="Most characters to keep; left out, a quarter of the size."
+    )
+    language_smoothing: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description=(
+            "Exponent on each source's share of the words; below 1 (multilingual BERT: 0.7) small "
+            "languages count for more. Sources are languages then."
+        ),
+    )
+
+    @property
+    def normalization(self) -> Normalization:
+        """What happens to a text before it is cut into pieces."""
+        return Normalization(
+            lowercase=self.lowercase,
+            strip_accents=self.strip_accents,
+            split_chinese_characters=self.split_chinese_characters,
+        )
+
+
+def build_vocabulary(
+    settings: VocabularySettings, corpus: Artifact, context: StageContext
+) -> Artifact:
+    """Learn a vocabulary from the training part of `corpus`.
+
+    Files: `vocab.txt`, `tokenizer.json`, `tokenizer_config.json`. The same corpus and settings give
+    the same bytes in any run on any number of workers. Raises UserError where the corpus does not
+    support as many pieces.
+    """
+    return context.store.get_or_build(
+        "vocabulary",
+        version=VERSION,
+        settings=settings,
+        inputs={"corpus": corpus},
+        build=partial(_build, settings, corpus, context),
+    )
+
+
+def load_tokenizer(vocabulary: Artifact) -> WordPieceTokenizer:
+    """The tokenizer of a vocabulary artifact."""
+    return WordPieceTokenizer.from_directory(vocabulary.local_folder())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CountingTask:
+    settings: VocabularySettings
+    corpus: Artifact
+    work: Workspace
+
+    def __call__(self, name: str) -> str:
+        """Count the words of the corpus shard `name`; returns the file of counts."""
+        counts_name = f"{name}.counts"
+        if self.work.finished(counts_name) is None:
+            counts = count_words(
+                self.corpus.local(name),
+                self.settings.normalization,
+                by_source=self.settings.language_smoothing < 1,
+            )
+            with self.work.file(counts_name) as file:
+                write_counts(file.path, counts)
+        return counts_name
+
+
+def _build(
+    settings: VocabularySettings, corpus: Artifact, context: StageContext, draft: Draft
+) -> dict[str, Any]:
+    counts, num_forgotten = _count(settings, corpus, context, Workspace.of(draft))
+    alphabet = choose_alphabet(
+        counts,
+        coverage=settings.character_coverage,
+        limit=settings.max_characters or settings.size // 4,
+    )
+    least = (
+        len(SPECIAL_PIECES) + settings.num_unused + len(alphabet.first) + len(alphabet.continuing)
+    )
+    if settings.size < least:
+        raise UserError(
+            f"a vocabulary for this corpus must hold at least {least:,} pieces, its special ones "
+            f"and characters, but {settings.size:,} were asked for; raise `size` or lower "
+            "`max_characters`"
+        )
+    pieces = learn_pieces(
+        counts,
+        size=settings.size,
+        alphabet=alphabet,
+        num_unused=settings.num_unused,
+        min_frequency=settings.min_frequency,
+    )
+    if len(pieces) < settings.size:
+        raise UserError(
+            f"the corpus must support a vocabulary of {settings.size:,} pieces, but its "
+            f"{len(counts):,} distinct words give {len(pieces):,}; set `size` to at most that, or "
+            "add text"
+        )
+    tokenizer = WordPieceTokenizer(pieces, settings.normalization)
+    for name, content in tokenizer.files().items():
+        with draft.file(name) as file:
+            file.path.write_text(content, encoding="utf-8", newline="\n")
+    return {
+        "size": tokenizer.vocab_size,
+        "lowercase": settings.lowercase,
+        "special_ids": {piece: tokenizer.piece_to_id(piece) for piece in SPECIAL_PIECES},
+        "characters": len(alphabet.first),
+        "characters_left_out": alphabet.num_left_out,
+        "distinct_words": len(counts),
+        "rare_words_forgotten": num_forgotten,
+        "heldout": _heldout_figures(tokenizer, corpus),
+    }
+
+
+def _count(
+    settings: VocabularySettings, corpus: Artifact, context: StageContext, work: Workspace
+) -> tuple[dict[str, int], int]:
+    """Word counts of the training part, smoothed over languages where asked for."""
+    names = corpus.names("train-")
+    counter = iter(range(1, len(names) + 1))
+    files = map_tasks(
+        _CountingTask(settings=settings, corpus=corpus, work=work),
+        names,
+        num_workers=context.num_workers,
+        on_result=lambda index, result: context.observe(
+            Progress(stage=STAGE, done=next(counter), total=len(names) + 1, unit="shards")
+        ),
+    )
+    by_source: WordCounts = {}
+    num_forgotten = 0
+    for file in files:  # in the order of the shards: what is forgotten is the same in any run
+        with work.local(file) as path:
+            for source, counts in read_counts(path).items():
+                into = by_source.setdefault(source, Counter())
+                into.update(counts)
+                num_forgotten += prune(into)
+    return smoothed(by_source, settings.language_smoothing), num_forgotten
+
+
+def smoothed(by_source: WordCounts, exponent: float) -> dict[str, int]:
+    """Counts over all sources, each source weighted so that its share p becomes p**exponent.
+
+    Shares are normalized again (Devlin et al., multilingual BERT); the largest source keeps its
+    counts and smaller ones gain.
+    """
+    totals = {source: sum(counts.values()) for source, counts in by_source.items()}
+    largest = max(totals.values(), default=1)
+    combined: Counter[str] = Counter()
+    for source in sorted(by_source):
+        factor = (totals[source] / largest) ** (exponent - 1)
+        for word, count in by_source[source].items():
+            combined[word] += round(count * factor)
+    return combined
+
+
+def _heldout_figures(tokenizer: WordPieceTokenizer, corpus: Artifact) -> dict[str, Any]:
+    """Pieces per word and the share of [UNK] on held-out text."""
+    encoder = SentenceEncoder(tokenizer)
+    num_words = num_pieces = num_unknown = num_bytes = 0
+    for batch in read_tables(corpus, "heldout"):
+        sentences = batch.column("sentences").flatten().to_pylist()
+        ids, _ = encoder.encode(sentences)
+        num_words += sum(sentence.count(" ") + 1 for sentence in sentences)
+        num_pieces += ids.size
+        num_unknown += int((ids == tokenizer.unk_id).sum())
+        num_bytes += sum(map(len, sentences))
+        if num_bytes > _HELDOUT_BYTES:
+            break
+    return {
+        "words": num_words,
+        "pieces_per_word": round(num_pieces / max(1, num_words), 4),
+        "unknown_share": round(num_unknown / max(1, num_pieces), 6),
+    }
