@@ -1,0 +1,1 @@
+"""Prefect flows over the pipelines' stages, and the `bertsmith` command line."""

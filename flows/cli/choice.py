@@ -1,0 +1,51 @@
+"""What a person chose on the command line, as overrides of a recipe."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+OWN_TEXT_PRESET = "own-text"
+DEFAULT_PRESET = "demo"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A recipe and what options change of it."""
+
+    recipe: str | None = None
+    overrides: tuple[str, ...] = ()
+    corpus: tuple[str, ...] = ()
+    labels: str | None = None
+    text_column: str | None = None
+    label_column: str | None = None
+    home: Path | None = None
+    store: str | None = None
+    num_workers: int | None = None
+    training_workers: int | None = None
+
+    @property
+    def source(self) -> str:
+        """The preset or file to read: one's own text has a preset of its own."""
+        return self.recipe or (OWN_TEXT_PRESET if self.corpus else DEFAULT_PRESET)
+
+    def all_overrides(self) -> list[str]:
+        """Options first, then `--set`, which has the last word."""
+        options: dict[str, object] = {
+            "place.home": str(self.home.absolute()) if self.home else None,
+            "place.store": self.store,
+            "place.num_workers": self.num_workers,
+            "place.training_workers": self.training_workers,
+        }
+        if self.corpus:
+            options["corpus.sources"] = [{"kind": "text", "paths": list(self.corpus)}]
+        if self.labels is not None:
+            columns = {"text_column": self.text_column, "label_column": self.label_column}
+            options["task.labelled"] = {
+                "kind": "labelled_file",
+                "path": self.labels,
+                **{key: value for key, value in columns.items() if value is not None},
+            }
+        given = [
+            f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None
+        ]
+        return [*given, *self.overrides]

@@ -1,0 +1,40 @@
+"""Options that several commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Home = Annotated[
+    Path | None,
+    typer.Option(help="Folder of store, registry and logs. [default: $BERTSMITH_HOME, .bertsmith]"),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="SECTION.KEY=VALUE",
+        help="Change one value of the recipe, as in examples.mask_fraction=0.2; repeatable.",
+    ),
+]
+Corpus = Annotated[
+    list[str] | None,
+    typer.Option(metavar="GLOB", help="Your own plain text files in place of the recipe's."),
+]
+Store = Annotated[
+    str | None, typer.Option(help="Where artifacts are kept: a folder or a URL (s3://…).")
+]
+Workers = Annotated[int | None, typer.Option(min=1, help="Tasks at once in the data stages.")]
+TrainingWorkers = Annotated[
+    int | None, typer.Option(min=1, help="Ray Train workers that share a training.")
+]
+ShowRecipe = Annotated[
+    bool, typer.Option("--show-recipe", help="Print every value of the effective recipe.")
+]
+Labels = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Your labelled texts to fine-tune on: CSV, TSV or JSONL."),
+]
+TextColumn = Annotated[str | None, typer.Option(help="Column of FILE that holds the text.")]
+LabelColumn = Annotated[str | None, typer.Option(help="Column of FILE that holds the label.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")]

@@ -1,0 +1,84 @@
+"""What a command finds around it: the home folder, the Prefect API and the MLflow server.
+
+Everything here must happen before Prefect is imported: it reads its settings on import.
+"""
+
+import os
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from flows.local_api import LocalApi
+from flows.services.record import Services, read_services
+
+# Chatter and calls home that a local run has no use for; a person's own setting wins.
+_DEFAULTS = {
+    "DO_NOT_TRACK": "1",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_LOGGING_EXTRA_LOGGERS": "pipelines,bert_core",
+    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
+    "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",
+    "PREFECT_CLI_PROMPT": "false",
+}
+# A terminal shows one line of progress and the summary; all log lines stay with the Prefect run.
+_QUIET = {
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Where a command works."""
+
+    home: Path
+    services: Services | None  # of `bertsmith up`, where they run for this home
+    local_api: LocalApi | None  # started for this process alone, where no other API is known
+
+
+def home_folder(home: str | Path | None = None) -> Path:
+    """The absolute home: what was given, else $BERTSMITH_HOME, else .bertsmith here."""
+    return Path(home or os.environ.get("BERTSMITH_HOME") or ".bertsmith").absolute()
+
+
+def set_defaults(home: Path) -> Services | None:
+    """Point this process and its children at `home` and, where they run, at its services."""
+    os.environ["BERTSMITH_HOME"] = str(home)
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    services = read_services(home)
+    if services is not None:
+        os.environ.setdefault("PREFECT_API_URL", services.prefect_api_url)
+        os.environ.setdefault("MLFLOW_TRACKING_URI", services.mlflow_url)
+    if not _prefect_api_is_configured():
+        os.environ.setdefault("PREFECT_HOME", str(home / "prefect"))
+    return services
+
+
+def prepare_flows(home: Path) -> Surroundings:
+    """Make sure that flows of this process have a Prefect API to report to.
+
+    One that is configured is used; else one is started for this process. It comes up while the
+    caller imports what it needs: call `local_api.wait()` before the first flow.
+    """
+    services = set_defaults(home)
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+    local_api = None
+    if not _prefect_api_is_configured():
+        local_api = LocalApi.start(home)
+        os.environ["PREFECT_API_URL"] = local_api.url
+    return Surroundings(home, services, local_api)
+
+
+def _prefect_api_is_configured() -> bool:
+    """Whether the environment or the person's active Prefect profile names an API."""
+    if os.environ.get("PREFECT_API_URL"):
+        return True
+    folder = Path(os.environ.get("PREFECT_HOME", Path.home() / ".prefect"))
+    profiles_file = folder / "profiles.toml"
+    if not profiles_file.is_file():
+        return False
+    profiles = tomllib.loads(profiles_file.read_text())
+    active = os.environ.get("PREFECT_PROFILE", profiles.get("active", ""))
+    return "PREFECT_API_URL" in profiles.get("profiles", {}).get(active, {})

@@ -1,0 +1,1 @@
+"""The services of `bertsmith up`: a Prefect server, an MLflow server and a worker."""

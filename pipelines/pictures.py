@@ -1,0 +1,102 @@
+"""Pictures of what was learned, as PNG bytes: drawn without a display, by any thread."""
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+_INCHES = (5.2, 3.2)  # of one panel
+_DOTS_PER_INCH = 110
+_COLOURS = ("#1f6f8b", "#d1603d", "#5b8c5a", "#7d5ba6", "#b8860b", "#4a4a4a")
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One coordinate system: curves over optimizer steps, and levels to compare them with."""
+
+    title: str
+    curves: Mapping[str, tuple[Sequence[float], Sequence[float]]]  # name -> (steps, values)
+    levels: Mapping[str, float] = field(default_factory=dict)  # drawn as dashed lines
+    is_share: bool = False  # values lie between 0 and 1 and read as percent
+
+
+def draw(panels: Sequence[Panel]) -> bytes:
+    """The panels side by side, as a PNG."""
+    width, height = _INCHES
+    figure = Figure(figsize=(width * len(panels), height), layout="constrained")
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        axes.set_prop_cycle(color=_COLOURS)
+        for name, (steps, values) in panel.curves.items():
+            axes.plot(steps, values, label=name, marker=_marker(steps), markersize=3)
+        for name, level in panel.levels.items():
+            axes.axhline(level, label=name, color="#888888", linestyle="--", linewidth=1)
+        axes.set_title(panel.title, fontsize=11)
+        axes.set_xlabel("optimizer step")
+        if panel.is_share:
+            axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(fontsize=8, frameon=False)
+    return _png(figure)
+
+
+def training_panels(
+    history: Sequence[Mapping[str, Any]], statistics: Mapping[str, Any]
+) -> list[Panel]:
+    """The losses, and the accuracies beside their baselines, of a training's curve.
+
+    `history` is a training's list of points, each with its `step`; `statistics` may hold
+    `baseline/<name>` for a curve `eval/<name>`.
+    """
+    panels = []
+    for title, word, is_share in (("Loss", "loss", False), ("Accuracy", "accuracy", True)):
+        names = sorted({name for point in history for name in point if name.endswith(word)})
+        curves = {name: _curve(history, name) for name in names}
+        if not curves:
+            continue
+        levels = {
+            f"baseline of {name}": float(statistics[key])
+            for name in names
+            if (key := f"baseline/{name.removeprefix('eval/')}") in statistics
+        }
+        panels.append(Panel(title, curves, levels, is_share))
+    return panels
+
+
+def _marker(steps: Sequence[float]) -> str | None:
+    """Few points are shown as points; many only as the line through them."""
+    return "o" if len(steps) < 40 else None
+
+
+def _curve(history: Sequence[Mapping[str, Any]], name: str) -> tuple[list[float], list[float]]:
+    points = [point for point in history if name in point]
+    return [point["step"] for point in points], [point[name] for point in points]
+
+
+def draw_lengths(documents_by_words: Mapping[str, int]) -> bytes:
+    """How many documents have how many words, as a PNG.
+
+    Keys are the lower bounds of bins that each reach to the next power of two.
+    """
+    bounds = sorted(int(bound) for bound in documents_by_words)
+    figure = Figure(figsize=_INCHES, layout="constrained")
+    axes = figure.subplots()
+    axes.bar(
+        [f"{bound:,}" for bound in bounds],
+        [documents_by_words[str(bound)] for bound in bounds],
+        color=_COLOURS[0],
+    )
+    axes.set_title("Documents by length", fontsize=11)
+    axes.set_xlabel("words (from)")
+    axes.tick_params(axis="x", labelrotation=60, labelsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    return _png(figure)
+
+
+def _png(figure: Figure) -> bytes:
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", dpi=_DOTS_PER_INCH)
+    return stream.getvalue()
