@@ -21,22 +21,24 @@ def heldout_draws(groups: NDArray[np.uint64], seed: int) -> NDArray[np.float64]:
 def heldout_threshold(
     groups_by_file: Iterable[NDArray[np.uint64]], fraction: float, seed: int
 ) -> float:
-    """Documents that draw at most this are held out: `fraction` of them, but at least one.
+    """Documents that draw at most this are held out: about `fraction` of them.
 
-    Raises UserError where fewer than two documents are there to be divided.
+    Where these would be too few it is two (so that sentences of one can be paired with another's),
+    or one of fewer than four documents. Raises UserError where there are fewer than two.
     """
-    lowest, highest = 1.0, -1.0
+    lowest, highest = np.empty(0), -1.0
     for groups in groups_by_file:
         draws = heldout_draws(groups, seed)
-        lowest = min(lowest, float(draws.min(initial=1.0)))
+        lowest = np.unique(np.concatenate([lowest, draws]))[:4]
         highest = max(highest, float(draws.max(initial=-1.0)))
-    if lowest >= highest:
-        count = "one document" if highest >= 0 else "none"
+    if lowest.size < 2:
+        count = "one" if lowest.size else "none"
         raise UserError(
-            f"a corpus must hold at least two documents, so that one can be held out, found {count}"
-            "; give more text, or a layout in which a document is a paragraph or a line"
+            "a corpus must hold at least two documents, so that one can be held out, found "
+            f"{count}; give more text, or a layout in which a paragraph or a line is a document"
         )
-    return fraction if lowest <= fraction < highest else lowest
+    least = float(lowest[1] if lowest.size == 4 else lowest[0])
+    return fraction if least <= fraction < highest else least
 
 
 def copies(groups: NDArray[np.uint64], weight: float, seed: int) -> NDArray[np.int64]:

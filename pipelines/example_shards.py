@@ -1,0 +1,113 @@
+"""Example shards: the Arrow files that training reads, memory-mapped and uncompressed.
+
+One row per example: `input_ids` (unpadded, special tokens included), `segment_b_start` (index of
+the second segment's first token; the length where there is one segment), `is_random_next` (null
+without next-sentence prediction) and, under static masks only, `masked_positions` and `masked_ids`
+(what stood there). Every file is a single record batch.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from bert_core.masking import MaskedTokens
+from pipelines.objectives import Examples
+from pipelines.token_shards import id_type
+
+FORMAT_VERSION: Final = "1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExampleFormat:
+    """What every shard of an artifact says of itself in its schema."""
+
+    vocabulary: str  # fingerprint
+    vocab_size: int
+    objective: str
+    max_tokens: int
+    seed: int
+    static_masks: bool
+
+    def schema(self) -> pa.Schema:
+        """The Arrow schema with its metadata."""
+        fields = [
+            ("input_ids", pa.list_(id_type(self.vocab_size))),
+            ("segment_b_start", pa.uint16()),
+            ("is_random_next", pa.bool_()),
+        ]
+        if self.static_masks:
+            fields.append(("masked_positions", pa.list_(pa.uint16())))
+            fields.append(("masked_ids", pa.list_(id_type(self.vocab_size))))
+        metadata = {
+            "format_version": FORMAT_VERSION,
+            "vocabulary": self.vocabulary,
+            "objective": self.objective,
+            "max_tokens": str(self.max_tokens),
+            "seed": str(self.seed),
+        }
+        return pa.schema(fields, metadata=metadata)
+
+
+def write_examples(
+    path: Path, examples: Examples, masked: MaskedTokens | None, layout: ExampleFormat
+) -> None:
+    """Write examples, masked where `masked` is given, as one file."""
+    schema = layout.schema()
+    ids = examples.input_ids if masked is None else masked.input_ids
+    count = examples.lengths.size
+    offsets = np.concatenate([[0], np.cumsum(examples.lengths)])
+    is_random = (
+        pa.nulls(count, pa.bool_())
+        if examples.is_random_next is None
+        else pa.array(examples.is_random_next)
+    )
+    columns: list[pa.Array] = [
+        _lists(offsets, ids, schema.field("input_ids").type),
+        pa.array(examples.segment_b_start.astype(np.uint16)),
+        is_random,
+    ]
+    if masked is not None:
+        mask_offsets = np.searchsorted(masked.positions, offsets)
+        within = masked.positions - np.repeat(offsets[:-1], np.diff(mask_offsets))
+        columns.append(_lists(mask_offsets, within, schema.field("masked_positions").type))
+        columns.append(_lists(mask_offsets, masked.labels, schema.field("masked_ids").type))
+    _write_batch(path, pa.record_batch(columns, schema=schema))
+
+
+def write_slices(path: Path, slices: list[pa.RecordBatch], layout: ExampleFormat) -> None:
+    """Write successive slices of other files as one file of a single record batch."""
+    table = pa.Table.from_batches(slices, schema=slices[0].schema).combine_chunks()
+    (batch,) = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
+    _write_batch(path, batch.replace_schema_metadata(layout.schema().metadata))
+
+
+def read_example_batch(path: Path) -> pa.RecordBatch:
+    """The record batch of a file, memory-mapped."""
+    return pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
+
+
+def list_column(batch: pa.RecordBatch, name: str) -> tuple[NDArray[Any], NDArray[np.int32]]:
+    """Values of a list column and the offsets of its rows, as views of the mapped file."""
+    column = batch.column(name)
+    return (
+        column.values.to_numpy(zero_copy_only=True),
+        column.offsets.to_numpy(zero_copy_only=True),
+    )
+
+
+def _lists(offsets: NDArray[np.int64], values: NDArray[Any], kind: pa.DataType) -> pa.Array:
+    narrow = values.astype(kind.value_type.to_pandas_dtype())
+    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(narrow))
+
+
+def _write_batch(path: Path, batch: pa.RecordBatch) -> None:
+    options = pa.ipc.IpcWriteOptions(compression=None, use_threads=False)
+    with (
+        pa.OSFile(str(path), "wb") as stream,
+        pa.ipc.new_file(stream, batch.schema, options=options) as writer,
+    ):
+        writer.write_batch(batch)
