@@ -2,7 +2,9 @@
 
 import logging
 import os
+import shlex
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -46,7 +48,7 @@ def connect() -> None:
     """
     if ray.is_initialized():
         return
-    with _keep_signal_handlers():
+    with keep_signal_handlers():
         if os.environ.get("RAY_ADDRESS"):
             ray.init(log_to_driver=False, logging_level=logging.ERROR)
             return
@@ -56,14 +58,21 @@ def connect() -> None:
             log_to_driver=False,
             logging_level=logging.ERROR,
             object_store_memory=_OBJECT_STORE_BYTES,
+            runtime_env=_quoted_interpreter(),
         )
 
 
 def disconnect() -> None:
     """Leave Ray; a local Ray that this process started ends."""
     if ray.is_initialized():
-        with _keep_signal_handlers():
+        with keep_signal_handlers():
             ray.shutdown()
+
+
+def _quoted_interpreter() -> dict[str, str]:
+    """Ray starts some workers through `bash -c "exec <python> ..."` and does not quote the path."""
+    quoted = shlex.quote(sys.executable)
+    return {} if quoted == sys.executable else {"py_executable": quoted}
 
 
 def local_cpus() -> int:
@@ -72,7 +81,7 @@ def local_cpus() -> int:
 
 
 @contextmanager
-def _keep_signal_handlers() -> Iterator[None]:
+def keep_signal_handlers() -> Iterator[None]:
     """Give SIGTERM and SIGINT their handlers back: Ray replaces them on the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,9 +1,13 @@
-"""What every stage is given beside its settings and inputs: where to write, how wide, who watches."""
+"""What every stage is given beside settings and inputs: where to write, how wide, who watches."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from pipelines.artifacts import ArtifactStore
+
+if TYPE_CHECKING:  # importing MLflow takes a second that data workers need not spend
+    from pipelines.tracking import Tracker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,5 +39,7 @@ class StageContext:
     """The surroundings of a stage; none of them changes a byte of what it makes."""
 
     store: ArtifactStore
-    num_workers: int = 1
+    num_workers: int = 1  # tasks at once in the data stages
+    training_workers: int = 1  # Ray Train workers that share a training
     observe: Observer = ignore
+    tracker: "Tracker | None" = None  # stages that train record their runs there

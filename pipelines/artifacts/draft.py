@@ -39,6 +39,7 @@ class Draft:
     prefix, which no reader looks at before its manifest is there.
     """
 
+    fingerprint: str  # of the artifact in the making
     filesystem: AbstractFileSystem
     root: str
     work_url: str  # for a stage's working state (training checkpoints); removed on publishing
@@ -123,9 +124,7 @@ class Draft:
 
     def _read_ledger(self, name: str) -> FileRecord | None:
         try:
-            return FileRecord.model_validate_json(
-                self.filesystem.cat_file(self._ledger_path(name))
-            )
+            return FileRecord.model_validate_json(self.filesystem.cat_file(self._ledger_path(name)))
         except (FileNotFoundError, ValidationError):
             return None  # never finished
 

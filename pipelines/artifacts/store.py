@@ -113,7 +113,7 @@ class ArtifactStore:
         root = f"{self.root}/{kind}/{fingerprint}"
         try:
             text = self.filesystem.cat_file(f"{root}/{MANIFEST_NAME}")
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         return Artifact(Manifest.model_validate_json(text), root, self.filesystem)
 
@@ -165,6 +165,7 @@ class ArtifactStore:
     def _open_draft(self, kind: str, fingerprint: str) -> Draft:
         folder = f".draft-{fingerprint}" if self.is_local else fingerprint
         draft = Draft(
+            fingerprint=fingerprint,
             filesystem=self.filesystem,
             root=f"{self.root}/{kind}/{folder}",
             work_url=f"{self.url.rstrip('/')}/{kind}/.work-{fingerprint}",

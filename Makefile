@@ -1,0 +1,44 @@
+# Bertsmith: `make run` makes a BERT, `make test` checks everything.
+
+PYTHON ?= python3
+INSTALLED := .venv/installed
+
+.PHONY: help run test test-slow lint up down clean
+
+help:
+	@echo "make run        raw text to a registered, fine-tuned BERT: the demo recipe"
+	@echo "make test       lint, import contracts, types and the quick tests"
+	@echo "make test-slow  the long tests: kills, servers, whole runs"
+	@echo "make up / down  start and stop the Prefect and MLflow servers and a worker"
+	@echo "make clean      remove the environment and everything that runs made here"
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] < (3, 11))' \
+		|| { echo "Bertsmith needs Python 3.11 or newer; name one with make PYTHON=..."; exit 2; }
+	$(PYTHON) -m venv .venv
+	.venv/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	@touch $(INSTALLED)
+
+run: $(INSTALLED)
+	@.venv/bin/bertsmith run demo
+
+test: lint
+	.venv/bin/python -m pytest -q -m "not slow"
+
+test-slow: $(INSTALLED)
+	.venv/bin/python -m pytest -q -m slow
+
+lint: $(INSTALLED)
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/lint-imports
+	.venv/bin/mypy
+
+up: $(INSTALLED)
+	@.venv/bin/bertsmith up
+
+down: $(INSTALLED)
+	@.venv/bin/bertsmith down
+
+clean:
+	rm -rf .venv .bertsmith build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

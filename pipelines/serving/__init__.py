@@ -1,0 +1,1 @@
+"""What runs where a registered model is served: MLflow models that need `bert_core` alone."""

@@ -1,0 +1,1 @@
+"""What pretraining and fine-tuning share: settings, launching under Ray Train, telemetry."""

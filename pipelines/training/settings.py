@@ -1,0 +1,44 @@
+"""Settings that every training has."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from pipelines.settings import Settings
+
+
+class TrainingSettings(Settings):
+    """The optimizer, its schedule and the cadence of a training."""
+
+    learning_rate: float = Field(
+        default=1e-4, gt=0, le=1, description="Peak learning rate, reached after the warm-up."
+    )
+    warmup_fraction: float = Field(
+        default=0.1, ge=0, le=1, description="Share of the steps over which the rate rises."
+    )
+    schedule: Literal["linear", "cosine", "constant"] = Field(
+        default="linear", description="How the learning rate falls after the warm-up."
+    )
+    weight_decay: float = Field(
+        default=0.01, ge=0, le=1, description="Decoupled weight decay; none on biases and norms."
+    )
+    max_gradient_norm: float = Field(
+        default=1.0, gt=0, description="Gradients are scaled down to this global norm."
+    )
+    dropout: float = Field(
+        default=0.1, ge=0, lt=1, description="Dropout on hidden states and attention."
+    )
+    precision: Literal["auto", "bf16", "float32"] = Field(
+        default="auto",
+        description="Arithmetic of matrix products; auto: bf16 where the machine computes in it. "
+        "Weights stay float32.",
+    )
+    seed: int = Field(
+        default=0, ge=0, lt=2**31, description="Seed of initialization, order, masks and dropout."
+    )
+    log_every_steps: int = Field(
+        default=10, ge=1, description="Optimizer steps between two points of the training curve."
+    )
+    checkpoint_every_steps: int = Field(
+        default=500, ge=1, description="Optimizer steps between two checkpoints."
+    )

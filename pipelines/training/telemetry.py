@@ -1,0 +1,92 @@
+"""What a training tells: its curve, its progress line, its metrics in MLflow."""
+
+import contextlib
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ray.util.queue import Full, Queue
+
+from pipelines.stage import Progress
+from pipelines.tracking import MetricLog
+
+_FILE_NAME = "telemetry.json"
+_PROGRESS_SECONDS = 0.5
+
+
+class Telemetry:
+    """Tell how a training goes. One rank speaks; the others hold one that keeps quiet.
+
+    The curve is part of each checkpoint, so that a resumed run ends with the same curve.
+    """
+
+    def __init__(
+        self, stage: str, num_steps: int, queue: Queue | None, metrics: MetricLog | None
+    ) -> None:
+        self._stage = stage
+        self._num_steps = num_steps
+        self._queue = queue
+        self._metrics = metrics
+        self._last_shown = 0.0
+        self._latest: dict[str, float] = {}
+        self.history: list[dict[str, Any]] = []
+        self.resumed_from: list[int] = []  # steps at which the run was taken up again
+        self.training_seconds = 0.0  # in steps, evaluations and checkpoints not counted
+        self.num_tokens = 0.0
+
+    def log(self, step: int, figures: Mapping[str, float]) -> None:
+        """Add a point after `step` steps to the curve and to MLflow."""
+        if self.history and self.history[-1]["step"] == step:
+            self.history[-1].update(figures)
+        else:
+            self.history.append({"step": step, **figures})
+        self._latest.update(figures)
+        if self._metrics is not None:
+            self._metrics.add(step, figures)
+
+    def show(self, step: int, note: str = "") -> None:
+        """Move the progress line; at most twice a second unless there is a note."""
+        now = time.monotonic()
+        is_due = now - self._last_shown >= _PROGRESS_SECONDS or step == self._num_steps
+        if self._queue is None or not (note or is_due):
+            return
+        self._last_shown = now
+        rate = self.num_tokens / self.training_seconds if self.training_seconds else 0.0
+        progress = Progress(
+            stage=self._stage,
+            done=step,
+            total=self._num_steps,
+            unit="steps",
+            figures={**self._latest, "tokens_per_second": round(rate)},
+            note=note,
+        )
+        with contextlib.suppress(Full):  # nobody drains: a progress line is not worth a wait
+            self._queue.put_nowait(progress)
+
+    def flush(self) -> None:
+        """Send what MLflow has not been sent."""
+        if self._metrics is not None:
+            self._metrics.flush()
+
+    def save(self, folder: Path) -> None:
+        """Write the curve into a checkpoint."""
+        (folder / _FILE_NAME).write_text(json.dumps(self.summary()))
+
+    def restore(self, folder: Path, step: int) -> None:
+        """Take up the curve of a checkpoint made after `step` steps."""
+        saved = json.loads((folder / _FILE_NAME).read_text())
+        self.history = saved["history"]
+        self.resumed_from = [*saved["resumed_from"], step]
+        self.training_seconds = saved["training_seconds"]
+        self.num_tokens = saved["num_tokens"]
+
+    def summary(self) -> dict[str, Any]:
+        """Everything told so far, as plain values."""
+        return {
+            "history": self.history,
+            "resumed_from": self.resumed_from,
+            "training_seconds": self.training_seconds,
+            "num_tokens": self.num_tokens,
+        }

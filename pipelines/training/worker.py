@@ -1,0 +1,150 @@
+"""What one Ray Train worker does: take up the last checkpoint, train, tell, save."""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray.train
+import ray.train.torch
+import torch
+from ray.train import Checkpoint
+
+from bert_core.loop import MicroBatches, train
+from bert_core.models import TrainableModel
+from bert_core.optimization import AdamW, OptimizationConfig
+from bert_core.state import Position, load_checkpoint, save_checkpoint
+from bert_core.step import StepReport
+from pipelines.tracking import MetricLog
+from pipelines.training.results import MODEL_FOLDER
+from pipelines.training.settings import TrainingSettings
+from pipelines.training.telemetry import Telemetry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One training as its workers see it."""
+
+    stage: str
+    settings: TrainingSettings
+    num_steps: int
+    evaluate_every_steps: int
+    build_model: Callable[[], TrainableModel]  # called under the seed of the initialization
+    micro_batches: MicroBatches  # this rank's share of a step
+    # Every rank calls it, and all of them get the same figures.
+    evaluate: Callable[[TrainableModel], dict[str, float]]
+
+
+def optimization(settings: TrainingSettings, num_steps: int) -> OptimizationConfig:
+    """The optimizer's own configuration for a training of `num_steps` steps."""
+    return OptimizationConfig(
+        learning_rate=settings.learning_rate,
+        warmup_steps=round(num_steps * settings.warmup_fraction),
+        num_steps=num_steps,
+        weight_decay=settings.weight_decay,
+        max_grad_norm=settings.max_gradient_norm,
+        schedule=settings.schedule,
+    )
+
+
+def this_rank() -> tuple[int, int]:
+    """Rank of this worker and how many there are."""
+    context = ray.train.get_context()
+    return context.get_world_rank(), context.get_world_size()
+
+
+def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
+    """Do the work from the last checkpoint to the last step; returns what it told."""
+    settings, rank = work.settings, this_rank()[0]
+    torch.set_num_threads(values["num_threads"])
+    device = ray.train.torch.get_device()
+    torch.manual_seed(settings.seed)
+    model = work.build_model().to(device)
+    optimizer = AdamW(model, optimization(settings, work.num_steps))
+    telemetry = _telemetry(work, values, is_speaker=rank == 0)
+    first_step = _take_up(model, optimizer, telemetry)
+    if first_step:
+        telemetry.show(first_step, f"{work.stage} resumed from step {first_step}")
+    num_tokens = torch.tensor(telemetry.num_tokens, dtype=torch.float64, device=device)
+    started = time.perf_counter()
+    for report in train(
+        model,
+        optimizer,
+        work.micro_batches,
+        seed=settings.seed,
+        first_step=first_step,
+        num_steps=work.num_steps,
+        device=device,
+        precision=settings.precision,
+    ):
+        done = report.step + 1
+        is_last = done == work.num_steps
+        num_tokens += report.num_tokens  # stays on the device: reading it would wait for the step
+        telemetry.training_seconds += time.perf_counter() - started
+        is_checkpoint = done % settings.checkpoint_every_steps == 0 or is_last
+        if done % settings.log_every_steps == 0 or is_checkpoint:
+            telemetry.num_tokens = float(num_tokens)
+            telemetry.log(done, _figures(report))
+        if done % work.evaluate_every_steps == 0 or is_last:
+            telemetry.log(done, work.evaluate(model))
+        telemetry.show(done)
+        if is_checkpoint:
+            position = Position(seed=settings.seed, step=done)
+            _save(model, optimizer, position, telemetry, is_writer=rank == 0)
+        started = time.perf_counter()
+    telemetry.flush()
+    return telemetry.summary()
+
+
+def _telemetry(work: Work, values: dict[str, Any], *, is_speaker: bool) -> Telemetry:
+    if not is_speaker:
+        return Telemetry(work.stage, work.num_steps, None, None)
+    run_id = values["run_id"]
+    metrics = MetricLog(values["tracking_uri"], run_id) if run_id else None
+    return Telemetry(work.stage, work.num_steps, values["progress"], metrics)
+
+
+def _take_up(model: TrainableModel, optimizer: AdamW, telemetry: Telemetry) -> int:
+    """Put everything where the last checkpoint left it; returns the steps that are done."""
+    checkpoint = ray.train.get_checkpoint()
+    if checkpoint is None:
+        return 0
+    with checkpoint.as_directory() as folder:
+        position = load_checkpoint(Path(folder) / MODEL_FOLDER, model, optimizer)
+        telemetry.restore(Path(folder), position.step)
+    return position.step
+
+
+def _save(
+    model: TrainableModel,
+    optimizer: AdamW,
+    position: Position,
+    telemetry: Telemetry,
+    *,
+    is_writer: bool,
+) -> None:
+    """Hand a checkpoint to Ray Train, which keeps it whole or not at all. All ranks call this."""
+    if not is_writer:
+        ray.train.report({"step": position.step}, checkpoint=None)
+        return
+    telemetry.flush()
+    folder = Path(tempfile.mkdtemp(prefix="bertsmith-checkpoint-"))
+    try:
+        save_checkpoint(folder / MODEL_FOLDER, model, optimizer, position)
+        telemetry.save(folder)
+        ray.train.report({"step": position.step}, checkpoint=Checkpoint.from_directory(str(folder)))
+    finally:
+        shutil.rmtree(folder)
+
+
+def _figures(report: StepReport) -> dict[str, float]:
+    losses = {f"train/{name}_loss": float(value) for name, value in report.losses.items()}
+    return {
+        "train/loss": float(report.loss),
+        **(losses if len(losses) > 1 else {}),
+        "train/learning_rate": report.learning_rate,
+        "train/gradient_norm": float(report.grad_norm),
+    }

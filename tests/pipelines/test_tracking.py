@@ -1,0 +1,69 @@
+"""Runs, metrics and lineage reach MLflow once, and its absence stops nothing."""
+
+from pathlib import Path
+
+import pytest
+
+from pipelines.errors import UserError
+from pipelines.tracking import MetricLog, Tracker
+
+
+@pytest.fixture(scope="module")
+def tracker(tmp_path_factory: pytest.TempPathFactory) -> Tracker:
+    """A tracker on SQLite; its database is made once for these tests."""
+    home = tmp_path_factory.mktemp("a home")
+    return Tracker(
+        uri=f"sqlite:///{home / 'mlflow.db'}",
+        experiment="tests",
+        artifact_location=(home / "files").as_uri(),
+        tags={"flow_run": "brave-otter"},
+    )
+
+
+def test_a_run_is_found_again_by_its_fingerprint(tracker: Tracker) -> None:
+    first = tracker.open_run("training", "f1", {"rate": 0.1}, {"stage": "pretraining"})
+    tracker.finish(first, {"eval/accuracy": 0.5})
+    again = tracker.open_run("training", "f1", {"rate": 0.1}, {})
+    other = tracker.open_run("training", "f2", {}, {})
+    assert first == again == tracker.find_run("f1")
+    assert other != first
+    run = tracker.client().get_run(first)
+    assert run.data.params == {"rate": "0.1"}
+    assert run.data.tags["flow_run"] == "brave-otter"
+    assert run.data.metrics["final/eval/accuracy"] == 0.5
+
+
+def test_a_resumed_training_logs_each_point_once(tracker: Tracker) -> None:
+    run_id = tracker.open_run("training", "f3", {}, {})
+    log = MetricLog(tracker.uri, run_id)
+    for step in (10, 20, 30):
+        log.add(step, {"train/loss": 1 / step})
+    log.flush()
+    resumed = MetricLog(tracker.uri, run_id)
+    for step in (20, 30, 40):
+        resumed.add(step, {"train/loss": 1 / step})
+    resumed.flush()
+    history = tracker.client().get_metric_history(run_id, "train/loss")
+    assert [point.step for point in history] == [10, 20, 30, 40]
+
+
+def test_metrics_wait_while_the_tracker_is_away(
+    tracker: Tracker, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = MetricLog("http://127.0.0.1:9", "some-run")
+    log.add(1, {"train/loss": 2.0})
+    log.flush()
+    assert "metrics wait, the tracker does not answer" in caplog.text
+
+
+def test_a_tracker_that_does_not_answer_is_named_before_any_work() -> None:
+    away = Tracker(uri="http://127.0.0.1:9", experiment="tests")
+    with pytest.raises(UserError, match=r"must answer at http://127.0.0.1:9"):
+        away.open_run("training", "f", {}, {})
+
+
+def test_a_file_kept_with_a_run_can_be_read_back(tracker: Tracker, tmp_path: Path) -> None:
+    run_id = tracker.open_run("training", "f4", {}, {})
+    tracker.log_text(run_id, "name: demo\n", "recipe.yaml")
+    path = tracker.client().download_artifacts(run_id, "recipe.yaml", str(tmp_path))
+    assert Path(path).read_text() == "name: demo\n"
