@@ -79,7 +79,7 @@ def mask_tokens(
     special tokens; fewer where it has fewer maskable tokens or whole words leave a rest.
     """
     original = input_ids.astype(np.int64)
-    lengths = lengths.astype(np.int64)
+    row_lengths = lengths.astype(np.int64)
     if int(lengths.sum()) != original.size or keys.shape != lengths.shape:
         raise ValueError(
             f"lengths must sum up to the tokens and come with one key each, got {lengths.sum()} "
@@ -90,11 +90,11 @@ def mask_tokens(
             f"a batch has at most {_LIMIT} examples of at most {_LIMIT} tokens, "
             f"got {lengths.size} examples and {lengths.max()} tokens"
         )
-    first_token = np.cumsum(lengths) - lengths  # [B]
-    row = np.repeat(np.arange(lengths.size), lengths)  # [T]
+    first_token = np.cumsum(row_lengths) - row_lengths  # [B]
+    row = np.repeat(np.arange(row_lengths.size), row_lengths)  # [T]
     starts, sizes = _units(original, first_token, config.whole_words, vocabulary)
     rows = row[starts]
-    budgets = _budgets(lengths, config)
+    budgets = _budgets(row_lengths, config)
     columns = starts - first_token[rows]
     chosen = _choose(starts, sizes, rows, columns, budgets, keys, config.fraction)
     positions = np.sort(_tokens_of_units(starts[chosen], sizes[chosen]))

@@ -1,13 +1,13 @@
 """What the workers of the examples stage do: encode, put examples together, cut even shards."""
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from bert_core.masking import mask_tokens
+from bert_core.masking import MaskedTokens, mask_tokens
 from bert_core.randomness import random_bits
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, Draft
@@ -28,6 +28,8 @@ from pipelines.objectives import (
 )
 from pipelines.token_shards import read_token_shard, write_token_shard
 from pipelines.workspace import Workspace
+
+_MASKED_AT_ONCE: Final = 8192  # examples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,24 +82,9 @@ class ExampleTask:
             return done
         encoder = _encoder(self.vocabulary.local_folder().as_posix())
         examples = self._examples(shard, encoder.tokenizer)
-        static = self.settings.has_static_masks(shard.split)
         masked = None
-        if static:
-            purpose = f"static masks of {shard.split}"
-            keys = random_bits(
-                self.settings.seed,
-                purpose,
-                shard.pass_number,
-                shard.index,
-                np.arange(examples.lengths.size),
-            )
-            masked = mask_tokens(
-                examples.input_ids,
-                examples.lengths,
-                keys,
-                config=self.settings.masking_config(),
-                vocabulary=encoder.tokenizer.maskable(),
-            )
+        if self.settings.has_static_masks(shard.split):
+            masked = self._masked(shard, examples, encoder.tokenizer)
         figures = {
             "examples": examples.lengths.size,
             "tokens": int(examples.lengths.sum()),
@@ -109,6 +96,31 @@ class ExampleTask:
             write_examples(file.path, examples, masked, layout)
             file.figures.update(figures)
         return figures
+
+    def _masked(
+        self, shard: ShardOfExamples, examples: Examples, tokenizer: WordPieceTokenizer
+    ) -> MaskedTokens:
+        """Masks that stay, drawn from (seed, split, pass, shard, index)."""
+        purpose = f"static masks of {shard.split}"
+        vocabulary = tokenizer.maskable()
+        edges = np.concatenate([[0], np.cumsum(examples.lengths)])
+        done: list[MaskedTokens] = []
+        for first in range(0, examples.lengths.size, _MASKED_AT_ONCE):
+            rows = np.arange(first, min(first + _MASKED_AT_ONCE, examples.lengths.size))
+            begin, end = edges[rows[0]], edges[rows[-1] + 1]
+            masked = mask_tokens(
+                examples.input_ids[begin:end],
+                examples.lengths[rows],
+                random_bits(self.settings.seed, purpose, shard.pass_number, shard.index, rows),
+                config=self.settings.masking_config(),
+                vocabulary=vocabulary,
+            )
+            done.append(replace(masked, positions=masked.positions + begin))
+        return MaskedTokens(
+            input_ids=np.concatenate([each.input_ids for each in done]),
+            positions=np.concatenate([each.positions for each in done]),
+            labels=np.concatenate([each.labels for each in done]),
+        )
 
     def _examples(self, shard: ShardOfExamples, tokenizer: WordPieceTokenizer) -> Examples:
         settings = self.settings

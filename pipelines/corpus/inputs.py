@@ -60,10 +60,10 @@ class RawDocument:
 
 
 def shard_bytes(total_bytes: int, shard_megabytes: float | None) -> int:
-    """Bytes of input per shard: what was asked for, or a 64th of all from 1 to 128 MB."""
+    """Bytes of input per shard: what was asked for, or a 64th of all from 1 to 64 MB."""
     if shard_megabytes is not None:
         return int(shard_megabytes * MEGABYTE)
-    return min(max(total_bytes // 64, MEGABYTE), 128 * MEGABYTE)
+    return min(max(total_bytes // 64, MEGABYTE), 64 * MEGABYTE)
 
 
 def divide(files: Sequence[tuple[int, InputFile]], part_bytes: int) -> list[Part]:

@@ -102,6 +102,6 @@ class CorpusSettings(Settings):
     shard_megabytes: float | None = Field(
         default=None,
         gt=0,
-        description="Text per shard; left out, a 64th of the corpus, from 1 to 128 MB.",
+        description="Text per shard; left out, a 64th of the corpus, from 1 to 64 MB.",
     )
     seed: int = Field(default=0, description="Seed of the division and of the weights' draws.")

@@ -1,0 +1,43 @@
+"""Artifacts of a small corpus, built once a session with the real stages."""
+
+import pytest
+
+from pipelines.artifacts import Artifact, ArtifactStore
+from pipelines.corpus.settings import CorpusSettings, PlainText
+from pipelines.corpus.stage import build_corpus
+from pipelines.examples import ExampleSettings, build_examples
+from pipelines.stage import StageContext
+from pipelines.vocabulary import VocabularySettings, build_vocabulary
+from tests.pipelines.small_data import write_text_files
+
+
+@pytest.fixture(scope="session")
+def small_context(tmp_path_factory) -> StageContext:
+    """A local store and two workers."""
+    store = ArtifactStore(tmp_path_factory.mktemp("small-store"))
+    return StageContext(store=store, num_workers=2)
+
+
+@pytest.fixture(scope="session")
+def small_settings(tmp_path_factory) -> CorpusSettings:
+    """A corpus of 24 text files in several shards."""
+    paths = write_text_files(tmp_path_factory.mktemp("small-texts"))
+    return CorpusSettings(
+        sources=(PlainText(paths=paths),), shard_megabytes=0.01, heldout_fraction=0.2
+    )
+
+
+@pytest.fixture(scope="session")
+def small_corpus(small_settings, small_context) -> Artifact:
+    return build_corpus(small_settings, small_context)
+
+
+@pytest.fixture(scope="session")
+def small_vocabulary(small_corpus, small_context) -> Artifact:
+    return build_vocabulary(VocabularySettings(size=200), small_corpus, small_context)
+
+
+@pytest.fixture(scope="session")
+def small_examples(small_corpus, small_vocabulary, small_context) -> Artifact:
+    settings = ExampleSettings(max_tokens=64, shard_tokens=1000)
+    return build_examples(settings, small_corpus, small_vocabulary, small_context)

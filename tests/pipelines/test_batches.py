@@ -1,0 +1,270 @@
+"""Reading examples back: the same batches for any number of workers, from any step on."""
+
+import threading
+import time
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from bert_core.batch import LabelledBatch, PretrainingBatch
+from pipelines.batches import (
+    ExampleReader,
+    epoch_of,
+    evaluation_batches,
+    micro_batches,
+    prefetched,
+)
+from pipelines.errors import UserError
+from pipelines.example_shards import read_example_batch
+from pipelines.examples import ExampleSettings, build_examples
+from pipelines.vocabulary import load_tokenizer
+
+
+@pytest.fixture(scope="module")
+def reader(small_examples) -> ExampleReader:
+    return ExampleReader(small_examples, "train")
+
+
+def build(small_corpus, small_vocabulary, small_context, **settings):
+    chosen = ExampleSettings(**{"max_tokens": 64, "shard_tokens": 1000, **settings})
+    return build_examples(chosen, small_corpus, small_vocabulary, small_context)
+
+
+def step_of(reader, step: int, rank: int = 0, world_size: int = 1, seed: int = 0):
+    return dict(
+        micro_batches(
+            reader,
+            seed=seed,
+            step=step,
+            examples_per_step=20,
+            micro_batch_examples=6,
+            rank=rank,
+            world_size=world_size,
+        )
+    )
+
+
+def equal(first: PretrainingBatch, second: PretrainingBatch) -> bool:
+    return (
+        torch.equal(first.tokens.input_ids, second.tokens.input_ids)
+        and torch.equal(first.masked_positions, second.masked_positions)
+        and torch.equal(first.masked_labels, second.masked_labels)
+    )
+
+
+def unmasked_rows(batch: PretrainingBatch) -> list[tuple[int, ...]]:
+    ids = batch.tokens.input_ids.clone()
+    ids[batch.masked_positions] = batch.masked_labels
+    return [tuple(row.tolist()) for row in torch.split(ids, list(batch.tokens.lengths))]
+
+
+def test_shards_hold_equally_many_tokens(small_examples):
+    for split in ("train", "heldout"):
+        tokens = [
+            small_examples.manifest.files[name].figures["tokens"]
+            for name in small_examples.names(f"{split}-")
+        ]
+        assert max(tokens) - min(tokens) <= 2 * 64  # to the example
+    assert small_examples.statistics["train"]["shards"] > 3
+
+
+def test_every_shard_says_what_made_it(small_examples, small_vocabulary):
+    for name in small_examples.names("train-"):
+        metadata = read_example_batch(small_examples.local(name)).schema.metadata
+        assert metadata[b"vocabulary"].decode() == small_vocabulary.fingerprint
+        assert metadata[b"objective"] == b"mlm_nsp"
+        assert metadata[b"max_tokens"] == b"64"
+
+
+def test_training_refuses_shards_of_another_vocabulary(small_examples):
+    manifest = small_examples.manifest
+    other = manifest.model_copy(update={"inputs": {**manifest.inputs, "vocabulary": "0" * 32}})
+    forged = type(small_examples)(other, small_examples.root, small_examples.filesystem)
+    with pytest.raises(UserError, match=r"train-.*must have the vocabulary 0000"):
+        ExampleReader(forged, "train")
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_the_micro_batches_of_a_step_do_not_depend_on_the_number_of_workers(reader, world_size):
+    alone = step_of(reader, 7)
+    assert sorted(alone) == [0, 1, 2, 3]
+    assert [batch.tokens.num_sequences for batch in alone.values()] == [6, 6, 6, 2]
+    shared = {}
+    for rank in range(world_size):
+        of_rank = step_of(reader, 7, rank, world_size)
+        assert not set(of_rank) & set(shared)
+        shared.update(of_rank)
+    assert set(shared) == set(alone)
+    assert all(equal(alone[number], shared[number]) for number in alone)
+
+
+def test_every_epoch_sees_each_example_once_in_another_order(reader):
+    size = len(reader)
+    seen: list[tuple[int, ...]] = []
+    for _, batch in micro_batches(
+        reader, seed=0, step=0, examples_per_step=2 * size, micro_batch_examples=50
+    ):
+        seen.extend(unmasked_rows(batch))
+    first, second = seen[:size], seen[size:]
+    assert sorted(first) == sorted(second)
+    assert first != second
+
+
+def test_an_epoch_draws_fresh_masks(reader):
+    size = len(reader)
+    rows: dict[int, dict[tuple[int, ...], tuple[int, ...]]] = {0: {}, 1: {}}
+    for epoch in rows:
+        for example in range(epoch * size, epoch * size + 10):
+            ((_, batch),) = micro_batches(
+                reader, seed=0, step=example, examples_per_step=1, micro_batch_examples=1
+            )
+            rows[epoch][unmasked_rows(batch)[0]] = tuple(batch.masked_positions.tolist())
+    again = dict(step_of(reader, 3))
+    assert equal(again[0], step_of(reader, 3)[0])
+    assert not equal(again[0], step_of(reader, 3, seed=1)[0])
+
+
+def test_a_step_may_reach_into_the_next_epoch(reader):
+    size = len(reader)
+    step = size // 20  # its 20 examples straddle the end unless 20 divides the size
+    assert size % 20
+    batches = step_of(reader, step)
+    assert sum(batch.tokens.num_sequences for batch in batches.values()) == 20
+    for batch in batches.values():
+        tokens = batch.tokens
+        starts = tokens.cu_seqlens[:-1].long()
+        assert (tokens.input_ids[starts] == tokens.input_ids[0]).all()  # all begin with [CLS]
+
+
+def test_passes_take_turns_as_epochs(small_corpus, small_vocabulary, small_context):
+    examples = build(small_corpus, small_vocabulary, small_context, num_passes=2)
+    reader = ExampleReader(examples, "train")
+    first, second = reader.pass_sizes
+    assert len(reader) == first + second
+    assert epoch_of(reader, 0) == (0, 0)
+    assert epoch_of(reader, first) == (1, 0)
+    assert epoch_of(reader, first + second + 5) == (2, 5)
+    assert epoch_of(reader, 2 * first + second) == (3, 0)
+    fresh = [reader.rows(number, np.arange(5)).input_ids.tolist() for number in (0, 1)]
+    assert fresh[0] != fresh[1]
+    assert ExampleReader(examples, "heldout").pass_sizes[0] > 0
+
+
+def test_held_out_examples_are_one_fixed_set(small_examples):
+    reader = ExampleReader(small_examples, "heldout")
+    batches = list(evaluation_batches(reader, 512))
+    again = list(evaluation_batches(reader, 512))
+    assert all(equal(one, other) for one, other in zip(batches, again, strict=True))
+    assert sum(batch.tokens.num_sequences for batch in batches) == len(reader)
+    assert max(batch.tokens.num_tokens for batch in batches) <= 512
+    masked = sum(batch.masked_labels.numel() for batch in batches)
+    assert masked == small_examples.statistics["heldout"]["masked_tokens"]
+    few = list(evaluation_batches(reader, 512, max_examples=3))
+    assert sum(batch.tokens.num_sequences for batch in few) == 3
+
+
+def test_static_masks_are_the_shards_own(small_corpus, small_vocabulary, small_context):
+    examples = build(
+        small_corpus, small_vocabulary, small_context, masking="static", whole_words=True
+    )
+    reader = ExampleReader(examples, "train")
+    tokenizer = load_tokenizer(small_vocabulary)
+    size = len(reader)
+    masks = []
+    for epoch in (0, 1):
+        rows = {}
+        for _, batch in micro_batches(
+            reader, seed=epoch, step=epoch, examples_per_step=size, micro_batch_examples=size
+        ):
+            ids = batch.tokens.input_ids.clone()
+            assert (ids[batch.masked_positions] == tokenizer.mask_id).float().mean() > 0.7
+            ids[batch.masked_positions] = batch.masked_labels
+            bounds = batch.tokens.cu_seqlens.tolist()
+            for begin, end in pairwise(bounds):
+                inside = (batch.masked_positions >= begin) & (batch.masked_positions < end)
+                positions = batch.masked_positions[inside] - begin
+                rows[tuple(ids[begin:end].tolist())] = tuple(positions.tolist())
+        masks.append(rows)
+    assert masks[0] == masks[1]
+
+
+@pytest.mark.parametrize("objective", ["mlm", "clm"])
+def test_other_objectives_read_back_without_pairs(
+    objective, small_corpus, small_vocabulary, small_context
+):
+    examples = build(small_corpus, small_vocabulary, small_context, objective=objective)
+    reader = ExampleReader(examples, "train")
+    assert not reader.has_pairs
+    batch = step_of(reader, 0)[0]
+    if objective == "mlm":
+        assert isinstance(batch, PretrainingBatch)
+        assert batch.next_sentence_labels is None
+        assert not batch.tokens.token_type_ids.any()
+    else:
+        assert isinstance(batch, LabelledBatch)
+        assert batch.num_labels == batch.tokens.num_tokens - batch.tokens.num_sequences
+
+
+def test_next_sentence_labels_say_whether_b_is_random(small_examples, reader):
+    name = small_examples.names("train-")[0]
+    column = read_example_batch(small_examples.local(name)).column("is_random_next")
+    rows = reader.rows(0, np.arange(len(column)))
+    assert rows.is_random_next is not None
+    assert pa.array(rows.is_random_next).equals(column)
+    batch = step_of(reader, 0)[0]
+    assert set(batch.next_sentence_labels.tolist()) <= {0, 1}
+
+
+def test_files_take_little_more_than_two_bytes_a_token(small_examples):
+    num_bytes = sum(
+        small_examples.manifest.files[name].bytes for name in small_examples.names("train-")
+    )
+    overhead = 1500 * len(small_examples.names("train-"))  # schema and footer of these tiny files
+    assert (num_bytes - overhead) / small_examples.statistics["train"]["tokens"] < 2.5
+
+
+def test_prefetching_changes_nothing_and_ends_with_its_context(reader):
+    def batches_of(step):
+        return micro_batches(
+            reader, seed=0, step=step, examples_per_step=20, micro_batch_examples=6
+        )
+
+    with prefetched(batches_of, 6) as ahead:
+        for step in (0, 1, 2, 4, 5):  # one is left out
+            for (number, batch), (expected_number, expected) in zip(
+                ahead(step), batches_of(step), strict=True
+            ):
+                assert number == expected_number
+                assert equal(batch, expected)
+        with pytest.raises(ValueError, match="below num_steps=6"):
+            ahead(6)
+    assert not [thread for thread in threading.enumerate() if "prefetch" in thread.name]
+
+
+def test_an_error_of_the_reading_is_raised_where_its_step_is_asked_for():
+    def batches_of(step):
+        if step == 1:
+            raise OSError("the disk is gone")
+        yield step, None
+
+    with prefetched(batches_of, 10) as ahead:
+        assert list(ahead(0)) == [(0, None)]
+        time.sleep(0.05)
+        with pytest.raises(OSError, match="the disk is gone"):
+            ahead(1)
+    assert not [thread for thread in threading.enumerate() if "prefetch" in thread.name]
+
+
+def test_leaving_early_does_not_wait_for_the_rest():
+    started: list[int] = []
+
+    def batches_of(step):
+        started.append(step)
+        yield step, None
+
+    with prefetched(batches_of, 1000) as ahead:
+        list(ahead(0))
+    assert len(started) < 10

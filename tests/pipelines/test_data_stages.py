@@ -1,0 +1,216 @@
+"""Corpus, vocabulary and examples: the same bytes for any workers and after any interruption."""
+
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pipelines.artifacts import Artifact, ArtifactStore
+from pipelines.corpus.settings import CleaningSettings, CorpusSettings, PlainText
+from pipelines.corpus.stage import build_corpus
+from pipelines.errors import UserError
+from pipelines.examples import ExampleSettings, build_examples
+from pipelines.stage import Progress, StageContext
+from pipelines.vocabulary import VocabularySettings, build_vocabulary
+from tests.pipelines.small_data import invented_text
+
+EXAMPLES = ExampleSettings(max_tokens=64, shard_tokens=1000)
+VOCABULARY = VocabularySettings(size=200)
+
+
+class InterruptionError(Exception):
+    """Stands for whatever ends a run."""
+
+
+def digests(artifact: Artifact) -> dict[str, str]:
+    return {name: record.sha256 for name, record in artifact.manifest.files.items()}
+
+
+def chain(settings: CorpusSettings, context: StageContext) -> list[Artifact]:
+    corpus = build_corpus(settings, context)
+    vocabulary = build_vocabulary(VOCABULARY, corpus, context)
+    return [corpus, vocabulary, build_examples(EXAMPLES, corpus, vocabulary, context)]
+
+
+def modification_times(folder: Path) -> dict[str, int]:
+    """When each working file was written."""
+    files = [path for path in folder.glob(".work-*/*") if path.is_file()]
+    return {path.name: path.stat().st_mtime_ns for path in files}
+
+
+def note_rewritten(
+    folder: Path, before: dict[str, int], rewritten: set[str], progress: Progress
+) -> None:
+    """Add the files that were written again to `rewritten`."""
+    now = modification_times(folder)
+    rewritten.update(name for name in now if before.get(name, now[name]) != now[name])
+
+
+@pytest.mark.parametrize("num_workers", [1, 4])
+def test_any_number_of_workers_writes_the_same_bytes(
+    tmp_path, num_workers, small_settings, small_corpus, small_vocabulary, small_examples
+):
+    context = StageContext(store=ArtifactStore(tmp_path), num_workers=num_workers)
+    found = chain(small_settings, context)
+    for artifact, expected in zip(
+        found, [small_corpus, small_vocabulary, small_examples], strict=True
+    ):
+        assert not artifact.reused
+        assert artifact.fingerprint == expected.fingerprint
+        assert digests(artifact) == digests(expected)
+        assert artifact.statistics == expected.statistics
+
+
+def test_an_interrupted_stage_goes_on_where_it_stopped(
+    tmp_path, small_settings, small_corpus, small_vocabulary, small_examples
+):
+    store = ArtifactStore(tmp_path)
+    stopped_at: list[int] = []
+
+    def stop_soon(progress: Progress) -> None:
+        if progress.done >= 5:
+            stopped_at.append(int(progress.done))
+            raise InterruptionError
+
+    steps = [
+        lambda context: build_corpus(small_settings, context),
+        lambda context: build_vocabulary(VOCABULARY, small_corpus, context),
+        lambda context: build_examples(EXAMPLES, small_corpus, small_vocabulary, context),
+    ]
+    for step, expected in zip(steps, [small_corpus, small_vocabulary, small_examples], strict=True):
+        with pytest.raises(InterruptionError):
+            step(StageContext(store=store, num_workers=2, observe=stop_soon))
+        kept = modification_times(tmp_path / expected.kind)
+        assert len(kept) >= 5
+        rewritten: set[str] = set()
+        watch = partial(note_rewritten, tmp_path / expected.kind, kept, rewritten)
+        artifact = step(StageContext(store=store, num_workers=2, observe=watch))
+        assert digests(artifact) == digests(expected)
+        assert not rewritten
+    assert len(stopped_at) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parts_before_the_kill", [1, 7])
+def test_a_killed_run_leaves_nothing_half_written(
+    tmp_path, parts_before_the_kill, small_settings, small_corpus
+):
+    script = f"""
+import os, signal
+from pipelines.artifacts import ArtifactStore
+from pipelines.corpus.settings import CorpusSettings
+from pipelines.corpus.stage import build_corpus
+from pipelines.stage import StageContext
+
+def kill(progress):
+    if progress.done >= {parts_before_the_kill}:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+settings = CorpusSettings.model_validate_json({small_settings.model_dump_json()!r})
+context = StageContext(store=ArtifactStore({str(tmp_path)!r}), num_workers=2, observe=kill)
+build_corpus(settings, context)
+"""
+    done = subprocess.run([sys.executable, "-c", script], check=False, env=dict(os.environ))
+    assert done.returncode == -signal.SIGKILL
+    store = ArtifactStore(tmp_path)
+    assert store.find("corpus", small_corpus.fingerprint) is None
+    artifact = build_corpus(small_settings, StageContext(store=store, num_workers=2))
+    assert digests(artifact) == digests(small_corpus)
+
+
+def test_asking_again_is_a_look_up_and_another_mask_rate_keeps_corpus_and_vocabulary(
+    small_settings, small_context, small_corpus, small_vocabulary, small_examples
+):
+    assert build_corpus(small_settings, small_context).reused
+    assert build_vocabulary(VOCABULARY, small_corpus, small_context).reused
+    other = EXAMPLES.model_copy(update={"mask_fraction": 0.3})
+    rebuilt = build_examples(other, small_corpus, small_vocabulary, small_context)
+    assert not rebuilt.reused
+    assert rebuilt.fingerprint != small_examples.fingerprint
+
+
+def test_one_changed_byte_of_the_text_names_another_corpus(tmp_path, small_context):
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.txt").write_text(invented_text(ord(name), 10))
+    settings = CorpusSettings(sources=(PlainText(paths=(str(tmp_path),)),))
+    before = build_corpus(settings, small_context)
+    path = tmp_path / "a.txt"
+    path.write_text(path.read_text().replace(".", "!", 1))
+    after = build_corpus(settings, small_context)
+    assert not after.reused
+    assert after.fingerprint != before.fingerprint
+
+
+def test_a_changed_byte_of_a_shard_is_named(tmp_path, small_settings):
+    from pipelines.corpus.shards import read_documents
+
+    context = StageContext(store=ArtifactStore(tmp_path), num_workers=1)
+    corpus = build_corpus(small_settings, context)
+    name = corpus.names("train-")[0]
+    path = Path(corpus.root) / name
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(UserError, match=name):
+        list(read_documents(corpus, "train"))
+
+
+def test_nothing_is_dropped_without_being_counted(tmp_path, small_context):
+    texts = [invented_text(number, 8) for number in range(6)]
+    blocks = [*texts, texts[0].upper(), "Short.", texts[1].replace(" ", "  "), "Tiny one."]
+    (tmp_path / "all.txt").write_text("\n\n".join(blocks))
+    settings = CorpusSettings(
+        sources=(PlainText(paths=(str(tmp_path / "all.txt"),), layout="blank_line"),),
+        cleaning=CleaningSettings(min_characters=15),
+    )
+    statistics = build_corpus(settings, small_context).statistics
+    assert statistics["dropped"] == {"duplicate": 2, "too few characters": 2}
+    kept = statistics["train"]["documents"] + statistics["heldout"]["documents"]
+    assert kept + 4 == len(blocks)
+
+
+def test_weights_mix_sources_into_one_corpus(tmp_path, small_context):
+    for name in ("once", "thrice"):
+        blocks = [invented_text(1000 * len(name) + number, 5) for number in range(30)]
+        (tmp_path / f"{name}.txt").write_text("\n\n".join(blocks))
+    sources = tuple(
+        PlainText(paths=(str(tmp_path / f"{name}.txt"),), layout="blank_line", weight=weight)
+        for name, weight in (("once", 1.0), ("thrice", 3.0))
+    )
+    statistics = build_corpus(CorpusSettings(sources=sources), small_context).statistics
+    train, heldout = (
+        {name: counts["documents"] for name, counts in statistics[split]["by_source"].items()}
+        for split in ("train", "heldout")
+    )
+    assert train["once"] + heldout.get("once", 0) == 30
+    assert train["thrice"] == 3 * (30 - heldout.get("thrice", 0))
+
+
+def test_corpora_that_hold_too_little_are_refused(tmp_path, small_context):
+    def settings(text: str, layout: str = "file") -> CorpusSettings:
+        (tmp_path / "a.txt").write_text(text)
+        return CorpusSettings(sources=(PlainText(paths=(str(tmp_path / "a.txt"),), layout=layout),))
+
+    with pytest.raises(UserError, match=r"found none \(dropped: 1 too few characters\)"):
+        build_corpus(settings("Short."), small_context)
+    with pytest.raises(UserError, match=r"at least two documents.*found one"):
+        build_corpus(settings(invented_text(0, 20)), small_context)
+
+
+def test_a_vocabulary_that_the_corpus_cannot_support_is_refused(small_corpus, small_context):
+    with pytest.raises(UserError, match=r"support a vocabulary of 30,000 pieces.*give \d"):
+        build_vocabulary(VocabularySettings(size=30_000), small_corpus, small_context)
+    with pytest.raises(UserError, match="must hold at least"):
+        build_vocabulary(VocabularySettings(size=100, num_unused=90), small_corpus, small_context)
+
+
+def test_the_vocabulary_reports_how_it_fares_on_held_out_text(small_vocabulary):
+    statistics = small_vocabulary.statistics
+    assert statistics["size"] == 200
+    assert statistics["special_ids"]["[PAD]"] == 0
+    assert 1.0 < statistics["heldout"]["pieces_per_word"] < 4
+    assert statistics["heldout"]["unknown_share"] == 0
