@@ -1,21 +1,31 @@
-"""What a flow run leaves on its Prefect page: a table of its stages, and a report."""
+"""What a flow run leaves on its Prefect page: tables of stages and counts, and a report."""
 
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
 from flows.figures import figures_of
 from flows.links import model_page, run_page
 from flows.quantities import duration, memory
-from flows.report_sections import counts, section
+from flows.report_sections import counts, headline, section
 from flows.story import StageRecord, Story
 from pipelines.tracking import Tracker
 
 
 def publish_report(story: Story, tracker: Tracker) -> None:
-    """Leave the run's table and report with the flow run that is going on."""
+    """Leave the run's tables and report with the flow run that is going on."""
     create_table_artifact(
-        [_row(record) for record in story.records],
+        [_stage(record) for record in story.records],
         key=f"{story.flow}-stages",
         description=f"Stages of {story.recipe.name}: what was made, and what it took",
+    )
+    create_table_artifact(
+        [
+            {"stage": record.name, "count or figure": name, "value": value}
+            for record in story.records
+            if record.artifact is not None
+            for name, value in counts(record.artifact)
+        ],
+        key=f"{story.flow}-counts",
+        description=f"Counts and figures of {story.recipe.name}, stage by stage",
     )
     create_markdown_artifact(
         report(story, tracker),
@@ -44,14 +54,14 @@ def report(story: Story, tracker: Tracker) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _row(record: StageRecord) -> dict[str, str]:
+def _stage(record: StageRecord) -> dict[str, str]:
     artifact = record.artifact
     return {
         "stage": record.name,
         "outcome": record.outcome,
         "time": duration(record.seconds),
         "peak memory": memory(record.peak_bytes),
-        "counts and figures": " · ".join(counts(artifact)) if artifact is not None else "",
+        "holds": headline(artifact) if artifact is not None else "",
         "fingerprint": artifact.fingerprint[:12] if artifact is not None else "",
     }
 

@@ -13,7 +13,7 @@ _REPORT_FILE = "report.json"
 
 def section(name: str, artifact: Artifact) -> list[str]:
     """Paragraphs of Markdown on what the stage `name` made."""
-    lines = [f"| {line[0]} | {line[1]} |" for line in _plain_numbers(artifact)]
+    lines = [f"| {line[0]} | {line[1]} |" for line in counts(artifact)]
     parts = [
         f"## {name.capitalize()}",
         f"`{artifact.url}`",
@@ -30,11 +30,6 @@ def section(name: str, artifact: Artifact) -> list[str]:
     if _REPORT_FILE in artifact.names():
         parts.append(_labels(json.loads(artifact.local(_REPORT_FILE).read_text())))
     return parts
-
-
-def counts(artifact: Artifact) -> list[str]:
-    """The plain numbers among an artifact's statistics, as in `documents 12,345`."""
-    return [f"{name} {value}" for name, value in _plain_numbers(artifact)]
 
 
 def headline(artifact: Artifact) -> str:
@@ -56,7 +51,8 @@ def headline(artifact: Artifact) -> str:
     return ""
 
 
-def _plain_numbers(artifact: Artifact) -> list[tuple[str, str]]:
+def counts(artifact: Artifact) -> list[tuple[str, str]]:
+    """Names and values of the plain numbers among an artifact's statistics, two levels deep."""
     numbers: list[tuple[str, str]] = []
     for name, value in artifact.statistics.items():
         if isinstance(value, dict):

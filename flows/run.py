@@ -14,7 +14,6 @@ from flows.story import StageRecord, Story
 from flows.usage import MemorySampler
 from flows.watch import Watch
 from pipelines.artifacts import Artifact
-from pipelines.cluster import disconnect
 from pipelines.recipes import CorpusRecipe
 from pipelines.stage import StageContext
 from pipelines.tracking import Tracker
@@ -70,10 +69,7 @@ class Run(Generic[Recipe]):
 
 @contextmanager
 def started_run(flow: str, recipe: RecipeType) -> Iterator[Run[RecipeType]]:
-    """A run of the flow `flow`, called inside it; on leaving, its report is published.
-
-    Ray, where a stage started it, is left in the end, however the run ends.
-    """
+    """A run of the flow `flow`, called inside it; on leaving, its report is published."""
     started = time.perf_counter()
     story = Story(flow=flow, recipe=recipe, flow_run_url=flow_run.ui_url or "")
     tags = {
@@ -88,7 +84,6 @@ def started_run(flow: str, recipe: RecipeType) -> Iterator[Run[RecipeType]]:
             yield run
         finally:
             story.notes.extend(watch.notes)
-            disconnect()
         story.seconds = time.perf_counter() - started
         story.peak_bytes = sampler.peak_bytes
         publish_report(story, run.tracker)

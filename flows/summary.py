@@ -42,7 +42,7 @@ def _stages(story: Story) -> tuple[str, list[str]]:
         f"at most {memory(story.peak_bytes)} of memory"
     )
     rows = [
-        f"{record.name:<22} {record.outcome:<7} {duration(record.seconds):>12} "
+        f"{record.name:<24} {record.outcome:<7} {duration(record.seconds):>12} "
         f"{memory(record.peak_bytes):>9}  "
         + (headline(record.artifact) if record.artifact is not None else "")
         for record in story.records
@@ -79,10 +79,11 @@ def _models(story: Story, tracking_uri: str) -> tuple[str, list[str]]:
     lines = []
     for model in story.models:
         page = model_page(tracking_uri, model)
-        lines.append(
-            f"{model.kind:<11} models:/{model.name}@{story.alias}   version {model.version}; loaded "
-            "in a fresh process it repeated its accuracy exactly" + (f"   {page}" if page else "")
-        )
+        lines.append(f"{model.kind:<11} models:/{model.name}@{story.alias}   version {model.version}")
+        if page is not None:
+            lines.append(f"{'':<11} {page}")
+    if lines:
+        lines.append("loaded back by alias in a fresh process, each repeated its accuracy exactly")
     return "Registered", lines
 
 

@@ -36,7 +36,7 @@ def draw(panels: Sequence[Panel]) -> bytes:
         axes.set_title(panel.title, fontsize=11)
         axes.set_xlabel("optimizer step")
         if panel.is_share:
-            axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+            axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(fontsize=8, frameon=False)

@@ -11,6 +11,7 @@ from bert_core.vocabulary import MASK
 from pipelines.artifacts import Artifact
 from pipelines.corpus.shards import read_documents
 from pipelines.predictions import Prediction, fill, predict
+from pipelines.registry import locate
 from pipelines.tasks import read_split
 from pipelines.tracking import Tracker
 
@@ -39,11 +40,12 @@ def filled_masks(
     """
     pieces = set(vocabulary.local(VOCABULARY_FILE).read_text(encoding="utf-8").split("\n"))
     drawn = heapq.nsmallest(count, _gaps(corpus, pieces))
+    folder = str(locate(tracker, reference))  # fetched once
     return [
         FilledMask(
             text=text,
             hidden=hidden,
-            candidates=fill(tracker, reference, text, top_k=_CANDIDATES)[0],
+            candidates=fill(tracker, folder, text, top_k=_CANDIDATES)[0],
         )
         for _, text, hidden in drawn
     ]

@@ -37,11 +37,17 @@ def execute(command: str, choice: Choice, *, show_recipe: bool) -> None:
 
     from flows.summary import print_summary
     from flows.terminal import progress_on_terminal
+    from pipelines.cluster import disconnect
 
     if surroundings.local_api is not None:
         surroundings.local_api.wait()
-    with progress_on_terminal():
-        story = flow(recipe)
+    try:
+        with progress_on_terminal():
+            story = flow(recipe)
+    finally:
+        disconnect()
+    if surroundings.local_api is not None:
+        story.flow_run_url = ""  # its API ends with this process and has no pages
     print_summary(story, os.environ.get("MLFLOW_TRACKING_URI", ""))
 
 

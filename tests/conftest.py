@@ -1,0 +1,74 @@
+"""What the whole suite shares: one Prefect API, one local Ray, and a small real recipe."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# Before Prefect, Ray or MLflow are imported by anyone.
+os.environ.update(
+    {
+        "DO_NOT_TRACK": "1",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+        "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",
+    }
+)
+for _name in ("PREFECT_API_URL", "PREFECT_HOME", "MLFLOW_TRACKING_URI", "BERTSMITH_HOME"):
+    os.environ.pop(_name, None)
+
+# Two packages that are installed wherever Bertsmith is: real text, real labels, in seconds.
+SMALL_RECIPE = """
+name: small
+corpus:
+  sources:
+    - kind: installed_documentation
+      packages: [numpy, networkx]
+      max_source_megabytes: 0.6
+vocabulary: {size: 1200}
+examples: {max_tokens: 64}
+pretraining:
+  size: tiny
+  num_steps: 30
+  examples_per_step: 16
+  micro_batch_examples: 8
+  evaluate_every_steps: 15
+  checkpoint_every_steps: 10
+  evaluation_examples: 64
+  final_evaluation_examples: 200
+finetuning: {num_epochs: 1, num_evaluations: 2}
+"""
+
+
+@pytest.fixture(scope="session")
+def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a Prefect API that lives as long as the test session."""
+    from flows.local_api import LocalApi
+
+    home = tmp_path_factory.mktemp("prefect")
+    os.environ["PREFECT_HOME"] = str(home)
+    local_api = LocalApi.start(home)
+    local_api.wait()
+    os.environ["PREFECT_API_URL"] = local_api.url
+    yield local_api.url
+    local_api.stop()
+    del os.environ["PREFECT_API_URL"], os.environ["PREFECT_HOME"]
+
+
+@pytest.fixture(scope="session")
+def local_ray() -> Iterator[None]:
+    """A local Ray that all tests of the session share."""
+    from pipelines.cluster import connect, disconnect
+
+    connect()
+    yield
+    disconnect()
+
+
+@pytest.fixture(scope="session")
+def small_recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recipe file of a chain that takes seconds."""
+    path = tmp_path_factory.mktemp("recipe") / "small.yaml"
+    path.write_text(SMALL_RECIPE)
+    return path
