@@ -43,16 +43,33 @@ class InstalledDocumentation(SourceSettings):
     )
 
 
+class FileSource(SourceSettings):
+    """What every source of files has."""
+
+    paths: tuple[str, ...] = Field(
+        default=(),
+        description=(
+            "Files, globs, folders or URLs (such as s3://); .gz, .bz2, .xz and .zst are opened."
+        ),
+    )
+
+
+class RecordSource(FileSource):
+    """What every source of records with fields has."""
+
+    text_field: str = Field(default="text", description="Field or column that holds the text.")
+    label_field: str | None = Field(
+        default=None, description="Field or column whose value labels the document."
+    )
+
+
 TextLayout = Literal["file", "blank_line", "line", "sentences", "headings"]
 
 
-class PlainText(SourceSettings):
+class PlainText(FileSource):
     """Plain text files."""
 
     kind: Literal["text"] = Field(default="text", description="Kind of the source.")
-    paths: tuple[str, ...] = Field(
-        default=(), description="Files, globs, folders or URLs; compressed ones are opened."
-    )
     layout: TextLayout = Field(
         default="file",
         description=(
@@ -66,7 +83,67 @@ class PlainText(SourceSettings):
     )
 
 
-Source = Annotated[InstalledDocumentation | PlainText, Field(discriminator="kind")]
+class Markdown(FileSource):
+    """Markdown files, a document each: their prose without markup and code."""
+
+    kind: Literal["markdown"] = Field(default="markdown", description="Kind of the source.")
+
+
+class JsonLines(RecordSource):
+    """JSON objects, one a line."""
+
+    kind: Literal["jsonl"] = Field(default="jsonl", description="Kind of the source.")
+
+
+class DelimitedText(RecordSource):
+    """CSV or TSV files with a header line."""
+
+    kind: Literal["csv"] = Field(default="csv", description="Kind of the source.")
+    delimiter: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=1,
+        description="Between two fields; left out, a tab in .tsv files and a comma in others.",
+    )
+    quoted: bool | None = Field(
+        default=None,
+        description="Whether quotes enclose fields; left out, in .csv files and not in .tsv ones.",
+    )
+
+
+class Columnar(RecordSource):
+    """Parquet or Arrow files (such as the files of a local Hugging Face data set)."""
+
+    kind: Literal["columnar"] = Field(default="columnar", description="Kind of the source.")
+
+
+class HuggingFaceDataset(RecordSource):
+    """A Hugging Face data set, streamed by its name or read from a local copy."""
+
+    kind: Literal["hugging_face"] = Field(default="hugging_face", description="Kind of the source.")
+    dataset: str = Field(default="", description="Name on the hub, or a local folder.")
+    configuration: str | None = Field(default=None, description="Configuration (subset) to read.")
+    split: str = Field(default="train", description="Split to read.")
+    revision: str | None = Field(default=None, description="Commit or tag; the newest if left out.")
+
+
+class MediaWiki(FileSource):
+    """MediaWiki XML dumps (`pages-articles`): articles without markup."""
+
+    kind: Literal["mediawiki"] = Field(default="mediawiki", description="Kind of the source.")
+
+
+Source = Annotated[
+    InstalledDocumentation
+    | PlainText
+    | Markdown
+    | JsonLines
+    | DelimitedText
+    | Columnar
+    | HuggingFaceDataset
+    | MediaWiki,
+    Field(discriminator="kind"),
+]
 
 
 class CleaningSettings(Settings):

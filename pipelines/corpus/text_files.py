@@ -55,9 +55,16 @@ def read(settings: PlainText, span: Span, tally: Tally) -> Iterator[RawDocument]
 
 
 def cut_documents(
-    stream: IO[bytes], span: Span, boundary: re.Pattern[bytes] | None
+    stream: IO[bytes],
+    span: Span,
+    boundary: re.Pattern[bytes] | None,
+    piece_bytes: int | None = None,
 ) -> Iterator[tuple[bytes, bool]]:
-    """Bytes of each document that begins in `span`, and whether the next bytes continue it."""
+    """Bytes of each document that begins in `span`, and whether the next bytes continue it.
+
+    A document of more than `piece_bytes` (`PIECE_BYTES` if left out) comes in several pieces.
+    """
+    longest = piece_bytes or PIECE_BYTES
     offset = max(0, span.begin - _OVERLAP_BYTES)
     if offset:
         stream.seek(offset)
@@ -80,8 +87,8 @@ def cut_documents(
                 begin = match.end()
                 if span.end is not None and offset + begin >= span.end:
                     return
-        while begin is not None and len(buffer) - begin > PIECE_BYTES:
-            end = _end_of_piece(buffer, begin)
+        while begin is not None and len(buffer) - begin > longest:
+            end = _end_of_piece(buffer, begin, longest)
             yield buffer[begin:end], True
             begin = end
         kept = max(0, len(buffer) - _OVERLAP_BYTES) if begin is None else begin
@@ -96,11 +103,11 @@ def unwrap(text: str) -> str:
     return "\n".join(block.replace("\n", " ") for block in re.split(r"\n{2,}", text.strip()))
 
 
-def _end_of_piece(buffer: bytes, begin: int) -> int:
+def _end_of_piece(buffer: bytes, begin: int, longest: int) -> int:
     """Where to cut a document that is too long: at a line, else a blank, else between letters."""
-    limit = begin + PIECE_BYTES
+    limit = begin + longest
     for mark in (b"\n", b" "):
-        position = buffer.rfind(mark, begin + PIECE_BYTES // 2, limit)
+        position = buffer.rfind(mark, begin + longest // 2, limit)
         if position >= 0:
             return position
     while buffer[limit] & 0xC0 == 0x80:  # not inside a UTF-8 sequence

@@ -1,0 +1,253 @@
+"""Records, columns, dumps, Markdown and data sets become documents."""
+
+import gzip
+import json
+from pathlib import Path
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pydantic import ValidationError
+
+from pipelines.corpus.inputs import MEGABYTE, Span, divide, inputs_fingerprint
+from pipelines.corpus.readers import list_inputs, read_span
+from pipelines.corpus.settings import (
+    Columnar,
+    CorpusSettings,
+    DelimitedText,
+    HuggingFaceDataset,
+    JsonLines,
+    Markdown,
+    MediaWiki,
+)
+from pipelines.corpus.tally import Tally
+from pipelines.errors import UserError
+
+ROWS = [
+    {"text": "First, “quoted” text.", "kind": "a", "n": 1},
+    {"text": "Second\nwith a line break.", "kind": "b", "n": 2},
+    {"text": None, "kind": "c", "n": 3},
+]
+
+
+def read(source, spans: int = 1) -> tuple[list[tuple[str, str]], Tally]:
+    """(label, text) of every document, read in so many spans."""
+    tally = Tally()
+    found = []
+    for file in list_inputs(source):
+        edges = [file.num_bytes * index // spans for index in range(spans)]
+        for begin, end in zip(edges, [*edges[1:], None], strict=True):
+            span = Span(source=0, file=file, begin=begin, end=end)
+            found += [(each.label, each.text) for each in read_span(source, span, tally)]
+    return found, tally
+
+
+@pytest.mark.parametrize("spans", [1, 3])
+def test_json_lines_give_their_text_and_label(tmp_path, spans):
+    path = tmp_path / "rows.jsonl"
+    lines = [json.dumps(row) for row in ROWS]
+    path.write_text("\n".join([*lines, "{broken", "[1, 2]", ""]))
+    found, tally = read(JsonLines(paths=(str(path),), label_field="kind"), spans)
+    assert found == [("a", ROWS[0]["text"]), ("b", ROWS[1]["text"])]
+    assert tally.to_json()["dropped"] == {
+        "lines that are not JSON": 1,
+        "lines that are not a JSON object": 1,
+        "records without the field 'text'": 1,
+    }
+
+
+def test_json_lines_with_bad_bytes_and_lone_surrogates_are_mended(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"text": "caf\xe9"}\n{"text": "half \\ud83d pair"}\n')
+    found, tally = read(JsonLines(paths=(str(path),)))
+    assert [text for _, text in found] == ["café", "half \ufffd pair"]
+    assert tally.repaired["bytes that were not UTF-8"] == 1
+
+
+def test_csv_fields_may_hold_quotes_and_line_breaks(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text('id,text\n1,"One, ""two""\nthree"\n2,four\n')
+    found, _ = read(DelimitedText(paths=(str(path),)))
+    assert found == [("rows", 'One, "two"\nthree'), ("rows", "four")]
+
+
+def test_tsv_quotes_are_not_quoting(tmp_path):
+    path = tmp_path / "rows.tsv.gz"
+    path.write_bytes(gzip.compress('\ufefftext\tlabel\n"Open quote\tx\nnext\ty\n'.encode()))
+    found, _ = read(DelimitedText(paths=(str(path),), label_field="label"))
+    assert found == [("x", '"Open quote'), ("y", "next")]
+
+
+def test_a_missing_column_is_named_with_those_that_are_there(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("id,body\n1,one\n")
+    with pytest.raises(UserError, match=r"rows\.csv must have the column 'text'.*id, body"):
+        read(DelimitedText(paths=(str(path),)))
+    parquet = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"body": ["one"]}), parquet)
+    with pytest.raises(UserError, match=r"rows\.parquet must have the column 'text', found body"):
+        read(Columnar(paths=(str(parquet),)))
+
+
+@pytest.mark.parametrize("spans", [1, 2, 7])
+def test_parquet_row_groups_are_divided_without_loss(tmp_path, spans):
+    path = tmp_path / "rows.parquet"
+    texts = [f"Text number {number}." for number in range(100)]
+    pq.write_table(pa.table({"text": texts, "kind": ["k"] * 100}), path, row_group_size=9)
+    found, _ = read(Columnar(paths=(str(path),), label_field="kind"), spans)
+    assert found == [("k", text) for text in texts]
+
+
+@pytest.mark.parametrize("opener", [pa.ipc.new_file, pa.ipc.new_stream])
+def test_arrow_files_and_streams_are_read(tmp_path, opener):
+    path = tmp_path / "rows.arrow"
+    table = pa.table({"text": ["one", "two"]})
+    with opener(str(path), table.schema) as writer:
+        writer.write_table(table)
+    assert read(Columnar(paths=(str(path),)), 2)[0] == [("rows", "one"), ("rows", "two")]
+
+
+def test_a_truncated_parquet_file_is_named(tmp_path):
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"text": ["one"] * 1000}), path)
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(UserError, match=r"rows\.parquet must be a whole Parquet or Arrow file"):
+        read(Columnar(paths=(str(path),)))
+
+
+def test_a_local_copy_of_a_hugging_face_data_set_is_read(tmp_path):
+    rows = datasets.Dataset.from_list([{"text": "one", "lang": "x"}, {"text": "two", "lang": "y"}])
+    rows.save_to_disk(str(tmp_path / "copy"))
+    datasets.DatasetDict({"train": rows}).save_to_disk(str(tmp_path / "dict"))
+    for name in ("copy", "dict"):
+        source = HuggingFaceDataset(dataset=str(tmp_path / name), label_field="lang")
+        assert read(source)[0] == [("x", "one"), ("y", "two")]
+    with pytest.raises(UserError, match="the split test"):
+        read(HuggingFaceDataset(dataset=str(tmp_path / "dict"), split="test"))
+
+
+def test_a_folder_of_data_files_is_streamed_as_a_data_set(tmp_path):
+    (tmp_path / "train.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
+    found, _ = read(HuggingFaceDataset(dataset=str(tmp_path), name="mine"))
+    assert found == [("mine", "one"), ("mine", "two")]
+
+
+def test_markdown_loses_its_markup_and_code(tmp_path):
+    path = tmp_path / "page.md"
+    path.write_text(
+        "---\ntitle: x\n---\n# A *title*\n\nSome **bold** text with a [link](http://x.y)\n"
+        "and `code`.\n\n```python\nprint()\n```\n\n- item one\n- item two\n\n"
+        "| a | b |\n|---|---|\n| c | d |\n\n<!-- hidden -->\n![picture](p.png)\n"
+    )
+    ((label, text),) = read(Markdown(paths=(str(path),)))[0]
+    assert label == "page"
+    assert text.strip().split("\n") == [
+        "A title", "Some bold text with a link and code.", "item one", "item two",
+        "a", "b", "c", "d",
+    ]  # fmt: skip
+
+
+def page(title: str, text: str, namespace: int = 0, redirect: bool = False) -> str:
+    escaped = text.replace("&", "&amp;").replace("<", "&lt;")
+    return (
+        f"  <page>\n    <title>{title}</title>\n    <ns>{namespace}</ns>\n"
+        + ('    <redirect title="Other" />\n' if redirect else "")
+        + f"    <revision><text>{escaped}</text></revision>\n  </page>\n"
+    )
+
+
+ARTICLE = """{{Infobox city|name=Town|population={{formatnum:1234}}}}
+'''Town''' is a ''place'' ([[Greek language|Greek]]: {{lang|el|Πόλη}}) in [[Land]].<ref>A source, p. 3.</ref>
+
+[[File:Town.jpg|thumb|A view of [[Town]] at night]]
+== History ==
+It was founded in 1234.<ref name="a" /> {{citation needed}}
+{| class="wikitable"
+| cell {| inner |}
+|}
+* One item with [http://example.org a link]
+[[Category:Towns]]
+"""  # noqa: E501 (as such pages are written)
+
+
+@pytest.mark.parametrize("spans", [1, 2, 5])
+def test_a_dump_gives_its_articles_as_prose(tmp_path, spans):
+    path = tmp_path / "dump.xml"
+    path.write_text(
+        "<mediawiki>\n  <siteinfo></siteinfo>\n"
+        + page("Town", ARTICLE)
+        + page("Old", "#REDIRECT [[Town]]", redirect=True)
+        + page("Talk:Town", "Chatter.", namespace=1)
+        + page("Second", "Another '''article''' &amp; its text.")
+        + "</mediawiki>\n"
+    )
+    found, tally = read(MediaWiki(paths=(str(path),)), spans)
+    assert [text for _, text in found] == [
+        "Town is a place (Greek: ) in Land.\nHistory\nIt was founded in 1234.\n"
+        "One item with a link",
+        "Another article & its text.",
+    ]
+    assert tally.to_json()["dropped"] == {"pages of other name spaces": 1, "redirects": 1}
+
+
+def test_a_dump_that_breaks_off_counts_the_page_it_lost(tmp_path):
+    path = tmp_path / "dump.xml"
+    path.write_text("<mediawiki>" + page("A", "Text of A.") + page("B", "Text of B.")[:-20])
+    found, tally = read(MediaWiki(paths=(str(path),)))
+    assert [text for _, text in found] == ["Text of A."]
+    assert tally.to_json()["dropped"] == {"pages that are not whole": 1}
+
+
+def test_an_unreadable_file_is_named(tmp_path, monkeypatch):
+    path = tmp_path / "secret.jsonl"
+    path.write_text("{}")
+
+    def deny(*args: object, **kwargs: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("pipelines.corpus.files.sha256_of_file", deny)  # tests may run as root
+    with pytest.raises(UserError, match=r"secret\.jsonl must be readable"):
+        list_inputs(JsonLines(paths=(str(path),)))
+
+
+def test_parts_depend_on_the_inputs_alone_and_never_mix_sources(tmp_path):
+    for name, size in (("a", 10), ("b", 250), ("c", 40), ("d", 70)):
+        (tmp_path / f"{name}.jsonl").write_text("x" * size)
+    files = [
+        (number, file)
+        for number, source in enumerate(
+            [JsonLines(paths=(str(tmp_path),)), JsonLines(paths=(str(tmp_path),), name="again")]
+        )
+        for file in list_inputs(source)
+    ]
+    parts = divide(files, 100)
+    assert [part.index for part in parts] == list(range(len(parts)))
+    assert all(len({span.source for span in part.spans}) == 1 for part in parts)
+    covered = [(span.file.path, span.begin, span.num_bytes) for p in parts for span in p.spans]
+    assert sum(size for *_, size in covered) == 2 * 370
+    assert max(sum(span.num_bytes for span in part.spans) for part in parts) <= 150
+    assert inputs_fingerprint(files) != inputs_fingerprint(files[:4])
+    assert MEGABYTE == 10**6
+
+
+def test_unknown_kinds_and_keys_of_sources_are_refused():
+    with pytest.raises(ValidationError, match="does not match any of the expected tags"):
+        CorpusSettings.model_validate({"sources": [{"kind": "telepathy"}]})
+    with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
+        CorpusSettings.model_validate({"sources": [{"kind": "text", "path": "x"}]})
+
+
+def test_every_source_has_a_default_for_every_field_and_describes_it():
+    schema = CorpusSettings.model_json_schema()
+    for definition in schema["$defs"].values():
+        assert not definition.get("required")
+        for name, field in definition["properties"].items():
+            assert field.get("description"), name
+
+
+@pytest.fixture(autouse=True)
+def no_hub(monkeypatch, tmp_path):
+    """Data sets are read without the network, and their caches stay in the test's folder."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", Path(tmp_path) / "cache")
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
