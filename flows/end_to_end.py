@@ -10,7 +10,8 @@ from flows.run import Run, started_run
 from flows.story import Story
 from pipelines.artifacts import Artifact
 from pipelines.recipes import EndToEndRecipe, read_recipe
-from pipelines.registry import Proof, RegisteredModel, Submission
+from pipelines.registry.registration import RegisteredModel, Submission
+from pipelines.registry.verification import Proof
 
 _DEMO = read_recipe(EndToEndRecipe, "demo")
 

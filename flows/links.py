@@ -1,6 +1,6 @@
 """Where a person looks at things: pages of MLflow."""
 
-from pipelines.registry import RegisteredModel
+from pipelines.registry.registration import RegisteredModel
 
 
 def model_page(tracking_uri: str, model: RegisteredModel) -> str | None:

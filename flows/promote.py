@@ -8,7 +8,7 @@ from pydantic import Field
 
 from flows import stages
 from pipelines.place import PlaceSettings
-from pipelines.registry import Promotion
+from pipelines.registry.promotion import Promotion
 from pipelines.settings import Settings
 
 

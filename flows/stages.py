@@ -8,7 +8,6 @@ computes is not, since it would fail the same way, and Ray replaces workers that
 from collections.abc import Callable
 from typing import Any
 
-from pipelines.examples import build_examples
 from prefect import Task, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
@@ -16,10 +15,13 @@ from prefect.client.schemas.objects import State, TaskRun
 from pipelines import showcase
 from pipelines.corpus.stage import build_corpus
 from pipelines.evaluation.classification import build_evaluation
+from pipelines.examples import build_examples
 from pipelines.finetuning import build_classifier
 from pipelines.pretraining import build_encoder
-from pipelines.registry import promote, register, verify
-from pipelines.tasks import build_task
+from pipelines.registry.promotion import promote
+from pipelines.registry.registration import register
+from pipelines.registry.verification import verify
+from pipelines.tasks.classification import build_task
 from pipelines.vocabulary import build_vocabulary
 
 _RETRY_DELAYS_SECONDS = [2.0, 15.0, 60.0]

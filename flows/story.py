@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pipelines.artifacts import Artifact
 from pipelines.predictions import Prediction
 from pipelines.recipes import CorpusRecipe
-from pipelines.registry import RegisteredModel
+from pipelines.registry.registration import RegisteredModel
 from pipelines.showcase import FilledMask
 
 

@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
-
 from bert_core.batch import LabelledBatch
 from bert_core.config import EncoderConfig
 from bert_core.inference import classify
@@ -20,7 +18,8 @@ from pipelines.artifacts import Artifact, Draft
 from pipelines.errors import UserError
 from pipelines.evaluation.classification import figures_of
 from pipelines.stage import StageContext
-from pipelines.tasks import EncodedTexts, names_of, read_split
+from pipelines.tasks.classification import names_of, read_split
+from pipelines.tasks.encoding import EncodedTexts
 from pipelines.training.launch import Launch, launch
 from pipelines.training.results import (
     MODEL_FOLDER,
@@ -29,41 +28,13 @@ from pipelines.training.results import (
     recorded,
     throughput,
 )
-from pipelines.training.settings import TrainingSettings
+from pipelines.training.settings import FinetuningSettings
 from pipelines.training.worker import Work, run, this_rank
 
 VERSION = 1  # raise when the same settings would train another classifier
 STAGE = "finetuning"
 
 Initialization = Literal["pretrained", "random"]
-
-
-class FinetuningSettings(TrainingSettings):
-    """How a classifier is trained from an encoder."""
-
-    num_epochs: float = Field(default=3.0, gt=0, description="Passes over the labelled texts.")
-    examples_per_step: int = Field(
-        default=32, ge=1, description="Texts of one optimizer step, over all workers."
-    )
-    micro_batch_examples: int = Field(
-        default=32, ge=1, description="Texts that one worker computes at once."
-    )
-    learning_rate: float = Field(
-        default=2e-4, gt=0, le=1, description="Peak learning rate, reached after the warm-up."
-    )
-    max_tokens: int | None = Field(
-        default=None,
-        ge=8,
-        description="Longer texts are cut to so many tokens; empty: to what the encoder reads.",
-    )
-    num_evaluations: int = Field(
-        default=5, ge=1, description="Held-out evaluations during training, the last one included."
-    )
-    compare_with_random: bool = Field(
-        default=True,
-        description="Train a second classifier from random weights with the same budget, to "
-        "show what the pretraining is worth.",
-    )
 
 
 def build_classifier(

@@ -3,13 +3,16 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from pipelines.artifacts import ArtifactStore
 from pipelines.settings import Settings
 from pipelines.stage import Observer, StageContext, ignore
-from pipelines.tracking import Tracker
+
+if TYPE_CHECKING:  # importing MLflow takes a second that reading a recipe need not spend
+    from pipelines.tracking import Tracker
 
 
 class PlaceSettings(Settings):
@@ -46,8 +49,10 @@ class PlaceSettings(Settings):
         store = self.store or str(self.home_folder() / "store")
         return store if "://" in store else str(Path(store).absolute())
 
-    def tracker(self, tags: Mapping[str, str]) -> Tracker:
+    def tracker(self, tags: Mapping[str, str]) -> "Tracker":
         """The MLflow server; a local home keeps SQLite and files, and is made where missing."""
+        from pipelines.tracking import Tracker
+
         uri = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
         if uri:
             return Tracker(uri=uri, experiment=self.experiment, tags=dict(tags))

@@ -10,7 +10,7 @@ from bert_core.models import Model, PretrainingModel, SequenceClassifier
 from bert_core.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError
-from pipelines.registry import locate
+from pipelines.registry.listing import locate
 from pipelines.tracking import Tracker
 
 ModelType = TypeVar("ModelType", bound=Model)

@@ -15,13 +15,12 @@ from pydantic import Field, ValidationError
 
 from pipelines.corpus.settings import CorpusSettings
 from pipelines.errors import UserError
-from pipelines.examples import ExampleSettings
-from pipelines.finetuning import FinetuningSettings
+from pipelines.example_settings import ExampleSettings
 from pipelines.place import PlaceSettings
-from pipelines.pretraining import PretrainingSettings
-from pipelines.registry import RegistrationSettings
+from pipelines.registry.settings import RegistrationSettings
 from pipelines.settings import Settings
 from pipelines.tasks.settings import TaskSettings
+from pipelines.training.settings import FinetuningSettings, PretrainingSettings
 from pipelines.vocabulary import VocabularySettings
 
 RecipeType = TypeVar("RecipeType", bound="CorpusRecipe")

@@ -11,8 +11,8 @@ from bert_core.vocabulary import MASK
 from pipelines.artifacts import Artifact
 from pipelines.corpus.shards import read_documents
 from pipelines.predictions import Prediction, fill, predict
-from pipelines.registry import locate
-from pipelines.tasks import read_split
+from pipelines.registry.listing import locate
+from pipelines.tasks.classification import read_split
 from pipelines.tracking import Tracker
 
 VOCABULARY_FILE = "vocab.txt"

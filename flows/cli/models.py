@@ -13,7 +13,7 @@ from flows.environment import home_folder, set_defaults
 from pipelines.errors import UserError
 
 if TYPE_CHECKING:
-    from pipelines.registry import ListedModel
+    from pipelines.registry.listing import ListedModel
     from pipelines.tracking import Tracker
 
 Model = Annotated[
@@ -91,7 +91,7 @@ def models(home: Home = None, as_json: AsJson = False) -> None:
 
     Example: bertsmith models
     """
-    from pipelines.registry import list_models
+    from pipelines.registry.listing import list_models
 
     rows = list_models(_tracker(home))
     if as_json:
@@ -149,7 +149,7 @@ def _tracker(home: Path | None) -> "Tracker":
 
 def _newest(tracker: "Tracker", kind: str) -> str:
     """The newest model of this kind."""
-    from pipelines.registry import list_models
+    from pipelines.registry.listing import list_models
 
     rows: list[ListedModel] = [row for row in list_models(tracker) if row.kind == kind]
     if not rows:

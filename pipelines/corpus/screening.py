@@ -4,14 +4,17 @@ What a task writes here is not yet the corpus: duplicates are found when all par
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipelines.corpus.boilerplate import hash_of_line, read_boilerplate
 from pipelines.corpus.identity import content_hash, document_id
 from pipelines.corpus.inputs import Part, RawDocument
+from pipelines.corpus.languages import language_of
+from pipelines.corpus.near_duplicates import Signature, signature
 from pipelines.corpus.readers import read_span
 from pipelines.corpus.sentences import split_sentences
 from pipelines.corpus.settings import CleaningSettings, CorpusSettings
@@ -51,7 +54,8 @@ class ScreeningTask:
     def _documents(self, part: Part, tally: Tally) -> Iterator[tuple[Document, str]]:
         """Documents that pass, each with the hash of its content."""
         for span in part.spans:
-            for raw in read_span(self.settings.sources[span.source], span, tally):
+            for read in read_span(self.settings.sources[span.source], span, tally):
+                raw = self._without_boilerplate(read, tally)
                 reason = objection(raw, self.settings.cleaning)
                 if reason is not None:
                     tally.dropped[reason] += 1
@@ -61,11 +65,21 @@ class ScreeningTask:
                 identifier = document_id(content, raw.group, raw.piece)
                 yield Document(identifier, raw.label, list(sentences)), content
 
+    def _without_boilerplate(self, raw: RawDocument, tally: Tally) -> RawDocument:
+        if self.settings.cleaning.boilerplate_documents is None:
+            return raw
+        unwanted = read_boilerplate(self.work)
+        lines = raw.sentences or tuple(raw.text.split("\n"))
+        kept = tuple(line for line in lines if hash_of_line(line) not in unwanted)
+        tally.dropped["boilerplate lines"] += len(lines) - len(kept)
+        return replace(raw, text="\n".join(kept), sentences=raw.sentences and kept)
+
     def _write_file(
         self, name: str, first: tuple[Document, str], rest: Iterator[tuple[Document, str]]
     ) -> tuple[Document, str] | None:
         """Fill one file; returns the document that begins the next one."""
         keys: list[str] = []
+        signatures: list[Signature] = []
         following: tuple[Document, str] | None = first
         with self.work.file(name) as shard:
             writer = ShardWriter(shard.path, compression=None)
@@ -74,10 +88,15 @@ class ScreeningTask:
                 size = sum(len(sentence.encode()) for sentence in document.sentences)
                 writer.write(document, size)
                 keys.append(content + document.id[:16])
+                if self.settings.cleaning.near_duplicates:
+                    signatures.append(signature(document.text))
                 following = next(rest, None)
             writer.close()
         with self.work.file(keys_of(name)) as file:
             file.path.write_bytes(bytes.fromhex("".join(keys)))
+        if signatures:
+            with self.work.file(signatures_of(name)) as file:
+                file.path.write_bytes(np.stack(signatures).tobytes())
         return following
 
 
@@ -89,12 +108,19 @@ def objection(raw: RawDocument, cleaning: CleaningSettings) -> str | None:
         return "too few characters"
     if cleaning.max_characters is not None and len(raw.text) > cleaning.max_characters:
         return "too many characters"
+    if cleaning.languages and language_of(raw.text) not in cleaning.languages:
+        return "other language"
     return None
 
 
 def keys_of(name: str) -> str:
     """The file beside the documents that holds their keys, `KEY_TYPE` each."""
     return f"{name}.keys"
+
+
+def signatures_of(name: str) -> str:
+    """The file beside the documents that holds their signatures, where near duplicates count."""
+    return f"{name}.minhash"
 
 
 def read_keys(work: Workspace, name: str) -> NDArray[np.void]:

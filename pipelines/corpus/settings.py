@@ -157,6 +157,25 @@ class CleaningSettings(Settings):
         default=True,
         description="Keep one of the documents that differ in case and white space only.",
     )
+    near_duplicates: bool = Field(
+        default=False,
+        description="Keep one of the documents that share most of their runs of five words.",
+    )
+    near_duplicate_similarity: float = Field(
+        default=0.8,
+        ge=0.5,
+        le=1,
+        description="Share of common runs (Jaccard) from which two documents are near duplicates.",
+    )
+    languages: tuple[str, ...] = Field(
+        default=(),
+        description="Keep documents in these languages only (ISO 639-1, such as en); all if empty.",
+    )
+    boilerplate_documents: int | None = Field(
+        default=None,
+        ge=2,
+        description="Remove lines that stand in at least so many documents; none if left out.",
+    )
 
 
 class CorpusSettings(Settings):

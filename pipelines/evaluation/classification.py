@@ -16,7 +16,8 @@ from pipelines.artifacts import Artifact, Draft
 from pipelines.errors import UserError
 from pipelines.registry.listing import locate
 from pipelines.stage import StageContext
-from pipelines.tasks import names_of, read_labelled_file, read_split
+from pipelines.tasks.classification import names_of, read_split
+from pipelines.tasks.labelled_file import read_labelled_file
 from pipelines.tasks.settings import LabelledFileTask
 from pipelines.tracking import Tracker
 

@@ -39,7 +39,7 @@ def _accuracy(request: dict[str, Any], store_url: str) -> float:
 def _classifier_accuracy(loaded: Any, task: Any) -> float:
     import pandas as pd
 
-    from pipelines.tasks import read_split
+    from pipelines.tasks.classification import read_split
 
     heldout = read_split(task, "heldout")
     answers = loaded.predict(pd.DataFrame({"text": heldout.texts}))["label"]

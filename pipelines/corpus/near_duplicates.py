@@ -1,0 +1,117 @@
+"""Near duplicates: documents that share most of their runs of five words.
+
+MinHash (Broder, 1997) estimates the Jaccard similarity of two documents' sets of runs from 64
+numbers each; banding (Leskovec, Rajaraman and Ullman, "Mining of Massive Datasets", chapter 3) finds
+the pairs worth comparing without comparing all.
+"""
+
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_core.randomness import fold_in, random_bits
+
+NUM_HASHES: Final = 64
+_RUN: Final = 5  # words
+_NUM_BANDS: Final = 16  # of four hashes each: a pair of similarity 0.8 meets with 99.98%
+_RUNS_AT_ONCE: Final = 4096
+_LONGEST_MEAN_WORD: Final = 15  # letters; above, words are not parted by blanks: letters count
+_MULTIPLIERS: Final = random_bits(0, "minhash", np.arange(NUM_HASHES)) | np.uint64(1)
+
+Signature = NDArray[np.uint32]
+
+
+def signature(text: str) -> Signature:
+    """64 minima over the hashed runs of a document."""
+    words: Sequence[str] = text.lower().split()
+    if len(text) > _LONGEST_MEAN_WORD * max(1, len(words)):
+        words = "".join(words)
+    hashes = np.fromiter(
+        (zlib.crc32(word.encode("utf-8", "surrogatepass")) for word in words),
+        np.uint64,
+        len(words),
+    )
+    runs = hashes[: max(1, hashes.size - _RUN + 1)]
+    for offset in range(1, min(_RUN, hashes.size)):
+        runs = fold_in(runs, hashes[offset : offset + runs.size])
+    minima = np.full(NUM_HASHES, np.iinfo(np.uint32).max, dtype=np.uint32)
+    for first in range(0, runs.size, _RUNS_AT_ONCE):
+        # Multiply-shift hashing: the upper half of a product with a random odd number.
+        products = runs[None, first : first + _RUNS_AT_ONCE] * _MULTIPLIERS[:, None]
+        block = (products >> np.uint64(32)).astype(np.uint32)
+        np.minimum(minima, block.min(axis=1), out=minima)
+    return minima
+
+
+def find_near(
+    load: Callable[[int], NDArray[np.uint32]],
+    is_dropped: list[NDArray[np.bool_]],
+    similarity: float,
+) -> list[NDArray[np.bool_]]:
+    """For each file's documents: True where an earlier document is nearly the same.
+
+    `load(index)` gives the signatures of a file's documents, best memory-mapped; documents in
+    `is_dropped` take no part. Similar documents form clusters, and the first of each stays. Needs
+    about 40 bytes of memory a document.
+    """
+    counts = [flags.size for flags in is_dropped]
+    edges = np.cumsum([0, *counts])
+    parents = np.arange(edges[-1])
+    active = np.flatnonzero(~np.concatenate(is_dropped))
+    for band in range(_NUM_BANDS):
+        for first, other in _meetings(load, counts, active, band):
+            if _root(parents, first) == _root(parents, other):
+                continue
+            agreement = _row(load, edges, first) == _row(load, edges, other)
+            if agreement.mean() >= similarity:
+                low, high = sorted((_root(parents, first), _root(parents, other)))
+                parents[high] = low
+    is_near = np.zeros(edges[-1], dtype=np.bool_)
+    is_near[active] = [_root(parents, each) != each for each in active.tolist()]
+    return np.split(is_near, edges[1:-1])
+
+
+def _meetings(
+    load: Callable[[int], NDArray[np.uint32]],
+    counts: list[int],
+    active: NDArray[np.int64],
+    band: int,
+) -> list[tuple[int, int]]:
+    """Pairs that agree in a band: each document with the first one it agrees with."""
+    width = NUM_HASHES // _NUM_BANDS
+    keys = np.concatenate([
+        _hashed(np.asarray(load(index)[:, band * width : (band + 1) * width]))
+        for index in range(len(counts))
+    ])[active]
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    begins = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+    firsts = np.repeat(order[begins], np.diff(np.append(begins, order.size)))
+    meets = firsts != order
+    return list(zip(active[firsts[meets]].tolist(), active[order[meets]].tolist(), strict=True))
+
+
+def _hashed(columns: NDArray[np.uint32]) -> NDArray[np.uint64]:
+    keys = np.zeros(columns.shape[0], dtype=np.uint64)
+    for column in columns.T:
+        keys = fold_in(keys, column.astype(np.uint64))
+    return keys
+
+
+def _row(
+    load: Callable[[int], NDArray[np.uint32]], edges: NDArray[np.int64], document: int
+) -> NDArray[np.uint32]:
+    file = int(np.searchsorted(edges, document, side="right")) - 1
+    row: NDArray[np.uint32] = load(file)[document - edges[file]]
+    return row
+
+
+def _root(parents: NDArray[np.int64], document: int) -> int:
+    """First document of the cluster; paths are halved on the way."""
+    while parents[document] != document:
+        parents[document] = parents[parents[document]]
+        document = int(parents[document])
+    return document

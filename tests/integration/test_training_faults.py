@@ -1,0 +1,89 @@
+"""A training that is disturbed ends like one that was not."""
+
+import json
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pipelines.artifacts import Artifact, ArtifactStore
+from pipelines.pretraining import build_encoder
+from pipelines.stage import Progress, StageContext
+from pipelines.training.settings import PretrainingSettings
+
+pytestmark = pytest.mark.slow
+
+SETTINGS = PretrainingSettings(
+    size="tiny",
+    num_steps=40,
+    examples_per_step=16,
+    micro_batch_examples=4,
+    log_every_steps=1,
+    evaluate_every_steps=20,
+    checkpoint_every_steps=10,
+)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(small_examples, small_vocabulary, local_ray, tmp_path_factory) -> Artifact:
+    context = StageContext(store=ArtifactStore(tmp_path_factory.mktemp("undisturbed")))
+    return build_encoder(SETTINGS, small_examples, small_vocabulary, context)
+
+
+def _history(encoder: Artifact) -> list[dict[str, float]]:
+    return json.loads(encoder.local("history.json").read_text())
+
+
+class WorkerKiller:
+    """Kills the training worker with SIGKILL once, when the training has come to `step`."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self.killed_at: float | None = None
+        self.notes: list[str] = []
+
+    def __call__(self, progress: Progress) -> None:
+        if progress.note:
+            self.notes.append(progress.note)
+        if self.killed_at is None and progress.done >= self.step:
+            self.killed_at = progress.done
+            for process in psutil.Process().children(recursive=True):
+                if "RayTrainWorker" in " ".join(process.cmdline()):
+                    os.kill(process.pid, signal.SIGKILL)
+
+
+def test_a_killed_worker_is_replaced_and_the_weights_are_the_same_bits(
+    undisturbed: Artifact, small_examples, small_vocabulary, local_ray, tmp_path: Path
+) -> None:
+    killer = WorkerKiller(step=12)
+    context = StageContext(store=ArtifactStore(tmp_path), observe=killer)
+    encoder = build_encoder(SETTINGS, small_examples, small_vocabulary, context)
+    assert killer.killed_at is not None
+    resumed_from = encoder.statistics["resumed_from"]
+    assert len(resumed_from) == 1
+    assert resumed_from[0] in (10, 20, 30)
+    assert f"pretraining resumed from step {resumed_from[0]}" in killer.notes
+    weights = "model.safetensors"
+    assert encoder.manifest.files[weights] == undisturbed.manifest.files[weights]
+    assert _history(encoder) == _history(undisturbed)
+
+
+def test_two_workers_take_the_same_steps_up_to_rounding(
+    undisturbed: Artifact, small_examples, small_vocabulary, local_ray, tmp_path: Path
+) -> None:
+    context = replace(StageContext(store=ArtifactStore(tmp_path)), training_workers=2)
+    settings = SETTINGS.model_copy(update={"precision": "float32"})
+    alone = build_encoder(
+        settings,
+        small_examples,
+        small_vocabulary,
+        StageContext(store=ArtifactStore(tmp_path / "alone")),
+    )
+    together = build_encoder(settings, small_examples, small_vocabulary, context)
+    for one, two in zip(_history(alone), _history(together), strict=True):
+        assert two == pytest.approx(one, rel=2e-3), one["step"]
+    first_one, first_two = _history(alone)[0], _history(together)[0]
+    assert first_two["train/loss"] == pytest.approx(first_one["train/loss"], rel=1e-6)

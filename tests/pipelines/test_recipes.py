@@ -1,0 +1,73 @@
+"""Recipes: presets, files and overrides give one typed model; every fault is one sentence."""
+
+from pathlib import Path
+
+import pytest
+
+from pipelines.errors import UserError
+from pipelines.recipes import CorpusRecipe, EndToEndRecipe, preset_names, read_recipe
+
+
+def test_every_preset_is_a_whole_recipe_and_survives_its_own_yaml(tmp_path: Path) -> None:
+    for name in preset_names():
+        recipe = read_recipe(EndToEndRecipe, name)
+        written = tmp_path / f"{name}.yaml"
+        written.write_text(recipe.to_yaml())
+        assert read_recipe(EndToEndRecipe, str(written)) == recipe
+
+
+def test_the_narrower_recipe_is_the_same_settings() -> None:
+    whole = read_recipe(EndToEndRecipe, "demo", ["corpus.seed=7"])
+    narrow = read_recipe(CorpusRecipe, "demo", ["corpus.seed=7"])
+    assert narrow.corpus == whole.corpus
+    assert narrow.corpus.seed == 7
+    assert not hasattr(narrow, "pretraining")
+
+
+def test_every_field_has_a_default_and_a_description() -> None:
+    def check(schema: dict, definitions: dict, path: str) -> None:
+        for name, field in schema.get("properties", {}).items():
+            here = f"{path}.{name}"
+            # A section may be described by its own model.
+            described = [field, *(definitions[reference] for reference in _references(field))]
+            if name != "kind":  # which member of a union it is
+                assert any("description" in part for part in described), f"{here}: no description"
+            for reference in _references(field):
+                check(definitions[reference], definitions, here)
+        assert not schema.get("required"), f"{path} has fields without a default"
+
+    schema = EndToEndRecipe.model_json_schema()
+    check(schema, schema["$defs"], "recipe")
+
+
+def _references(field: object) -> set[str]:
+    if isinstance(field, dict):
+        found = {field["$ref"].rpartition("/")[2]} if "$ref" in field else set()
+        return found.union(*(_references(value) for value in field.values()))
+    if isinstance(field, list):
+        return set().union(*(_references(value) for value in field))
+    return set()
+
+
+@pytest.mark.parametrize(
+    ("source", "overrides", "message"),
+    [
+        ("nothing", [], "found neither a preset nor a file named 'nothing'"),
+        ("demo", ["examples.mask_fractoin=0.2"], "has no setting 'examples.mask_fractoin'"),
+        ("demo", ["vocabulary.size=-1"], "vocabulary.size: .*, got -1"),
+        ("demo", ["vocabulary.size"], "an override must read section.setting=value"),
+        ("demo", ["name.size=1"], "goes below 'name', which is a single value"),
+        ("demo", ["vocabulary.size=[1"], "must be valid YAML"),
+    ],
+)
+def test_faults_are_sentences(source: str, overrides: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        read_recipe(EndToEndRecipe, source, overrides)
+
+
+def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path) -> None:
+    for text, message in (("- 1\n", "must hold sections"), ("a: [\n", "must be valid YAML")):
+        path = tmp_path / "recipe.yaml"
+        path.write_text(text)
+        with pytest.raises(UserError, match=message):
+            read_recipe(EndToEndRecipe, str(path))
