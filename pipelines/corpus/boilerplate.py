@@ -81,7 +81,7 @@ def _frequent(
     rounds: int,
     residue: int,
 ) -> NDArray[np.uint64]:
-    tables = [load(name) for name in names]
+    tables = (load(name) for name in names)  # one at a time
     rows = np.concatenate([table[table["line"] % rounds == residue] for table in tables])
     unique, inverse = np.unique(rows["line"], return_inverse=True)
     totals = np.zeros(unique.size, dtype=np.uint64)

@@ -4,8 +4,6 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-import py3langid
-
 from pipelines.errors import UserError
 
 _CHARACTERS: Final = 1000  # of a document's beginning; more do not change the answer
@@ -13,6 +11,8 @@ _CHARACTERS: Final = 1000  # of a document's beginning; more do not change the a
 
 def language_of(text: str) -> str:
     """ISO 639-1 code of the most probable language."""
+    import py3langid  # reads its model: workers that need it not should not wait for it
+
     code: str = py3langid.classify(text[:_CHARACTERS])[0]
     return code
 
@@ -24,8 +24,13 @@ def count_languages(texts: Iterable[str]) -> dict[str, int]:
 
 def check_codes(codes: Iterable[str]) -> None:
     """Raise UserError for a code that the model does not know."""
+    wanted = tuple(codes)
+    if not wanted:
+        return
+    import py3langid
+
     known = {code for code, _ in py3langid.rank("text")}
-    for code in codes:
+    for code in wanted:
         if code not in known:
             raise UserError(
                 f"languages must be ISO 639-1 codes that the detector knows, found {code!r}; "

@@ -1,8 +1,8 @@
 """Near duplicates: documents that share most of their runs of five words.
 
 MinHash (Broder, 1997) estimates the Jaccard similarity of two documents' sets of runs from 64
-numbers each; banding (Leskovec, Rajaraman and Ullman, "Mining of Massive Datasets", chapter 3) finds
-the pairs worth comparing without comparing all.
+numbers each; banding (Leskovec, Rajaraman and Ullman, "Mining of Massive Datasets", chapter 3)
+finds the pairs worth comparing without comparing all.
 """
 
 import zlib
@@ -82,10 +82,12 @@ def _meetings(
 ) -> list[tuple[int, int]]:
     """Pairs that agree in a band: each document with the first one it agrees with."""
     width = NUM_HASHES // _NUM_BANDS
-    keys = np.concatenate([
-        _hashed(np.asarray(load(index)[:, band * width : (band + 1) * width]))
-        for index in range(len(counts))
-    ])[active]
+    keys = np.concatenate(
+        [
+            _hashed(np.asarray(load(index)[:, band * width : (band + 1) * width]))
+            for index in range(len(counts))
+        ]
+    )[active]
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
     begins = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))

@@ -4,6 +4,7 @@ Parts are read and screened in parallel, duplicates are found across all of them
 then becomes a shard. Each step is kept file by file, so that an interrupted stage goes on.
 """
 
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -12,13 +13,16 @@ from numpy.typing import NDArray
 
 from pipelines.artifacts import Artifact, Draft
 from pipelines.cluster import map_tasks
+from pipelines.corpus.boilerplate import LineCountingTask, find_boilerplate
 from pipelines.corpus.division import copies, heldout_threshold
 from pipelines.corpus.duplicates import find_repeated
 from pipelines.corpus.inputs import InputFile, Part, divide, inputs_fingerprint, shard_bytes
+from pipelines.corpus.languages import check_codes, count_languages
+from pipelines.corpus.near_duplicates import NUM_HASHES, find_near
 from pipelines.corpus.publishing import PublishingTask, ScreenedFile
 from pipelines.corpus.readers import list_inputs
 from pipelines.corpus.report import add_up
-from pipelines.corpus.screening import ScreeningTask, read_keys
+from pipelines.corpus.screening import ScreeningTask, read_keys, signatures_of
 from pipelines.corpus.settings import CorpusSettings
 from pipelines.corpus.tally import Tally
 from pipelines.errors import UserError
@@ -27,6 +31,7 @@ from pipelines.workspace import Workspace
 
 VERSION = 1  # raise when the same settings and inputs would give other bytes
 STAGE = "corpus"
+_LANGUAGE_SAMPLES = 300
 
 
 def build_corpus(settings: CorpusSettings, context: StageContext) -> Artifact:
@@ -36,6 +41,7 @@ def build_corpus(settings: CorpusSettings, context: StageContext) -> Artifact:
     content), `source`, `sentences`. The statistics say what came in, what was mended and what was
     dropped, and why.
     """
+    check_codes(settings.cleaning.languages)
     files = [
         (index, file)
         for index, source in enumerate(settings.sources)
@@ -72,6 +78,7 @@ def _build(
             )
         )
 
+    _note_boilerplate(settings, parts, work, context)
     names = map_tasks(
         ScreeningTask(settings=settings, work=work, shard_bytes=target),
         parts,
@@ -86,15 +93,17 @@ def _build(
         settings.seed,
     )
     statistics: dict[str, Any] = {"train": {}, "heldout": {}}
-    for published in map_tasks(
+    published = map_tasks(
         PublishingTask(work=work, draft=draft, heldout_threshold=threshold, seed=settings.seed),
         screened,
         num_workers=context.num_workers,
         on_result=watch("write", len(screened), len(screened)),
-    ):
-        add_up(statistics, published)
+    )
+    for of_shard in published:
+        add_up(statistics, of_shard)
     return {
         **statistics,
+        "sample_languages": _languages(published),
         **tally.to_json(),
         "input": {"files": len(files), "bytes": sum(file.num_bytes for _, file in files)},
     }
@@ -134,13 +143,52 @@ def _decide(
     is_repeated = [np.zeros(count, dtype=np.bool_) for count in counts]
     if settings.cleaning.exact_duplicates:
         is_repeated = find_repeated(lambda index: read_keys(work, flat[index][1]), counts)
-        tally.dropped["duplicate"] += int(sum(flags.sum() for flags in is_repeated))
+        tally.dropped["duplicate"] += _total(is_repeated)
+    is_near = [np.zeros(count, dtype=np.bool_) for count in counts]
+    if settings.cleaning.near_duplicates:
+        is_near = _find_near(settings, work, [name for _, name in flat], is_repeated)
+        tally.dropped["near duplicate"] += _total(is_near)
     return [
         ScreenedFile(
             index=index,
             name=name,
             weight=settings.sources[part.spans[0].source].weight,
-            is_kept=~is_repeated[index],
+            is_kept=~(is_repeated[index] | is_near[index]),
         )
         for index, (part, name) in enumerate(flat)
     ]
+
+
+def _find_near(
+    settings: CorpusSettings, work: Workspace, names: list[str], is_dropped: list[NDArray[np.bool_]]
+) -> list[NDArray[np.bool_]]:
+    with ExitStack() as stack:
+        paths = [stack.enter_context(work.local(signatures_of(name))) for name in names]
+
+        def load(index: int) -> NDArray[np.uint32]:
+            return np.memmap(paths[index], np.uint32, "r").reshape(-1, NUM_HASHES)
+
+        return find_near(load, is_dropped, settings.cleaning.near_duplicate_similarity)
+
+
+def _note_boilerplate(
+    settings: CorpusSettings, parts: list[Part], work: Workspace, context: StageContext
+) -> None:
+    """Find the lines that many documents share, where they are to be removed."""
+    if settings.cleaning.boilerplate_documents is None:
+        return
+    counting = LineCountingTask(settings=settings, work=work)
+    names = map_tasks(counting, parts, num_workers=context.num_workers)
+    find_boilerplate(work, names, settings.cleaning.boilerplate_documents)
+
+
+def _total(flags: list[NDArray[np.bool_]]) -> int:
+    return int(sum(each.sum() for each in flags))
+
+
+def _languages(published: list[dict[str, Any]]) -> dict[str, int]:
+    """Languages of some documents of every shard, at most `_LANGUAGE_SAMPLES` in all."""
+    texts = [
+        text for shard in published for split in shard.values() for _, _, text in split["samples"]
+    ]
+    return count_languages(texts[:: -(-len(texts) // _LANGUAGE_SAMPLES)])

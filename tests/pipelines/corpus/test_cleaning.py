@@ -1,0 +1,110 @@
+"""Near duplicates, languages and boilerplate are found, removed and counted."""
+
+import numpy as np
+import pytest
+
+from pipelines.corpus.languages import check_codes, count_languages
+from pipelines.corpus.near_duplicates import find_near, signature
+from pipelines.corpus.settings import CleaningSettings, CorpusSettings, PlainText
+from pipelines.corpus.shards import read_documents
+from pipelines.corpus.stage import build_corpus
+from pipelines.errors import UserError
+from tests.pipelines.small_data import invented_text
+
+GERMAN = "Der Himmel über der Stadt war grau, und niemand wusste, wann der Regen aufhören würde."
+ENGLISH = "The sky above the town was grey and nobody knew when the rain would come to an end."
+JAPANESE = "町の空は灰色で、雨がいつ止むのか誰にも分からなかった。"
+
+
+def runs_of(text: str) -> set[tuple[str, ...]]:
+    words = text.lower().split()
+    return {tuple(words[index : index + 5]) for index in range(len(words) - 4)}
+
+
+def english_text(seed: int) -> str:
+    words = f"{ENGLISH} We would have gone there with them if they had told us about it".split()
+    return " ".join(np.random.default_rng(seed).choice(words, 60)) + "."
+
+
+def edited(text: str, every: int) -> str:
+    words = text.split()
+    words[::every] = ["changed"] * len(words[::every])
+    return " ".join(words)
+
+
+@pytest.mark.parametrize("every", [10, 40, 120])
+def test_signatures_estimate_the_share_of_common_runs(every):
+    text = invented_text(1, 80)
+    other = edited(text, every)
+    first, second = runs_of(text), runs_of(other)
+    similarity = len(first & second) / len(first | second)
+    estimate = (signature(text) == signature(other)).mean()
+    assert abs(estimate - similarity) < 5 * np.sqrt(0.25 / 64)
+
+
+def test_signatures_ignore_case_and_white_space_and_know_scripts_without_blanks():
+    assert np.array_equal(signature("One two\nthree four"), signature("one TWO three  four"))
+    text = JAPANESE * 4
+    close = (signature(text) == signature(text[:-3] + "いた。")).mean()
+    assert close > 0.6
+    assert (signature(text) == signature("別の文章がここに書かれている。" * 8)).mean() < 0.3
+
+
+def test_of_a_cluster_of_near_duplicates_the_first_stays_across_files():
+    texts = [invented_text(seed, 60) for seed in range(8)]
+    documents = [
+        [texts[0], texts[1], edited(texts[0], 200)],
+        [texts[2], edited(texts[1], 150), texts[3], edited(edited(texts[0], 200), 300)],
+        [texts[4], texts[0]],
+    ]
+    signatures = [np.stack([signature(text) for text in file]) for file in documents]
+    dropped = [np.zeros(len(file), dtype=bool) for file in documents]
+    dropped[2][1] = True  # an exact duplicate, known already
+    found = find_near(signatures.__getitem__, dropped, 0.8)
+    assert [each.tolist() for each in found] == [
+        [False, False, True],
+        [False, True, False, True],
+        [False, False],
+    ]
+
+
+def test_unrelated_documents_are_not_near_duplicates():
+    signatures = np.stack([signature(invented_text(seed, 20)) for seed in range(300)])
+    (found,) = find_near(lambda index: signatures, [np.zeros(300, dtype=bool)], 0.8)
+    assert not found.any()
+
+
+def test_languages_are_told_apart():
+    assert count_languages([ENGLISH, GERMAN, ENGLISH, JAPANESE]) == {"en": 2, "de": 1, "ja": 1}
+
+
+def test_an_unknown_language_code_is_refused():
+    with pytest.raises(UserError, match=r"found 'english'; choose among .*\ben\b"):
+        check_codes(["de", "english"])
+
+
+def test_the_stage_removes_what_it_is_told_to_and_counts_it(tmp_path, small_context):
+    licence = "Licensed to nobody in particular, without any warranty."
+    numbered = [english_text(number) for number in range(12)]
+    blocks = [f"{text}\n{licence}" for text in numbered]
+    blocks += [f"{edited(numbered[0], 300)}\nAnother ending line.", GERMAN * 3]
+    (tmp_path / "all.txt").write_text("\n\n".join(blocks))
+    settings = CorpusSettings(
+        sources=(PlainText(paths=(str(tmp_path / "all.txt"),), layout="blank_line"),),
+        cleaning=CleaningSettings(
+            near_duplicates=True,
+            near_duplicate_similarity=0.7,
+            languages=("en",),
+            boilerplate_documents=10,
+        ),
+    )
+    corpus = build_corpus(settings, small_context)
+    assert corpus.statistics["dropped"] == {
+        "boilerplate lines": 12, "near duplicate": 1, "other language": 1,
+    }  # fmt: skip
+    documents = [
+        document for split in ("train", "heldout") for document in read_documents(corpus, split)
+    ]
+    assert len(documents) == 12
+    assert not any("Licensed" in document.text for document in documents)
+    assert corpus.statistics["sample_languages"] == {"en": 12}
