@@ -5,11 +5,21 @@ copy in a lower precision one call each, whatever the number of layers.
 """
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from bert_core.precision import Lent
+
 _ALIGNMENT = 64  # elements; every parameter starts on a cache line in every number format
+
+
+class _Low(NamedTuple):
+    """The decaying parameters in a lower precision, and their gradients."""
+
+    values: Tensor
+    gradients: Tensor
 
 
 class ParameterArena:
@@ -41,7 +51,7 @@ class ParameterArena:
         self.num_decayed = next(undecayed, size)
         self.values = torch.zeros(size, device=device)
         self.gradients = torch.zeros(size, device=device)
-        self._copies: dict[torch.dtype, tuple[Tensor, dict[str, Tensor]]] = {}
+        self._low: dict[torch.dtype, _Low] = {}
         self._adopt()
 
     @torch.no_grad()
@@ -53,26 +63,51 @@ class ParameterArena:
             parameter.grad = gradients[name]
 
     def views(self, buffer: Tensor) -> dict[str, Tensor]:
-        """A buffer of this layout, cut into tensors of the parameters' shapes."""
+        """A buffer of this layout, cut into tensors of the parameters' shapes.
+
+        A buffer of the decaying part alone gives the views of that part.
+        """
         return {
             name: buffer[offset : offset + parameter.numel()].view(parameter.shape)
             for (name, parameter), offset in zip(
                 self._parameters.items(), self._offsets.values(), strict=True
             )
+            if offset < buffer.numel()
         }
 
     def split(self, buffer: Tensor) -> tuple[Tensor, Tensor]:
         """The part of `buffer` that decays and the part that does not."""
         return buffer[: self.num_decayed], buffer[self.num_decayed :]
 
-    def copies(self, dtype: torch.dtype) -> dict[str, Tensor]:
-        """The parameters in `dtype` as they are now, in a buffer that is used again each time."""
-        if dtype not in self._copies:
-            buffer = torch.empty_like(self.values, dtype=dtype)
-            self._copies[dtype] = (buffer, self.views(buffer))
-        buffer, views = self._copies[dtype]
-        buffer.copy_(self.values)
-        return views
+    def lend(self, dtype: torch.dtype) -> dict[str, Lent]:
+        """What layers compute with in `dtype`: copies made now, and where gradients are added.
+
+        Gradients in another format than float32 wait in a buffer of their own for `collect`.
+        """
+        exact = self.views(self.gradients)
+        if dtype == torch.float32:
+            values = self.views(self.values)
+            return {name: Lent(values[name], exact[name], exact[name]) for name in values}
+        decayed = self.values[: self.num_decayed]
+        if dtype not in self._low:
+            zeros = torch.zeros_like(decayed, dtype=dtype)
+            self._low[dtype] = _Low(zeros, zeros.clone())
+        low = self._low[dtype]
+        low.values.copy_(decayed)
+        values, gradients = self.views(low.values), self.views(low.gradients)
+        return {
+            name: Lent(values[name], gradients[name], exact[name])
+            if name in values
+            else Lent(parameter.detach(), exact[name], exact[name])
+            for name, parameter in self._parameters.items()
+        }
+
+    def collect(self, dtype: torch.dtype) -> None:
+        """Add the gradients that wait in `dtype` to the others; the places are zero again."""
+        if dtype != torch.float32:
+            low = self._low[dtype].gradients
+            self.gradients[: self.num_decayed].add_(low)
+            low.zero_()
 
     def names(self) -> Iterator[str]:
         """The parameters' names in the order of the buffer."""

@@ -1,19 +1,22 @@
 """What enters the encoder: token, segment and position embeddings, summed and normalized."""
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 from bert_core.batch import RaggedBatch
 from bert_core.config import EncoderConfig
 from bert_core.dropout import DropoutKeys, dropout
 from bert_core.layers import LayerNorm, truncated_normal_
-from bert_core.precision import LowPrecision
+from bert_core.precision import Computing
 
 
-class Embeddings(LowPrecision):
+class Embeddings(Computing):
     """Turn ids into vectors: the sum of what the token, its segment and its position mean."""
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -35,13 +38,19 @@ class Embeddings(LowPrecision):
         self.layer_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
 
     def forward(self, tokens: RaggedBatch, keys: DropoutKeys | None) -> Tensor:
-        """[T, D] the embedded tokens."""
+        """[T, D] the embedded tokens; summed in float32 whatever comes after."""
         self._refuse_impossible(tokens)
-        embedded = F.embedding(tokens.input_ids, self.computed("token"))
-        embedded = embedded + F.embedding(tokens.token_type_ids, self.computed("token_type"))
-        position = self.computed("position").to(embedded.dtype)
-        embedded = embedded + F.embedding(tokens.position_ids, position)
-        return dropout(self.layer_norm(embedded), self.config.hidden_dropout, keys)
+        embedded = self._look_up("token", tokens.input_ids)
+        embedded = embedded + self._look_up("token_type", tokens.token_type_ids)
+        embedded = embedded + self._look_up("position", tokens.position_ids)
+        normalized = self.layer_norm(embedded).to(self.lent("token").values.dtype)
+        return dropout(normalized, self.config.hidden_dropout, keys)
+
+    def _look_up(self, name: str, ids: Tensor) -> Tensor:
+        if name == "position" and self.config.positions == "sinusoidal":
+            return F.embedding(ids, self.position)
+        looked_up: Tensor = _LookUp.apply(getattr(self, name), ids, self.lent(name).exact_gradient)
+        return looked_up
 
     def _refuse_impossible(self, tokens: RaggedBatch) -> None:
         config = self.config
@@ -62,6 +71,25 @@ class Embeddings(LowPrecision):
                     f"{name} must lie in [0, {size}), got {low if low < 0 else high}; "
                     "were the ids made with this model's vocabulary?"
                 )
+
+
+class _LookUp(Function):
+    """Adds gradients to the rows that were looked up and touches no other row of a table."""
+
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, ids: Tensor, place: Tensor | None) -> Tensor:
+        ctx.save_for_backward(ids)
+        ctx.shape, ctx.place = table.shape, place
+        return F.embedding(ids, table)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None]:
+        (ids,) = ctx.saved_tensors
+        if ctx.place is None:
+            return gradient.new_zeros(ctx.shape).index_add_(0, ids, gradient), None, None
+        ctx.place.index_add_(0, ids, gradient)
+        return None, None, None
 
 
 def sinusoids(num_positions: int, hidden_size: int) -> Tensor:

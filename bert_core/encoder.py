@@ -6,29 +6,14 @@ Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for Langua
 
 from collections.abc import Iterator
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bert_core.attention import AttentionLayout, SelfAttention
 from bert_core.batch import RaggedBatch
 from bert_core.config import EncoderConfig
-from bert_core.dropout import DropoutKeys, dropout
+from bert_core.dropout import DropoutKeys, dropout_scale
 from bert_core.embeddings import Embeddings
-from bert_core.layers import LayerNorm, Linear
-
-
-class FeedForward(nn.Module):
-    """Widen each token, bend it with the exact GELU, and narrow it again."""
-
-    def __init__(self, config: EncoderConfig) -> None:
-        super().__init__()
-        deviation = config.initializer_range
-        self.widen = Linear(config.hidden_size, config.intermediate_size, deviation)
-        self.narrow = Linear(config.intermediate_size, config.hidden_size, deviation)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """[T, D] -> [T, D]."""
-        return self.narrow(F.gelu(self.widen(hidden)))
+from bert_core.layers import FeedForward, LayerNorm
 
 
 class EncoderLayer(nn.Module):
@@ -39,15 +24,17 @@ class EncoderLayer(nn.Module):
         self.dropout = config.hidden_dropout
         self.attention = SelfAttention(config)
         self.attention_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
-        self.feed_forward = FeedForward(config)
+        self.feed_forward = FeedForward(
+            config.hidden_size, config.intermediate_size, config.initializer_range
+        )
         self.feed_forward_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
 
     def forward(self, hidden: Tensor, layout: AttentionLayout, keys: DropoutKeys | None) -> Tensor:
         """[T, D] -> [T, D]."""
-        update = dropout(self.attention(hidden, layout, keys), self.dropout, keys)
-        hidden = self.attention_norm(hidden + update)
-        update = dropout(self.feed_forward(hidden), self.dropout, keys)
-        return self.feed_forward_norm(hidden + update)
+        update = self.attention(hidden, layout, keys)
+        hidden = self.attention_norm(hidden, update, dropout_scale(update, self.dropout, keys))
+        update = self.feed_forward(hidden)
+        return self.feed_forward_norm(hidden, update, dropout_scale(update, self.dropout, keys))
 
 
 class Encoder(nn.Module):
@@ -62,13 +49,13 @@ class Encoder(nn.Module):
     def forward(self, tokens: RaggedBatch, keys: DropoutKeys | None = None) -> Tensor:
         """[T, D] the final hidden states; dropout happens where `keys` are given."""
         layout = AttentionLayout.of(tokens)
-        hidden = self.embeddings(tokens, keys)
+        hidden = self.embeddings(layout.sort(tokens), keys)
         for layer in self.layers:
             hidden = layer(hidden, layout, keys)
-        return hidden
+        return layout.restore(hidden)
 
     def queries_keys_values(self, tokens: RaggedBatch) -> Iterator[Tensor]:
-        """What each layer's attention is computed from, [T, 3, H, K], layer by layer."""
+        """What each layer's attention to one sequence is computed from, [S, 3, H, K]."""
         layout = AttentionLayout.of(tokens)
         hidden = self.embeddings(tokens, None)
         for layer in self.layers:

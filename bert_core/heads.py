@@ -10,13 +10,15 @@ from torch import Tensor, nn
 from bert_core.batch import RaggedBatch
 from bert_core.config import EncoderConfig
 from bert_core.dropout import DropoutKeys, dropout
-from bert_core.layers import LayerNorm, Linear
-from bert_core.precision import LowPrecision
+from bert_core.embeddings import Embeddings
+from bert_core.layers import LayerNorm, Linear, take_rows
+from bert_core.precision import Computing
+from bert_core.vocabulary_loss import vocabulary_loss_sum
 
 
 def first_tokens(hidden: Tensor, tokens: RaggedBatch) -> Tensor:
     """[T, D] -> [B, D] the hidden state of each sequence's first token, [CLS]."""
-    return hidden[tokens.cu_seqlens[:-1].long()]
+    return take_rows(hidden, tokens.cu_seqlens[:-1])
 
 
 class Pooler(nn.Module):
@@ -31,10 +33,10 @@ class Pooler(nn.Module):
         return torch.tanh(self.dense(first_tokens(hidden, tokens)))
 
 
-class VocabularyHead(LowPrecision):
+class VocabularyHead(Computing):
     """Logits over the vocabulary: a transform, then the token embeddings as the last layer.
 
-    The embedding matrix is lent by the model with every call, so that the two stay one.
+    The embedding matrix is lent by the encoder with every call, so that the two stay one.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -43,10 +45,20 @@ class VocabularyHead(LowPrecision):
         self.layer_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
-    def forward(self, hidden: Tensor, token_embeddings: Tensor) -> Tensor:
-        """[M, D] and [V, D] -> [M, V]."""
-        transformed = self.layer_norm(F.gelu(self.transform(hidden)))
-        return F.linear(transformed, token_embeddings, self.computed("bias"))
+    def forward(self, hidden: Tensor, embeddings: Embeddings) -> Tensor:
+        """[M, D] -> [M, V] logits."""
+        weight = embeddings.token.to(hidden.dtype)
+        return F.linear(self._transformed(hidden), weight, self.bias.to(hidden.dtype))
+
+    def loss_sum(self, hidden: Tensor, embeddings: Embeddings, labels: Tensor) -> Tensor:
+        """Cross-entropy of [M, D] summed over [M] labels; negative ones do not count."""
+        lent = embeddings.lent("token"), self.lent("bias")
+        return vocabulary_loss_sum(
+            self._transformed(hidden), embeddings.token, self.bias, lent, labels
+        )
+
+    def _transformed(self, hidden: Tensor) -> Tensor:
+        return self.layer_norm(F.gelu(self.transform(hidden)))
 
 
 class TaskHead(nn.Module):

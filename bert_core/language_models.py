@@ -9,6 +9,7 @@ from bert_core.batch import LabelledBatch, PretrainingBatch, RaggedBatch
 from bert_core.config import EncoderConfig
 from bert_core.dropout import DropoutKeys
 from bert_core.heads import Pooler, TaskHead, VocabularyHead
+from bert_core.layers import take_rows
 from bert_core.losses import cross_entropy_sum
 from bert_core.model import Sum, Sums, TrainableModel, classification_sums
 
@@ -35,25 +36,27 @@ class PretrainingModel(TrainableModel):
     ) -> tuple[Tensor, Tensor | None]:
         """[M, V] vocabulary logits at `positions` of the T tokens, and [B, 2] NSP logits."""
         hidden = self.encoder(tokens, keys)
-        embeddings = self.encoder.embeddings.computed("token")
-        vocabulary_logits = self.vocabulary_head(hidden[positions], embeddings)
-        if not self.next_sentence:
-            return vocabulary_logits, None
-        return vocabulary_logits, self.next_sentence_head(self.pooler(hidden, tokens), keys)
+        logits = self.vocabulary_head(take_rows(hidden, positions), self.encoder.embeddings)
+        return logits, self._next_sentence_logits(hidden, tokens, keys)
 
     def loss_sums(self, batch: PretrainingBatch, keys: DropoutKeys | None = None) -> Sums:
-        mlm_logits, nsp_logits = self._logits(batch, keys)
-        counts = batch.counts
-        sums = {"mlm": Sum(cross_entropy_sum(mlm_logits, batch.masked_labels), counts["mlm"])}
+        self._refuse_without_pairs(batch)
+        hidden = self.encoder(batch.tokens, keys)
+        masked = take_rows(hidden, batch.masked_positions)
+        embeddings = self.encoder.embeddings
+        loss = self.vocabulary_head.loss_sum(masked, embeddings, batch.masked_labels)
+        sums = {"mlm": Sum(loss, batch.counts["mlm"])}
+        nsp_logits = self._next_sentence_logits(hidden, batch.tokens, keys)
         if nsp_logits is not None:
             labels = batch.next_sentence_labels
             assert labels is not None
-            sums["nsp"] = Sum(cross_entropy_sum(nsp_logits, labels), counts["nsp"])
+            sums["nsp"] = Sum(cross_entropy_sum(nsp_logits, labels), batch.counts["nsp"])
         return sums
 
     @torch.no_grad()
     def evaluation_sums(self, batch: PretrainingBatch) -> Sums:
-        mlm_logits, nsp_logits = self._logits(batch, None)
+        self._refuse_without_pairs(batch)
+        mlm_logits, nsp_logits = self(batch.tokens, batch.masked_positions)
         sums = classification_sums("mlm", mlm_logits, batch.masked_labels, batch.counts["mlm"])
         if nsp_logits is not None:
             labels = batch.next_sentence_labels
@@ -61,15 +64,19 @@ class PretrainingModel(TrainableModel):
             sums |= classification_sums("nsp", nsp_logits, labels, batch.counts["nsp"])
         return sums
 
-    def _logits(
-        self, batch: PretrainingBatch, keys: DropoutKeys | None
-    ) -> tuple[Tensor, Tensor | None]:
+    def _next_sentence_logits(
+        self, hidden: Tensor, tokens: RaggedBatch, keys: DropoutKeys | None
+    ) -> Tensor | None:
+        if not self.next_sentence:
+            return None
+        return self.next_sentence_head(self.pooler(hidden, tokens), keys)
+
+    def _refuse_without_pairs(self, batch: PretrainingBatch) -> None:
         if self.next_sentence and batch.next_sentence_labels is None:
             raise ValueError(
                 "a model with next sentence prediction needs next_sentence_labels in its batch, "
                 "got none; build the model with next_sentence=False or the examples with pairs"
             )
-        return self(batch.tokens, batch.masked_positions, keys)
 
 
 class LanguageModel(TrainableModel):
@@ -90,13 +97,13 @@ class LanguageModel(TrainableModel):
         self, tokens: RaggedBatch, positions: Tensor, keys: DropoutKeys | None = None
     ) -> Tensor:
         """[M, V] logits of the token that follows each of `positions` among the T tokens."""
-        hidden = self.encoder(tokens, keys)[positions]
-        return self.vocabulary_head(hidden, self.encoder.embeddings.computed("token"))
+        hidden = take_rows(self.encoder(tokens, keys), positions)
+        return self.vocabulary_head(hidden, self.encoder.embeddings)
 
     def loss_sums(self, batch: LabelledBatch, keys: DropoutKeys | None = None) -> Sums:
-        positions = torch.arange(batch.tokens.num_tokens, device=batch.labels.device)
-        logits = self(batch.tokens, positions, keys)
-        return {"label": Sum(cross_entropy_sum(logits, batch.labels), batch.num_labels)}
+        hidden = self.encoder(batch.tokens, keys)
+        loss = self.vocabulary_head.loss_sum(hidden, self.encoder.embeddings, batch.labels)
+        return {"label": Sum(loss, batch.num_labels)}
 
     @torch.no_grad()
     def evaluation_sums(self, batch: LabelledBatch) -> Sums:

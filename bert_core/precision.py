@@ -1,13 +1,17 @@
-"""In which number format the encoder computes.
+"""In which number format the encoder computes, and where its gradients are added up.
 
-The parameters are float32 always. `computing_in(model, torch.bfloat16)` gives every layer a
-bfloat16 copy of its parameters, made once and used by every forward pass inside the block;
-gradients flow back to the float32 parameters. Outside the block a model computes in float32.
+The parameters are float32 always. Inside `computing_in(model, dtype)` every layer computes with
+copies of its matrices in `dtype`, made once and used by every forward pass in the block; outside,
+a model computes in float32 with its parameters themselves.
+
+A training step lends its layers, beside the copies, places to add gradients to. The layers then
+write there themselves and tell autograd nothing: no gradient of a matrix is allocated, cast or
+added a second time. Without such places gradients take autograd's usual way.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -33,53 +37,64 @@ def _multiplies_bfloat16(device: torch.device) -> bool:
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
-class _Copy(torch.autograd.Function):
-    """Stand `copy` in for `parameter`, whose gradient is then that of the copy."""
+class Lent(NamedTuple):
+    """What a layer computes with in place of a parameter, and where its gradient is added."""
 
-    @staticmethod
-    def forward(ctx: Any, parameter: Tensor, copy: Tensor) -> Tensor:
-        return copy.view_as(copy)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient.float(), None
+    values: Tensor
+    gradient: Tensor | None = None  # in the format of `values`
+    exact_gradient: Tensor | None = None  # float32, for sums of many small parts
 
 
-class LowPrecision(nn.Module):
-    """A module whose parameters may be computed with in a lower precision."""
+class Computing(nn.Module):
+    """A module that computes with what it was lent for its parameters."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._copies: dict[str, Tensor] = {}
+        self._lent: dict[str, Lent] = {}
 
-    def computed(self, name: str) -> Tensor:
-        """The parameter `name` in the number format of the current block."""
-        parameter = getattr(self, name)
-        copy = self._copies.get(name)
-        return parameter if copy is None else _Copy.apply(parameter, copy)
+    def lent(self, name: str) -> Lent:
+        """What stands for the parameter `name` now; the parameter itself outside of a block."""
+        lent = self._lent.get(name)
+        if lent is None:
+            # Sharing memory but not history: the functions that use it return its gradient.
+            return Lent(getattr(self, name).detach())
+        return lent
+
+
+def add_gradient(lent: Lent, gradient: Tensor) -> Tensor | None:
+    """Add `gradient` to its place and return None, or return it where there is no place."""
+    if lent.gradient is None:
+        return gradient
+    lent.gradient.add_(gradient)
+    return None
+
+
+def add_product(lent: Lent, left: Tensor, right: Tensor) -> Tensor | None:
+    """`add_gradient` of the matrix product of `left` and `right`, computed in place."""
+    if lent.gradient is None:
+        return left @ right
+    lent.gradient.addmm_(left, right)
+    return None
 
 
 @contextmanager
 def computing_in(
-    model: nn.Module, dtype: torch.dtype, copies: dict[str, Tensor] | None = None
+    model: nn.Module, dtype: torch.dtype, lent: Mapping[str, Lent] | None = None
 ) -> Iterator[None]:
-    """Compute in `dtype` inside the block.
+    """Compute in `dtype` inside the block, with `lent` by parameter name where it is given.
 
-    `copies` holds the model's parameters in `dtype` by name where the caller keeps them; they are
-    made here otherwise.
+    Without it every matrix is copied here. Vectors (biases, normalization) stay float32.
     """
-    if dtype == torch.float32:
-        yield
-        return
-    modules = [(n, m) for n, m in model.named_modules() if isinstance(m, LowPrecision)]
+    modules = [(n, m) for n, m in model.named_modules() if isinstance(m, Computing)]
     try:
         for prefix, module in modules:
             for name, parameter in module.named_parameters(recurse=False):
                 full_name = f"{prefix}.{name}" if prefix else name
-                module._copies[name] = (
-                    parameter.detach().to(dtype) if copies is None else copies[full_name]
-                )
+                if lent is not None:
+                    module._lent[name] = lent[full_name]
+                elif parameter.ndim > 1:
+                    module._lent[name] = Lent(parameter.detach().to(dtype))
         yield
     finally:
         for _, module in modules:
-            module._copies.clear()
+            module._lent.clear()

@@ -58,13 +58,13 @@ def optimizer_step(
     divisors = counts[: len(names)].clamp(min=1.0)
     arena.gradients.zero_()
     sums = torch.zeros(len(names), device=arena.values.device)
-    copies = None if dtype == torch.float32 else arena.copies(dtype)
-    with computing_in(model, dtype, copies):
+    with computing_in(model, dtype, arena.lend(dtype)):
         for index, batch in micro_batches:
             losses = model.loss_sums(batch, DropoutKeys.at(seed, step, index))
             totals = torch.stack([losses[name].total for name in names])
             (totals / divisors).sum().backward()
             sums += totals.detach()
+            arena.collect(dtype)
     sums = _over_all_ranks(sums)
     _over_all_ranks(arena.gradients)
     grad_norm = torch.linalg.vector_norm(arena.gradients)
