@@ -14,6 +14,7 @@ from pipelines.tracking import MetricLog
 
 _FILE_NAME = "telemetry.json"
 _PROGRESS_SECONDS = 0.5
+_SHOWN = ("train/loss", "eval/mlm_accuracy", "eval/clm_accuracy", "eval/accuracy")
 
 
 class Telemetry:
@@ -35,6 +36,7 @@ class Telemetry:
         self.resumed_from: list[int] = []  # steps at which the run was taken up again
         self.training_seconds = 0.0  # in steps, evaluations and checkpoints not counted
         self.num_tokens = 0.0
+        self._tokens_per_second = 0.0
 
     def log(self, step: int, figures: Mapping[str, float]) -> None:
         """Add a point after `step` steps to the curve and to MLflow."""
@@ -46,6 +48,11 @@ class Telemetry:
         if self._metrics is not None:
             self._metrics.add(step, figures)
 
+    def count_tokens(self, num_tokens: float) -> None:
+        """Take note of how many tokens the training seconds went into."""
+        self.num_tokens = num_tokens
+        self._tokens_per_second = num_tokens / self.training_seconds
+
     def show(self, step: int, note: str = "") -> None:
         """Move the progress line; at most twice a second unless there is a note."""
         now = time.monotonic()
@@ -53,17 +60,23 @@ class Telemetry:
         if self._queue is None or not (note or is_due):
             return
         self._last_shown = now
-        rate = self.num_tokens / self.training_seconds if self.training_seconds else 0.0
         progress = Progress(
             stage=self._stage,
             done=step,
             total=self._num_steps,
             unit="steps",
-            figures={**self._latest, "tokens_per_second": round(rate)},
+            figures=self._shown_figures(),
             note=note,
         )
         with contextlib.suppress(Full):  # nobody drains: a progress line is not worth a wait
             self._queue.put_nowait(progress)
+
+    def _shown_figures(self) -> dict[str, float]:
+        """The few figures that fit a line; the curve and MLflow have all of them."""
+        figures = {name: self._latest[name] for name in _SHOWN if name in self._latest}
+        if self._tokens_per_second:
+            figures["tokens_per_second"] = round(self._tokens_per_second)
+        return figures
 
     def flush(self) -> None:
         """Send what MLflow has not been sent."""

@@ -86,7 +86,7 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
         telemetry.training_seconds += time.perf_counter() - started
         is_checkpoint = done % settings.checkpoint_every_steps == 0 or is_last
         if done % settings.log_every_steps == 0 or is_checkpoint:
-            telemetry.num_tokens = float(num_tokens)
+            telemetry.count_tokens(float(num_tokens))
             telemetry.log(done, _figures(report))
         if done % work.evaluate_every_steps == 0 or is_last:
             telemetry.log(done, work.evaluate(model))
