@@ -54,7 +54,7 @@ class Watch:
             text = sentence(progress, self._seconds_left(progress, now))
             self._latest = (progress, text)
             if progress.note:
-                self.notes.append(f"{progress.stage}: {progress.note}")
+                self.notes.append(progress.note)
             last = self._last_logged.get(progress.stage)
             is_due = last is None or now - last >= _LOG_SECONDS or progress.fraction == 1
             if is_due:
@@ -62,9 +62,9 @@ class Watch:
         if self._line is not None:
             self._line.show(text)
             if progress.note:
-                self._line.keep(f"{progress.stage}: {progress.note}")
+                self._line.keep(progress.note)
         if progress.note:
-            self._logger.info("%s: %s", progress.stage, progress.note)
+            self._logger.info(progress.note)
         if is_due:
             self._logger.info(text)
 

@@ -51,7 +51,12 @@ def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     local_api = LocalApi.start(home)
     local_api.wait()
     os.environ["PREFECT_API_URL"] = local_api.url
-    yield local_api.url
+
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    # Prefect read its settings when a test module imported it, before there was an API.
+    with temporary_settings({PREFECT_API_URL: local_api.url}):
+        yield local_api.url
     local_api.stop()
     del os.environ["PREFECT_API_URL"], os.environ["PREFECT_HOME"]
 

@@ -1,0 +1,43 @@
+"""A home of its own for every test, and the one whole run that several tests look at."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from flows.story import Story
+
+
+@pytest.fixture(autouse=True)
+def own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty home; what a command changes in the environment is undone after the test."""
+    home = tmp_path / "home"
+    monkeypatch.setenv("BERTSMITH_HOME", str(home))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
+    monkeypatch.setenv("PREFECT_API_URL", os.environ.get("PREFECT_API_URL", ""))
+    monkeypatch.setenv("PREFECT_HOME", os.environ.get("PREFECT_HOME", str(home / "prefect")))
+    return home
+
+
+@dataclass(frozen=True)
+class WholeRun:
+    """A run of the whole chain on the small recipe, and where it left things."""
+
+    home: Path
+    recipe: Path
+    story: Story
+
+
+@pytest.fixture(scope="session")
+def whole_run(
+    prefect_api: str, local_ray: None, small_recipe: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[WholeRun]:
+    """The end-to-end flow, run once with real components."""
+    from flows.end_to_end import end_to_end
+    from pipelines.recipes import EndToEndRecipe, read_recipe
+
+    home = tmp_path_factory.mktemp("whole run")  # a path with a space
+    recipe = read_recipe(EndToEndRecipe, str(small_recipe), [f"place.home={home}"])
+    yield WholeRun(home, small_recipe, end_to_end(recipe))

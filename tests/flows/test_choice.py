@@ -1,0 +1,38 @@
+"""Options of the command line as overrides of a recipe."""
+
+from pathlib import Path
+
+from flows.cli.choice import Choice
+from pipelines.recipes import EndToEndRecipe, read_recipe
+
+
+def test_the_demo_is_the_default_and_own_text_has_its_own_preset() -> None:
+    assert Choice().source == "demo"
+    assert Choice(corpus=("a.txt",)).source == "own-text"
+    assert Choice(corpus=("a.txt",), recipe="demo").source == "demo"
+
+
+def test_options_reach_the_recipe() -> None:
+    choice = Choice(
+        recipe="demo",
+        corpus=("some texts/*.txt", "b.txt"),
+        labels="labels: odd, name.csv",
+        label_column="yes",
+        home=Path("/some where"),
+        store="s3://bucket/prefix",
+        num_workers=3,
+        training_workers=2,
+    )
+    recipe = read_recipe(EndToEndRecipe, choice.source, choice.all_overrides())
+    assert recipe.corpus.sources[0].paths == ("some texts/*.txt", "b.txt")
+    assert recipe.task.labelled.path == "labels: odd, name.csv"
+    assert recipe.task.labelled.label_column == "yes"
+    assert recipe.place.home == "/some where"
+    assert recipe.place.store == "s3://bucket/prefix"
+    assert (recipe.place.num_workers, recipe.place.training_workers) == (3, 2)
+
+
+def test_set_has_the_last_word() -> None:
+    choice = Choice(recipe="demo", num_workers=3, overrides=("place.num_workers=5",))
+    recipe = read_recipe(EndToEndRecipe, choice.source, choice.all_overrides())
+    assert recipe.place.num_workers == 5

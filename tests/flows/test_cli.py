@@ -1,0 +1,146 @@
+"""The command line: help at once, useful exit codes, one sentence for a mistake."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from flows.cli.app import DONE, FAILED, MISTAKE, run
+
+COMMANDS = (
+    "run", "corpus", "vocabulary", "examples", "pretrain", "finetune", "evaluate", "promote",
+    "predict", "fill-mask", "models", "recipes list", "recipes show", "doctor", "up", "down",
+)  # fmt: skip
+
+
+def test_help_comes_at_once() -> None:
+    command = [sys.executable, "-c", "from flows.cli import main; main()", "--help"]
+    started = time.perf_counter()
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert time.perf_counter() - started < 2  # a quiet machine takes 0.2 s
+    assert "Raw text to a registered, fine-tuned BERT" in said
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from flows.cli.app import run; run(['run', '--help']); "
+        "print([m for m in ('torch', 'ray', 'mlflow', 'prefect', 'pandas') if m in sys.modules])"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*command.split(), "--help"]) == DONE
+    assert f"Example: bertsmith {command}" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_demo_is_listed_with_its_purpose(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["recipes", "list"]) == DONE
+    assert "demo" in capsys.readouterr().out
+
+
+def test_a_printed_recipe_is_a_recipe(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run(["recipes", "show", "demo", "--set", "vocabulary.size=9000"]) == DONE
+    printed = capsys.readouterr().out
+    assert "size: 9000" in printed
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(printed)
+    assert run(["recipes", "show", str(mine)]) == DONE
+    assert capsys.readouterr().out == printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "--set", "examples.mask_fractoin=0.2"], "no setting 'examples.mask_fractoin'"),
+        (["run", "--set", "corpus.heldout_fraction=2"], "corpus.heldout_fraction"),
+        (["run", "--set", "nonsense"], "section.setting=value"),
+        (["run", "no-such-recipe"], "found neither a preset nor a file named 'no-such-recipe'"),
+        (["run", "--no-such-option"], "No such option"),
+        (["corpus", "--workers", "0"], "'--workers'"),
+        (["no-such-command"], "No such command"),
+        (["fill-mask", "no gap here"], "[MASK]"),
+        (["evaluate", "--model", "some-model"], "--labels"),
+    ],
+)
+def test_a_mistake_ends_in_one_sentence_and_exit_code_2(
+    arguments: list[str], words: str, prefect_api: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == MISTAKE
+    said = capsys.readouterr().err.strip()
+    assert words in said
+    assert said.startswith("bertsmith: ")
+    assert len(said.splitlines()) == 1
+    assert "Traceback" not in said
+
+
+@pytest.fixture
+def one_short_text(tmp_path: Path) -> Path:
+    text = tmp_path / "short.txt"
+    text.write_text("A single sentence makes no corpus, however often it is read.\n")
+    return text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["corpus", "--corpus", "{folder}/no-such-*.txt"], "no-such-*.txt"),
+        (["corpus", "--corpus", "{folder}/empty.txt"], "found none"),
+        (["vocabulary", "{recipe}", "--set", "vocabulary.size=60000"], "60,000 pieces"),
+    ],
+)
+def test_a_mistake_that_a_stage_finds_ends_the_same_way(
+    arguments: list[str],
+    words: str,
+    prefect_api: str,
+    local_ray: None,
+    small_recipe: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "empty.txt").write_text("")
+    places = {"folder": str(tmp_path), "recipe": str(small_recipe)}
+    assert run([argument.format(**places) for argument in arguments]) == MISTAKE
+    said = capfd.readouterr().err
+    assert "Traceback" not in said
+    last = said.strip().splitlines()[-1]
+    assert last.startswith("bertsmith: ")
+    assert words in last
+
+
+def test_an_empty_registry_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["models"]) == DONE
+    assert "bertsmith run" in capsys.readouterr().out
+    assert run(["predict", "Some text."]) == MISTAKE
+    assert "run `bertsmith run` first" in capsys.readouterr().err
+
+
+def test_down_without_up_says_that_nothing_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["down"]) == DONE
+    assert "Nothing is running" in capsys.readouterr().out
+
+
+def test_the_doctor_finds_this_machine_fit(
+    capsys: pytest.CaptureFixture[str], local_ray: None
+) -> None:
+    assert run(["doctor"]) == DONE
+    said = capsys.readouterr().out
+    assert "fail" not in said
+    for name in ("Python", "packages", "processor", "memory", "home", "store", "tracker", "Ray"):
+        assert name in said
+
+
+def test_the_doctor_fails_where_the_store_cannot_be_written(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    assert run(["doctor", "--store", str(tmp_path / "file" / "store")]) == FAILED
+    said = capsys.readouterr().out
+    assert "fail  store" in said
+    assert "-> choose one with --store" in said

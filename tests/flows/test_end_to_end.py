@@ -1,0 +1,182 @@
+"""The whole chain in local mode, with real components: flows, Ray, MLflow, store."""
+
+import base64
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import (
+    ArtifactFilter,
+    ArtifactFilterFlowRunId,
+    LogFilter,
+    LogFilterFlowRunId,
+)
+
+from flows.examples import examples
+from flows.figures import figures_of
+from flows.story import Story
+from flows.summary import print_summary
+from pipelines.recipes import EndToEndRecipe, ExamplesRecipe, read_recipe
+from tests.flows.conftest import WholeRun
+
+STAGES = (
+    "corpus", "vocabulary", "examples", "pretraining", "labelled texts", "fine-tuning",
+    "fine-tuning, random", "evaluation",
+)  # fmt: skip
+
+
+def outcomes(story: Story) -> dict[str, str]:
+    return {record.name: record.outcome for record in story.records if record.artifact is not None}
+
+
+def artifacts_of_run(story: Story) -> dict[str, Any]:
+    """What the flow run left on its Prefect page, by key."""
+    found = get_client(sync_client=True).read_artifacts(
+        artifact_filter=ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run_id(story)]))
+    )
+    return {artifact.key: artifact for artifact in found}
+
+
+def run_id(story: Story) -> str:
+    return story.flow_run_url.rpartition("/")[2]
+
+
+def test_every_stage_is_built_once(whole_run: WholeRun) -> None:
+    assert outcomes(whole_run.story) == dict.fromkeys(STAGES, "built")
+
+
+def test_time_and_memory_of_each_stage_are_known(whole_run: WholeRun) -> None:
+    story = whole_run.story
+    assert all(record.peak_bytes > 50 * 2**20 for record in story.records)
+    assert story.peak_bytes >= max(record.peak_bytes for record in story.records)
+    assert story.seconds >= sum(record.seconds for record in story.records)
+
+
+def test_figures_stand_beside_their_baselines(whole_run: WholeRun) -> None:
+    figures = {figure.name: figure for figure in figures_of(whole_run.story)}
+    masked = figures["masked tokens, held-out"]
+    assert 0 < masked.comparisons["most frequent token"] < 1
+    accuracy = figures["classifier accuracy, held-out"]
+    assert set(accuracy.comparisons) == {"majority", "same budget from random weights"}
+
+
+def test_both_models_are_registered_proved_and_champions(whole_run: WholeRun) -> None:
+    from pipelines.registry.listing import list_models
+
+    tracker = whole_run.story.recipe.place.tracker({})
+    rows = {row.kind: row for row in list_models(tracker)}
+    assert set(rows) == {"encoder", "classifier"}
+    for row in rows.values():
+        assert row.is_verified
+        assert "champion" in row.aliases
+
+
+def test_the_run_leaves_tables_progress_and_a_report(whole_run: WholeRun) -> None:
+    left = artifacts_of_run(whole_run.story)
+    assert {"end-to-end-stages", "end-to-end-counts", "end-to-end-report"} <= set(left)
+    progress = left["end-to-end-progress"]
+    assert progress.data == 100.0
+    assert "fine-tuning" in progress.description
+
+
+def test_the_report_holds_real_pictures_of_the_curves(whole_run: WholeRun) -> None:
+    report = artifacts_of_run(whole_run.story)["end-to-end-report"].data
+    pictures = dict(re.findall(r"!\[([^]]+)\]\(data:image/png;base64,([^)]+)\)", report))
+    assert {"Curves of pretraining", "Curves of fine-tuning"} <= set(pictures)
+    for picture in pictures.values():
+        assert base64.b64decode(picture).startswith(b"\x89PNG")
+
+
+def test_progress_reaches_the_log_of_the_run(whole_run: WholeRun) -> None:
+    logs = get_client(sync_client=True).read_logs(
+        LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run_id(whole_run.story)])), limit=200
+    )
+    messages = [log.message for log in logs]
+    assert any(re.match(r"pretraining +· 100% · 30/30 steps", text) for text in messages)
+
+
+def test_the_screen_tells_the_story_without_control_characters_in_a_pipe(
+    whole_run: WholeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_summary(whole_run.story, tracking_uri="")
+    said = capsys.readouterr().out
+    assert "\x1b" not in said
+    for words in (
+        "small:", "built", "masked tokens, held-out", "most frequent token", "hidden:",
+        "the classifier says", "models:/bertsmith-encoder@champion", "bertsmith up",
+    ):  # fmt: skip
+        assert words in said
+    assert said.count("hidden:") == 3
+    assert said.count("the classifier says:") == 3
+
+
+def test_a_second_run_builds_nothing_and_registers_nothing_new(whole_run: WholeRun) -> None:
+    from flows.end_to_end import end_to_end
+
+    recipe = read_recipe(EndToEndRecipe, str(whole_run.recipe), [f"place.home={whole_run.home}"])
+    story = end_to_end(recipe)
+    assert outcomes(story) == dict.fromkeys(STAGES, "reused")
+    assert [model.version for model in story.models] == [1, 1]
+    assert "verification" not in {record.name for record in story.records}
+
+
+def test_another_mask_rate_rebuilds_the_examples_alone(whole_run: WholeRun) -> None:
+    recipe = read_recipe(
+        ExamplesRecipe,
+        str(whole_run.recipe),
+        [f"place.home={whole_run.home}", "examples.mask_fraction=0.2"],
+    )
+    assert outcomes(examples(recipe)) == {
+        "corpus": "reused",
+        "vocabulary": "reused",
+        "examples": "built",
+    }
+
+
+def test_the_registered_models_answer_on_the_command_line(
+    whole_run: WholeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from flows.cli.app import DONE, run
+
+    home = ["--home", str(whole_run.home)]
+    os.environ.pop("MLFLOW_TRACKING_URI", None)
+    assert run(["predict", "Return the shortest path between two nodes.", *home]) == DONE
+    assert capsys.readouterr().out.split()[0] in ("networkx", "numpy")
+    assert run(["fill-mask", "Return the [MASK] of the array.", "--top", "3", *home]) == DONE
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    assert run(["models", *home]) == DONE
+    listed = capsys.readouterr().out
+    assert "bertsmith-classifier" in listed
+    assert "@champion" in listed
+
+
+def test_a_registered_classifier_is_evaluated_on_a_labelled_file(
+    whole_run: WholeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from flows.cli.app import DONE, MISTAKE, run
+
+    labelled = tmp_path / "labelled.csv"
+    labelled.write_text(
+        "text,label\nReturn the sum of the array.,numpy\nReturn the nodes.,networkx\n"
+    )
+    command = ["evaluate", "--model", "bertsmith-classifier", "--home", str(whole_run.home)]
+    assert run([*command, "--labels", str(labelled)]) == DONE
+    said = capsys.readouterr().out
+    assert "eval/accuracy" in said
+    assert "networkx" in said
+    assert run([*command, "--labels", str(labelled), "--label-column", "genre"]) == MISTAKE
+    assert "genre" in capsys.readouterr().err
+
+
+def test_a_version_is_promoted_under_another_alias(whole_run: WholeRun) -> None:
+    from flows.promote import PromotionRecipe, promote
+    from pipelines.place import PlaceSettings
+
+    place = PlaceSettings(home=str(whole_run.home))
+    promotion = promote(
+        PromotionRecipe(place=place, name="bertsmith-encoder", source="1", alias="blessed")
+    )
+    assert (promotion.version, promotion.previous_version) == (1, None)
