@@ -50,6 +50,7 @@ class WordPieceTokenizer:
             self._ids[piece] for piece in SPECIAL_PIECES
         )
         self._tokenizer = build_tokenizer(self._ids, self.normalization)
+        self._maskable: MaskableVocabulary | None = None
 
     @classmethod
     def from_directory(
@@ -117,6 +118,11 @@ class WordPieceTokenizer:
 
     def maskable(self) -> MaskableVocabulary:
         """What masking has to know of this vocabulary."""
+        if self._maskable is None:
+            self._maskable = self._build_maskable()
+        return self._maskable
+
+    def _build_maskable(self) -> MaskableVocabulary:
         is_maskable = np.ones(self.vocab_size, dtype=np.bool_)
         is_maskable[[self.pad_id, self.cls_id, self.sep_id]] = False
         return MaskableVocabulary(

@@ -42,8 +42,9 @@ def build_examples(
     and the vocabulary's own `vocab.txt` and `tokenizer_config.json`. Held-out examples carry static
     masks, so that every evaluation sees the same.
     """
-    if vocabulary.manifest.inputs.get("corpus") is None:
-        raise UserError(f"{vocabulary.url} must be a vocabulary, found a {vocabulary.kind}")
+    for artifact, kind in ((corpus, "corpus"), (vocabulary, "vocabulary")):
+        if artifact.kind != kind:
+            raise UserError(f"{artifact.url} must be a {kind}, found a {artifact.kind}")
     return context.store.get_or_build(
         "examples",
         version=VERSION,

@@ -96,7 +96,7 @@ def _encode_batch(
     batch: pa.RecordBatch, encoder: SentenceEncoder, value_type: pa.DataType
 ) -> pa.RecordBatch:
     sentences = batch.column("sentences")
-    ids, lengths = encoder.encode(sentences.flatten().to_pylist())
+    ids, lengths = encoder.encode(sentences.flatten())
     per_document = pc.list_value_length(sentences).to_numpy(zero_copy_only=False)
     document = np.repeat(np.arange(batch.num_rows), per_document)
     kept = np.bincount(document[lengths > 0], minlength=batch.num_rows)

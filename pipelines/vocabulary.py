@@ -1,10 +1,13 @@
 """Stage: from the training part of a corpus to its WordPiece vocabulary."""
 
+import hashlib
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 from pydantic import Field
 
 from bert_core.vocabulary import SPECIAL_PIECES, Normalization, WordPieceTokenizer
@@ -88,6 +91,26 @@ def build_vocabulary(
     )
 
 
+def import_vocabulary(
+    directory: str | Path, context: StageContext, *, lowercase: bool | None = None
+) -> Artifact:
+    """Take over a published vocabulary: a folder with `vocab.txt` or `tokenizer.json`.
+
+    `lowercase` is needed where no settings lie beside the vocabulary.
+    """
+    tokenizer = WordPieceTokenizer.from_directory(directory, lowercase=lowercase)
+    files = tokenizer.files()
+    digest = hashlib.sha256("".join(files[name] for name in sorted(files)).encode()).hexdigest()
+
+    def build(draft: Draft) -> dict[str, Any]:
+        _write(tokenizer, draft)
+        return _figures(tokenizer)
+
+    return context.store.get_or_build(
+        "vocabulary", version=VERSION, settings={}, inputs={"files": digest}, build=build
+    )
+
+
 def load_tokenizer(vocabulary: Artifact) -> WordPieceTokenizer:
     """The tokenizer of a vocabulary artifact."""
     return WordPieceTokenizer.from_directory(vocabulary.local_folder())
@@ -145,18 +168,28 @@ def _build(
             "add text"
         )
     tokenizer = WordPieceTokenizer(pieces, settings.normalization)
-    for name, content in tokenizer.files().items():
-        with draft.file(name) as file:
-            file.path.write_text(content, encoding="utf-8", newline="\n")
+    _write(tokenizer, draft)
     return {
-        "size": tokenizer.vocab_size,
-        "lowercase": settings.lowercase,
-        "special_ids": {piece: tokenizer.piece_to_id(piece) for piece in SPECIAL_PIECES},
+        **_figures(tokenizer),
         "characters": len(alphabet.first),
         "characters_left_out": alphabet.num_left_out,
         "distinct_words": len(counts),
         "rare_words_forgotten": num_forgotten,
         "heldout": _heldout_figures(tokenizer, corpus),
+    }
+
+
+def _write(tokenizer: WordPieceTokenizer, draft: Draft) -> None:
+    for name, content in tokenizer.files().items():
+        with draft.file(name) as file:
+            file.path.write_text(content, encoding="utf-8", newline="\n")
+
+
+def _figures(tokenizer: WordPieceTokenizer) -> dict[str, Any]:
+    return {
+        "size": tokenizer.vocab_size,
+        "lowercase": tokenizer.lowercase,
+        "special_ids": {piece: tokenizer.piece_to_id(piece) for piece in SPECIAL_PIECES},
     }
 
 
@@ -206,12 +239,12 @@ def _heldout_figures(tokenizer: WordPieceTokenizer, corpus: Artifact) -> dict[st
     encoder = SentenceEncoder(tokenizer)
     num_words = num_pieces = num_unknown = num_bytes = 0
     for batch in read_tables(corpus, "heldout"):
-        sentences = batch.column("sentences").flatten().to_pylist()
+        sentences = batch.column("sentences").flatten()
         ids, _ = encoder.encode(sentences)
-        num_words += sum(sentence.count(" ") + 1 for sentence in sentences)
+        num_words += pc.sum(pc.count_substring(sentences, " ")).as_py() + len(sentences)
         num_pieces += ids.size
         num_unknown += int((ids == tokenizer.unk_id).sum())
-        num_bytes += sum(map(len, sentences))
+        num_bytes += batch.nbytes
         if num_bytes > _HELDOUT_BYTES:
             break
     return {

@@ -13,7 +13,7 @@ from pipelines.errors import UserError
 _CONTROL_BYTES: Final = bytes({*range(32), 127} - {9, 10, 13})
 _C1_CONTROLS: Final = re.compile("[\x80-\x84\x86-\x9f]")
 _LINE_SEPARATORS: Final = re.compile("[\x85\u2028\u2029]")
-_UNUSUAL_SPACE: Final = re.compile(r"[^\S\n ]|  | (?=\n)|(?<=\n) ")
+_OTHER_SPACE: Final = re.compile(r"[^\S\n ]")
 _SAMPLE_BYTES: Final = 65536
 
 
@@ -22,12 +22,10 @@ def decode(data: bytes, counts: Counter[str]) -> str:
     if data.startswith(codecs.BOM_UTF8):
         data = data[len(codecs.BOM_UTF8) :]
         counts["byte order marks"] += 1
-    without_controls = data.translate(None, _CONTROL_BYTES)
-    counts["control characters"] += len(data) - len(without_controls)
     try:
-        return without_controls.decode("utf-8")
+        return data.decode("utf-8")
     except UnicodeDecodeError:
-        return _decode_mixed(without_controls, counts)
+        return _decode_mixed(data, counts)
 
 
 def mend(text: str, counts: Counter[str]) -> str:
@@ -35,6 +33,11 @@ def mend(text: str, counts: Counter[str]) -> str:
 
     White space inside a line becomes a single blank.
     """
+    data = text.encode("utf-8", "replace")  # an escape may have made half a surrogate pair
+    without_controls = data.translate(None, _CONTROL_BYTES)
+    counts["control characters"] += len(data) - len(without_controls)
+    if len(without_controls) < len(data) or not text.isascii():
+        text = without_controls.decode()
     carriage_returns = text.count("\r")
     if carriage_returns:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
@@ -46,9 +49,11 @@ def mend(text: str, counts: Counter[str]) -> str:
         if not unicodedata.is_normalized("NFC", text):
             text = unicodedata.normalize("NFC", text)
             counts["texts not in NFC"] += 1
-    if _UNUSUAL_SPACE.search(text):
-        text = "\n".join(" ".join(line.split()) for line in text.split("\n"))
-    return text
+        text = _OTHER_SPACE.sub(" ", text)
+    text = text.replace("\t", " ")
+    while "  " in text:
+        text = text.replace("  ", " ")
+    return text.replace(" \n", "\n").replace("\n ", "\n").strip(" ")
 
 
 def refuse_binary(data: bytes, name: str) -> None:

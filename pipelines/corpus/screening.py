@@ -85,8 +85,7 @@ class ScreeningTask:
             writer = ShardWriter(shard.path, compression=None)
             while following is not None and writer.num_bytes < self.shard_bytes:
                 document, content = following
-                size = sum(len(sentence.encode()) for sentence in document.sentences)
-                writer.write(document, size)
+                writer.write(document, len(document.text.encode()))
                 keys.append(content + document.id[:16])
                 if self.settings.cleaning.near_duplicates:
                     signatures.append(signature(document.text))

@@ -31,7 +31,7 @@ from pipelines.workspace import Workspace
 
 VERSION = 1  # raise when the same settings and inputs would give other bytes
 STAGE = "corpus"
-_LANGUAGE_SAMPLES = 300
+_LANGUAGE_SAMPLES = 100
 
 
 def build_corpus(settings: CorpusSettings, context: StageContext) -> Artifact:

@@ -1,8 +1,10 @@
 """The word cache gives the tokenizer's own ids."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +19,11 @@ DATA = Path(__file__).parents[3] / "shared" / "data"
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,!?'\"-()[]$€éüß中文字हिन्दी"
 PIECES = [*SPECIAL_PIECES, *sorted(set(LETTERS)), *(f"##{each}" for each in sorted(set(LETTERS)))]
 
+TOKENIZERS = {
+    lowercase: WordPieceTokenizer(PIECES, Normalization(lowercase=lowercase))
+    for lowercase in (True, False)
+}
+
 
 def encoded_one_by_one(tokenizer: WordPieceTokenizer, sentences: list[str]):
     ids = [tokenizer.encode(sentence) for sentence in sentences]
@@ -24,15 +31,13 @@ def encoded_one_by_one(tokenizer: WordPieceTokenizer, sentences: list[str]):
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_ids_equal_the_tokenizers_on_any_clean_text(lowercase, data):
-    from collections import Counter
-
-    tokenizer = WordPieceTokenizer(PIECES, Normalization(lowercase=lowercase))
+    tokenizer = TOKENIZERS[lowercase]
     raw = data.draw(st.lists(st.text(), max_size=5))
     sentences = [line for text in raw for line in mend(text, Counter()).split("\n") if line]
-    ids, lengths = SentenceEncoder(tokenizer).encode(sentences)
+    ids, lengths = SentenceEncoder(tokenizer).encode(pa.array(sentences, pa.string()))
     assert (ids.tolist(), lengths.tolist()) == encoded_one_by_one(tokenizer, sentences)
 
 
@@ -45,17 +50,41 @@ def test_ids_equal_the_tokenizers_on_real_text_of_13_languages(name, lowercase):
     tokenizer = WordPieceTokenizer(pieces, Normalization(lowercase=lowercase))
     encoder = SentenceEncoder(tokenizer)
     for path in sorted((DATA / "corpus" / "multilingual").glob("*.txt")):
-        from collections import Counter
-
         sentences = split_sentences(mend(path.read_text(encoding="utf-8"), Counter()))
-        ids, lengths = encoder.encode(sentences)
+        ids, lengths = encoder.encode(pa.array(sentences))
         expected = tokenizer.encode_batch(sentences)
         assert lengths.tolist() == [len(each) for each in expected], path.name
         assert ids.tolist() == [piece for each in expected for piece in each], path.name
 
 
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "It's 3.5%, isn't it? (Yes!) [CLS] a_b-c...",
+        "mixed café, naïve-ish “quoted” text—with dashes",
+        "x" * 16 + " " + "y" * 17 + " " + "z" * 100 + " " + "w" * 101,
+        "中文字 और हिन्दी mixed,with中文 punct.",
+        "e\u0301 a\u0301,b !\u0301 c",
+        "",
+        "\u200b",
+    ],
+)
+def test_words_end_where_the_tokenizer_ends_them(sentence):
+    tokenizer = TOKENIZERS[True]
+    sentences = ["before", sentence, "after"]
+    ids, lengths = SentenceEncoder(tokenizer).encode(pa.array(sentences))
+    assert (ids.tolist(), lengths.tolist()) == encoded_one_by_one(tokenizer, sentences)
+
+
+def test_a_slice_of_sentences_is_encoded_like_the_sentences_themselves():
+    tokenizer = TOKENIZERS[True]
+    sentences = pa.array(["one two", "", "three, four", "five"])
+    ids, lengths = SentenceEncoder(tokenizer).encode(sentences.slice(1, 2))
+    assert (ids.tolist(), lengths.tolist()) == encoded_one_by_one(tokenizer, ["", "three, four"])
+
+
 def test_no_sentences_give_no_ids():
-    ids, lengths = SentenceEncoder(WordPieceTokenizer(PIECES)).encode([])
+    ids, lengths = SentenceEncoder(WordPieceTokenizer(PIECES)).encode(pa.array([], pa.string()))
     assert ids.size == lengths.size == 0
 
 
@@ -63,7 +92,7 @@ def test_a_full_memory_begins_anew_with_the_same_ids(monkeypatch):
     monkeypatch.setattr(encoding, "_MAX_WORDS", 3)
     encoder = SentenceEncoder(WordPieceTokenizer(PIECES))
     sentences = ["one two three four", "five six", "one two"]
-    first = encoder.encode(sentences)
-    second = encoder.encode(sentences)
+    first = encoder.encode(pa.array(sentences))
+    second = encoder.encode(pa.array(sentences))
     assert np.array_equal(first[0], second[0])
     assert np.array_equal(first[1], second[1])

@@ -63,3 +63,7 @@ def test_a_binary_file_is_refused_by_name():
 def test_utf16_is_refused_with_what_to_do():
     with pytest.raises(UserError, match="found UTF-16; convert it"):
         refuse_binary("text".encode("utf-16"), "old.txt")
+
+
+def test_half_a_surrogate_pair_becomes_a_question_mark():
+    assert mend("a\ud800b", Counter()) == "a?b"
