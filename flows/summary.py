@@ -79,7 +79,8 @@ def _models(story: Story, tracking_uri: str) -> tuple[str, list[str]]:
     lines = []
     for model in story.models:
         page = model_page(tracking_uri, model)
-        lines.append(f"{model.kind:<11} models:/{model.name}@{story.alias}   version {model.version}")
+        uri = f"models:/{model.name}@{story.alias}"
+        lines.append(f"{model.kind:<11} {uri}   version {model.version}")
         if page is not None:
             lines.append(f"{'':<11} {page}")
     if lines:

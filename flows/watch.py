@@ -78,7 +78,7 @@ class Watch:
         """By the rate since the stage was first seen: a resumed one did not start from nothing."""
         started, done_then = self._first.setdefault(progress.stage, (now, progress.done))
         done_since = progress.done - done_then
-        if done_since <= 0 or now - started < 1 or progress.total <= 0:
+        if done_since <= 0 or now - started < 1 or progress.done >= progress.total:
             return None
         return (progress.total - progress.done) * (now - started) / done_since
 

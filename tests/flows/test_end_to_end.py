@@ -34,9 +34,9 @@ def outcomes(story: Story) -> dict[str, str]:
 
 def artifacts_of_run(story: Story) -> dict[str, Any]:
     """What the flow run left on its Prefect page, by key."""
-    found = get_client(sync_client=True).read_artifacts(
-        artifact_filter=ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run_id(story)]))
-    )
+    of_run = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run_id(story)]))
+    with get_client(sync_client=True) as client:
+        found = client.read_artifacts(artifact_filter=of_run)
     return {artifact.key: artifact for artifact in found}
 
 
@@ -79,7 +79,7 @@ def test_the_run_leaves_tables_progress_and_a_report(whole_run: WholeRun) -> Non
     assert {"end-to-end-stages", "end-to-end-counts", "end-to-end-report"} <= set(left)
     progress = left["end-to-end-progress"]
     assert progress.data == 100.0
-    assert "fine-tuning" in progress.description
+    assert progress.description.startswith("finetuning from random weights")
 
 
 def test_the_report_holds_real_pictures_of_the_curves(whole_run: WholeRun) -> None:
@@ -91,9 +91,9 @@ def test_the_report_holds_real_pictures_of_the_curves(whole_run: WholeRun) -> No
 
 
 def test_progress_reaches_the_log_of_the_run(whole_run: WholeRun) -> None:
-    logs = get_client(sync_client=True).read_logs(
-        LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run_id(whole_run.story)])), limit=200
-    )
+    of_run = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run_id(whole_run.story)]))
+    with get_client(sync_client=True) as client:
+        logs = client.read_logs(of_run, limit=200)
     messages = [log.message for log in logs]
     assert any(re.match(r"pretraining +· 100% · 30/30 steps", text) for text in messages)
 
