@@ -5,7 +5,6 @@ copy in a lower precision one call each, whatever the number of layers.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,13 +12,6 @@ from torch import Tensor, nn
 from bert_core.precision import Lent
 
 _ALIGNMENT = 64  # elements; every parameter starts on a cache line in every number format
-
-
-class _Low(NamedTuple):
-    """The decaying parameters in a lower precision, and their gradients."""
-
-    values: Tensor
-    gradients: Tensor
 
 
 class ParameterArena:
@@ -51,7 +43,7 @@ class ParameterArena:
         self.num_decayed = next(undecayed, size)
         self.values = torch.zeros(size, device=device)
         self.gradients = torch.zeros(size, device=device)
-        self._low: dict[torch.dtype, _Low] = {}
+        self._copies: dict[torch.dtype, Tensor] = {}
         self._adopt()
 
     @torch.no_grad()
@@ -80,34 +72,14 @@ class ParameterArena:
         return buffer[: self.num_decayed], buffer[self.num_decayed :]
 
     def lend(self, dtype: torch.dtype) -> dict[str, Lent]:
-        """What layers compute with in `dtype`: copies made now, and where gradients are added.
-
-        Gradients in another format than float32 wait in a buffer of their own for `collect`.
-        """
-        exact = self.views(self.gradients)
-        if dtype == torch.float32:
-            values = self.views(self.values)
-            return {name: Lent(values[name], exact[name], exact[name]) for name in values}
-        decayed = self.values[: self.num_decayed]
-        if dtype not in self._low:
-            zeros = torch.zeros_like(decayed, dtype=dtype)
-            self._low[dtype] = _Low(zeros, zeros.clone())
-        low = self._low[dtype]
-        low.values.copy_(decayed)
-        values, gradients = self.views(low.values), self.views(low.gradients)
-        return {
-            name: Lent(values[name], gradients[name], exact[name])
-            if name in values
-            else Lent(parameter.detach(), exact[name], exact[name])
-            for name, parameter in self._parameters.items()
-        }
-
-    def collect(self, dtype: torch.dtype) -> None:
-        """Add the gradients that wait in `dtype` to the others; the places are zero again."""
+        """What layers compute with: matrices in `dtype` as they are now, and places to add to."""
+        values, gradients = self.views(self.values), self.views(self.gradients)
         if dtype != torch.float32:
-            low = self._low[dtype].gradients
-            self.gradients[: self.num_decayed].add_(low)
-            low.zero_()
+            decayed = self.values[: self.num_decayed]
+            if dtype not in self._copies:
+                self._copies[dtype] = torch.empty_like(decayed, dtype=dtype)
+            values |= self.views(self._copies[dtype].copy_(decayed))
+        return {name: Lent(values[name], gradients[name]) for name in self._parameters}
 
     def names(self) -> Iterator[str]:
         """The parameters' names in the order of the buffer."""

@@ -49,7 +49,7 @@ class Embeddings(Computing):
     def _look_up(self, name: str, ids: Tensor) -> Tensor:
         if name == "position" and self.config.positions == "sinusoidal":
             return F.embedding(ids, self.position)
-        looked_up: Tensor = _LookUp.apply(getattr(self, name), ids, self.lent(name).exact_gradient)
+        looked_up: Tensor = _LookUp.apply(getattr(self, name), ids, self.lent(name).gradient)
         return looked_up
 
     def _refuse_impossible(self, tokens: RaggedBatch) -> None:

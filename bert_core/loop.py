@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from bert_core.batch import Batch
+from bert_core.memory import keep_freed_memory
 from bert_core.model import TrainableModel
 from bert_core.optimization import AdamW
 from bert_core.precision import Precision, compute_dtype
@@ -39,6 +40,7 @@ def train(
     Raises NonFiniteGradientError instead of updating by a gradient that is not finite (on a GPU
     one step later, because the host does not wait; no update is made in between).
     """
+    keep_freed_memory()
     dtype = compute_dtype(precision, device)
     last_step = optimizer.config.num_steps if num_steps is None else num_steps
     watch = _FiniteWatch()

@@ -5,8 +5,8 @@ copies of its matrices in `dtype`, made once and used by every forward pass in t
 a model computes in float32 with its parameters themselves.
 
 A training step lends its layers, beside the copies, places to add gradients to. The layers then
-write there themselves and tell autograd nothing: no gradient of a matrix is allocated, cast or
-added a second time. Without such places gradients take autograd's usual way.
+add them up there themselves, in float32, and tell autograd nothing: no gradient is cast, stored
+or added twice. Without such places gradients take autograd's usual way.
 """
 
 from collections.abc import Iterator, Mapping
@@ -41,8 +41,7 @@ class Lent(NamedTuple):
     """What a layer computes with in place of a parameter, and where its gradient is added."""
 
     values: Tensor
-    gradient: Tensor | None = None  # in the format of `values`
-    exact_gradient: Tensor | None = None  # float32, for sums of many small parts
+    gradient: Tensor | None = None  # float32, whatever the format of the values
 
 
 class Computing(nn.Module):
@@ -71,10 +70,10 @@ def add_gradient(lent: Lent, gradient: Tensor) -> Tensor | None:
 
 def add_product(lent: Lent, left: Tensor, right: Tensor) -> Tensor | None:
     """`add_gradient` of the matrix product of `left` and `right`, computed in place."""
-    if lent.gradient is None:
-        return left @ right
-    lent.gradient.addmm_(left, right)
-    return None
+    if lent.gradient is not None and lent.gradient.dtype == left.dtype:
+        lent.gradient.addmm_(left, right)
+        return None
+    return add_gradient(lent, left @ right)
 
 
 @contextmanager

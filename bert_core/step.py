@@ -64,7 +64,6 @@ def optimizer_step(
             totals = torch.stack([losses[name].total for name in names])
             (totals / divisors).sum().backward()
             sums += totals.detach()
-            arena.collect(dtype)
     sums = _over_all_ranks(sums)
     _over_all_ranks(arena.gradients)
     grad_norm = torch.linalg.vector_norm(arena.gradients)

@@ -8,11 +8,11 @@ that follow, not to the [M, V] gradient.
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from bert_core.layers import affine
 from bert_core.precision import Lent, add_gradient, add_product
 
 # Rows whose gradient is kept from the forward pass; of more, pieces of so many are made again.
@@ -74,7 +74,7 @@ def _losses_and_gradient(
 ) -> tuple[Tensor, Tensor]:
     """[M] losses in float32 and [M, V] the gradient of their sum by the logits."""
     weight, bias = lent
-    logits = F.linear(hidden, weight.values, bias.values.to(hidden.dtype))
+    logits = affine(hidden, weight.values, bias.values)
     target = targets[:, None]
     if logits.dtype == torch.float32:
         log_probabilities = torch.log_softmax(logits, dim=-1, out=logits)
@@ -84,7 +84,10 @@ def _losses_and_gradient(
         probabilities = torch.softmax(logits, dim=-1, out=logits)
         likelihood = probabilities.gather(1, target)[:, 0].float()
         losses = -likelihood.clamp(min=torch.finfo(torch.float32).tiny).log()
-    probabilities.scatter_add_(1, target, probabilities.new_full(target.shape, -1.0))
+    # A hundred times faster here than `scatter_add_` along the vocabulary.
+    first = torch.arange(len(targets), device=targets.device) * probabilities.shape[1]
+    ones = probabilities.new_ones(len(targets))
+    probabilities.view(-1).index_add_(0, first + targets, ones, alpha=-1)
     return losses, probabilities
 
 
