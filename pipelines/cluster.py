@@ -134,7 +134,7 @@ def map_tasks(
                 on_result(index, results[index])
     finally:
         for reference in running:
-            ray.cancel(reference)
+            ray.cancel(reference, force=True)  # an interrupted import would spoil the worker
 
 
 def _call(function: Callable[[Any], Any], item: Any) -> Any:

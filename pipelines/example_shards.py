@@ -40,7 +40,8 @@ class ExampleFormat:
             ("is_random_next", pa.bool_()),
         ]
         if self.static_masks:
-            fields.append(("masked_positions", pa.list_(pa.uint16())))
+            positions = pa.uint8() if self.max_tokens <= 256 else pa.uint16()
+            fields.append(("masked_positions", pa.list_(positions)))
             fields.append(("masked_ids", pa.list_(id_type(self.vocab_size))))
         metadata = {
             "format_version": FORMAT_VERSION,

@@ -50,7 +50,8 @@ def build_corpus(settings: CorpusSettings, context: StageContext) -> Artifact:
     return context.store.get_or_build(
         "corpus",
         version=VERSION,
-        settings=settings,
+        # Where the files lie does not matter: their bytes and labels are in the input's name.
+        settings=settings.model_dump(mode="json", exclude={"sources": {"__all__": {"paths"}}}),
         inputs={"text": inputs_fingerprint(files)},
         build=partial(_build, settings, files, context),
     )
@@ -105,7 +106,11 @@ def _build(
         **statistics,
         "sample_languages": _languages(published),
         **tally.to_json(),
-        "input": {"files": len(files), "bytes": sum(file.num_bytes for _, file in files)},
+        "input": {
+            "files": len(files),
+            "bytes": sum(file.num_bytes for _, file in files),
+            "paths": [path for source in settings.sources for path in getattr(source, "paths", ())],
+        },
     }
 
 

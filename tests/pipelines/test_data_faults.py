@@ -1,0 +1,75 @@
+"""What the world can do to the data stages, and what they say to it."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pipelines.artifacts import ArtifactStore
+from pipelines.corpus.settings import CorpusSettings, PlainText
+from pipelines.corpus.shards import read_documents
+from pipelines.corpus.stage import build_corpus
+from pipelines.errors import UserError
+from pipelines.stage import StageContext
+from tests.pipelines.small_data import invented_text
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 600 kB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(folder)],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a small file system needs more rights than this user has")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def texts(folder: Path, num_files: int, num_sentences: int) -> CorpusSettings:
+    folder.mkdir(exist_ok=True)
+    for number in range(num_files):
+        (folder / f"t{number}.txt").write_text(invented_text(number, num_sentences))
+    return CorpusSettings(sources=(PlainText(paths=(str(folder),)),), shard_megabytes=0.2)
+
+
+def test_a_full_disk_is_named_and_finished_files_are_kept(tmp_path, small_disk):
+    settings = texts(tmp_path / "texts", 6, 4000)
+    context = StageContext(store=ArtifactStore(small_disk), num_workers=2)
+    with pytest.raises(UserError, match=r"disk must have room for .*free some space"):
+        build_corpus(settings, context)
+    kept = list(small_disk.glob("corpus/.work-*/part-*.arrow"))
+    assert kept
+    assert not list(small_disk.glob("corpus/*/manifest.json"))
+    subprocess.run(["mount", "-o", "remount,size=50m", str(small_disk)], check=True)
+    written = {path: path.stat().st_mtime_ns for path in kept}
+    corpus = build_corpus(settings, context)
+    assert not corpus.reused
+    assert written  # the run went on from these
+    assert (
+        sum(1 for _ in read_documents(corpus, "train")) == corpus.statistics["train"]["documents"]
+    )
+
+
+def test_moving_the_text_keeps_the_corpus(tmp_path, small_context):
+    settings = texts(tmp_path / "here", 5, 30)
+    corpus = build_corpus(settings, small_context)
+    (tmp_path / "here").rename(tmp_path / "there")
+    moved = CorpusSettings(
+        sources=(PlainText(paths=(str(tmp_path / "there" / "*.txt"),)),), shard_megabytes=0.2
+    )
+    assert build_corpus(moved, small_context).fingerprint == corpus.fingerprint
+
+
+def test_a_corrupt_file_ends_the_stage_with_its_name_and_publishes_nothing(tmp_path, small_context):
+    settings = texts(tmp_path / "texts", 3, 30)
+    (tmp_path / "texts" / "t1.txt").write_bytes(bytes(range(256)) * 50)
+    with pytest.raises(UserError, match=r"t1\.txt must be text"):
+        build_corpus(settings, small_context)
+    store = ArtifactStore(small_context.store.url)
+    published = [path.parent for path in Path(store.root).glob("corpus/*/manifest.json")]
+    assert not [folder for folder in published if folder.name.startswith(".")]
