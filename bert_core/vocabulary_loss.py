@@ -92,7 +92,8 @@ def _losses_and_gradient(
 
 
 def _pieces(num_rows: int) -> list[slice]:
-    return [slice(first, min(first + _ROWS, num_rows)) for first in range(0, num_rows, _ROWS)]
+    starts = range(0, max(1, num_rows), _ROWS)  # one empty piece where there are no rows
+    return [slice(first, min(first + _ROWS, num_rows)) for first in starts]
 
 
 def _plus(total: Tensor | None, part: Tensor | None) -> Tensor | None:

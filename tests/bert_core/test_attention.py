@@ -1,0 +1,148 @@
+"""Both attention kernels against the softmax formula, written out in float64."""
+
+import numpy as np
+import pytest
+import torch
+
+from bert_core.attention import attend, attention_probabilities
+from bert_core.dropout import DropoutKeys
+from bert_core.grouped_attention import _LONGEST_KEPT
+from bert_core.layout import AttentionLayout
+from tests.bert_core.batches import ragged_batch
+
+HEADS, WIDTH = 3, 8
+CASES = {
+    "one": (7,),
+    "equal": (6, 6, 6),
+    "mixed": (3, 17, 64, 5, 64, 29),
+    "many groups": tuple(range(1, 500, 37)),
+    "longer than is kept": (_LONGEST_KEPT + 5, 9),
+}
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def random_qkv(lengths, dtype=torch.float64, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    shape = (sum(lengths), 3, HEADS, WIDTH)
+    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def formula(qkv, lengths, causal):
+    """softmax(Q K^T / sqrt(K)) V, sequence by sequence."""
+    rows = []
+    for sequence in qkv.double().split(lengths):
+        query, key, value = sequence.permute(1, 2, 0, 3)
+        scores = query @ key.transpose(1, 2) / WIDTH**0.5
+        if causal:
+            scores = scores + torch.full_like(scores, -torch.inf).triu(1)
+        rows.append((scores.softmax(-1) @ value).transpose(0, 1).flatten(1))
+    return torch.cat(rows)
+
+
+def grouped(qkv, lengths, **settings):
+    """`attend` in the order of the batch: what the encoder does around its layers."""
+    layout = AttentionLayout.of(ragged_batch(lengths))
+    ordered = qkv if layout.order is None else qkv[layout.order]
+    return layout.restore(attend(ordered, layout, **settings))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_grouped_attention_equals_the_formula(case, causal):
+    lengths = CASES[case]
+    qkv = random_qkv(lengths)
+    torch.testing.assert_close(
+        grouped(qkv, lengths, causal=causal), formula(qkv, lengths, causal), atol=1e-12, rtol=0
+    )
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_its_gradient_equals_that_of_the_formula(case, causal):
+    lengths = CASES[case]
+    ours, theirs = (random_qkv(lengths).requires_grad_() for _ in range(2))
+    weights = torch.randn(sum(lengths), HEADS * WIDTH, dtype=torch.float64)
+    (grouped(ours, lengths, causal=causal) * weights).sum().backward()
+    (formula(theirs, lengths, causal) * weights).sum().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-11, rtol=0)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 3e-2)])
+def test_lower_precision_stays_near_the_formula(dtype, tolerance):
+    lengths = CASES["mixed"]
+    qkv = random_qkv(lengths, dtype)
+    expected = formula(qkv, lengths, False)
+    ours = grouped(qkv, lengths, causal=False).double()
+    torch.testing.assert_close(ours, expected, atol=tolerance, rtol=0)
+
+
+@pytest.mark.parametrize("length", [12, _LONGEST_KEPT + 5])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_dropout_of_probabilities_keeps_the_mean_and_draws_alike_for_equal_keys(length, dtype):
+    lengths = (length,)
+    qkv = random_qkv(lengths, dtype)
+    qkv[:, 2] = 1  # then each output is the sum of the kept probabilities
+    outputs = [
+        grouped(qkv, lengths, causal=False, dropout_rate=0.3, keys=DropoutKeys.at(0, 0, index))
+        for index in (0, 0, *range(200))
+    ]
+    assert torch.equal(outputs[0], outputs[1])
+    assert not torch.equal(outputs[2], outputs[3])
+    mean = torch.stack(outputs[2:]).double().mean()
+    assert mean == pytest.approx(1.0, abs=0.02)
+
+
+@pytest.mark.parametrize("length", [6, _LONGEST_KEPT + 2])
+def test_the_gradient_under_dropout_is_that_of_the_same_draw(length):
+    lengths = (length, 3)
+    weights = torch.randn(sum(lengths), HEADS * WIDTH, dtype=torch.float64)
+
+    def value(qkv):
+        mixed = grouped(qkv, lengths, causal=False, dropout_rate=0.4, keys=DropoutKeys.at(1, 2, 3))
+        return (mixed * weights).sum()
+
+    qkv = random_qkv(lengths).requires_grad_()
+    value(qkv).backward()
+    direction = torch.randn_like(qkv)
+    step = 1e-6
+    with torch.no_grad():
+        slope = (value(qkv + step * direction) - value(qkv - step * direction)) / (2 * step)
+    assert (qkv.grad * direction).sum().item() == pytest.approx(slope.item(), rel=1e-6, abs=1e-6)
+
+
+def test_the_maps_are_the_probabilities_of_the_formula():
+    qkv = random_qkv((9,))
+    for causal in (False, True):
+        probabilities = attention_probabilities(qkv, causal=causal)
+        mixed = (probabilities @ qkv[:, 2].transpose(0, 1)).transpose(0, 1).flatten(1)
+        torch.testing.assert_close(mixed, formula(qkv, (9,), causal), atol=1e-12, rtol=0)
+
+
+def test_groups_hold_every_sequence_once_and_waste_little():
+    lengths = tuple(np.random.default_rng(0).integers(1, 513, size=300).tolist())
+    layout = AttentionLayout.of(ragged_batch(lengths))
+    assert sum(group.num_sequences for group in layout.groups) == len(lengths)
+    assert layout.groups[0].begin == 0
+    assert layout.groups[-1].end == sum(lengths)
+    padded = sum(group.num_sequences * group.size**2 for group in layout.groups)
+    needed = sum(length**2 for length in lengths)
+    assert padded - needed < 0.25 * padded + len(layout.groups) * (1 << 18)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_the_varlen_kernel_equals_the_formula(case, causal):
+    lengths = CASES[case]
+    layout = AttentionLayout.of(ragged_batch(lengths).to("cuda"))
+    qkv = random_qkv(lengths, torch.bfloat16).cuda()
+    ordered = qkv if layout.order is None else qkv[layout.order]
+    ours, theirs = ordered.clone().requires_grad_(), ordered.double().cpu().requires_grad_()
+    mixed = attend(ours, layout, causal=causal)
+    expected = formula(theirs, sorted(lengths, reverse=True), causal)
+    torch.testing.assert_close(mixed.double().cpu(), expected, atol=3e-2, rtol=0)
+    weights = torch.randn_like(expected)
+    (mixed * weights.cuda().bfloat16()).sum().backward()
+    (expected * weights.bfloat16().double()).sum().backward()
+    torch.testing.assert_close(ours.grad.double().cpu(), theirs.grad, atol=1e-1, rtol=0)

@@ -1,0 +1,85 @@
+"""The optimizer equals torch's AdamW, and the learning rate goes up and down as drawn."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from bert_core.optimization import AdamW, OptimizationConfig
+from tests.bert_core.test_loop import new_run
+
+
+def test_updates_equal_those_of_torch():
+    model, optimizer = new_run(weight_decay=0.1, learning_rate=0.01)
+    twin, _ = new_run()
+    groups = [
+        {"params": [p for p in twin.parameters() if p.ndim > 1], "weight_decay": 0.1},
+        {"params": [p for p in twin.parameters() if p.ndim == 1], "weight_decay": 0.0},
+    ]
+    reference = torch.optim.AdamW(groups, lr=0.01, eps=1e-6)
+    for step in range(4):
+        generator = torch.Generator().manual_seed(step)
+        for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+            gradient = torch.randn(ours.shape, generator=generator)
+            ours.grad.copy_(gradient)
+            theirs.grad = gradient / 2
+        optimizer.update(0.01, divisor=torch.tensor(2.0))
+        reference.step()
+    for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
+
+
+def test_after_a_halt_nothing_changes_any_more():
+    _, optimizer = new_run()
+    before = optimizer.arena.values.clone()
+    optimizer.arena.gradients.fill_(1.0)
+    optimizer.update(0.1, halt=torch.tensor(True))
+    optimizer.update(0.1, halt=torch.tensor(False))
+    assert torch.equal(optimizer.arena.values, before)
+    assert optimizer.state_dict()["num_updates"] == 0
+
+
+def test_parameters_stay_views_of_one_buffer():
+    model, optimizer = new_run()
+    optimizer.arena.values.fill_(3.0)
+    assert all((parameter == 3.0).all() for parameter in model.parameters())
+    assert {p.grad.untyped_storage().data_ptr() for p in model.parameters()} == {
+        optimizer.arena.gradients.untyped_storage().data_ptr()
+    }
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "constant"])
+def test_the_learning_rate_warms_up_and_decays(schedule):
+    config = OptimizationConfig(learning_rate=1.0, warmup_steps=4, num_steps=12, schedule=schedule)
+    rates = [config.learning_rate_at(step) for step in range(12)]
+    assert rates[:4] == [0.25, 0.5, 0.75, 1.0]
+    if schedule == "constant":
+        assert set(rates[4:]) == {1.0}
+    else:
+        assert rates[4] == 1.0
+        assert all(a > b > 0 for a, b in pairwise(rates[4:]))
+        assert config.learning_rate_at(12) == pytest.approx(0)
+        assert config.learning_rate_at(8) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"num_steps": 0}, "num_steps must be at least 1"),
+        ({"warmup_steps": 11}, r"warmup_steps must lie in \[0, 10\], got 11"),
+        ({"learning_rate": 0.0}, "learning_rate must be positive"),
+        ({"weight_decay": -1.0}, "weight_decay must not be negative"),
+        ({"betas": (0.9, 1.0)}, r"betas must be two numbers in \[0, 1\)"),
+        ({"max_grad_norm": 0.0}, "max_grad_norm must be positive or None"),
+        ({"schedule": "square"}, "schedule must be linear, cosine or constant"),
+    ],
+)
+def test_impossible_settings_are_refused(entry, message):
+    with pytest.raises(ValueError, match=message):
+        OptimizationConfig(**{"num_steps": 10, **entry})
+
+
+def test_a_model_without_anything_to_train_is_refused():
+    model, _ = new_run()
+    with pytest.raises(ValueError, match="nothing to train"):
+        AdamW(model.requires_grad_(False), OptimizationConfig(num_steps=1))

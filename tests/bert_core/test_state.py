@@ -1,0 +1,107 @@
+"""Models and runs on disk: whole or not there, and never with a tensor nobody asked for."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from bert_core import state
+from bert_core.models import SequenceClassifier, build_model
+from bert_core.optimization import AdamW, OptimizationConfig
+from bert_core.state import (
+    Position,
+    load_checkpoint,
+    load_encoder_into,
+    load_model,
+    save_checkpoint,
+    save_model,
+)
+from tests.bert_core.batches import small_config
+from tests.bert_core.test_hugging_face import HEADS, assert_same_model, new_model
+from tests.bert_core.test_loop import new_run
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_saved_model_is_loaded_with_its_head_and_every_bit(tmp_path, head):
+    model = new_model(head)
+    save_model(tmp_path / "model", model)
+    loaded = load_model(tmp_path / "model")
+    assert_same_model(model, loaded)
+    assert getattr(loaded, "labels", None) == getattr(model, "labels", None)
+
+
+def test_a_folder_in_use_is_not_overwritten(tmp_path):
+    save_model(tmp_path / "model", new_model())
+    with pytest.raises(ValueError, match="must be new or empty"):
+        save_model(tmp_path / "model", new_model())
+    (tmp_path / "empty").mkdir()
+    save_model(tmp_path / "empty", new_model())
+    load_model(tmp_path / "empty")
+
+
+def test_a_failure_while_writing_leaves_nothing_behind(tmp_path, monkeypatch):
+    def full_disk(*_):
+        raise OSError(28, "No space left on device")
+
+    model, optimizer = new_run()
+    monkeypatch.setattr(state.torch, "save", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        save_checkpoint(tmp_path / "step-1", model, optimizer, Position(seed=0, step=1))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_holds_no_code(tmp_path):
+    model, optimizer = new_run()
+    save_checkpoint(tmp_path / "step-1", model, optimizer, Position(seed=4, step=1))
+    names = sorted(path.name for path in (tmp_path / "step-1").iterdir())
+    assert names == ["config.json", "model.safetensors", "training_state.pt"]
+    stored = torch.load(tmp_path / "step-1" / "training_state.pt", weights_only=True)
+    assert stored["position"] == {"seed": 4, "step": 1}
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path):
+    model, optimizer = new_run()
+    save_checkpoint(tmp_path / "step-1", model, optimizer, Position(seed=0, step=1))
+    settings = OptimizationConfig(num_steps=1)
+    for other, message in (
+        (build_model("pretraining", small_config(num_layers=1)), "num_layers 2 instead of 1"),
+        (build_model("encoder", small_config()), "must hold a encoder model|must hold an encoder"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            load_checkpoint(tmp_path / "step-1", other, AdamW(other, settings))
+
+
+def test_a_task_model_starts_from_a_pretrained_encoder(tmp_path):
+    pretrained = new_model("pretraining")
+    save_model(tmp_path / "pretrained", pretrained)
+    torch.manual_seed(7)
+    model = SequenceClassifier(small_config(hidden_dropout=0.3), 2)
+    report = load_encoder_into(model, tmp_path / "pretrained")
+    ours, theirs = model.state_dict(), pretrained.state_dict()
+    assert all(torch.equal(ours[name], theirs[name]) for name in report.loaded)
+    assert "pooler.dense.weight" in report.loaded
+    assert report.new == ("task_head.dense.bias", "task_head.dense.weight")
+    assert all(name.startswith(("vocabulary_head", "next_sentence")) for name in report.unused)
+
+
+def test_missing_and_unexpected_tensors_are_listed(tmp_path):
+    save_model(tmp_path / "model", new_model("pretraining"))
+    path = tmp_path / "model" / "model.safetensors"
+    tensors = load_file(path)
+    tensors["encoder.extra"] = tensors.pop("encoder.layers.0.attention.to_out.bias").clone()
+    save_file(tensors, path)
+    pattern = "missing encoder.layers.0.attention.to_out.bias; unexpected encoder.extra"
+    with pytest.raises(ValueError, match=pattern):
+        load_model(tmp_path / "model")
+    with pytest.raises(ValueError, match=pattern):
+        load_encoder_into(SequenceClassifier(small_config(), 2), tmp_path / "model")
+
+
+def test_what_is_no_saved_model_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"must hold config\.json, found none"):
+        load_model(tmp_path / "nothing")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    with pytest.raises(ValueError, match="has to be imported first"):
+        load_model(tmp_path / "other")

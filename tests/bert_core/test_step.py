@@ -1,0 +1,126 @@
+"""What a step computes does not depend on how its examples are cut up and spread."""
+
+import socket
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from bert_core.batch import PretrainingBatch, RaggedBatch
+from bert_core.metrics import RunningSums
+from bert_core.models import PretrainingModel
+from bert_core.optimization import AdamW, OptimizationConfig
+from bert_core.precision import compute_dtype
+from bert_core.step import optimizer_step
+from tests.bert_core.batches import pretraining_batch, small_config
+
+LENGTHS = (3, 17, 64, 5, 64, 29, 12, 40)
+
+
+def new_model():
+    torch.manual_seed(0)
+    model = PretrainingModel(small_config(hidden_dropout=0.0, attention_dropout=0.0))
+    return model, AdamW(model, OptimizationConfig(num_steps=10, learning_rate=1e-3))
+
+
+def part(batch, first, last):
+    """Sequences `first` to `last` - 1 as a batch of their own."""
+    begin, end = int(batch.tokens.cu_seqlens[first]), int(batch.tokens.cu_seqlens[last])
+    lengths = batch.tokens.lengths[first:last]
+    starts = [
+        int((types == 0).sum()) for types in batch.tokens.token_type_ids[begin:end].split(lengths)
+    ]
+    inside = (batch.masked_positions >= begin) & (batch.masked_positions < end)
+    return PretrainingBatch(
+        tokens=RaggedBatch.from_arrays(batch.tokens.input_ids[begin:end], starts, lengths),
+        masked_positions=batch.masked_positions[inside] - begin,
+        masked_labels=batch.masked_labels[inside],
+        next_sentence_labels=batch.next_sentence_labels[first:last],
+    )
+
+
+def take_step(micro_batches, dtype=torch.float32):
+    model, optimizer = new_model()
+    report = optimizer_step(model, optimizer, micro_batches, seed=0, step=0, dtype=dtype)
+    return report, optimizer.arena.gradients.clone(), optimizer.arena.values.clone()
+
+
+def test_micro_batches_add_up_to_the_whole_batch_whatever_their_sizes():
+    batch = pretraining_batch(LENGTHS)
+    whole, gradients, values = take_step([(0, batch)])
+    cuts = [(0, part(batch, 0, 1)), (1, part(batch, 1, 6)), (2, part(batch, 6, 8))]
+    pieces, piece_gradients, piece_values = take_step(cuts)
+    for name, loss in whole.losses.items():
+        assert pieces.losses[name].item() == pytest.approx(loss.item(), rel=1e-6)
+    assert pieces.num_tokens == whole.num_tokens == sum(LENGTHS)
+    assert pieces.num_sequences == whole.num_sequences == len(LENGTHS)
+    torch.testing.assert_close(piece_gradients, gradients, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(piece_values, values, atol=1e-4, rtol=0)
+
+
+def test_gradients_in_bfloat16_point_where_those_of_float32_do():
+    batch = pretraining_batch(LENGTHS)
+    _, exact, _ = take_step([(0, batch)])
+    _, low, _ = take_step([(0, batch)], torch.bfloat16)
+    assert torch.nn.functional.cosine_similarity(exact, low, dim=0) > 0.999
+    assert low.norm().item() == pytest.approx(exact.norm().item(), rel=0.02)
+
+
+def _rank(rank, port, num_ranks, results):
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=num_ranks
+    )
+    batch = pretraining_batch(LENGTHS)
+    # The second rank has more sequences; the third has nothing to do.
+    shares = {0: [(0, part(batch, 0, 2))], 1: [(1, part(batch, 2, 8))], 2: []}
+    report, _, values = take_step(shares[rank])
+    model, _ = new_model()
+    sums = RunningSums()
+    for _, share in shares[rank]:
+        sums.add(model.evaluation_sums(share))
+    names = ["mlm_accuracy", "mlm_loss", "nsp_accuracy", "nsp_loss"]
+    figures = [float(loss) for loss in report.losses.values()]
+    results[rank] = (figures, int(report.num_tokens), values.tolist(), sums.means(names))
+    dist.destroy_process_group()
+
+
+def test_ranks_with_unequal_shares_take_the_same_update_as_one_process():
+    batch = pretraining_batch(LENGTHS)
+    report, _, values = take_step([(0, batch)])
+    sums = RunningSums()
+    sums.add(new_model()[0].evaluation_sums(batch))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with mp.get_context("spawn").Manager() as manager:
+        results = manager.dict()
+        mp.spawn(_rank, args=(port, 3, results), nprocs=3)
+        ranks = dict(results)
+    for figures, num_tokens, rank_values, means in ranks.values():
+        assert figures == pytest.approx([float(loss) for loss in report.losses.values()], rel=1e-5)
+        assert num_tokens == sum(LENGTHS)
+        torch.testing.assert_close(torch.tensor(rank_values), values, atol=1e-4, rtol=0)
+        assert means == pytest.approx(sums.means(), rel=1e-5)
+    assert ranks[0][2] == ranks[1][2] == ranks[2][2]
+
+
+def test_means_over_batches_are_means_over_items():
+    batch = pretraining_batch(LENGTHS)
+    model, _ = new_model()
+    together, apart = RunningSums(), RunningSums()
+    together.add(model.evaluation_sums(batch))
+    for first, last in ((0, 3), (3, 8)):
+        apart.add(model.evaluation_sums(part(batch, first, last)))
+    assert apart.means() == pytest.approx(together.means(), rel=1e-6)
+    with pytest.raises(ValueError, match="nothing to average"):
+        RunningSums().means()
+
+
+def test_precision_is_what_was_asked_for_or_what_the_machine_has():
+    assert compute_dtype("float32", "cpu") == torch.float32
+    assert compute_dtype("bf16", "cpu") == torch.bfloat16
+    assert compute_dtype("auto", "cpu") in (torch.float32, torch.bfloat16)
+    with pytest.raises(ValueError, match="auto, bf16 or float32, got 'fp16'"):
+        compute_dtype("fp16", "cpu")

@@ -1,0 +1,74 @@
+"""The in-place loss over the vocabulary against torch's own cross-entropy."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from bert_core import vocabulary_loss
+from bert_core.precision import Lent
+from bert_core.vocabulary_loss import vocabulary_loss_sum
+
+
+def inputs(num_rows=37, dtype=torch.float32):
+    torch.manual_seed(0)
+    hidden = torch.randn(num_rows, 16).to(dtype).requires_grad_()
+    embeddings = torch.randn(50, 16, requires_grad=True)
+    bias = torch.randn(50, requires_grad=True)
+    labels = torch.randint(0, 50, (num_rows,))
+    labels[::5] = -100
+    return hidden, embeddings, bias, labels
+
+
+def expected(hidden, embeddings, bias, labels):
+    ours = [t.detach().double().requires_grad_() for t in (hidden, embeddings, bias)]
+    logits = F.linear(*ours)
+    loss = F.cross_entropy(logits, labels, reduction="sum", ignore_index=-100)
+    (loss / 7).backward()
+    return loss, [tensor.grad for tensor in ours]
+
+
+@pytest.mark.parametrize("rows_at_a_time", [4096, 10])
+def test_loss_and_gradients_equal_those_of_torch(monkeypatch, rows_at_a_time):
+    monkeypatch.setattr(vocabulary_loss, "_ROWS", rows_at_a_time)
+    hidden, embeddings, bias, labels = inputs()
+    lent = Lent(embeddings.detach()), Lent(bias.detach())
+    loss = vocabulary_loss_sum(hidden, embeddings, bias, lent, labels)
+    (loss / 7).backward()
+    want, gradients = expected(hidden, embeddings, bias, labels)
+    torch.testing.assert_close(loss.double(), want, atol=1e-4, rtol=0)
+    for tensor, gradient in zip((hidden, embeddings, bias), gradients, strict=True):
+        torch.testing.assert_close(tensor.grad.double(), gradient, atol=1e-5, rtol=0)
+
+
+def test_gradients_are_added_to_the_places_lent():
+    hidden, embeddings, bias, labels = inputs()
+    places = torch.ones(50, 16), torch.ones(50)
+    lent = Lent(embeddings.detach(), places[0]), Lent(bias.detach(), places[1])
+    (vocabulary_loss_sum(hidden, embeddings, bias, lent, labels) / 7).backward()
+    _, gradients = expected(hidden, embeddings, bias, labels)
+    assert embeddings.grad is None
+    for place, gradient in zip(places, gradients[1:], strict=True):
+        torch.testing.assert_close(place.double() - 1, gradient, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("num_rows", [37, 300])  # 300 rows take the packed kernel
+def test_bfloat16_stays_near(num_rows):
+    hidden, embeddings, bias, labels = inputs(num_rows, torch.bfloat16)
+    lent = Lent(embeddings.detach().bfloat16()), Lent(bias.detach())
+    loss = vocabulary_loss_sum(hidden, embeddings, bias, lent, labels)
+    (loss / 7).backward()
+    want, gradients = expected(hidden, embeddings, bias, labels)
+    assert loss.item() == pytest.approx(want.item(), rel=0.01)
+    for tensor, gradient in zip((hidden, embeddings, bias), gradients, strict=True):
+        difference = (tensor.grad.double() - gradient).norm() / gradient.norm()
+        assert difference < 0.02
+
+
+def test_no_label_at_all_gives_zero():
+    hidden, embeddings, bias, _ = inputs()
+    lent = Lent(embeddings.detach()), Lent(bias.detach())
+    nothing = torch.empty(0, dtype=torch.int64)
+    loss = vocabulary_loss_sum(hidden[:0], embeddings, bias, lent, nothing)
+    loss.backward()
+    assert loss == 0
+    assert embeddings.grad.abs().sum() == 0
