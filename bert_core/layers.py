@@ -16,7 +16,7 @@ from bert_core.precision import Computing, Lent, add_gradient, add_product
 
 aten = torch.ops.aten
 
-_PACKED_ROWS = 256  # of fewer the packing costs more than it saves
+_PACKED_ROWS = 1024  # of fewer the packing costs more than it saves
 _PACKS = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 

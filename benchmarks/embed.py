@@ -1,0 +1,107 @@
+"""Sentence embeddings against sentence-transformers on the same weights.
+
+    python benchmarks/embed.py
+    python benchmarks/embed.py --sentences 2000 --rounds 3
+
+Theirs: `SentenceTransformer.encode` in float32 with its default batch size, and with 128. Ours:
+`bert_core.inference.embed` in float32. Both open one exported folder; the vectors are compared.
+Sentences come from the novels in ../shared/data; weights are random, which costs the same time.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.alternating import ROOT, Timing, alternate, report, serve
+from bert_core.config import encoder_config
+from bert_core.hugging_face import export_model, import_model
+from bert_core.inference import embed
+from bert_core.models import EncoderModel
+from bert_core.vocabulary import WordPieceTokenizer
+
+DATA = ROOT.parent / "shared" / "data"
+SIDES = ("ours", "theirs, batches of 32", "theirs, batches of 128")
+
+
+def sentences(count: int) -> list[str]:
+    """Sentences of 20 to 400 characters, cut at full stops, from the novels in order."""
+    found: list[str] = []
+    for path in sorted((DATA / "corpus" / "english_novels").glob("*.txt")):
+        text = " ".join(path.read_text(encoding="utf-8", errors="replace").split())
+        found += [part + "." for part in text.split(". ") if 20 <= len(part) <= 400]
+        if len(found) >= count:
+            return found[:count]
+    raise ValueError(f"the novels must hold {count} sentences, found {len(found)}")
+
+
+def export(folder: Path, size: str) -> None:
+    torch.manual_seed(0)
+    text = (DATA / "vocab" / "google_uncased_en_vocab.txt").read_text(encoding="utf-8")
+    tokenizer = WordPieceTokenizer(text.removesuffix("\n").split("\n"))
+    model = EncoderModel(encoder_config(size, tokenizer.vocab_size))
+    export_model(folder, model, tokenizer, pooling="mean")
+
+
+def our_step(folder: Path, texts: list[str]) -> Callable[[], None]:
+    model, tokenizer = import_model(folder), WordPieceTokenizer.from_directory(folder)
+    return lambda: np.save(folder / "ours.npy", embed(model, tokenizer, texts).vectors)
+
+
+def their_step(folder: Path, texts: list[str], batch_size: int) -> Callable[[], None]:
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(folder), device="cpu")
+    return lambda: np.save(
+        folder / "theirs.npy",
+        model.encode(texts, batch_size=batch_size, show_progress_bar=False),
+    )
+
+
+def table(sides: dict[str, Timing], size: str, count: int, difference: float) -> list[str]:
+    ours = sides[SIDES[0]].median_seconds
+    lines = ["| side | seconds | sentences a second | ours is faster by |", "|---|---|---|---|"]
+    for name, timing in sides.items():
+        seconds = timing.median_seconds
+        ratio = "" if name == SIDES[0] else f"{seconds / ours:.1f}x"
+        lines.append(f"| {name} | {seconds:.2f} | {count / seconds:.0f} | {ratio} |")
+    return [*lines, "", f"{size}, {count} sentences, float32; medians of alternating runs. "
+            f"Largest difference between the vectors: {difference:.1e}."]  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--size", default="mini")
+    parser.add_argument("--sentences", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.side:
+        texts = sentences(arguments.sentences)
+        if arguments.side == SIDES[0]:
+            step = our_step(arguments.folder, texts)
+        else:
+            step = their_step(arguments.folder, texts, int(arguments.side.split()[-1]))
+        serve(step, {})
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "model"
+        export(folder, arguments.size)
+        shared = ["--sentences", str(arguments.sentences), "--folder", str(folder)]
+        commands = {side: [__file__, *shared, "--side", side] for side in SIDES}
+        sides = alternate(commands, arguments.rounds, num_warmups=1)
+        ours, theirs = np.load(folder / "ours.npy"), np.load(folder / "theirs.npy")
+    difference = float(np.abs(ours - theirs).max())
+    lines = table(sides, arguments.size, arguments.sentences, difference)
+    report("embed", "Sentence embeddings", lines)
+
+
+if __name__ == "__main__":
+    main()
