@@ -1,0 +1,98 @@
+"""Processor time of each kind of data task, per megabyte of text: what planning rests on.
+
+    python benchmarks/data_rates.py [--folder FOLDER] [--files 25] [--rounds 3]
+
+Runs the tasks of the three data stages one after the other in this process, without Ray, and
+counts processor time, which hardly depends on what else the machine is doing. The rest of a stage
+(planning, duplicates, training the vocabulary) is what its driver does alone.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from pipelines.artifacts import ArtifactStore
+from pipelines.corpus.settings import CorpusSettings, PlainText
+from pipelines.corpus.stage import build_corpus
+from pipelines.examples import ExampleSettings, build_examples
+from pipelines.stage import StageContext
+from pipelines.vocabulary import VocabularySettings, build_vocabulary
+
+DATA = Path(__file__).parents[2] / "shared" / "data"
+
+
+class InThisProcess:
+    """Stands in for `map_tasks`: the same calls, one after the other, and their time."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def __call__(self, function: Callable[[Any], Any], items: Sequence[Any], **_: Any) -> list[Any]:
+        started = time.process_time()
+        results = [function(item) for item in items]
+        self.seconds[type(function).__name__.strip("_")] = time.process_time() - started
+        return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--folder", type=Path, default=DATA / "corpus" / "english_novels")
+    parser.add_argument("--files", type=int, default=25)
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    files = sorted(arguments.folder.glob("*_*.txt"))[: arguments.files]
+    megabytes = sum(path.stat().st_size for path in files) / 1e6
+    found: dict[str, list[float]] = {}
+    for _ in range(arguments.rounds):
+        for name, seconds in run(files).items():
+            found.setdefault(name, []).append(seconds)
+    print(f"{megabytes:.1f} MB of text, one process, median of {arguments.rounds}\n")
+    print(f"{'':32} {'CPU s':>7} {'MB/s':>7}")
+    for name, seconds in found.items():
+        median = statistics.median(seconds)
+        print(f"{name:32} {median:7.2f} {megabytes / median:7.1f}")
+
+
+def run(files: list[Path]) -> dict[str, float]:
+    """Processor seconds of each kind of task, and of the rest of each stage."""
+    seconds: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        context = StageContext(store=ArtifactStore(folder))
+        source = PlainText(paths=tuple(map(str, files)))
+        stages: list[tuple[str, str, Callable[[list[Any]], Any]]] = [
+            (
+                "corpus",
+                "pipelines.corpus.stage",
+                lambda made: build_corpus(CorpusSettings(sources=(source,)), context),
+            ),
+            (
+                "vocabulary",
+                "pipelines.vocabulary",
+                lambda made: build_vocabulary(VocabularySettings(size=30_522), made[0], context),
+            ),
+            (
+                "examples",
+                "pipelines.examples",
+                lambda made: build_examples(ExampleSettings(), made[0], made[1], context),
+            ),
+        ]
+        made: list[Any] = []
+        for stage, module, build in stages:
+            tasks = InThisProcess()
+            started = time.process_time()
+            with patch(f"{module}.map_tasks", tasks):
+                made.append(build(made))
+            total = time.process_time() - started
+            for name, spent in tasks.seconds.items():
+                seconds[f"{stage}: {name}"] = spent
+            seconds[f"{stage}: the rest"] = total - sum(tasks.seconds.values())
+    return seconds
+
+
+if __name__ == "__main__":
+    main()
