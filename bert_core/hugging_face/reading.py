@@ -1,46 +1,18 @@
-"""Hugging Face BERT directories: read any, write what `transformers` opens without a word.
-
-`transformers` itself is not needed for either.
-"""
+"""Read a Hugging Face BERT directory, with every tensor accounted for."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from bert_core.config import EncoderConfig
-from bert_core.folders import publish
+from bert_core.hugging_face.layout import CONFIG_NAMES, TASKS
 from bert_core.models import MODELS, Model, build_model
-from bert_core.vocabulary import WordPieceTokenizer
-from bert_core.weights import from_hugging_face, to_hugging_face
-
-_CONFIG_NAMES: Final = {
-    "vocab_size": "vocab_size",
-    "hidden_size": "hidden_size",
-    "num_layers": "num_hidden_layers",
-    "num_attention_heads": "num_attention_heads",
-    "intermediate_size": "intermediate_size",
-    "max_position_embeddings": "max_position_embeddings",
-    "type_vocab_size": "type_vocab_size",
-    "hidden_dropout": "hidden_dropout_prob",
-    "attention_dropout": "attention_probs_dropout_prob",
-    "layer_norm_eps": "layer_norm_eps",
-    "initializer_range": "initializer_range",
-    "causal": "is_decoder",
-    "positions": "positions",  # not known there; its tables are written as learned ones
-}
-_TASKS: Final = {
-    "BertForSequenceClassification": "sequence_classification",
-    "BertForTokenClassification": "token_classification",
-    "BertForMultipleChoice": "multiple_choice",
-    "BertForQuestionAnswering": "span_prediction",
-    "BertLMHeadModel": "language_model",
-}
-_POOLING: Final = ("mean", "cls")
+from bert_core.weights import from_hugging_face
 
 
 def import_model(directory: Path | str, head: str | None = None) -> Model:
@@ -69,43 +41,6 @@ def import_model(directory: Path | str, head: str | None = None) -> Model:
     return model
 
 
-def export_model(
-    directory: Path | str,
-    model: Model,
-    tokenizer: WordPieceTokenizer | None = None,
-    *,
-    pooling: str | None = None,
-) -> None:
-    """Write `model` and its tokenizer to a new folder for `transformers`.
-
-    With `pooling` ("mean" or "cls") the encoder is written for sentence-transformers, which then
-    computes the same embeddings as ours, and opens for `AutoModel` too.
-    """
-    if pooling is not None and pooling not in _POOLING:
-        raise ValueError(f"pooling must be one of {', '.join(_POOLING)}, got {pooling!r}")
-
-    def write(draft: Path) -> None:
-        source = dict(model.state_dict())
-        if model.config.positions == "sinusoidal":
-            source["encoder.embeddings.position"] = model.encoder.embeddings.position
-        if pooling is not None:
-            source = {n: t for n, t in source.items() if n.startswith(("encoder.", "pooler."))}
-        task_head = "qa_outputs" if model.head_name == "span_prediction" else "classifier"
-        tensors = to_hugging_face(source, task_head=task_head)
-        architecture = "BertModel" if pooling is not None else _architecture(model)
-        if architecture == "BertModel":
-            tensors = {name.removeprefix("bert."): tensor for name, tensor in tensors.items()}
-        copies = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        save_file(copies, draft / "model.safetensors", metadata={"format": "pt"})
-        _write_json(draft / "config.json", _their_config(model, architecture, tokenizer))
-        if tokenizer is not None:
-            tokenizer.save(draft)
-        if pooling is not None:
-            _write_sentence_transformers(draft, model, pooling)
-
-    publish(Path(directory), write)
-
-
 def _head_of(
     config: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> tuple[str, dict[str, Any]]:
@@ -118,11 +53,11 @@ def _head_of(
     elif "next_sentence_head.dense.weight" in tensors:
         head = "next_sentence"
     elif "task_head.dense.weight" in tensors:
-        head = _TASKS.get(architectures[0], "")
+        head = TASKS.get(architectures[0], "")
         if not head:
             raise ValueError(
                 "config.json must say in `architectures` what the head is for, one of "
-                f"{', '.join(_TASKS)}; found {architectures[0]!r}"
+                f"{', '.join(TASKS)}; found {architectures[0]!r}"
             )
         if head == "sequence_classification" and _is_regression(config, tensors):
             head = "regression"
@@ -166,72 +101,8 @@ def _encoder_config(config: Mapping[str, Any], folder: Path, *, causal: bool) ->
             f"{folder / 'config.json'} must describe a model of type bert, "
             f"found {config['model_type']!r}"
         )
-    values = {ours: config[theirs] for ours, theirs in _CONFIG_NAMES.items() if theirs in config}
+    values = {ours: config[theirs] for ours, theirs in CONFIG_NAMES.items() if theirs in config}
     return EncoderConfig.from_dict({**values, "causal": causal})
-
-
-def _their_config(
-    model: Model, architecture: str, tokenizer: WordPieceTokenizer | None
-) -> dict[str, Any]:
-    ours = model.config.to_dict()
-    config: dict[str, Any] = {
-        "architectures": [architecture],
-        "model_type": "bert",
-        "hidden_act": "gelu",
-        "dtype": "float32",
-        "pad_token_id": 0 if tokenizer is None else tokenizer.pad_id,
-        "tie_word_embeddings": True,
-        **{theirs: ours[name] for name, theirs in _CONFIG_NAMES.items()},
-    }
-    if config["positions"] == "learned":
-        del config["positions"]
-    labels = getattr(model, "labels", None)
-    if model.head_name == "regression":
-        labels = ["LABEL_0"]
-        config["problem_type"] = "regression"
-    elif labels is None and "num_labels" in model.head_settings():
-        labels = [f"LABEL_{index}" for index in range(model.head_settings()["num_labels"])]
-    if labels is not None:
-        config["id2label"] = {str(index): label for index, label in enumerate(labels)}
-        config["label2id"] = {label: index for index, label in enumerate(labels)}
-    return config
-
-
-def _architecture(model: Model) -> str:
-    if model.head_name == "pretraining":
-        whole = model.head_settings()["next_sentence"]
-        return "BertForPreTraining" if whole else "BertForMaskedLM"
-    if model.head_name == "encoder":
-        return "BertModel"
-    others = {"next_sentence": "BertForNextSentencePrediction",
-              "regression": "BertForSequenceClassification"}  # fmt: skip
-    tasks = {head: architecture for architecture, head in _TASKS.items()}
-    return {**tasks, **others}[model.head_name]
-
-
-def _write_sentence_transformers(draft: Path, model: Model, pooling: str) -> None:
-    modules = [
-        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-        {"idx": 1, "name": "1", "path": "1_Pooling",
-         "type": "sentence_transformers.models.Pooling"},
-        {"idx": 2, "name": "2", "path": "2_Normalize",
-         "type": "sentence_transformers.models.Normalize"},
-    ]  # fmt: skip
-    _write_json(draft / "modules.json", modules)
-    _write_json(
-        draft / "sentence_bert_config.json",
-        {"max_seq_length": model.config.max_position_embeddings, "do_lower_case": False},
-    )
-    (draft / "1_Pooling").mkdir()
-    (draft / "2_Normalize").mkdir()
-    _write_json(
-        draft / "1_Pooling" / "config.json",
-        {
-            "word_embedding_dimension": model.config.hidden_size,
-            "pooling_mode_cls_token": pooling == "cls",
-            "pooling_mode_mean_tokens": pooling == "mean",
-        },
-    )
 
 
 def _read_tensors(folder: Path) -> dict[str, Tensor]:
@@ -284,7 +155,3 @@ def _read_json(path: Path) -> Any:
     if not path.is_file():
         raise ValueError(f"{path.parent} must hold {path.name}, found none; is it a saved model?")
     return json.loads(path.read_text(encoding="utf-8"))
-
-
-def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,120 @@
+"""Write a directory that `transformers` and sentence-transformers open without a word."""
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from safetensors.torch import save_file
+
+from bert_core.folders import publish
+from bert_core.hugging_face.layout import CONFIG_NAMES, TASKS
+from bert_core.models import Model
+from bert_core.vocabulary import WordPieceTokenizer
+from bert_core.weights import to_hugging_face
+
+_POOLING: Final = ("mean", "cls")
+
+
+def export_model(
+    directory: Path | str,
+    model: Model,
+    tokenizer: WordPieceTokenizer | None = None,
+    *,
+    pooling: str | None = None,
+) -> None:
+    """Write `model` and its tokenizer to a new folder for `transformers`.
+
+    With `pooling` ("mean" or "cls") the encoder is written for sentence-transformers, which then
+    computes the same embeddings as ours, and opens for `AutoModel` too.
+    """
+    if pooling is not None and pooling not in _POOLING:
+        raise ValueError(f"pooling must be one of {', '.join(_POOLING)}, got {pooling!r}")
+
+    def write(draft: Path) -> None:
+        source = dict(model.state_dict())
+        if model.config.positions == "sinusoidal":
+            source["encoder.embeddings.position"] = model.encoder.embeddings.position
+        if pooling is not None:
+            source = {n: t for n, t in source.items() if n.startswith(("encoder.", "pooler."))}
+        task_head = "qa_outputs" if model.head_name == "span_prediction" else "classifier"
+        tensors = to_hugging_face(source, task_head=task_head)
+        architecture = "BertModel" if pooling is not None else _architecture(model)
+        if architecture == "BertModel":
+            tensors = {name.removeprefix("bert."): tensor for name, tensor in tensors.items()}
+        copies = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        save_file(copies, draft / "model.safetensors", metadata={"format": "pt"})
+        _write_json(draft / "config.json", _their_config(model, architecture, tokenizer))
+        if tokenizer is not None:
+            tokenizer.save(draft)
+        if pooling is not None:
+            _write_sentence_transformers(draft, model, pooling)
+
+    publish(Path(directory), write)
+
+
+def _their_config(
+    model: Model, architecture: str, tokenizer: WordPieceTokenizer | None
+) -> dict[str, Any]:
+    ours = model.config.to_dict()
+    config: dict[str, Any] = {
+        "architectures": [architecture],
+        "model_type": "bert",
+        "hidden_act": "gelu",
+        "dtype": "float32",
+        "pad_token_id": 0 if tokenizer is None else tokenizer.pad_id,
+        "tie_word_embeddings": True,
+        **{theirs: ours[name] for name, theirs in CONFIG_NAMES.items()},
+    }
+    if config["positions"] == "learned":
+        del config["positions"]
+    labels = getattr(model, "labels", None)
+    if model.head_name == "regression":
+        labels = ["LABEL_0"]
+        config["problem_type"] = "regression"
+    elif labels is None and "num_labels" in model.head_settings():
+        labels = [f"LABEL_{index}" for index in range(model.head_settings()["num_labels"])]
+    if labels is not None:
+        config["id2label"] = {str(index): label for index, label in enumerate(labels)}
+        config["label2id"] = {label: index for index, label in enumerate(labels)}
+    return config
+
+
+def _architecture(model: Model) -> str:
+    if model.head_name == "pretraining":
+        whole = model.head_settings()["next_sentence"]
+        return "BertForPreTraining" if whole else "BertForMaskedLM"
+    if model.head_name == "encoder":
+        return "BertModel"
+    others = {"next_sentence": "BertForNextSentencePrediction",
+              "regression": "BertForSequenceClassification"}  # fmt: skip
+    tasks = {head: architecture for architecture, head in TASKS.items()}
+    return {**tasks, **others}[model.head_name]
+
+
+def _write_sentence_transformers(draft: Path, model: Model, pooling: str) -> None:
+    modules = [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling",
+         "type": "sentence_transformers.models.Pooling"},
+        {"idx": 2, "name": "2", "path": "2_Normalize",
+         "type": "sentence_transformers.models.Normalize"},
+    ]  # fmt: skip
+    _write_json(draft / "modules.json", modules)
+    _write_json(
+        draft / "sentence_bert_config.json",
+        {"max_seq_length": model.config.max_position_embeddings, "do_lower_case": False},
+    )
+    (draft / "1_Pooling").mkdir()
+    (draft / "2_Normalize").mkdir()
+    _write_json(
+        draft / "1_Pooling" / "config.json",
+        {
+            "word_embedding_dimension": model.config.hidden_size,
+            "pooling_mode_cls_token": pooling == "cls",
+            "pooling_mode_mean_tokens": pooling == "mean",
+        },
+    )
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
