@@ -44,10 +44,10 @@ def predict(
 
     Example: bertsmith predict 'Returns the eigenvalues of a matrix.'
     """
-    tracker = _tracker(home)
+    tracker = tracker_of(home)
     from pipelines import predictions
 
-    reference = model or _newest(tracker, "classifier")
+    reference = model or newest(tracker, "classifier")
     lines = list(texts) if texts else _lines(file)
     for answer in predictions.predict(tracker, reference, lines):
         if as_json:
@@ -72,10 +72,10 @@ def fill_mask(
             f"the text must hold [MASK] in place of a word, found none in {text!r}; "
             "write for example 'Returns the [MASK] of the array.'"
         )
-    tracker = _tracker(home)
+    tracker = tracker_of(home)
     from pipelines import predictions
 
-    gaps = predictions.fill(tracker, model or _newest(tracker, "encoder"), text, top_k=top)
+    gaps = predictions.fill(tracker, model or newest(tracker, "encoder"), text, top_k=top)
     if as_json:
         print(json.dumps([[asdict(candidate) for candidate in gap] for gap in gaps]))
         return
@@ -93,7 +93,7 @@ def models(home: Home = None, as_json: AsJson = False) -> None:
     """
     from pipelines.registry.listing import list_models
 
-    rows = list_models(_tracker(home))
+    rows = list_models(tracker_of(home))
     if as_json:
         print(json.dumps([asdict(row) for row in rows], default=str, indent=2))
         return
@@ -140,14 +140,14 @@ def promote(
     )
 
 
-def _tracker(home: Path | None) -> "Tracker":
+def tracker_of(home: Path | None) -> "Tracker":
     set_defaults(home_folder(home))
     from pipelines.place import PlaceSettings
 
     return PlaceSettings().tracker({})
 
 
-def _newest(tracker: "Tracker", kind: str) -> str:
+def newest(tracker: "Tracker", kind: str) -> str:
     """The newest model of this kind."""
     from pipelines.registry.listing import list_models
 
