@@ -4,7 +4,7 @@
     python benchmarks/embed.py --sentences 2000 --rounds 3
 
 Theirs: `SentenceTransformer.encode` in float32 with its default batch size, and with 128. Ours:
-`bert_core.inference.embed` in float32. Both open one exported folder; the vectors are compared.
+`bert_core.inference.embed` in float32, and in bfloat16. All open one exported folder; the vectors are compared.
 Sentences come from the novels in ../shared/data; weights are random, which costs the same time.
 """
 
@@ -24,10 +24,11 @@ from bert_core.config import encoder_config
 from bert_core.hugging_face import export_model, import_model
 from bert_core.inference import embed
 from bert_core.models import EncoderModel
+from bert_core.precision import Precision
 from bert_core.vocabulary import WordPieceTokenizer
 
 DATA = ROOT.parent / "shared" / "data"
-SIDES = ("ours", "theirs, batches of 32", "theirs, batches of 128")
+SIDES = ("ours", "ours, bf16", "theirs, batches of 32", "theirs, batches of 128")
 
 
 def sentences(count: int) -> list[str]:
@@ -49,9 +50,12 @@ def export(folder: Path, size: str) -> None:
     export_model(folder, model, tokenizer, pooling="mean")
 
 
-def our_step(folder: Path, texts: list[str]) -> Callable[[], None]:
+def our_step(folder: Path, texts: list[str], precision: Precision) -> Callable[[], None]:
     model, tokenizer = import_model(folder), WordPieceTokenizer.from_directory(folder)
-    return lambda: np.save(folder / "ours.npy", embed(model, tokenizer, texts).vectors)
+    return lambda: np.save(
+        folder / f"ours-{precision}.npy",
+        embed(model, tokenizer, texts, precision=precision).vectors,
+    )
 
 
 def their_step(folder: Path, texts: list[str], batch_size: int) -> Callable[[], None]:
@@ -71,8 +75,8 @@ def table(sides: dict[str, Timing], size: str, count: int, difference: float) ->
         seconds = timing.median_seconds
         ratio = "" if name == SIDES[0] else f"{seconds / ours:.1f}x"
         lines.append(f"| {name} | {seconds:.2f} | {count / seconds:.0f} | {ratio} |")
-    return [*lines, "", f"{size}, {count} sentences, float32; medians of alternating runs. "
-            f"Largest difference between the vectors: {difference:.1e}."]  # fmt: skip
+    return [*lines, "", f"{size}, {count} sentences, float32 but where said; medians of alternating runs. "
+            f"Largest difference between the float32 vectors: {difference:.1e}."]  # fmt: skip
 
 
 def main() -> None:
@@ -85,8 +89,9 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.side:
         texts = sentences(arguments.sentences)
-        if arguments.side == SIDES[0]:
-            step = our_step(arguments.folder, texts)
+        if arguments.side in SIDES[:2]:
+            precision: Precision = "float32" if arguments.side == SIDES[0] else "bf16"
+            step = our_step(arguments.folder, texts, precision)
         else:
             step = their_step(arguments.folder, texts, int(arguments.side.split()[-1]))
         serve(step, {})
@@ -97,7 +102,7 @@ def main() -> None:
         shared = ["--sentences", str(arguments.sentences), "--folder", str(folder)]
         commands = {side: [__file__, *shared, "--side", side] for side in SIDES}
         sides = alternate(commands, arguments.rounds, num_warmups=1)
-        ours, theirs = np.load(folder / "ours.npy"), np.load(folder / "theirs.npy")
+        ours, theirs = np.load(folder / "ours-float32.npy"), np.load(folder / "theirs.npy")
     difference = float(np.abs(ours - theirs).max())
     lines = table(sides, arguments.size, arguments.sentences, difference)
     report("embed", "Sentence embeddings", lines)

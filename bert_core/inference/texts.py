@@ -11,7 +11,8 @@ from bert_core.vocabulary import WordPieceTokenizer
 
 Text = str | tuple[str, str]  # a text, or a pair of texts
 
-BATCH_TOKENS = 8192
+# What a CPU computes fastest: four times as many took a quarter more time. A GPU wants more.
+BATCH_TOKENS = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
