@@ -4,8 +4,8 @@
     python benchmarks/embed.py --sentences 2000 --rounds 3
 
 Theirs: `SentenceTransformer.encode` in float32 with its default batch size, and with 128. Ours:
-`bert_core.inference.embed` in float32, and in bfloat16. All open one exported folder; the vectors are compared.
-Sentences come from the novels in ../shared/data; weights are random, which costs the same time.
+`bert_core.inference.embed` in float32, and in bfloat16. All open one exported folder; the vectors
+are compared. Sentences come from the novels in ../shared/data; weights are random, which costs the same time.
 """
 
 import argparse
@@ -75,8 +75,11 @@ def table(sides: dict[str, Timing], size: str, count: int, difference: float) ->
         seconds = timing.median_seconds
         ratio = "" if name == SIDES[0] else f"{seconds / ours:.1f}x"
         lines.append(f"| {name} | {seconds:.2f} | {count / seconds:.0f} | {ratio} |")
-    return [*lines, "", f"{size}, {count} sentences, float32 but where said; medians of alternating runs. "
-            f"Largest difference between the float32 vectors: {difference:.1e}."]  # fmt: skip
+    remark = (
+        f"{size}, {count} sentences, float32 but where said; medians of alternating runs. "
+        f"Largest difference between the float32 vectors: {difference:.1e}."
+    )
+    return [*lines, "", remark]
 
 
 def main() -> None:
