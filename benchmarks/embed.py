@@ -5,7 +5,8 @@
 
 Theirs: `SentenceTransformer.encode` in float32 with its default batch size, and with 128. Ours:
 `bert_core.inference.embed` in float32, and in bfloat16. All open one exported folder; the vectors
-are compared. Sentences come from the novels in ../shared/data; weights are random, which costs the same time.
+are compared. Sentences come from the novels in ../shared/data; weights are random, which costs
+the same time.
 """
 
 import argparse

@@ -125,7 +125,9 @@ def differences(head: str, size: str) -> tuple[float, float, float]:
         reference = reference_class.from_pretrained(Path(folder) / "model").eval()
     batch = tokens_and_labels(head)
     expected = reference(**their_inputs(batch, head))
-    logits = max(float((a - b).detach().abs().max()) for a, b in logits_pairs(model, batch, expected))
+    with torch.no_grad():
+        pairs = logits_pairs(model, batch, expected)
+    logits = max(float((a - b).detach().abs().max()) for a, b in pairs)
     loss = torch.stack([total / count for total, count in model.loss_sums(batch).values()]).sum()
     loss.backward()
     expected.loss.backward()
