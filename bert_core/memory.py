@@ -1,7 +1,7 @@
 """Memory that a step frees is memory the next step needs.
 
 The C library of Linux gives large blocks back to the kernel when they are freed and takes fresh
-pages for the next ones, which the kernel has to clear: up to a third of a small model's step.
+pages for the next ones, which the kernel has to clear.
 """
 
 import ctypes
