@@ -26,9 +26,9 @@ from pipelines.cluster import connect, disconnect, map_tasks
 from pipelines.corpus.sentences import split_sentences
 from pipelines.corpus.settings import CorpusSettings, PlainText
 from pipelines.corpus.stage import build_corpus
-from pipelines.examples import ExampleSettings, build_examples
+from pipelines.examples.stage import ExampleSettings, build_examples
 from pipelines.stage import StageContext
-from pipelines.vocabulary import import_vocabulary
+from pipelines.vocabulary.stage import import_vocabulary
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 MAX_TOKENS = 128
@@ -97,7 +97,7 @@ def import_libraries(_: int) -> None:
     """What the workers import before their first task; long enough that both take part."""
     import pipelines.corpus.publishing
     import pipelines.corpus.text_files
-    import pipelines.example_tasks  # noqa: F401
+    import pipelines.examples.tasks  # noqa: F401
 
     time.sleep(0.2)
 

@@ -24,9 +24,9 @@ from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.batches import ExampleReader, micro_batches
 from pipelines.corpus.settings import CorpusSettings, PlainText
 from pipelines.corpus.stage import build_corpus
-from pipelines.examples import ExampleSettings, build_examples
+from pipelines.examples.stage import ExampleSettings, build_examples
 from pipelines.stage import StageContext
-from pipelines.vocabulary import VocabularySettings, build_vocabulary
+from pipelines.vocabulary.stage import VocabularySettings, build_vocabulary
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 EXAMPLES = 64

@@ -15,14 +15,14 @@ from prefect.client.schemas.objects import State, TaskRun
 from pipelines import showcase
 from pipelines.corpus.stage import build_corpus
 from pipelines.evaluation.classification import build_evaluation
-from pipelines.examples import build_examples
+from pipelines.examples.stage import build_examples
 from pipelines.finetuning import build_classifier
 from pipelines.pretraining import build_encoder
 from pipelines.registry.promotion import promote
 from pipelines.registry.registration import register
 from pipelines.registry.verification import verify
 from pipelines.tasks.classification import build_task
-from pipelines.vocabulary import build_vocabulary
+from pipelines.vocabulary.stage import build_vocabulary
 
 _RETRY_DELAYS_SECONDS = [2.0, 15.0, 60.0]
 _WILL_FAIL_AGAIN = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)

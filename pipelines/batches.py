@@ -20,7 +20,7 @@ from bert_core.batch import Batch, LabelledBatch, PretrainingBatch, RaggedBatch,
 from bert_core.masking import mask_tokens
 from bert_core.randomness import Bits, Permutation, random_bits
 from pipelines.errors import UserError
-from pipelines.example_reader import ExampleReader, Rows
+from pipelines.examples.reader import ExampleReader, Rows
 
 __all__ = ["ExampleReader", "epoch_of", "evaluation_batches", "micro_batches", "prefetched"]
 

@@ -30,7 +30,7 @@ from pipelines.training.results import (
 )
 from pipelines.training.settings import PretrainingSettings
 from pipelines.training.worker import Work, run, this_rank
-from pipelines.vocabulary import load_tokenizer
+from pipelines.vocabulary.stage import load_tokenizer
 
 VERSION = 1  # raise when the same settings would train another encoder
 STAGE = "pretraining"

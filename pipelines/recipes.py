@@ -15,13 +15,13 @@ from pydantic import Field, ValidationError
 
 from pipelines.corpus.settings import CorpusSettings
 from pipelines.errors import UserError
-from pipelines.example_settings import ExampleSettings
+from pipelines.examples.settings import ExampleSettings
 from pipelines.place import PlaceSettings
 from pipelines.registry.settings import RegistrationSettings
 from pipelines.settings import Settings
 from pipelines.tasks.settings import TaskSettings
 from pipelines.training.settings import FinetuningSettings, PretrainingSettings
-from pipelines.vocabulary import VocabularySettings
+from pipelines.vocabulary.settings import VocabularySettings
 
 RecipeType = TypeVar("RecipeType", bound="CorpusRecipe")
 

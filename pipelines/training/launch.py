@@ -4,6 +4,7 @@ import contextvars
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,11 +67,24 @@ def launch(
                 checkpoint_config=CheckpointConfig(num_to_keep=2),
             ),
         )
-        result: Any = trainer.fit()  # typed as the older API's
+        result: Any = _fit(trainer)  # typed as the older API's
     if "error" in result.return_value:
         raise UserError(result.return_value["error"])
     with result.checkpoint.as_directory() as folder:
         return finish(Path(folder), result.return_value)
+
+
+def _fit(trainer: TorchTrainer) -> Any:
+    """`trainer.fit()` on a thread of its own: on the main thread it would answer Ctrl-C itself.
+
+    There it exits the process in the middle of a flow; a KeyboardInterrupt on the waiting main
+    thread lets the flow end in order, and leaving Ray ends the training.
+    """
+    executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fit")
+    try:
+        return executor.submit(contextvars.copy_context().run, trainer.fit).result()
+    finally:
+        executor.shutdown(wait=False)  # when interrupted, the thread ends with Ray
 
 
 def _cpus_of_a_worker(num_workers: int) -> int:

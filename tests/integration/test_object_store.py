@@ -14,9 +14,9 @@ from moto.server import ThreadedMotoServer
 from pipelines.artifacts import ArtifactStore
 from pipelines.corpus.settings import CorpusSettings, PlainText
 from pipelines.corpus.stage import build_corpus
-from pipelines.examples import ExampleSettings, build_examples
+from pipelines.examples.stage import ExampleSettings, build_examples
 from pipelines.stage import StageContext
-from pipelines.vocabulary import VocabularySettings, build_vocabulary
+from pipelines.vocabulary.stage import VocabularySettings, build_vocabulary
 from tests.pipelines.small_data import invented_text
 
 CHAIN = """
@@ -25,9 +25,9 @@ from pipelines.artifacts import ArtifactStore
 from pipelines.batches import ExampleReader, micro_batches
 from pipelines.corpus.settings import CorpusSettings, PlainText
 from pipelines.corpus.stage import build_corpus
-from pipelines.examples import ExampleSettings, build_examples
+from pipelines.examples.stage import ExampleSettings, build_examples
 from pipelines.stage import StageContext
-from pipelines.vocabulary import VocabularySettings, build_vocabulary
+from pipelines.vocabulary.stage import VocabularySettings, build_vocabulary
 
 context = StageContext(store=ArtifactStore("s3://bertsmith/store"), num_workers=2)
 settings = CorpusSettings(sources=(PlainText(paths=("s3://bertsmith/texts/*.txt.gz",)),))

@@ -5,9 +5,9 @@ import pytest
 from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.corpus.settings import CorpusSettings, PlainText
 from pipelines.corpus.stage import build_corpus
-from pipelines.examples import ExampleSettings, build_examples
+from pipelines.examples.stage import ExampleSettings, build_examples
 from pipelines.stage import StageContext
-from pipelines.vocabulary import VocabularySettings, build_vocabulary
+from pipelines.vocabulary.stage import VocabularySettings, build_vocabulary
 from tests.pipelines.small_data import write_text_files
 
 

@@ -18,9 +18,9 @@ from pipelines.batches import (
     prefetched,
 )
 from pipelines.errors import UserError
-from pipelines.example_shards import read_example_batch
-from pipelines.examples import ExampleSettings, build_examples
-from pipelines.vocabulary import load_tokenizer
+from pipelines.examples.shards import read_example_batch
+from pipelines.examples.stage import ExampleSettings, build_examples
+from pipelines.vocabulary.stage import load_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.corpus.settings import CleaningSettings, CorpusSettings, PlainText
 from pipelines.corpus.stage import build_corpus
 from pipelines.errors import UserError
-from pipelines.examples import ExampleSettings, build_examples
+from pipelines.examples.stage import ExampleSettings, build_examples
 from pipelines.stage import Progress, StageContext
-from pipelines.vocabulary import VocabularySettings, build_vocabulary
+from pipelines.vocabulary.stage import VocabularySettings, build_vocabulary
 from tests.pipelines.small_data import invented_text
 
 EXAMPLES = ExampleSettings(max_tokens=64, shard_tokens=1000)

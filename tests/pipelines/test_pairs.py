@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipelines.pairs import PairPlanner, Pairs, SentenceTable, cuts
+from pipelines.examples.pairs import PairPlanner, Pairs, SentenceTable, cuts
 
 ROOM = 61
 

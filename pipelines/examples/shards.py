@@ -15,8 +15,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from bert_core.masking import MaskedTokens
-from pipelines.objectives import Examples
-from pipelines.token_shards import id_type
+from pipelines.examples.objectives import Examples
+from pipelines.examples.token_shards import id_type
 
 FORMAT_VERSION: Final = "1"
 

@@ -10,9 +10,9 @@ import numpy as np
 from pipelines.artifacts import Artifact, Draft
 from pipelines.cluster import map_tasks
 from pipelines.errors import UserError
-from pipelines.example_settings import ExampleSettings
-from pipelines.example_shards import list_column, read_example_batch
-from pipelines.example_tasks import (
+from pipelines.examples.settings import ExampleSettings
+from pipelines.examples.shards import list_column, read_example_batch
+from pipelines.examples.tasks import (
     CuttingTask,
     EncodingTask,
     EvenShard,
@@ -38,7 +38,7 @@ def build_examples(
 ) -> Artifact:
     """Make training examples of `corpus` in the pieces of `vocabulary`.
 
-    Files `train-<pass>-*.arrow` and `heldout-<pass>-*.arrow` as `pipelines.example_shards` says,
+    Files `train-<pass>-*.arrow` and `heldout-<pass>-*.arrow` as `pipelines.examples.shards` says,
     and the vocabulary's own `vocab.txt` and `tokenizer_config.json`. Held-out examples carry static
     masks, so that every evaluation sees the same.
     """

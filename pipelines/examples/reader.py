@@ -13,8 +13,8 @@ from bert_core.masking import MaskableVocabulary, MaskingConfig
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact
 from pipelines.errors import UserError
-from pipelines.example_settings import ExampleSettings
-from pipelines.example_shards import FORMAT_VERSION, list_column, read_example_batch
+from pipelines.examples.settings import ExampleSettings
+from pipelines.examples.shards import FORMAT_VERSION, list_column, read_example_batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

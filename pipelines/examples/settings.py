@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from bert_core.masking import MaskingConfig
-from pipelines.objectives import Objective
+from pipelines.examples.objectives import Objective
 from pipelines.settings import Settings
 
 

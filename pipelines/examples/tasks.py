@@ -11,22 +11,22 @@ from bert_core.masking import MaskedTokens, mask_tokens
 from bert_core.randomness import random_bits
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, Draft
-from pipelines.encoding import SentenceEncoder
-from pipelines.example_settings import ExampleSettings
-from pipelines.example_shards import (
-    ExampleFormat,
-    read_example_batch,
-    write_examples,
-    write_slices,
-)
-from pipelines.objectives import (
+from pipelines.examples.objectives import (
     Examples,
     SpecialIds,
     full_sentences,
     sentence_pairs,
     token_windows,
 )
-from pipelines.token_shards import read_token_shard, write_token_shard
+from pipelines.examples.settings import ExampleSettings
+from pipelines.examples.shards import (
+    ExampleFormat,
+    read_example_batch,
+    write_examples,
+    write_slices,
+)
+from pipelines.examples.token_shards import read_token_shard, write_token_shard
+from pipelines.vocabulary.encoding import SentenceEncoder
 from pipelines.workspace import Workspace
 
 _MASKED_AT_ONCE: Final = 8192  # examples

@@ -13,8 +13,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.pairs import PairPlanner, SentenceTable
-from pipelines.token_shards import TokenShard, ranges
+from pipelines.examples.pairs import PairPlanner, SentenceTable
+from pipelines.examples.token_shards import TokenShard, ranges
 
 Objective = Literal["mlm_nsp", "mlm", "clm"]
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pipelines.corpus.identity import group_of
 from pipelines.corpus.shards import read_batches
-from pipelines.encoding import SentenceEncoder
+from pipelines.vocabulary.encoding import SentenceEncoder
 
 LARGEST_SMALL_ID: Final = 2**16 - 1
 

@@ -1,0 +1,1 @@
+"""The vocabulary stage: a corpus in, WordPiece pieces out, the same bytes in every run."""
