@@ -47,10 +47,10 @@ def run(arguments: Sequence[str]) -> int:
         return _tell(f"{error.format_message()} (see `bertsmith --help`)", MISTAKE)
     except Exit as request:
         return request.exit_code
-    except (KeyboardInterrupt, Abort):
-        return _tell(
-            "stopped; what was finished is kept: the same command goes on from there", INTERRUPTED
-        )
+    except Abort:
+        result = INTERRUPTED
+    if result == INTERRUPTED:  # Typer's answer to a KeyboardInterrupt
+        _tell("stopped; what was finished is kept: the same command goes on from there", result)
     return result if isinstance(result, int) else DONE
 
 
