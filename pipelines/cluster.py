@@ -26,9 +26,11 @@ for _name, _value in {
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "60",
-    # Threads that wait for each other sleep: beside other busy processes, spinning made a training
-    # step ten times slower.
-    "OMP_WAIT_POLICY": "PASSIVE",
+    # Threads that wait for each other soon sleep: docs/decisions/0002.
+    "GOMP_SPINCOUNT": "20000",
+    # Every ragged batch has a shape of its own; by default 1,024 of each kind stay in memory.
+    "LRU_CACHE_CAPACITY": "64",
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",
     "TOKENIZERS_PARALLELISM": "false",  # its threads deadlock after a fork
 }.items():
     os.environ.setdefault(_name, _value)
