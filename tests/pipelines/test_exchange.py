@@ -1,0 +1,78 @@
+"""Models go out to transformers and come back unchanged; pictures of them can be drawn."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from bert_core.config import encoder_config
+from bert_core.models import PretrainingModel
+from bert_core.state import load_model, save_model
+from bert_core.vocabulary import WordPieceTokenizer
+from pipelines.attention_page import inspect
+from pipelines.errors import UserError
+from pipelines.exchange import bring_in, take_out
+from pipelines.similarity_picture import draw_similarities, similarities
+from pipelines.tracking import Tracker
+
+NOWHERE = Tracker(uri="sqlite:////nowhere.db", experiment="unused")  # folders need no tracker
+PNG = b"\x89PNG"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small model with random weights, and its tokenizer."""
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "sum", "of", "<b>"]
+    target = tmp_path_factory.mktemp("models") / "small"
+    torch.manual_seed(0)
+    save_model(target, PretrainingModel(encoder_config("tiny", len(pieces))))
+    WordPieceTokenizer(pieces).save(target)
+    return target
+
+
+def test_out_and_in_again_changes_no_bit(folder: Path, tmp_path: Path) -> None:
+    written = take_out(NOWHERE, str(folder), tmp_path / "theirs", None)
+    read = bring_in(tmp_path / "theirs", tmp_path / "ours")
+    assert read.num_parameters == written.num_parameters
+    before, after = load_model(folder).state_dict(), load_model(tmp_path / "ours").state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    tokenizer = WordPieceTokenizer.from_directory(tmp_path / "ours")
+    assert tokenizer.pieces == WordPieceTokenizer.from_directory(folder).pieces
+
+
+def test_what_is_no_model_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="found no folder at"):
+        bring_in(tmp_path / "nothing", tmp_path / "target")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"must hold config\.json"):
+        bring_in(tmp_path / "empty", tmp_path / "target")
+    with pytest.raises(UserError, match="must be new or empty"):
+        take_out(NOWHERE, str(folder), folder, None)
+
+
+def test_attention_is_drawn_as_a_page_and_as_a_sheet(folder: Path, tmp_path: Path) -> None:
+    page, sheet = tmp_path / "attention.html", tmp_path / "attention.png"
+    maps = inspect(folder, "the sum of <b>", page)
+    inspect(folder, "the sum of <b>", sheet)
+    assert maps.pieces[:4] == ["[CLS]", "the", "sum", "of"]
+    text = page.read_text()
+    assert '"pieces": ["[CLS]", "the", "sum", "of"' in text
+    assert "https://" not in text  # nothing is fetched
+    assert sheet.read_bytes().startswith(PNG)
+    with pytest.raises(UserError, match=r"must be a \.html or \.png file"):
+        inspect(folder, "the sum", tmp_path / "attention.pdf")
+    with pytest.raises(UserError, match="a sheet shows at most 40 tokens, got 62"):
+        inspect(folder, "the " * 60, sheet)
+
+
+def test_similarities_of_a_text_with_itself_are_one(folder: Path, tmp_path: Path) -> None:
+    texts = ["the sum", "the sum", "of the"]
+    matrix, plane = similarities(folder, texts)
+    assert matrix.diagonal() == pytest.approx(1.0, abs=1e-5)
+    assert matrix[0, 1] == pytest.approx(1.0, abs=1e-5)
+    assert plane[0] == pytest.approx(plane[1], abs=1e-5)
+    draw_similarities(texts, matrix, plane, tmp_path / "similar.png")
+    assert (tmp_path / "similar.png").read_bytes().startswith(PNG)
+    with pytest.raises(UserError, match="at least 2 words or texts, got 1"):
+        similarities(folder, ["alone"])
