@@ -5,7 +5,6 @@ T = ragged tokens, H = heads, K = head width, D = H * K.
 
 import torch
 from torch import Tensor
-from torch.nn.attention.varlen import varlen_attn
 
 from bert_core.config import EncoderConfig
 from bert_core.dropout import DropoutKeys
@@ -61,6 +60,9 @@ def attend(
 
 def _attend_varlen(qkv: Tensor, layout: AttentionLayout, causal: bool) -> Tensor:
     query, key, value = qkv.unbind(1)
+    # Imported here: it brings torch's compiler along, a second that a CPU need not spend.
+    from torch.nn.attention.varlen import varlen_attn
+
     mixed = varlen_attn(
         query, key, value, layout.cu_seqlens, layout.cu_seqlens,
         layout.max_seqlen, layout.max_seqlen, window_size=(-1, 0) if causal else (-1, -1),

@@ -10,4 +10,9 @@ class Settings(BaseModel):
     dotted paths and the Prefect form.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        # What the Prefect form calls a section: "Pretraining", not "PretrainingSettings".
+        model_title_generator=lambda model: model.__name__.removesuffix("Settings"),
+    )

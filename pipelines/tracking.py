@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 logging.getLogger("mlflow").setLevel(logging.WARNING)  # it tells of every table it creates
 
 FINGERPRINT_TAG = "bertsmith.fingerprint"
+_TRAINING_VIEW = "custom_model_development"  # MLflow's page shows runs and curves first
 _POINTS_A_CALL = 1000  # MLflow's own limit of one batch
 
 
@@ -53,7 +54,9 @@ class Tracker:
             found = client.get_experiment_by_name(self.experiment)
             if found is not None:
                 return found.experiment_id
-            return client.create_experiment(self.experiment, self.artifact_location)
+            return client.create_experiment(
+                self.experiment, self.artifact_location, {"mlflow.experimentKind": _TRAINING_VIEW}
+            )
         except MlflowException as error:
             raise UserError(
                 f"the MLflow tracker must answer at {self.uri}, but it said: "

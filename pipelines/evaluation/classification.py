@@ -6,8 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sklearn.metrics import confusion_matrix, f1_score, precision_recall_fscore_support
-
 from bert_core.inference import Classified, classify
 from bert_core.models import SequenceClassifier
 from bert_core.state import load_model
@@ -27,6 +25,8 @@ REPORT_FILE = "report.json"
 
 def figures_of(answered: Sequence[str], expected: Sequence[str]) -> dict[str, float]:
     """Accuracy and macro F1 of the answered labels."""
+    from sklearn.metrics import f1_score  # takes a second that other stages need not spend
+
     num_correct = sum(a == b for a, b in zip(answered, expected, strict=True))
     macro_f1 = f1_score(expected, answered, average="macro", zero_division=0.0)
     return {"eval/accuracy": num_correct / len(expected), "eval/macro_f1": float(macro_f1)}
@@ -37,6 +37,8 @@ def report_on(answered: Sequence[str], expected: Sequence[str]) -> dict[str, Any
 
     The matrix has a row per expected and a column per answered label, in the order of `labels`.
     """
+    from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+
     labels = sorted({*answered, *expected})
     columns = precision_recall_fscore_support(expected, answered, labels=labels, zero_division=0.0)
     by_label = [
