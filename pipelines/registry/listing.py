@@ -94,4 +94,5 @@ def _usual_source(client: MlflowClient, name: str) -> str:
 
 def _metric_of(client: MlflowClient, run_id: str, metric: str) -> float | None:
     metrics = client.get_run(run_id).data.metrics if run_id else {}
-    return metrics.get(metric, metrics.get(f"final/{metric}"))
+    # Under its own name the run also has the points of the training curve, on fewer examples.
+    return metrics.get(f"final/{metric}", metrics.get(metric))
