@@ -5,6 +5,7 @@ others wait: whatever else the machine does meets all of them alike, peak memory
 and no side inherits pages that another one left to the allocator.
 """
 
+import argparse
 import json
 import platform
 import resource
@@ -12,7 +13,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -86,6 +87,17 @@ def _line(process: subprocess.Popen) -> str:
     if not line:
         raise RuntimeError(f"a side ended early with exit code {process.wait()}: {process.args}")
     return line
+
+
+def one_of(names: Collection[str]) -> Callable[[str], str]:
+    """Reads one of `names` from the command line; argparse's own choices refuse an empty list."""
+
+    def read(text: str) -> str:
+        if text not in names:
+            raise argparse.ArgumentTypeError(f"must be one of {', '.join(names)}, got {text!r}")
+        return text
+
+    return read
 
 
 def matrix_rate(dtype: torch.dtype) -> float:

@@ -120,7 +120,7 @@ def table(timings: dict[str, dict[str, Timing]]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("sizes", nargs="*", default=list(ROUNDS), choices=list(ROUNDS))
+    parser.add_argument("sizes", nargs="*", default=list(ROUNDS), type=one_of(ROUNDS))
     parser.add_argument("--rounds", type=int, help="measured steps of each side")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()

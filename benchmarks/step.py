@@ -18,7 +18,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.alternating import Timing, alternate, matrix_rate, report, serve
+from benchmarks.alternating import Timing, alternate, matrix_rate, one_of, report, serve
 from bert_core.batch import PretrainingBatch, RaggedBatch
 from bert_core.config import EncoderConfig, encoder_config
 from bert_core.loop import train
@@ -149,7 +149,7 @@ def table(timings: dict[str, dict[str, Timing]]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("sizes", nargs="*", default=list(SEQUENCES), choices=list(SEQUENCES))
+    parser.add_argument("sizes", nargs="*", default=list(SEQUENCES), type=one_of(SEQUENCES))
     parser.add_argument("--rounds", type=int, help="measured steps of each side")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
