@@ -17,7 +17,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.alternating import ROOT, Timing, alternate, report, serve
+from benchmarks.alternating import ROOT, Timing, alternate, one_of, report, serve
 from bert_core.batch import LabelledBatch, RaggedBatch
 from bert_core.config import encoder_config
 from bert_core.loop import train
