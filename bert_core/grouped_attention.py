@@ -47,7 +47,8 @@ class _Attend(Function):
         keys: DropoutKeys | None,
     ) -> Tensor:
         kept: list[Tensor | None] = []
-        mixed = torch.empty_like(qkv[:, 0])  # [T, H, K]
+        mixed = torch.empty_like(qkv[:, 0])  # [R, H, K]
+        mixed[layout.num_tokens :].zero_()
         for group in layout.groups:
             rows = _to_grid(qkv, group)  # [N, S, 3, H, K]
             grid = _grid_for(mixed, group)  # [N, S, H, K]
@@ -78,6 +79,7 @@ class _Attend(Function):
         layout, causal, dropout_rate = ctx.settings
         gradient = gradient.view_as(qkv[:, 0])  # [T, H, K]
         d_qkv = torch.empty_like(qkv)
+        d_qkv[layout.num_tokens :].zero_()
         saved = iter(kept)
         scale = qkv.shape[-1] ** -0.5
         for group in layout.groups:

@@ -7,11 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bert_core.batch import RaggedBatch
+from bert_core.batch import IGNORED_LABEL, RaggedBatch
 from bert_core.config import EncoderConfig
 from bert_core.dropout import DropoutKeys, dropout
 from bert_core.embeddings import Embeddings
 from bert_core.layers import LayerNorm, Linear, take_rows
+from bert_core.layout import common_size
 from bert_core.precision import Computing
 from bert_core.vocabulary_loss import vocabulary_loss_sum
 
@@ -53,6 +54,9 @@ class VocabularyHead(Computing):
     def loss_sum(self, hidden: Tensor, embeddings: Embeddings, labels: Tensor) -> Tensor:
         """Cross-entropy of [M, D] summed over [M] labels; negative ones do not count."""
         lent = embeddings.lent("token"), self.lent("bias")
+        num_filled = common_size(len(hidden), hidden.device) - len(hidden)
+        hidden = F.pad(hidden, (0, 0, 0, num_filled))
+        labels = F.pad(labels, (0, num_filled), value=IGNORED_LABEL)
         return vocabulary_loss_sum(
             self._transformed(hidden), embeddings.token, self.bias, lent, labels
         )

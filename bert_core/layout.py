@@ -1,6 +1,10 @@
 """In which order attention sees the sequences of a batch, and which of them it takes together.
 
-B = sequences, T = ragged tokens; in a group: N sequences, S = tokens of the longest.
+B = sequences, T = ragged tokens, R = rows computed for them; in a group: N sequences, S = tokens
+of the longest.
+
+On a CPU a matrix product is compiled for its shape, so shapes ought to come back: R is T rounded
+up, and rows past T are filled with a token whose results nobody reads.
 """
 
 from collections.abc import Iterator
@@ -37,7 +41,7 @@ class Group:
 class AttentionLayout:
     """A batch's sequences from the longest to the shortest; made once, used by every layer."""
 
-    order: Tensor | None  # [T] int64, which token of the batch comes where; None: as they are
+    order: Tensor | None  # [R] int64, which token of the batch comes where; None: as they are
     restored_order: Tensor | None  # [T] int64, the way back
     cu_seqlens: Tensor  # [B + 1] int32, of the sorted sequences
     max_seqlen: int
@@ -58,16 +62,23 @@ class AttentionLayout:
         )
         back = np.empty_like(token_order)
         back[token_order] = np.arange(token_order.size)
+        num_filled = common_size(token_order.size, device) - token_order.size
+        is_same = is_sorted and not num_filled
         return cls(
-            order=None if is_sorted else _tensor(token_order, device),
-            restored_order=None if is_sorted else _tensor(back, device),
+            order=None if is_same else _tensor(np.pad(token_order, (0, num_filled)), device),
+            restored_order=None if is_same else _tensor(back, device),
             cu_seqlens=_tensor(np.concatenate(([0], sorted_ends)).astype(np.int32), device),
             max_seqlen=tokens.max_seqlen,
             groups=tuple(_groups(sorted_sizes, device)),
         )
 
+    @property
+    def num_tokens(self) -> int:
+        """T."""
+        return self.groups[-1].end
+
     def sort(self, tokens: RaggedBatch) -> RaggedBatch:
-        """The batch with its sequences in this layout's order."""
+        """The batch with its sequences in this layout's order, filled up to R tokens."""
         if self.order is None:
             return tokens
         return RaggedBatch(
@@ -80,8 +91,16 @@ class AttentionLayout:
         )
 
     def restore(self, hidden: Tensor) -> Tensor:
-        """[T, D] in this layout's order -> [T, D] in the batch's own."""
+        """[R, D] in this layout's order -> [T, D] in the batch's own."""
         return hidden if self.restored_order is None else take_rows(hidden, self.restored_order)
+
+
+def common_size(num_rows: int, device: torch.device) -> int:
+    """`num_rows` rounded up to one of few sizes, at most 1/16 more above 128; a CPU's matter."""
+    if device.type != "cpu":
+        return num_rows
+    unit = max(8, 1 << max(0, num_rows.bit_length() - 5))
+    return -(-num_rows // unit) * unit
 
 
 def _groups(sizes: NDArray[np.int64], device: torch.device) -> Iterator[Group]:

@@ -28,9 +28,9 @@ for _name, _value in {
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "60",
     # Threads that wait for each other soon sleep: docs/decisions/0002.
     "GOMP_SPINCOUNT": "20000",
-    # Every ragged batch has a shape of its own; by default 1,024 of each kind stay in memory.
-    "LRU_CACHE_CAPACITY": "64",
-    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",
+    # Room for the few shapes of ragged batches, not the default's 1,024: docs/decisions/0006.
+    "LRU_CACHE_CAPACITY": "256",
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256",
     "TOKENIZERS_PARALLELISM": "false",  # its threads deadlock after a fork
 }.items():
     os.environ.setdefault(_name, _value)
