@@ -10,19 +10,6 @@ from typing import Final
 
 _GIBIBYTE: Final = 1 << 30
 
-# For the environment of processes that train: the same as `keep_freed_memory`, which reaches the
-# main thread only, for all threads, and in large pages. Read by glibc when a process starts.
-TRAINING_ENVIRONMENT: Final = {
-    "GLIBC_TUNABLES": ":".join(
-        (
-            "glibc.malloc.hugetlb=1",
-            "glibc.malloc.arena_max=1",
-            f"glibc.malloc.mmap_threshold={4 * _GIBIBYTE}",
-            f"glibc.malloc.trim_threshold={4 * _GIBIBYTE}",
-        )
-    )
-}
-
 # Names and numbers of glibc's <malloc.h>.
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3

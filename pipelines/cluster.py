@@ -4,6 +4,7 @@ import logging
 import os
 import shlex
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -42,6 +43,8 @@ logger = logging.getLogger(__name__)
 
 _OBJECT_STORE_BYTES = 100 * 2**20  # shards travel as paths, so hardly anything lies in it
 
+_ANSWER_SECONDS = 5
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -50,14 +53,20 @@ def connect() -> None:
     """Connect this process to Ray if it is not connected yet.
 
     `RAY_ADDRESS` names a cluster; without it a local Ray starts inside this process and ends
-    with it.
+    with it. Raises UserError where nobody answers there, or the machine is too busy to start one.
     """
     if ray.is_initialized():
         return
     with keep_signal_handlers():
-        if os.environ.get("RAY_ADDRESS"):
+        if address := os.environ.get("RAY_ADDRESS"):
+            _refuse_silent(address)
             ray.init(log_to_driver=False, logging_level=logging.ERROR)
-            return
+        else:
+            _start_here()
+
+
+def _start_here() -> None:
+    try:
         ray.init(
             num_cpus=local_cpus(),
             include_dashboard=False,
@@ -66,6 +75,29 @@ def connect() -> None:
             object_store_memory=_OBJECT_STORE_BYTES,
             runtime_env=_quoted_interpreter(),
         )
+    except Exception as error:  # Ray raises no narrower one
+        if "timed out during startup" not in str(error):
+            raise
+        load = os.getloadavg()[0]
+        raise UserError(
+            f"Ray must start within 30 seconds, found a machine too busy for that (load average "
+            f"{load:.0f} on {local_cpus()} cores); run again when less runs beside it, nothing "
+            "that was done is lost"
+        ) from error
+
+
+def _refuse_silent(address: str) -> None:
+    """Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdigit():
+        return  # "auto" and the like: Ray finds the address
+    try:
+        socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS).close()
+    except OSError as error:
+        raise UserError(
+            f"RAY_ADDRESS must name a running Ray cluster, found no answer at {address} "
+            f"({error.strerror or error}); start it, or unset RAY_ADDRESS to compute here"
+        ) from error
 
 
 def disconnect() -> None:
