@@ -2,7 +2,8 @@
 
 import heapq
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from bert_core.inference import Candidate
@@ -54,15 +55,28 @@ def filled_masks(
 def predictions(
     tracker: Tracker, reference: str, task: Artifact, count: int = 3
 ) -> list[tuple[str, Prediction]]:
-    """Labels of `count` held-out texts and what the classifier `reference` names says to each."""
+    """Labels of `count` held-out texts and what the classifier `reference` names says to each.
+
+    Texts are drawn by hash, another label each while there are labels left.
+    """
     heldout = read_split(task, "heldout")
-    indices = range(len(heldout.texts))
-    drawn = heapq.nsmallest(count, indices, key=lambda i: random_bits(_SEED, "showcase", i))
+    drawn = _one_of_each(heldout.labels)[:count]
     answers = predict(tracker, reference, [heldout.texts[index] for index in drawn])
     names = task.statistics["labels"]
     return [
         (names[heldout.labels[index]], answer) for index, answer in zip(drawn, answers, strict=True)
     ]
+
+
+def _one_of_each(labels: Sequence[int]) -> list[int]:
+    """Indices in the order of their draw: the first of every label, then the second, and so on."""
+    order = sorted(range(len(labels)), key=lambda index: random_bits(_SEED, "showcase", index))
+    earlier: Counter[int] = Counter()
+    rounds = {}
+    for index in order:
+        rounds[index] = earlier[labels[index]]
+        earlier[labels[index]] += 1
+    return sorted(order, key=rounds.__getitem__)
 
 
 def _gaps(corpus: Artifact, pieces: set[str]) -> Iterator[tuple[int, str, str]]:

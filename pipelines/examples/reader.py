@@ -21,7 +21,7 @@ from pipelines.examples.shards import FORMAT_VERSION, list_column, read_example_
 class Rows:
     """Some examples, one after the other."""
 
-    input_ids: NDArray[Any]  # [T]
+    input_ids: NDArray[Any]  # [T] what a model sees: masked where the shards carry masks
     lengths: NDArray[np.int64]  # [B]
     segment_b_start: NDArray[np.int64]  # [B]
     is_random_next: NDArray[np.bool_] | None  # [B]
@@ -95,16 +95,22 @@ class ExampleReader:
         if self.has_pairs:
             is_random = np.array([shard.is_random_next(row) for shard, row in places])
         if self.has_static_masks:
-            within, counts = _joined([shard.masked_positions(row) for shard, row in places])
-            positions = within + np.repeat(np.cumsum(lengths) - lengths, counts)
-            masked_ids, _ = _joined([shard.masked_ids(row) for shard, row in places])
+            starts = np.cumsum(lengths) - lengths
+            masked, counts = _joined([shard.masked_positions(row) for shard, row in places])
+            masked = masked + np.repeat(starts, counts)
+            replaced, counts = _joined([shard.replaced_positions(row) for shard, row in places])
+            replaced = replaced + np.repeat(starts, counts)
+            positions = np.sort(np.concatenate([masked, replaced]))
+            masked_ids = input_ids[positions].astype(np.int64)
+            input_ids[masked] = self.maskable.mask_id
+            input_ids[replaced], _ = _joined([shard.replacements(row) for shard, row in places])
         return Rows(
             input_ids=input_ids,
             lengths=lengths,
             segment_b_start=np.array([shard.segment_b_start[row] for shard, row in places], int),
             is_random_next=is_random,
             masked_positions=positions,
-            masked_ids=None if masked_ids is None else masked_ids.astype(np.int64),
+            masked_ids=masked_ids,
         )
 
 
@@ -115,12 +121,13 @@ class _Shard:
         batch = read_example_batch(path)
         _check(path, batch.schema, vocabulary)
         self.num_rows: int = batch.num_rows
-        self._ids, self._offsets = list_column(batch, "input_ids")
+        (self._ids,), self._offsets = list_column(batch, "input_ids")
         self.segment_b_start = batch.column("segment_b_start").to_numpy()
         self._pair_bits = np.frombuffer(batch.column("is_random_next").buffers()[1], np.uint8)
         if "masked_positions" in batch.schema.names:
-            self._positions, self._mask_offsets = list_column(batch, "masked_positions")
-            self._masked_ids, _ = list_column(batch, "masked_ids")
+            (self._masked,), self._masked_offsets = list_column(batch, "masked_positions")
+            fields, self._replaced_offsets = list_column(batch, "replaced")
+            self._replaced, self._replacements = fields
 
     @property
     def num_tokens(self) -> int:
@@ -133,10 +140,13 @@ class _Shard:
         return bool(self._pair_bits[row >> 3] >> (row & 7) & 1)
 
     def masked_positions(self, row: int) -> NDArray[Any]:
-        return self._positions[self._mask_offsets[row] : self._mask_offsets[row + 1]]
+        return self._masked[self._masked_offsets[row] : self._masked_offsets[row + 1]]
 
-    def masked_ids(self, row: int) -> NDArray[Any]:
-        return self._masked_ids[self._mask_offsets[row] : self._mask_offsets[row + 1]]
+    def replaced_positions(self, row: int) -> NDArray[Any]:
+        return self._replaced[self._replaced_offsets[row] : self._replaced_offsets[row + 1]]
+
+    def replacements(self, row: int) -> NDArray[Any]:
+        return self._replacements[self._replaced_offsets[row] : self._replaced_offsets[row + 1]]
 
 
 def _joined(rows: list[NDArray[Any]]) -> tuple[NDArray[Any], NDArray[np.int64]]:

@@ -1,9 +1,11 @@
 """Example shards: the Arrow files that training reads, memory-mapped and uncompressed.
 
 One row per example: `input_ids` (unpadded, special tokens included), `segment_b_start` (index of
-the second segment's first token; the length where there is one segment), `is_random_next` (null
-without next-sentence prediction) and, under static masks only, `masked_positions` and `masked_ids`
-(what stood there). Every file is a single record batch.
+the second segment's first token; the length where there is one segment) and `is_random_next` (null
+without next-sentence prediction). The ids are those of the text. Under static masks two columns say
+what a model sees instead: `masked_positions` (where [MASK] stands) and `replaced` (positions, and
+the ids that stand there: random ones and, to be predicted too, unchanged ones). Every file is a
+single record batch.
 """
 
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ from bert_core.masking import MaskedTokens
 from pipelines.examples.objectives import Examples
 from pipelines.examples.token_shards import id_type
 
-FORMAT_VERSION: Final = "1"
+FORMAT_VERSION: Final = "2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +42,10 @@ class ExampleFormat:
             ("is_random_next", pa.bool_()),
         ]
         if self.static_masks:
-            positions = pa.uint8() if self.max_tokens <= 256 else pa.uint16()
-            fields.append(("masked_positions", pa.list_(positions)))
-            fields.append(("masked_ids", pa.list_(id_type(self.vocab_size))))
+            position = pa.uint8() if self.max_tokens <= 256 else pa.uint16()
+            replacement = pa.struct([("position", position), ("id", id_type(self.vocab_size))])
+            fields.append(("masked_positions", pa.list_(position)))
+            fields.append(("replaced", pa.list_(replacement)))
         metadata = {
             "format_version": FORMAT_VERSION,
             "vocabulary": self.vocabulary,
@@ -54,11 +57,15 @@ class ExampleFormat:
 
 
 def write_examples(
-    path: Path, examples: Examples, masked: MaskedTokens | None, layout: ExampleFormat
+    path: Path,
+    examples: Examples,
+    masked: MaskedTokens | None,
+    layout: ExampleFormat,
+    *,
+    mask_id: int,
 ) -> None:
     """Write examples, masked where `masked` is given, as one file."""
     schema = layout.schema()
-    ids = examples.input_ids if masked is None else masked.input_ids
     count = examples.lengths.size
     offsets = np.concatenate([[0], np.cumsum(examples.lengths)])
     is_random = (
@@ -67,15 +74,21 @@ def write_examples(
         else pa.array(examples.is_random_next)
     )
     columns: list[pa.Array] = [
-        _lists(offsets, ids, schema.field("input_ids").type),
+        _lists(offsets, [examples.input_ids], schema.field("input_ids").type),
         pa.array(examples.segment_b_start.astype(np.uint16)),
         is_random,
     ]
     if masked is not None:
-        mask_offsets = np.searchsorted(masked.positions, offsets)
-        within = masked.positions - np.repeat(offsets[:-1], np.diff(mask_offsets))
-        columns.append(_lists(mask_offsets, within, schema.field("masked_positions").type))
-        columns.append(_lists(mask_offsets, masked.labels, schema.field("masked_ids").type))
+        is_mask = masked.input_ids[masked.positions] == mask_id
+        for name, positions in (
+            ("masked_positions", masked.positions[is_mask]),
+            ("replaced", masked.positions[~is_mask]),
+        ):
+            edges = np.searchsorted(positions, offsets)
+            values = [positions - np.repeat(offsets[:-1], np.diff(edges))]
+            if name == "replaced":
+                values.append(masked.input_ids[positions])
+            columns.append(_lists(edges, values, schema.field(name).type))
     _write_batch(path, pa.record_batch(columns, schema=schema))
 
 
@@ -91,18 +104,34 @@ def read_example_batch(path: Path) -> pa.RecordBatch:
     return pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
 
 
-def list_column(batch: pa.RecordBatch, name: str) -> tuple[NDArray[Any], NDArray[np.int32]]:
-    """Values of a list column and the offsets of its rows, as views of the mapped file."""
+def list_column(
+    batch: pa.RecordBatch, name: str
+) -> tuple[list[NDArray[Any]], NDArray[np.int32]]:
+    """Values of a list column, of each field of a struct, and the offsets of its rows: all views
+    of the mapped file."""
     column = batch.column(name)
+    values = column.values
+    fields = values.flatten() if pa.types.is_struct(values.type) else [values]
     return (
-        column.values.to_numpy(zero_copy_only=True),
+        [field.to_numpy(zero_copy_only=True) for field in fields],
         column.offsets.to_numpy(zero_copy_only=True),
     )
 
 
-def _lists(offsets: NDArray[np.int64], values: NDArray[Any], kind: pa.DataType) -> pa.Array:
-    narrow = values.astype(kind.value_type.to_pandas_dtype())
-    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(narrow))
+def _lists(
+    offsets: NDArray[np.int64], values: list[NDArray[Any]], kind: pa.ListType
+) -> pa.ListArray:
+    """Lists of numbers or, of several arrays, of structs."""
+    item = kind.value_type
+    if pa.types.is_struct(item):
+        arrays = [
+            pa.array(each.astype(field.type.to_pandas_dtype()))
+            for each, field in zip(values, item, strict=True)
+        ]
+        flat = pa.StructArray.from_arrays(arrays, fields=list(item))
+    else:
+        flat = pa.array(values[0].astype(item.to_pandas_dtype()))
+    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), flat)
 
 
 def _write_batch(path: Path, batch: pa.RecordBatch) -> None:
