@@ -64,10 +64,8 @@ class SequenceClassifier(TaskModel):
         return self.task_head(self.pooler(self.encoder(tokens, keys), tokens), keys)
 
 
-class SequenceRegressor(TaskModel):
-    """A number for a text or a pair of texts, such as their similarity."""
-
-    head_name = "regression"
+class _NumberModel(TaskModel):
+    """One number a text or a pair of texts, from its pooled first token."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__(config)
@@ -78,6 +76,12 @@ class SequenceRegressor(TaskModel):
         """[B] numbers."""
         return self.task_head(self.pooler(self.encoder(tokens, keys), tokens), keys).squeeze(-1)
 
+
+class SequenceRegressor(_NumberModel):
+    """A number for a text or a pair of texts, such as their similarity."""
+
+    head_name = "regression"
+
     def loss_sums(self, batch: LabelledBatch, keys: DropoutKeys | None = None) -> Sums:
         predictions = self(batch.tokens, keys)
         return {"label": Sum(squared_error_sum(predictions, batch.labels), batch.num_labels)}
@@ -87,19 +91,10 @@ class SequenceRegressor(TaskModel):
         return {"label_loss": self.loss_sums(batch)["label"]}
 
 
-class MultipleChoice(TaskModel):
+class MultipleChoice(_NumberModel):
     """Which of C texts fits; the batch holds the C of each question one after the other."""
 
     head_name = "multiple_choice"
-
-    def __init__(self, config: EncoderConfig) -> None:
-        super().__init__(config)
-        self.pooler = Pooler(config)
-        self.task_head = TaskHead(config, 1)
-
-    def forward(self, tokens: RaggedBatch, keys: DropoutKeys | None = None) -> Tensor:
-        """[B] one score per text."""
-        return self.task_head(self.pooler(self.encoder(tokens, keys), tokens), keys).squeeze(-1)
 
     def loss_sums(self, batch: LabelledBatch, keys: DropoutKeys | None = None) -> Sums:
         logits = _by_question(self(batch.tokens, keys), batch)
