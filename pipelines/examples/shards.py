@@ -104,9 +104,7 @@ def read_example_batch(path: Path) -> pa.RecordBatch:
     return pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
 
 
-def list_column(
-    batch: pa.RecordBatch, name: str
-) -> tuple[list[NDArray[Any]], NDArray[np.int32]]:
+def list_column(batch: pa.RecordBatch, name: str) -> tuple[list[NDArray[Any]], NDArray[np.int32]]:
     """Values of a list column, of each field of a struct, and the offsets of its rows: all views
     of the mapped file."""
     column = batch.column(name)

@@ -93,9 +93,7 @@ class ExampleTask:
         }
         layout = example_format(self.settings, self.vocabulary, shard.split)
         with self.work.file(shard.name) as file:
-            write_examples(
-                file.path, examples, masked, layout, mask_id=encoder.tokenizer.mask_id
-            )
+            write_examples(file.path, examples, masked, layout, mask_id=encoder.tokenizer.mask_id)
             file.figures.update(figures)
         return figures
 
