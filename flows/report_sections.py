@@ -27,6 +27,7 @@ def section(name: str, artifact: Artifact) -> list[str]:
     if artifact.kind == "corpus":
         lengths = artifact.statistics["train"]["documents_by_words"]
         parts.append(_picture("Documents by their length", draw_lengths(lengths)))
+        parts.append(_samples(artifact.statistics["train"]["samples"]))
     if _REPORT_FILE in artifact.names():
         parts.append(_labels(json.loads(artifact.local(_REPORT_FILE).read_text())))
     return parts
@@ -71,6 +72,20 @@ def _is_number(value: object) -> bool:
 def _picture(title: str, png: bytes) -> str:
     """An image inside the text: the Prefect page shows it, and no server has to serve it."""
     return f"![{title}](data:image/png;base64,{base64.b64encode(png).decode()})"
+
+
+def _samples(samples: list[list[str]]) -> str:
+    """Beginnings of documents drawn at random, for a person to see what was read."""
+    rows = "\n".join(
+        f"| {_cell(source)} | {_cell(beginning)} |" for _, source, beginning in samples
+    )
+    return f"| source | a document begins |\n|---|---|\n{rows}"
+
+
+def _cell(text: str) -> str:
+    """Text of others in a table of Markdown: one line, and as code, so that nothing is markup."""
+    literal = " ".join(text.split()).replace("`", "'").replace("|", "\\|")
+    return f"`{literal}`"
 
 
 def _labels(report: dict[str, list[dict[str, float | str]]]) -> str:

@@ -105,8 +105,7 @@ def read_example_batch(path: Path) -> pa.RecordBatch:
 
 
 def list_column(batch: pa.RecordBatch, name: str) -> tuple[list[NDArray[Any]], NDArray[np.int32]]:
-    """Values of a list column, of each field of a struct, and the offsets of its rows: all views
-    of the mapped file."""
+    """Values of a list column, by field where they are structs, and its rows' offsets, as views."""
     column = batch.column(name)
     values = column.values
     fields = values.flatten() if pa.types.is_struct(values.type) else [values]

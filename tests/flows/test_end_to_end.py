@@ -85,9 +85,11 @@ def test_the_run_leaves_tables_progress_and_a_report(whole_run: WholeRun) -> Non
 def test_the_report_holds_real_pictures_of_the_curves(whole_run: WholeRun) -> None:
     report = artifacts_of_run(whole_run.story)["end-to-end-report"].data
     pictures = dict(re.findall(r"!\[([^]]+)\]\(data:image/png;base64,([^)]+)\)", report))
-    assert {"Curves of pretraining", "Curves of fine-tuning"} <= set(pictures)
+    expected = {"Curves of pretraining", "Curves of fine-tuning", "Documents by their length"}
+    assert expected <= set(pictures)
     for picture in pictures.values():
         assert base64.b64decode(picture).startswith(b"\x89PNG")
+    assert "| source | a document begins |" in report
 
 
 def test_progress_reaches_the_log_of_the_run(whole_run: WholeRun) -> None:
