@@ -15,7 +15,7 @@ def add_to(app: typer.Typer) -> None:
     group.command("list")(list_recipes)
     group.command("show")(show_recipe)
     app.add_typer(group, name="recipes")
-    app.command()(sizes)
+    app.command("sizes")(list_sizes)
 
 
 def list_recipes() -> None:
@@ -42,25 +42,20 @@ def show_recipe(
     print(read_recipe(EndToEndRecipe, recipe, overrides or ()).to_yaml(), end="")
 
 
-def sizes() -> None:
+def list_sizes() -> None:
     """Named sizes of encoders and their parameters over the published vocabularies.
 
     Example: bertsmith sizes
     """
-    import torch
+    from pipelines.sizes import encoder_sizes
 
-    from bert_core.config import PUBLISHED_VOCABULARIES, SIZES, encoder_config
-    from bert_core.models import EncoderModel, count_parameters
-
-    vocabularies = [f"{name} {size:,}" for name, size in PUBLISHED_VOCABULARIES.items()]
-    print(f"{'size':<8}{'layers x hidden':>16}" + "".join(f"{each:>22}" for each in vocabularies))
-    for size, (num_layers, hidden_size, _) in SIZES.items():
-        line = f"{size:<8}{f'{num_layers} x {hidden_size}':>16}"
-        for vocab_size in PUBLISHED_VOCABULARIES.values():
-            with torch.device("meta"):  # counts without memory
-                model = EncoderModel(encoder_config(size, vocab_size))
-            line += f"{count_parameters(model):>22,}"
-        print(line)
+    sizes = encoder_sizes()
+    columns = "".join(f"{vocabulary:>22}" for vocabulary in sizes[0].num_parameters)
+    print(f"{'size':<8}{'layers x hidden':>16}{columns}")
+    for size in sizes:
+        shape = f"{size.num_layers} x {size.hidden_size}"
+        counts = "".join(f"{count:>22,}" for count in size.num_parameters.values())
+        print(f"{size.name:<8}{shape:>16}{counts}")
     print("Parameters of encoder and pooler; 1,000 pieces more are 1,000 x hidden more.")
 
 

@@ -39,6 +39,8 @@ def started(small_recipe: Path, tmp_path: Path) -> Iterator[Callable[[], subproc
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            # As from a terminal: what a shell starts in the background ignores Ctrl-C.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
         running.append(process)
         return process
