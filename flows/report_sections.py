@@ -76,16 +76,14 @@ def _picture(title: str, png: bytes) -> str:
 
 def _samples(samples: list[list[str]]) -> str:
     """Beginnings of documents drawn at random, for a person to see what was read."""
-    rows = "\n".join(
-        f"| {_cell(source)} | {_cell(beginning)} |" for _, source, beginning in samples
-    )
-    return f"| source | a document begins |\n|---|---|\n{rows}"
+    lines = [f"- {_literal(source)}: {_literal(begin)}" for _, source, begin in samples]
+    return "\n".join(["Documents drawn at random begin:", "", *lines])
 
 
-def _cell(text: str) -> str:
-    """Text of others in a table of Markdown: one line, and as code, so that nothing is markup."""
-    literal = " ".join(text.split()).replace("`", "'").replace("|", "\\|")
-    return f"`{literal}`"
+def _literal(text: str) -> str:
+    """Text of others, as code in one line, so that nothing in it is markup."""
+    one_line = " ".join(text.split()).replace("`", "'")
+    return f"`{one_line}`"
 
 
 def _labels(report: dict[str, list[dict[str, float | str]]]) -> str:

@@ -26,11 +26,11 @@ class PlaceSettings(Settings):
     store: str = Field(
         default="",
         description="Artifact store: a folder or a URL such as s3://bucket/prefix; "
-        "empty: <home>/store.",
+        "empty: the folder store of the home.",
     )
     tracking_uri: str = Field(
         default="",
-        description="MLflow tracking server; empty: $MLFLOW_TRACKING_URI, or SQLite in <home>.",
+        description="MLflow tracking server; empty: $MLFLOW_TRACKING_URI, or SQLite in the home.",
     )
     experiment: str = Field(default="bertsmith", description="MLflow experiment of the runs.")
     num_workers: int = Field(

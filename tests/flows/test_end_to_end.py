@@ -89,7 +89,7 @@ def test_the_report_holds_real_pictures_of_the_curves(whole_run: WholeRun) -> No
     assert expected <= set(pictures)
     for picture in pictures.values():
         assert base64.b64decode(picture).startswith(b"\x89PNG")
-    assert "| source | a document begins |" in report
+    assert "Documents drawn at random begin:" in report
 
 
 def test_progress_reaches_the_log_of_the_run(whole_run: WholeRun) -> None:
