@@ -11,6 +11,7 @@ what any program needs that sends every word through the tokenizer.
 """
 
 import argparse
+import importlib
 import os
 import random
 import shutil
@@ -98,10 +99,8 @@ def parse_arguments() -> argparse.Namespace:
 
 def import_libraries(_: int) -> None:
     """What the workers import before their first task; long enough that both take part."""
-    import pipelines.corpus.publishing
-    import pipelines.corpus.text_files
-    import pipelines.examples.tasks  # noqa: F401
-
+    for module in ("corpus.publishing", "corpus.text_files", "examples.tasks"):
+        importlib.import_module(f"pipelines.{module}")
     time.sleep(0.2)
 
 

@@ -75,7 +75,7 @@ def _start_here() -> None:
             object_store_memory=_OBJECT_STORE_BYTES,
             runtime_env=_quoted_interpreter(),
         )
-    except Exception as error:  # Ray raises no narrower one
+    except Exception as error:  # a bare one is what Ray raises when its node is late
         if "timed out during startup" not in str(error):
             raise
         load = os.getloadavg()[0]

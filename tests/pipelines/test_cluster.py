@@ -5,6 +5,11 @@ import socket
 import subprocess
 import sys
 
+import pytest
+
+from pipelines import cluster
+from pipelines.errors import UserError
+
 
 def test_an_address_where_nobody_answers_is_named_at_once():
     with socket.socket() as unused:
@@ -18,3 +23,24 @@ def test_an_address_where_nobody_answers_is_named_at_once():
     assert f"RAY_ADDRESS must name a running Ray cluster, found no answer at {address}" in (
         result.stderr
     )
+
+
+@pytest.mark.parametrize(
+    ("message", "kind", "words"),
+    [
+        ("The current node timed out during startup.", UserError, "found a machine too busy"),
+        ("something else broke", Exception, "^something else broke$"),
+    ],
+)
+def test_a_ray_that_starts_too_slowly_is_one_sentence_and_any_other_error_stays(
+    monkeypatch, message, kind, words
+):
+    def fail(**settings):
+        raise Exception(message)  # the only kind that Ray raises here
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(cluster.ray, "init", fail)
+    with pytest.raises(kind, match=words) as raised:
+        cluster.connect()
+    assert type(raised.value) is kind
