@@ -11,16 +11,55 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bert_core.randomness import fold_in, random_bits
 
-_POOL = 1 << 20  # words of 16 bits
-# Words taken at a time. A CPU's stay in its cache and are few enough that torch does not spread
-# them over threads, whose meeting costs more than the work; a GPU wants few calls.
-_CPU_STRETCH = 1 << 15
-_GPU_STRETCH = 1 << 18
-_BITS = 15  # of randomness an element gets: rates are exact to 1 in 32,768
+_POOL = 1 << 20  # words
+_STRETCH = 1 << 18  # words taken at a time
+_BITS = 15  # of randomness in a word of 16: rates are exact to 1 in 32,768, and signs come free
+
+
+@dataclass(frozen=True, slots=True)
+class DropoutMask:
+    """What one call drops. It is drawn when it is asked for, the same each time, and not kept."""
+
+    shape: tuple[int, ...]
+    rate: float
+    stream: int
+    first_place: int
+    pool: Tensor
+
+    def signs(self) -> Tensor:
+        """int16 numbers that are negative where an element is dropped, with probability `rate`."""
+        return self._words().sub_(self._threshold)
+
+    def scale(self, dtype: torch.dtype) -> Tensor:
+        """What elements are multiplied by: 0 where dropped, 1 / (1 - rate) elsewhere."""
+        factor = 1 / (1 - self.rate)
+        if dtype != torch.bfloat16:
+            return (self._words() >= self._threshold).to(dtype).mul_(factor)
+        # The same by bits: the sign of what is kept, spread over all of them, keeps the factor's.
+        kept = torch.rsub(self._words(), self._threshold - 1).bitwise_right_shift_(15)
+        bits = torch.tensor(factor, dtype=dtype).view(torch.int16).item()
+        return kept.bitwise_and_(bits).view(dtype)
+
+    @property
+    def _threshold(self) -> int:
+        return round(self.rate * (1 << _BITS))
+
+    def _words(self) -> Tensor:
+        """Random int16 numbers in [0, 2^15)."""
+        result = torch.empty(self.shape, dtype=torch.int16, device=self.pool.device)
+        parts = result.view(-1).split(_STRETCH)
+        begins = stretch_begins(self.stream, self.first_place, len(parts))
+        for part, left, right in zip(parts, *begins.tolist(), strict=True):
+            size = part.numel()
+            torch.bitwise_xor(
+                self.pool[left : left + size], self.pool[right : right + size], out=part
+            )
+        return result
 
 
 @dataclass(slots=True)
@@ -36,47 +75,38 @@ class DropoutKeys:
         """The choices of one micro-batch of a step, counted over all ranks."""
         return cls(int(random_bits(seed, "dropout", step, micro_batch)))
 
-    def signs(self, num_elements: int, rate: float, device: torch.device) -> Tensor:
-        """int16 numbers that are negative where an element is dropped, with probability `rate`."""
+    def mask(self, values: Tensor, rate: float) -> DropoutMask:
+        """The next call's choices, for elements of the shape and on the device of `values`."""
         if self._pool is None:
-            self._pool = _random_words(self.stream, device)
-        result = torch.empty(num_elements, dtype=torch.int16, device=device)
-        stretch = _CPU_STRETCH if device.type == "cpu" else _GPU_STRETCH
-        parts = result.split(stretch)
-        places = fold_in(self.stream, np.arange(self._num_drawn, self._num_drawn + len(parts)))
-        self._num_drawn += len(parts)
-        lefts = (places & 0xFFFFFFFF) % (_POOL - stretch)
-        rights = (places >> 32) % (_POOL - stretch)
-        threshold = round(rate * (1 << _BITS))
-        for part, left, right in zip(parts, lefts.tolist(), rights.tolist(), strict=True):
-            size = part.numel()
-            torch.bitwise_xor(
-                self._pool[left : left + size], self._pool[right : right + size], out=part
-            )
-            part.bitwise_and_((1 << _BITS) - 1).sub_(threshold)
-        return result
+            self._pool = _random_words(self.stream, values.device)
+        first = self._num_drawn
+        self._num_drawn += -(-values.numel() // _STRETCH)
+        return DropoutMask(tuple(values.shape), rate, self.stream, first, self._pool)
 
-    def scale(self, values: Tensor, rate: float) -> Tensor:
-        """In the shape and format of `values`: 0 where dropped, 1 / (1 - rate) elsewhere."""
-        signs = self.signs(values.numel(), rate, values.device).view(values.shape)
-        if values.dtype != torch.bfloat16:
-            return (signs >= 0).to(values.dtype).mul_(1 / (1 - rate))
-        # The same by bits: all of them, shifted out of the sign, keep those of the factor.
-        factor = torch.tensor(1 / (1 - rate), dtype=torch.bfloat16).view(torch.int16).item()
-        return signs.bitwise_right_shift_(15).bitwise_not_().bitwise_and_(factor).view(values.dtype)
+
+def stretch_begins(stream: int, first_place: int, num_places: int) -> NDArray[np.uint64]:
+    """[2, num_places] where in the pool the two stretches for each place begin, never alike.
+
+    A stretch with itself would make zeros, and drop everything.
+    """
+    drawn = fold_in(stream, np.arange(first_place, first_place + num_places))
+    num_begins = np.uint64(_POOL - _STRETCH)
+    lefts = (drawn & np.uint64(0xFFFFFFFF)) % num_begins
+    distances = 1 + (drawn >> np.uint64(32)) % (num_begins - np.uint64(1))
+    return np.stack([lefts, (lefts + distances) % num_begins])
 
 
 def _random_words(stream: int, device: torch.device) -> Tensor:
     words = np.random.SFC64(stream).random_raw(_POOL // 4).view(np.int16)
-    return torch.from_numpy(words).to(device, non_blocking=True)
+    return torch.from_numpy(words & ((1 << _BITS) - 1)).to(device, non_blocking=True)
 
 
-def dropout_scale(values: Tensor, rate: float, keys: DropoutKeys | None) -> Tensor | None:
-    """What `values` are to be multiplied by; None where nothing is dropped."""
-    return None if keys is None or rate == 0.0 else keys.scale(values, rate)
+def dropout_mask(values: Tensor, rate: float, keys: DropoutKeys | None) -> DropoutMask | None:
+    """What is dropped of `values`; None where nothing is."""
+    return None if keys is None or rate == 0.0 else keys.mask(values, rate)
 
 
 def dropout(values: Tensor, rate: float, keys: DropoutKeys | None) -> Tensor:
     """Zero elements at `rate` and scale the rest by 1 / (1 - rate); without keys, do nothing."""
-    scale = dropout_scale(values, rate, keys)
-    return values if scale is None else values * scale
+    mask = dropout_mask(values, rate, keys)
+    return values if mask is None else values * mask.scale(values.dtype)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from bert_core.attention import AttentionLayout, SelfAttention
 from bert_core.batch import RaggedBatch
 from bert_core.config import EncoderConfig
-from bert_core.dropout import DropoutKeys, dropout_scale
+from bert_core.dropout import DropoutKeys, dropout_mask
 from bert_core.embeddings import Embeddings
 from bert_core.layers import FeedForward, LayerNorm
 
@@ -32,9 +32,9 @@ class EncoderLayer(nn.Module):
     def forward(self, hidden: Tensor, layout: AttentionLayout, keys: DropoutKeys | None) -> Tensor:
         """[T, D] -> [T, D]."""
         update = self.attention(hidden, layout, keys)
-        hidden = self.attention_norm(hidden, update, dropout_scale(update, self.dropout, keys))
+        hidden = self.attention_norm(hidden, update, dropout_mask(update, self.dropout, keys))
         update = self.feed_forward(hidden)
-        return self.feed_forward_norm(hidden, update, dropout_scale(update, self.dropout, keys))
+        return self.feed_forward_norm(hidden, update, dropout_mask(update, self.dropout, keys))
 
 
 class Encoder(nn.Module):

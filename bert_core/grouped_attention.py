@@ -13,14 +13,14 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from bert_core.dropout import DropoutKeys
+from bert_core.dropout import DropoutKeys, DropoutMask, dropout_mask
 from bert_core.layout import AttentionLayout, Group
 
 aten = torch.ops.aten
 
 _PIECE_ELEMENTS = 1 << 20  # probabilities computed at a time on a CPU
 _GPU_PIECE_ELEMENTS = 1 << 28
-# Longer sequences keep the signs of their probabilities only and compute them again.
+# Longer sequences do not keep their probabilities and compute them again.
 _LONGEST_KEPT = 256
 
 
@@ -46,29 +46,30 @@ class _Attend(Function):
         dropout_rate: float,
         keys: DropoutKeys | None,
     ) -> Tensor:
+        masks: list[DropoutMask | None] = []
         kept: list[Tensor | None] = []
         mixed = torch.empty_like(qkv[:, 0])  # [R, H, K]
         mixed[layout.num_tokens :].zero_()
         for group in layout.groups:
             rows = _to_grid(qkv, group)  # [N, S, 3, H, K]
             grid = _grid_for(mixed, group)  # [N, S, H, K]
+            kept.append(_room_to_keep(group, qkv))
             for piece in _pieces(group, qkv):
                 query, key, value = _heads(rows[piece])
-                probabilities = _probabilities(query, key, group, piece, causal)
-                if dropout_rate:
-                    assert keys is not None
-                    signs = keys.signs(probabilities.numel(), dropout_rate, qkv.device)
-                    _mark_dropped(probabilities, signs)
-                    dropped = probabilities.relu()
-                    mixed_heads = _product(dropped, value, 1 / (1 - dropout_rate))
-                    kept.append(signs if group.size > _LONGEST_KEPT else probabilities)
-                else:
+                probabilities = _rows_of(kept[-1], piece, query)
+                _probabilities(query, key, group, piece, causal, out=probabilities)
+                mask = dropout_mask(probabilities, dropout_rate, keys)
+                masks.append(mask)
+                if mask is None:
                     mixed_heads = torch.bmm(probabilities, value)
-                    kept.append(None if group.size > _LONGEST_KEPT else probabilities)
+                else:
+                    _mark_dropped(probabilities, mask)
+                    mixed_heads = _product(probabilities.relu(), value, 1 / (1 - dropout_rate))
                 grid[piece] = _sequences(mixed_heads, grid[piece])
             _from_grid(grid, mixed, group)
         if ctx.needs_input_grad[0]:
             ctx.save_for_backward(qkv, *kept)
+            ctx.masks = masks
             ctx.settings = layout, causal, dropout_rate
         return mixed.flatten(1)
 
@@ -80,25 +81,25 @@ class _Attend(Function):
         gradient = gradient.view_as(qkv[:, 0])  # [T, H, K]
         d_qkv = torch.empty_like(qkv)
         d_qkv[layout.num_tokens :].zero_()
-        saved = iter(kept)
+        masks = iter(ctx.masks)
         scale = qkv.shape[-1] ** -0.5
-        for group in layout.groups:
+        factor = 1 / (1 - dropout_rate)
+        for group, kept_of_group in zip(layout.groups, kept, strict=True):
             rows, d_mixed = _to_grid(qkv, group), _to_grid(gradient, group)
             d_rows = _grid_for(d_qkv, group)
             for piece in _pieces(group, qkv):
                 query, key, value = _heads(rows[piece])
                 d_heads = d_mixed[piece].transpose(1, 2).flatten(0, 1)  # [R, S, K]
-                probabilities = next(saved)
-                if group.size > _LONGEST_KEPT:
-                    signs = probabilities
-                    probabilities = _probabilities(query, key, group, piece, causal)
-                    if dropout_rate:
-                        _mark_dropped(probabilities, signs)
-                factor = 1 / (1 - dropout_rate)
-                dropped = probabilities.relu() if dropout_rate else probabilities
+                mask = next(masks)
+                probabilities = _rows_of(kept_of_group, piece, query)
+                if kept_of_group is None:
+                    _probabilities(query, key, group, piece, causal, out=probabilities)
+                    if mask is not None:
+                        _mark_dropped(probabilities, mask)
+                dropped = probabilities if mask is None else probabilities.relu()
                 d_value = _product(dropped.transpose(1, 2), d_heads, factor)
                 d_probabilities = _product(d_heads, value.transpose(1, 2), factor)
-                if dropout_rate:
+                if mask is not None:
                     aten.threshold_backward.grad_input(
                         d_probabilities, probabilities, 0, grad_input=d_probabilities
                     )
@@ -115,23 +116,41 @@ class _Attend(Function):
         return d_qkv, None, None, None, None
 
 
-def _probabilities(query: Tensor, key: Tensor, group: Group, piece: slice, causal: bool) -> Tensor:
-    """[R, S, S] what each token reads of each."""
-    scores = _product(query, key.transpose(1, 2), query.shape[-1] ** -0.5)
+def _room_to_keep(group: Group, qkv: Tensor) -> Tensor | None:
+    """Where the group's probabilities are kept [N * H, S, S]; None: they are computed again."""
+    if group.size > _LONGEST_KEPT:
+        return None
+    return qkv.new_empty(group.num_sequences * qkv.shape[-2], group.size, group.size)
+
+
+def _rows_of(kept: Tensor | None, piece: slice, query: Tensor) -> Tensor:
+    """The room for a piece's probabilities [R, S, S], among those that are kept or by itself."""
+    if kept is None:
+        return query.new_empty(query.shape[0], query.shape[1], query.shape[1])
+    num_heads = query.shape[0] // (piece.stop - piece.start)
+    return kept[piece.start * num_heads : piece.stop * num_heads]
+
+
+def _probabilities(
+    query: Tensor, key: Tensor, group: Group, piece: slice, causal: bool, *, out: Tensor
+) -> None:
+    """Write [R, S, S] what each token reads of each."""
+    torch.baddbmm(out, query, key.transpose(1, 2), beta=0, alpha=query.shape[-1] ** -0.5, out=out)
     if group.is_token is not None:
-        by_sequence = scores.unflatten(0, (piece.stop - piece.start, -1))
+        by_sequence = out.unflatten(0, (piece.stop - piece.start, -1))
         by_sequence.masked_fill_(~group.is_token[piece, None, None], -torch.inf)
     if causal:
-        future = torch.ones(group.size, group.size, dtype=torch.bool, device=scores.device)
-        scores.masked_fill_(future.triu(1), -torch.inf)
-    return torch.softmax(scores, dim=-1, out=scores)
+        future = torch.ones(group.size, group.size, dtype=torch.bool, device=out.device)
+        out.masked_fill_(future.triu(1), -torch.inf)
+    torch.softmax(out, dim=-1, out=out)
 
 
-def _mark_dropped(probabilities: Tensor, signs: Tensor) -> None:
-    """Give a probability the sign of its number in `signs`."""
+def _mark_dropped(probabilities: Tensor, mask: DropoutMask) -> None:
+    """Give the probabilities that are dropped a minus sign."""
+    signs = mask.signs()
     same = probabilities.dtype == torch.bfloat16  # then only bits are looked at
     marks = signs.view(torch.bfloat16) if same else signs.to(probabilities.dtype)
-    probabilities.copysign_(marks.view_as(probabilities))
+    probabilities.copysign_(marks)
 
 
 def _product(left: Tensor, right: Tensor, factor: float) -> Tensor:

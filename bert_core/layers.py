@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from bert_core.dropout import DropoutMask
 from bert_core.precision import Computing, Lent, add_gradient, add_product
 
 aten = torch.ops.aten
@@ -129,11 +130,11 @@ class LayerNorm(Computing):
         self.bias = torch.nn.Parameter(torch.zeros(hidden_size))
 
     def forward(
-        self, values: Tensor, update: Tensor | None = None, scale: Tensor | None = None
+        self, values: Tensor, update: Tensor | None = None, mask: DropoutMask | None = None
     ) -> Tensor:
-        """Normalize `values` + `update` * `scale`, all [T, D]; statistics in float32."""
+        """Normalize `values` + what `mask` leaves of `update`, all [T, D]; float32 statistics."""
         result: Tensor = _AddNorm.apply(
-            values, update, scale, self.weight, self.bias,
+            values, update, mask, self.weight, self.bias,
             self.lent("weight"), self.lent("bias"), self.eps,
         )  # fmt: skip
         return result
@@ -142,23 +143,24 @@ class LayerNorm(Computing):
 class _AddNorm(Function):
     @staticmethod
     def forward(
-        ctx: Any, values: Tensor, update: Tensor | None, scale: Tensor | None,
+        ctx: Any, values: Tensor, update: Tensor | None, mask: DropoutMask | None,
         weight: Tensor, bias: Tensor, w: Lent, b: Lent, eps: float,
     ) -> Tensor:  # fmt: skip
         total = values
         if update is not None:
+            scale = None if mask is None else mask.scale(values.dtype)
             total = values + update if scale is None else torch.addcmul(values, update, scale)
-        ctx.lent = w, b
+        ctx.lent, ctx.mask = (w, b), mask
         weights = _for(total, w), _for(total, b)
         shape = [total.shape[-1]]
         normalized, mean, deviation = aten.native_layer_norm(total, shape, *weights, eps)
-        ctx.save_for_backward(total, scale, mean, deviation)
+        ctx.save_for_backward(total, mean, deviation)
         return normalized
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        total, scale, mean, deviation = ctx.saved_tensors
+        total, mean, deviation = ctx.saved_tensors
         w, b = ctx.lent
         d_total, d_weight, d_bias = aten.native_layer_norm_backward(
             gradient, total, [total.shape[-1]], mean, deviation,
@@ -166,7 +168,8 @@ class _AddNorm(Function):
         )  # fmt: skip
         d_update = None
         if ctx.needs_input_grad[1]:
-            d_update = d_total if scale is None else d_total * scale
+            mask = ctx.mask
+            d_update = d_total if mask is None else mask.scale(d_total.dtype).mul_(d_total)
         vectors = add_gradient(w, d_weight), add_gradient(b, d_bias)
         return d_total, d_update, None, *vectors, None, None, None
 

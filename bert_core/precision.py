@@ -18,6 +18,9 @@ from torch import Tensor, nn
 
 Precision = Literal["auto", "bf16", "float32"]
 
+# A product in bfloat16 is cast before it is added; a piece of it stays in a CPU's cache.
+_PIECE_ELEMENTS = 1 << 20
+
 
 def compute_dtype(precision: Precision, device: torch.device | str) -> torch.dtype:
     """The number format for `precision`; "auto" takes bfloat16 where the hardware multiplies it."""
@@ -70,10 +73,16 @@ def add_gradient(lent: Lent, gradient: Tensor) -> Tensor | None:
 
 def add_product(lent: Lent, left: Tensor, right: Tensor) -> Tensor | None:
     """`add_gradient` of the matrix product of `left` and `right`, computed in place."""
-    if lent.gradient is not None and lent.gradient.dtype == left.dtype:
+    if lent.gradient is None:
+        return left @ right
+    if lent.gradient.dtype == left.dtype:
         lent.gradient.addmm_(left, right)
         return None
-    return add_gradient(lent, left @ right)
+    num_pieces = -(-lent.gradient.numel() // _PIECE_ELEMENTS)
+    rows = -(-left.shape[0] // num_pieces)
+    for part, some in zip(lent.gradient.split(rows), left.split(rows), strict=True):
+        part.add_(some @ right)
+    return None
 
 
 @contextmanager

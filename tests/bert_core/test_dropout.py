@@ -4,29 +4,32 @@ import numpy as np
 import pytest
 import torch
 
-from bert_core.dropout import DropoutKeys, dropout
+from bert_core.dropout import DropoutKeys, dropout, stretch_begins
 
-CPU = torch.device("cpu")
+
+def mask(*position, size, rate):
+    return DropoutKeys.at(*position).mask(torch.empty(size), rate)
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.01])
 def test_elements_are_dropped_at_the_rate(rate):
-    signs = DropoutKeys.at(0, 0, 0).signs(1_000_000, rate, CPU)
+    signs = mask(0, 0, 0, size=1_000_000, rate=rate).signs()
     dropped = (signs < 0).float().mean().item()
     assert dropped == pytest.approx(rate, abs=4 * (rate * (1 - rate) / 1e6) ** 0.5 + 2**-15)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_kept_elements_are_scaled_and_the_others_zero(dtype):
-    scale = DropoutKeys.at(0, 0, 0).scale(torch.empty(1000, 37, dtype=dtype), 0.2)
+    scale = mask(0, 0, 0, size=(1000, 37), rate=0.2).scale(dtype)
     assert scale.dtype == dtype
+    assert scale.shape == (1000, 37)
     assert sorted(scale.unique().tolist()) == [0, 1.25]
     assert scale.float().mean() == pytest.approx(1, abs=0.02)
 
 
 def test_the_draw_depends_on_seed_step_and_micro_batch_alone():
     def draw(*position):
-        return DropoutKeys.at(*position).signs(1000, 0.5, CPU)
+        return mask(*position, size=1000, rate=0.5).signs()
 
     first = draw(1, 2, 3)
     torch.manual_seed(5)
@@ -38,8 +41,8 @@ def test_the_draw_depends_on_seed_step_and_micro_batch_alone():
 
 
 def test_successive_calls_draw_independently():
-    keys = DropoutKeys.at(0, 0, 0)
-    calls = torch.stack([keys.signs(500_000, 0.5, CPU) < 0 for _ in range(6)]).float() - 0.5
+    keys, values = DropoutKeys.at(0, 0, 0), torch.empty(500_000)
+    calls = torch.stack([keys.mask(values, 0.5).signs() < 0 for _ in range(6)]).float() - 0.5
     correlation = torch.corrcoef(calls) - torch.eye(6)
     assert correlation.abs().max() < 0.01
     products = calls.prod(dim=0).mean() * 2**6  # all six together
@@ -47,10 +50,24 @@ def test_successive_calls_draw_independently():
 
 
 def test_neighbours_within_a_call_are_independent():
-    dropped = (DropoutKeys.at(0, 0, 0).signs(1_000_000, 0.3, CPU) < 0).float() - 0.3
+    dropped = (mask(0, 0, 0, size=1_000_000, rate=0.3).signs() < 0).float() - 0.3
     for distance in (1, 2, 3, 64, 128, 768, 1 << 18):
         correlation = (dropped[:-distance] * dropped[distance:]).mean() / (0.3 * 0.7)
         assert abs(correlation) < 0.006
+
+
+def test_a_mask_is_the_same_each_time_it_is_drawn():
+    keys = DropoutKeys.at(0, 0, 0)
+    first, second = keys.mask(torch.empty(1000), 0.5), keys.mask(torch.empty(1000), 0.5)
+    signs = first.signs()
+    assert not torch.equal(signs, second.signs())
+    assert torch.equal(signs, first.signs())
+
+
+def test_a_stretch_of_random_words_never_meets_itself():
+    lefts, rights = stretch_begins(7, 0, 4_000_000)  # by chance five of them would
+    assert (lefts != rights).all()
+    assert max(lefts.max(), rights.max()) < (1 << 20) - (1 << 18)
 
 
 def test_without_keys_or_at_rate_zero_nothing_is_dropped():
