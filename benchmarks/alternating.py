@@ -1,8 +1,8 @@
 """Two or more sides of a comparison, taking turns on one machine.
 
-Each side lives in a process of its own, is built once and then makes one step at a time while the
-others wait: whatever else the machine does meets all of them alike, peak memory can be told apart,
-and no side inherits pages that another one left to the allocator.
+Each side lives in a process of its own, is built once and then makes a step, or a few in a row,
+while the others wait: whatever else the machine does meets all of them alike, peak memory can be
+told apart, and no side inherits pages that another one left to the allocator.
 """
 
 import argparse
@@ -47,10 +47,17 @@ def serve(step: Callable[[], None], facts: dict[str, float]) -> None:
         print(json.dumps([seconds, peak]), file=answer, flush=True)
 
 
-def alternate(commands: dict[str, list[str]], num_rounds: int, num_warmups: int = 2) -> dict[
-    str, Timing
-]:  # fmt: skip
-    """Let the sides, each started by its command, take turns for `num_rounds` measured steps."""
+def alternate(
+    commands: dict[str, list[str]],
+    num_rounds: int,
+    *,
+    num_warmups: int = 2,
+    steps_a_turn: int = 1,
+) -> dict[str, Timing]:
+    """Let the sides, each started by its command, take turns: `num_rounds` measured ones each.
+
+    Before them every side has `num_warmups` turns that are not measured.
+    """
     processes = {
         name: subprocess.Popen(
             [sys.executable, *command],
@@ -64,12 +71,10 @@ def alternate(commands: dict[str, list[str]], num_rounds: int, num_warmups: int 
         peaks = dict.fromkeys(processes, 0)
         for turn in range(num_warmups + num_rounds):
             for name, process in processes.items():
-                assert process.stdin is not None
-                process.stdin.write("step\n")
-                process.stdin.flush()
-                elapsed, peaks[name] = json.loads(_line(process))
-                if turn >= num_warmups:
-                    seconds[name].append(elapsed)
+                for _ in range(steps_a_turn):
+                    elapsed, peaks[name] = _make_step(process)
+                    if turn >= num_warmups:
+                        seconds[name].append(elapsed)
     finally:
         for process in processes.values():
             assert process.stdin is not None
@@ -79,6 +84,14 @@ def alternate(commands: dict[str, list[str]], num_rounds: int, num_warmups: int 
         name: Timing(statistics.median(seconds[name]), min(seconds[name]), peaks[name], facts[name])
         for name in processes
     }
+
+
+def _make_step(process: subprocess.Popen) -> tuple[float, int]:
+    assert process.stdin is not None
+    process.stdin.write("step\n")
+    process.stdin.flush()
+    elapsed, peak = json.loads(_line(process))
+    return elapsed, peak
 
 
 def _line(process: subprocess.Popen) -> str:
