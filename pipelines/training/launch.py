@@ -4,7 +4,7 @@ import contextvars
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,11 +80,18 @@ def _fit(trainer: TorchTrainer) -> Any:
     There it exits the process in the middle of a flow; a KeyboardInterrupt on the waiting main
     thread lets the flow end in order, and leaving Ray ends the training.
     """
-    executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fit")
-    try:
-        return executor.submit(contextvars.copy_context().run, trainer.fit).result()
-    finally:
-        executor.shutdown(wait=False)  # when interrupted, the thread ends with Ray
+    outcome: Future[Any] = Future()
+
+    def fit() -> None:
+        try:
+            outcome.set_result(trainer.fit())
+        except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+            outcome.set_exception(error)
+
+    run = contextvars.copy_context().run
+    # A daemon: Ray's call may wait for ever for a Ray that has ended, and must not hold up the end.
+    threading.Thread(target=run, args=(fit,), name="fit", daemon=True).start()
+    return outcome.result()
 
 
 def _cpus_of_a_worker(num_workers: int) -> int:
