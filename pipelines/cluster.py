@@ -75,14 +75,15 @@ def _start_here() -> None:
             object_store_memory=_OBJECT_STORE_BYTES,
             runtime_env=_quoted_interpreter(),
         )
-    except Exception as error:  # a bare one is what Ray raises when its node is late
+    # A bare one is what Ray raises when its node is late, so the words tell; others go on up.
+    except Exception as error:
         if "timed out during startup" not in str(error):
             raise
         load = os.getloadavg()[0]
         raise UserError(
-            f"Ray must start within 30 seconds, found a machine too busy for that (load average "
-            f"{load:.0f} on {local_cpus()} cores); run again when less runs beside it, nothing "
-            "that was done is lost"
+            f"Ray must start within its time limit, found that it did not (load average {load:.0f} "
+            f"on {local_cpus()} cores: mostly a busy machine); run again when less runs beside it, "
+            f"nothing that was done is lost; Ray said: {error}"
         ) from error
 
 

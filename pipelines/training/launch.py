@@ -85,7 +85,8 @@ def _fit(trainer: TorchTrainer) -> Any:
     def fit() -> None:
         try:
             outcome.set_result(trainer.fit())
-        except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+        # Nothing is swallowed: the caller raises it. SystemExit too, or the caller waited for ever.
+        except BaseException as error:  # noqa: BLE001
             outcome.set_exception(error)
 
     run = contextvars.copy_context().run

@@ -1,0 +1,46 @@
+"""Waiting for Ray's fit(): what it raises is raised, and an exit does not wait for it."""
+
+import subprocess
+import sys
+
+import pytest
+
+from pipelines.training import launch
+
+
+class Trainer:
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def fit(self) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [ValueError("bad"), SystemExit(3), KeyboardInterrupt()])
+def test_whatever_ends_the_fit_reaches_the_caller(error):
+    with pytest.raises(type(error)) as raised:
+        launch._fit(Trainer(error))
+    assert raised.value is error
+
+
+def test_an_interrupted_wait_exits_though_the_fit_never_returns():
+    program = """
+import os, signal, threading, time
+from pipelines.training import launch
+
+class Trainer:
+    def fit(self):
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        while True:
+            time.sleep(0.1)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    launch._fit(Trainer())
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30
+    )
+    assert (result.returncode, result.stdout) == (0, "interrupted\n"), result.stderr
