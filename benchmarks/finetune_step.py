@@ -22,6 +22,7 @@ from bert_core.batch import LabelledBatch, RaggedBatch
 from bert_core.config import encoder_config
 from bert_core.loop import train
 from bert_core.losses import pad_sequences
+from bert_core.memory import return_freed_memory
 from bert_core.models import SequenceClassifier
 from bert_core.optimization import AdamW, OptimizationConfig
 from bert_core.vocabulary import WordPieceTokenizer
@@ -55,6 +56,7 @@ def vocabulary() -> WordPieceTokenizer:
 
 
 def our_step(size: str) -> Callable[[], None]:
+    return_freed_memory()
     torch.manual_seed(0)
     tokenizer = vocabulary()
     rows = batches(tokenizer)

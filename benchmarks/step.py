@@ -23,6 +23,7 @@ from benchmarks.alternating import Timing, alternate, matrix_rate, one_of, repor
 from bert_core.batch import PretrainingBatch, RaggedBatch
 from bert_core.config import EncoderConfig, encoder_config
 from bert_core.loop import train
+from bert_core.memory import return_freed_memory
 from bert_core.models import PretrainingModel
 from bert_core.optimization import AdamW, OptimizationConfig
 
@@ -56,6 +57,7 @@ def random_batches(num_sequences: int) -> list[PretrainingBatch]:
 
 
 def our_step(size: str) -> tuple[Callable[[], None], dict[str, float]]:
+    return_freed_memory()  # as the workers of a pretraining do before they build the model
     torch.manual_seed(0)
     batches = random_batches(SEQUENCES[size])
     model = PretrainingModel(encoder_config(size, VOCAB_SIZE))
@@ -119,13 +121,27 @@ def padded(batch: PretrainingBatch) -> dict[str, torch.Tensor]:
 
 
 def operations(config: EncoderConfig, batch: PretrainingBatch) -> float:
-    """Operations of the matrix products a step needs: three per product, padding not counted."""
-    num_tokens, num_masked = batch.tokens.num_tokens, batch.masked_labels.numel()
+    """Operations of the matrix products a step needs: three per product, padding not counted.
+
+    Of the last layer it needs the keys and values of all tokens, and everything else only where
+    a token or the next sentence is predicted.
+    """
+    tokens, num_masked = batch.tokens, batch.masked_labels.numel()
+    lengths = np.asarray(tokens.lengths)
+    num_read = num_masked + tokens.num_sequences
+    length_of_token = np.repeat(lengths, lengths)
+    pairs = (lengths**2).sum()
+    pairs_read = length_of_token[batch.masked_positions.numpy()].sum() + lengths.sum()
     width, wide = config.hidden_size, config.intermediate_size
-    layer = num_tokens * (4 * width**2 + 2 * width * wide)
-    layer += 2 * width * sum(length**2 for length in batch.tokens.lengths)
+
+    def layer(num_queries: int, num_pairs: int) -> float:
+        projections = 2 * width**2 * (num_queries + tokens.num_tokens)
+        return projections + 2 * width * wide * num_queries + 2 * width * num_pairs
+
+    layers = (config.num_layers - 1) * layer(tokens.num_tokens, pairs)
+    layers += layer(num_read, pairs_read)
     vocabulary = num_masked * (width**2 + width * config.vocab_size)
-    return 3 * 2 * (config.num_layers * layer + vocabulary)
+    return 3 * 2 * (layers + vocabulary)
 
 
 def table(timings: dict[str, dict[str, Timing]]) -> list[str]:

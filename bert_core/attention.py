@@ -9,7 +9,7 @@ from torch import Tensor
 from bert_core.config import EncoderConfig
 from bert_core.dropout import DropoutKeys
 from bert_core.grouped_attention import attend_grouped
-from bert_core.layers import Linear
+from bert_core.layers import Linear, take_rows
 from bert_core.layout import AttentionLayout
 
 
@@ -22,8 +22,14 @@ class SelfAttention(torch.nn.Module):
         self.to_qkv = Linear(config.hidden_size, 3 * config.hidden_size, config.initializer_range)
         self.to_out = Linear(config.hidden_size, config.hidden_size, config.initializer_range)
 
-    def forward(self, hidden: Tensor, layout: AttentionLayout, keys: DropoutKeys | None) -> Tensor:
-        """[T, D] -> [T, D], tokens in the order of the layout."""
+    def forward(
+        self,
+        hidden: Tensor,
+        layout: AttentionLayout,
+        keys: DropoutKeys | None,
+        rows: Tensor | None = None,
+    ) -> Tensor:
+        """[T, D] -> [T, D], tokens in the order of the layout; or [P, D] for P `rows` of them."""
         mixed = attend(
             self.queries_keys_values(hidden),
             layout,
@@ -31,7 +37,7 @@ class SelfAttention(torch.nn.Module):
             dropout_rate=self.config.attention_dropout,
             keys=keys,
         )
-        return self.to_out(mixed)
+        return self.to_out(mixed if rows is None else take_rows(mixed, rows))
 
     def queries_keys_values(self, hidden: Tensor) -> Tensor:
         """[T, D] -> [T, 3, H, K]."""

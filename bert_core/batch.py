@@ -36,6 +36,11 @@ class RaggedBatch:
         """T."""
         return self.input_ids.numel()
 
+    @property
+    def first_positions(self) -> Tensor:
+        """[B] int64, where each sequence's first token stands, [CLS]."""
+        return self.cu_seqlens[:-1].long()
+
     @classmethod
     def from_arrays(
         cls, input_ids: ArrayLike, segment_b_start: ArrayLike | None, lengths: ArrayLike

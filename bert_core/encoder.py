@@ -1,7 +1,8 @@
 """The encoder of BERT: embeddings and a stack of post-norm Transformer layers.
 
 Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding"
-(2019); the layer is that of Vaswani et al. (2017). T = ragged tokens, D = hidden size.
+(2019); the layer is that of Vaswani et al. (2017). T = ragged tokens, P = those of them whose
+hidden states are asked for, D = hidden size.
 """
 
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from bert_core.batch import RaggedBatch
 from bert_core.config import EncoderConfig
 from bert_core.dropout import DropoutKeys, dropout_mask
 from bert_core.embeddings import Embeddings
-from bert_core.layers import FeedForward, LayerNorm
+from bert_core.layers import FeedForward, LayerNorm, take_rows
 
 
 class EncoderLayer(nn.Module):
@@ -29,9 +30,17 @@ class EncoderLayer(nn.Module):
         )
         self.feed_forward_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
 
-    def forward(self, hidden: Tensor, layout: AttentionLayout, keys: DropoutKeys | None) -> Tensor:
-        """[T, D] -> [T, D]."""
-        update = self.attention(hidden, layout, keys)
+    def forward(
+        self,
+        hidden: Tensor,
+        layout: AttentionLayout,
+        keys: DropoutKeys | None,
+        rows: Tensor | None = None,
+    ) -> Tensor:
+        """[T, D] -> [T, D], or [P, D] where only P `rows` are asked for."""
+        update = self.attention(hidden, layout, keys, rows)
+        if rows is not None:
+            hidden = take_rows(hidden, rows)
         hidden = self.attention_norm(hidden, update, dropout_mask(update, self.dropout, keys))
         update = self.feed_forward(hidden)
         return self.feed_forward_norm(hidden, update, dropout_mask(update, self.dropout, keys))
@@ -46,13 +55,28 @@ class Encoder(nn.Module):
         self.embeddings = Embeddings(config)
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_layers))
 
-    def forward(self, tokens: RaggedBatch, keys: DropoutKeys | None = None) -> Tensor:
-        """[T, D] the final hidden states; dropout happens where `keys` are given."""
+    def forward(
+        self,
+        tokens: RaggedBatch,
+        keys: DropoutKeys | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        """[T, D] the final hidden states; dropout happens where `keys` are given.
+
+        With `positions` (indices into the T tokens) [P, D] those of P tokens. The last layer then
+        lets them read all tokens and computes nothing else for the others: in pretraining five
+        of six, in classification all but the first of each sequence.
+        """
         layout = AttentionLayout.of(tokens)
         hidden = self.embeddings(layout.sort(tokens), keys)
-        for layer in self.layers:
+        *lower_layers, last_layer = self.layers
+        for layer in lower_layers:
             hidden = layer(hidden, layout, keys)
-        return layout.restore(hidden)
+        if positions is None:
+            return layout.restore(last_layer(hidden, layout, keys))
+        rows = layout.rows_at(positions)
+        read: Tensor = last_layer(hidden, layout, keys, rows)[: len(positions)]
+        return read
 
     def queries_keys_values(self, tokens: RaggedBatch) -> Iterator[Tensor]:
         """What each layer's attention to one sequence is computed from, [S, 3, H, K]."""

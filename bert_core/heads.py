@@ -7,19 +7,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bert_core.batch import IGNORED_LABEL, RaggedBatch
+from bert_core.batch import IGNORED_LABEL
 from bert_core.config import EncoderConfig
 from bert_core.dropout import DropoutKeys, dropout
 from bert_core.embeddings import Embeddings
-from bert_core.layers import LayerNorm, Linear, take_rows
+from bert_core.layers import LayerNorm, Linear
 from bert_core.layout import common_size
 from bert_core.precision import Computing
 from bert_core.vocabulary_loss import vocabulary_loss_sum
-
-
-def first_tokens(hidden: Tensor, tokens: RaggedBatch) -> Tensor:
-    """[T, D] -> [B, D] the hidden state of each sequence's first token, [CLS]."""
-    return take_rows(hidden, tokens.cu_seqlens[:-1])
 
 
 class Pooler(nn.Module):
@@ -29,9 +24,9 @@ class Pooler(nn.Module):
         super().__init__()
         self.dense = Linear(config.hidden_size, config.hidden_size, config.initializer_range)
 
-    def forward(self, hidden: Tensor, tokens: RaggedBatch) -> Tensor:
-        """[T, D] -> [B, D]."""
-        return torch.tanh(self.dense(first_tokens(hidden, tokens)))
+    def forward(self, first: Tensor) -> Tensor:
+        """[B, D] -> [B, D]."""
+        return torch.tanh(self.dense(first))
 
 
 class VocabularyHead(Computing):

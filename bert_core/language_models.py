@@ -9,7 +9,6 @@ from bert_core.batch import LabelledBatch, PretrainingBatch, RaggedBatch
 from bert_core.config import EncoderConfig
 from bert_core.dropout import DropoutKeys
 from bert_core.heads import Pooler, TaskHead, VocabularyHead
-from bert_core.layers import take_rows
 from bert_core.losses import cross_entropy_sum
 from bert_core.model import Sum, Sums, TrainableModel, classification_sums
 
@@ -35,18 +34,15 @@ class PretrainingModel(TrainableModel):
         self, tokens: RaggedBatch, positions: Tensor, keys: DropoutKeys | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """[M, V] vocabulary logits at `positions` of the T tokens, and [B, 2] NSP logits."""
-        hidden = self.encoder(tokens, keys)
-        logits = self.vocabulary_head(take_rows(hidden, positions), self.encoder.embeddings)
-        return logits, self._next_sentence_logits(hidden, tokens, keys)
+        masked, next_sentence_logits = self._read(tokens, positions, keys)
+        return self.vocabulary_head(masked, self.encoder.embeddings), next_sentence_logits
 
     def loss_sums(self, batch: PretrainingBatch, keys: DropoutKeys | None = None) -> Sums:
         self._refuse_without_pairs(batch)
-        hidden = self.encoder(batch.tokens, keys)
-        masked = take_rows(hidden, batch.masked_positions)
+        masked, nsp_logits = self._read(batch.tokens, batch.masked_positions, keys)
         embeddings = self.encoder.embeddings
         loss = self.vocabulary_head.loss_sum(masked, embeddings, batch.masked_labels)
         sums = {"mlm": Sum(loss, batch.counts["mlm"])}
-        nsp_logits = self._next_sentence_logits(hidden, batch.tokens, keys)
         if nsp_logits is not None:
             labels = batch.next_sentence_labels
             assert labels is not None
@@ -64,12 +60,15 @@ class PretrainingModel(TrainableModel):
             sums |= classification_sums("nsp", nsp_logits, labels, batch.counts["nsp"])
         return sums
 
-    def _next_sentence_logits(
-        self, hidden: Tensor, tokens: RaggedBatch, keys: DropoutKeys | None
-    ) -> Tensor | None:
+    def _read(
+        self, tokens: RaggedBatch, positions: Tensor, keys: DropoutKeys | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """[M, D] the hidden states at `positions`, and [B, 2] NSP logits."""
         if not self.next_sentence:
-            return None
-        return self.next_sentence_head(self.pooler(hidden, tokens), keys)
+            return self.encoder(tokens, keys, positions), None
+        hidden = self.encoder(tokens, keys, torch.cat((tokens.first_positions, positions)))
+        first, masked = hidden.tensor_split((tokens.num_sequences,))
+        return masked, self.next_sentence_head(self.pooler(first), keys)
 
     def _refuse_without_pairs(self, batch: PretrainingBatch) -> None:
         if self.next_sentence and batch.next_sentence_labels is None:
@@ -97,7 +96,7 @@ class LanguageModel(TrainableModel):
         self, tokens: RaggedBatch, positions: Tensor, keys: DropoutKeys | None = None
     ) -> Tensor:
         """[M, V] logits of the token that follows each of `positions` among the T tokens."""
-        hidden = take_rows(self.encoder(tokens, keys), positions)
+        hidden = self.encoder(tokens, keys, positions)
         return self.vocabulary_head(hidden, self.encoder.embeddings)
 
     def loss_sums(self, batch: LabelledBatch, keys: DropoutKeys | None = None) -> Sums:

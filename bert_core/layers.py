@@ -181,7 +181,7 @@ def _for(values: Tensor, vector: Lent) -> Tensor:
 
 
 class TakeRows(Function):
-    """Rows of a matrix, each taken at most once."""
+    """Rows of a matrix; the gradients of a row that is taken twice add up."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, index: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from typing import Self
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -93,6 +94,11 @@ class AttentionLayout:
     def restore(self, hidden: Tensor) -> Tensor:
         """[R, D] in this layout's order -> [T, D] in the batch's own."""
         return hidden if self.restored_order is None else take_rows(hidden, self.restored_order)
+
+    def rows_at(self, positions: Tensor) -> Tensor:
+        """Which rows hold the tokens at P `positions` of the batch, filled up with row 0."""
+        rows = positions if self.restored_order is None else self.restored_order[positions]
+        return F.pad(rows, (0, common_size(len(rows), rows.device) - len(rows)))
 
 
 def common_size(num_rows: int, device: torch.device) -> int:

@@ -6,11 +6,14 @@ import torch
 from torch import Tensor
 
 from bert_core.batch import Batch
-from bert_core.memory import keep_freed_memory
+from bert_core.memory import keep_freed_memory, return_freed_memory
 from bert_core.model import TrainableModel
 from bert_core.optimization import AdamW
 from bert_core.precision import Precision, compute_dtype
 from bert_core.step import StepReport, optimizer_step
+
+# After these hardly a product is left to compile (see `memory`).
+SETTLING_STEPS = 8
 
 MicroBatches = Callable[[int], Iterable[tuple[int, Batch]]]
 
@@ -40,11 +43,13 @@ def train(
     Raises NonFiniteGradientError instead of updating by a gradient that is not finite (on a GPU
     one step later, because the host does not wait; no update is made in between).
     """
-    keep_freed_memory()
+    return_freed_memory()
     dtype = compute_dtype(precision, device)
     last_step = optimizer.config.num_steps if num_steps is None else num_steps
     watch = _FiniteWatch()
     for step in range(first_step, last_step):
+        if step == first_step + SETTLING_STEPS:
+            keep_freed_memory()
         batches = [(index, batch.to(device)) for index, batch in micro_batches(step)]
         report = optimizer_step(model, optimizer, batches, seed=seed, step=step, dtype=dtype)
         watch.check(report)

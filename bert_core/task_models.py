@@ -39,7 +39,8 @@ class NextSentencePredictor(TaskModel):
 
     def forward(self, tokens: RaggedBatch, keys: DropoutKeys | None = None) -> Tensor:
         """[B, 2] logits."""
-        return self.next_sentence_head(self.pooler(self.encoder(tokens, keys), tokens), keys)
+        first = self.encoder(tokens, keys, tokens.first_positions)
+        return self.next_sentence_head(self.pooler(first), keys)
 
 
 class SequenceClassifier(TaskModel):
@@ -61,7 +62,8 @@ class SequenceClassifier(TaskModel):
 
     def forward(self, tokens: RaggedBatch, keys: DropoutKeys | None = None) -> Tensor:
         """[B, num_labels] logits."""
-        return self.task_head(self.pooler(self.encoder(tokens, keys), tokens), keys)
+        first = self.encoder(tokens, keys, tokens.first_positions)
+        return self.task_head(self.pooler(first), keys)
 
 
 class _NumberModel(TaskModel):
@@ -74,7 +76,8 @@ class _NumberModel(TaskModel):
 
     def forward(self, tokens: RaggedBatch, keys: DropoutKeys | None = None) -> Tensor:
         """[B] numbers."""
-        return self.task_head(self.pooler(self.encoder(tokens, keys), tokens), keys).squeeze(-1)
+        first = self.encoder(tokens, keys, tokens.first_positions)
+        return self.task_head(self.pooler(first), keys).squeeze(-1)
 
 
 class SequenceRegressor(_NumberModel):

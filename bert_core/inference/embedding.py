@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bert_core.batch import RaggedBatch
-from bert_core.heads import first_tokens
 from bert_core.inference.texts import BATCH_TOKENS, Text, encode_texts
 from bert_core.models import Model
 from bert_core.precision import Precision, compute_dtype, computing_in
@@ -72,14 +71,14 @@ def embed(
 
 
 def _pool(model: Model, tokens: RaggedBatch, pooling: Pooling) -> Tensor:
-    hidden = model.encoder(tokens)
     if pooling == "mean":
-        return mean_of_sequences(hidden.float(), tokens)
+        return mean_of_sequences(model.encoder(tokens).float(), tokens)
+    first: Tensor = model.encoder(tokens, None, tokens.first_positions)
     if pooling == "cls":
-        return first_tokens(hidden, tokens)
+        return first
     pooler = model.pooler
     assert callable(pooler)
-    pooled: Tensor = pooler(hidden, tokens)
+    pooled: Tensor = pooler(first)
     return pooled
 
 

@@ -14,6 +14,7 @@ import torch
 from ray.train import Checkpoint
 
 from bert_core.loop import MicroBatches, train
+from bert_core.memory import return_freed_memory
 from bert_core.models import TrainableModel
 from bert_core.optimization import AdamW, OptimizationConfig
 from bert_core.state import Position, load_checkpoint, save_checkpoint
@@ -60,6 +61,7 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
     """Do the work from the last checkpoint to the last step; returns what it told."""
     settings, rank = work.settings, this_rank()[0]
     torch.set_num_threads(values["num_threads"])
+    return_freed_memory()  # the parameters move when the optimizer is built
     device = ray.train.torch.get_device()
     torch.manual_seed(settings.seed)
     model = work.build_model().to(device)

@@ -18,11 +18,11 @@ pytestmark = pytest.mark.slow
 
 SETTINGS = PretrainingSettings(
     size="tiny",
-    num_steps=40,
+    num_steps=200,  # enough to be alive when the kill arrives
     examples_per_step=16,
     micro_batch_examples=4,
     log_every_steps=1,
-    evaluate_every_steps=20,
+    evaluate_every_steps=100,
     checkpoint_every_steps=10,
 )
 
@@ -64,7 +64,7 @@ def test_a_killed_worker_is_replaced_and_the_weights_are_the_same_bits(
     assert killer.killed_at is not None
     resumed_from = encoder.statistics["resumed_from"]
     assert len(resumed_from) == 1
-    assert resumed_from[0] in (10, 20, 30)
+    assert resumed_from[0] in range(10, 200, 10)
     assert f"pretraining resumed from step {resumed_from[0]}" in killer.notes
     weights = "model.safetensors"
     assert encoder.manifest.files[weights] == undisturbed.manifest.files[weights]
@@ -75,7 +75,7 @@ def test_two_workers_take_the_same_steps_up_to_rounding(
     undisturbed: Artifact, small_examples, small_vocabulary, local_ray, tmp_path: Path
 ) -> None:
     context = replace(StageContext(store=ArtifactStore(tmp_path)), training_workers=2)
-    settings = SETTINGS.model_copy(update={"precision": "float32"})
+    settings = SETTINGS.model_copy(update={"precision": "float32", "num_steps": 40})
     alone = build_encoder(
         settings,
         small_examples,
