@@ -11,11 +11,13 @@ import ctypes
 import sys
 from typing import Final
 
+_KIBIBYTE: Final = 1 << 10
 _MEBIBYTE: Final = 1 << 20
 _GIBIBYTE: Final = 1 << 30
 
 # Names and numbers of glibc's <malloc.h>.
 _M_TRIM_THRESHOLD: Final = -1
+_M_TOP_PAD: Final = -2
 _M_MMAP_THRESHOLD: Final = -3
 
 
@@ -24,16 +26,22 @@ def return_freed_memory() -> bool:
 
     Before a model is built and in the first steps.
     """
-    return _set_thresholds(mmap=_MEBIBYTE, trim=_MEBIBYTE)
+    return _set(
+        {_M_MMAP_THRESHOLD: _MEBIBYTE, _M_TRIM_THRESHOLD: _MEBIBYTE, _M_TOP_PAD: 128 * _KIBIBYTE}
+    )
 
 
 def keep_freed_memory() -> bool:
     """Let this process keep freed blocks for itself; False where there is no glibc to ask."""
-    return _set_thresholds(mmap=_GIBIBYTE, trim=_GIBIBYTE)
+    # A thread that is not the first allocates from heaps of 64 MiB. An empty one would go back
+    # whatever the threshold, were it not for a padding of that size; a training step of a worker
+    # took and returned one each time.
+    return _set(
+        {_M_MMAP_THRESHOLD: _GIBIBYTE, _M_TRIM_THRESHOLD: _GIBIBYTE, _M_TOP_PAD: 64 * _MEBIBYTE}
+    )
 
 
-def _set_thresholds(*, mmap: int, trim: int) -> bool:
-    """Blocks from `mmap` bytes on are the kernel's; of the others it gets `trim` bytes back."""
+def _set(parameters: dict[int, int]) -> bool:
     if not sys.platform.startswith("linux"):
         return False
     library = ctypes.CDLL(None)
@@ -41,4 +49,4 @@ def _set_thresholds(*, mmap: int, trim: int) -> bool:
         mallopt = library.mallopt
     except AttributeError:  # another C library
         return False
-    return bool(mallopt(_M_MMAP_THRESHOLD, mmap) and mallopt(_M_TRIM_THRESHOLD, trim))
+    return all(bool(mallopt(name, value)) for name, value in parameters.items())
