@@ -1,7 +1,7 @@
 """One fine-tuning step on SST-2's sentences against `transformers` with dynamic padding.
 
     python benchmarks/finetune_step.py
-    python benchmarks/finetune_step.py mini --rounds 9
+    python benchmarks/finetune_step.py mini --rounds 3
 
 Batches of 32 sentences of their real lengths, two classes, the optimizer included. Theirs:
 BertForSequenceClassification, padded to the longest sentence of each batch, torch's AdamW, under
@@ -28,9 +28,10 @@ from bert_core.optimization import AdamW, OptimizationConfig
 from bert_core.vocabulary import WordPieceTokenizer
 
 DATA = ROOT.parent / "shared" / "data"
-ROUNDS = {"mini": 15, "base": 7}
+ROUNDS = {"mini": 6, "base": 2}
 NUM_SEQUENCES = 32
 NUM_BATCHES = 16
+STEPS_A_TURN = 4
 SIDES = ("ours", "theirs")
 
 
@@ -123,7 +124,7 @@ def table(timings: dict[str, dict[str, Timing]]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("sizes", nargs="*", default=list(ROUNDS), type=one_of(ROUNDS))
-    parser.add_argument("--rounds", type=int, help="measured steps of each side")
+    parser.add_argument("--rounds", type=int, help="measured turns of each side")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.side:
@@ -134,6 +135,8 @@ def main() -> None:
         size: alternate(
             {side: [__file__, size, "--side", side] for side in SIDES},
             arguments.rounds or ROUNDS[size],
+            num_warmups=NUM_BATCHES // STEPS_A_TURN,
+            steps_a_turn=STEPS_A_TURN,
         )
         for size in arguments.sizes
     }
