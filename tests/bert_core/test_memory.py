@@ -1,4 +1,8 @@
-"""Freed blocks go back to the kernel or stay, as asked for."""
+"""Freed blocks go back to the kernel or stay, as asked for.
+
+Whether the padding keeps a thread's empty heap is not among what is shown here: that depends on
+how the blocks of a training step come to lie (docs/log.md).
+"""
 
 import platform
 import subprocess
