@@ -31,13 +31,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.alternating import ROOT, one_of, report
 from pipelines.artifacts import Artifact, ArtifactStore
-from pipelines.cluster import connect, disconnect
-from pipelines.corpus.settings import CorpusSettings, MediaWiki, PlainText
-from pipelines.corpus.stage import build_corpus
-from pipelines.examples.stage import ExampleSettings, build_examples
-from pipelines.stage import Progress, StageContext
-from pipelines.vocabulary.settings import VocabularySettings
-from pipelines.vocabulary.stage import build_vocabulary
+from pipelines.core.cluster import connect, disconnect
+from pipelines.core.stage import Progress, StageContext
+from pipelines.stages.corpus.settings import CorpusSettings, MediaWiki, PlainText
+from pipelines.stages.corpus.stage import build_corpus
+from pipelines.stages.examples.stage import ExampleSettings, build_examples
+from pipelines.stages.vocabulary.settings import VocabularySettings
+from pipelines.stages.vocabulary.stage import build_vocabulary
 
 TEXTS = ROOT.parent / "shared" / "data" / "corpus"
 WORKERS = (1, 2, 4)

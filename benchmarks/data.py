@@ -25,13 +25,13 @@ from tokenizers import BertWordPieceTokenizer
 
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, ArtifactStore
-from pipelines.cluster import connect, disconnect, map_tasks
-from pipelines.corpus.sentences import split_sentences
-from pipelines.corpus.settings import CorpusSettings, PlainText
-from pipelines.corpus.stage import build_corpus
-from pipelines.examples.stage import ExampleSettings, build_examples
-from pipelines.stage import StageContext
-from pipelines.vocabulary.stage import import_vocabulary
+from pipelines.core.cluster import connect, disconnect, map_tasks
+from pipelines.core.stage import StageContext
+from pipelines.stages.corpus.cleaning.sentences import split_sentences
+from pipelines.stages.corpus.settings import CorpusSettings, PlainText
+from pipelines.stages.corpus.stage import build_corpus
+from pipelines.stages.examples.stage import ExampleSettings, build_examples
+from pipelines.stages.vocabulary.stage import import_vocabulary
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 MAX_TOKENS = 128
@@ -99,8 +99,8 @@ def parse_arguments() -> argparse.Namespace:
 
 def import_libraries(_: int) -> None:
     """What the workers import before their first task; long enough that both take part."""
-    for module in ("corpus.publishing", "corpus.text_files", "examples.tasks"):
-        importlib.import_module(f"pipelines.{module}")
+    for module in ("corpus.publishing", "corpus.sources.text_files", "examples.workers"):
+        importlib.import_module(f"pipelines.stages.{module}")
     time.sleep(0.2)
 
 

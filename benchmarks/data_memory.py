@@ -17,12 +17,12 @@ from pathlib import Path
 import psutil
 
 from pipelines.artifacts import ArtifactStore
-from pipelines.cluster import connect, disconnect
-from pipelines.corpus.settings import CorpusSettings, PlainText
-from pipelines.corpus.stage import build_corpus
-from pipelines.examples.stage import ExampleSettings, build_examples
-from pipelines.stage import StageContext
-from pipelines.vocabulary.stage import VocabularySettings, build_vocabulary
+from pipelines.core.cluster import connect, disconnect
+from pipelines.core.stage import StageContext
+from pipelines.stages.corpus.settings import CorpusSettings, PlainText
+from pipelines.stages.corpus.stage import build_corpus
+from pipelines.stages.examples.stage import ExampleSettings, build_examples
+from pipelines.stages.vocabulary.stage import VocabularySettings, build_vocabulary
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 

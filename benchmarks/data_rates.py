@@ -17,11 +17,11 @@ from typing import Any
 from unittest.mock import patch
 
 from pipelines.artifacts import ArtifactStore
-from pipelines.corpus.settings import CorpusSettings, PlainText
-from pipelines.corpus.stage import build_corpus
-from pipelines.examples.stage import ExampleSettings, build_examples
-from pipelines.stage import StageContext
-from pipelines.vocabulary.stage import VocabularySettings, build_vocabulary
+from pipelines.core.stage import StageContext
+from pipelines.stages.corpus.settings import CorpusSettings, PlainText
+from pipelines.stages.corpus.stage import build_corpus
+from pipelines.stages.examples.stage import ExampleSettings, build_examples
+from pipelines.stages.vocabulary.stage import VocabularySettings, build_vocabulary
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 
@@ -67,17 +67,17 @@ def run(files: list[Path]) -> dict[str, float]:
         stages: list[tuple[str, str, Callable[[list[Any]], Any]]] = [
             (
                 "corpus",
-                "pipelines.corpus.stage",
+                "pipelines.stages.corpus.stage",
                 lambda made: build_corpus(CorpusSettings(sources=(source,)), context),
             ),
             (
                 "vocabulary",
-                "pipelines.vocabulary",
+                "pipelines.stages.vocabulary.stage",
                 lambda made: build_vocabulary(VocabularySettings(size=30_522), made[0], context),
             ),
             (
                 "examples",
-                "pipelines.examples",
+                "pipelines.stages.examples.stage",
                 lambda made: build_examples(ExampleSettings(), made[0], made[1], context),
             ),
         ]

@@ -21,11 +21,11 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.alternating import ROOT, Timing, alternate, report, serve
+from bert_core.backends.precision import Precision
 from bert_core.config import encoder_config
 from bert_core.hugging_face import export_model, import_model
 from bert_core.inference import embed
-from bert_core.models import EncoderModel
-from bert_core.precision import Precision
+from bert_core.model.catalogue import EncoderModel
 from bert_core.vocabulary import WordPieceTokenizer
 
 DATA = ROOT.parent / "shared" / "data"

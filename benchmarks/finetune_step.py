@@ -5,7 +5,8 @@
 
 Batches of 32 sentences of their real lengths, two classes, the optimizer included. Theirs:
 BertForSequenceClassification, padded to the longest sentence of each batch, torch's AdamW, under
-bf16 autocast. Ours: `bert_core.loop.train` in the precision it chooses. Needs ../shared/data.
+bf16 autocast. Ours: `bert_core.training.loop.train` in the precision it chooses. Needs
+../shared/data.
 """
 
 import argparse
@@ -18,13 +19,13 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.alternating import ROOT, Timing, alternate, one_of, report, serve
+from bert_core.backends.cpu.memory import return_freed_memory
 from bert_core.batch import LabelledBatch, RaggedBatch
 from bert_core.config import encoder_config
-from bert_core.loop import train
-from bert_core.losses import pad_sequences
-from bert_core.memory import return_freed_memory
-from bert_core.models import SequenceClassifier
-from bert_core.optimization import AdamW, OptimizationConfig
+from bert_core.model.catalogue import SequenceClassifier
+from bert_core.model.losses import pad_sequences
+from bert_core.training.loop import train
+from bert_core.training.optimization import AdamW, OptimizationConfig
 from bert_core.vocabulary import WordPieceTokenizer
 
 DATA = ROOT.parent / "shared" / "data"

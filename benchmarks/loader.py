@@ -3,9 +3,9 @@
     python benchmarks/loader.py [--folder FOLDER] [--seconds 3] [--rounds 5]
 
 Builds examples of a folder of text files (length 128) and reads random micro-batches of 64 through
-`pipelines.batches`, piece and whole-word masking, against the usual way: the same examples in the
-same order through `transformers`' DataCollatorForLanguageModeling with padding. All alternate in
-one process on one thread.
+`pipelines.stages.examples.batches`, piece and whole-word masking, against the usual way: the same
+examples in the same order through `transformers`' DataCollatorForLanguageModeling with padding.
+All alternate in one process on one thread.
 """
 
 import argparse
@@ -21,12 +21,12 @@ from transformers import BertTokenizer, DataCollatorForLanguageModeling
 
 from bert_core.randomness import Permutation
 from pipelines.artifacts import Artifact, ArtifactStore
-from pipelines.batches import ExampleReader, micro_batches
-from pipelines.corpus.settings import CorpusSettings, PlainText
-from pipelines.corpus.stage import build_corpus
-from pipelines.examples.stage import ExampleSettings, build_examples
-from pipelines.stage import StageContext
-from pipelines.vocabulary.stage import VocabularySettings, build_vocabulary
+from pipelines.core.stage import StageContext
+from pipelines.stages.corpus.settings import CorpusSettings, PlainText
+from pipelines.stages.corpus.stage import build_corpus
+from pipelines.stages.examples.batches import ExampleReader, micro_batches
+from pipelines.stages.examples.stage import ExampleSettings, build_examples
+from pipelines.stages.vocabulary.stage import VocabularySettings, build_vocabulary
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 EXAMPLES = 64

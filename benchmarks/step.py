@@ -4,9 +4,9 @@
     python benchmarks/step.py tiny mini --rounds 3
 
 Theirs: BertForPreTraining on padded batches, torch's AdamW, gradient clipping; under bf16 autocast
-and in float32. Ours: `bert_core.loop.train` in the precision it chooses. The same batches: 90% of
-the sequences have full length, 10% a random shorter one; 15% of the tokens are predicted. Each side
-sees every batch once before it is measured, and then takes turns of a few steps.
+and in float32. Ours: `bert_core.training.loop.train` in the precision it chooses. The same batches:
+90% of the sequences have full length, 10% a random shorter one; 15% of the tokens are predicted.
+Each side sees every batch once before it is measured, and then takes turns of a few steps.
 """
 
 import argparse
@@ -20,12 +20,12 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.alternating import Timing, alternate, matrix_rate, one_of, report, serve
+from bert_core.backends.cpu.memory import return_freed_memory
 from bert_core.batch import PretrainingBatch, RaggedBatch
 from bert_core.config import EncoderConfig, encoder_config
-from bert_core.loop import train
-from bert_core.memory import return_freed_memory
-from bert_core.models import PretrainingModel
-from bert_core.optimization import AdamW, OptimizationConfig
+from bert_core.model.catalogue import PretrainingModel
+from bert_core.training.loop import train
+from bert_core.training.optimization import AdamW, OptimizationConfig
 
 VOCAB_SIZE = 30_522
 LENGTH = 128

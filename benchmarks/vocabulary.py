@@ -27,11 +27,11 @@ HELDOUT_NOVELS = 5
 
 def our_step(folder: Path, files: list[str], size: int) -> Callable[[], None]:
     from pipelines.artifacts import ArtifactStore
-    from pipelines.corpus.settings import CorpusSettings, PlainText
-    from pipelines.corpus.stage import build_corpus
-    from pipelines.stage import StageContext
-    from pipelines.vocabulary.settings import VocabularySettings
-    from pipelines.vocabulary.stage import build_vocabulary
+    from pipelines.core.stage import StageContext
+    from pipelines.stages.corpus.settings import CorpusSettings, PlainText
+    from pipelines.stages.corpus.stage import build_corpus
+    from pipelines.stages.vocabulary.settings import VocabularySettings
+    from pipelines.stages.vocabulary.stage import build_vocabulary
 
     # All files are for learning, as on the other side, but for the one that must be held out.
     settings = CorpusSettings(sources=(PlainText(paths=tuple(files)),), heldout_fraction=0.01)

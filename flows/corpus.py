@@ -3,10 +3,10 @@
 from prefect import flow
 
 from flows import stages
+from flows.reporting.story import Story
 from flows.run import Run, started_run
-from flows.story import Story
 from pipelines.artifacts import Artifact
-from pipelines.recipes import CorpusRecipe, read_recipe
+from pipelines.core.recipes import CorpusRecipe, read_recipe
 
 _DEMO = read_recipe(CorpusRecipe, "demo")
 

@@ -15,7 +15,7 @@ from typing import Literal
 import psutil
 from packaging.requirements import Requirement
 
-from flows.quantities import memory
+from flows.reporting.quantities import memory
 from flows.services.ports import is_free
 from flows.services.record import read_services
 
@@ -25,7 +25,7 @@ _MEMORY_BYTES = 4 * _GIBIBYTE  # what the demo takes at most
 _DISK_BYTES = 2 * _GIBIBYTE
 _RAY_SECONDS = 180
 _RAY_PROBE = (
-    "from pipelines.cluster import connect, disconnect, local_cpus; "
+    "from pipelines.core.cluster import connect, disconnect, local_cpus; "
     "connect(); disconnect(); print(local_cpus(), 'CPUs here')"
 )
 _RAY_ADVICE = "unset RAY_ADDRESS, or look into /tmp/ray/session_latest/logs"
@@ -150,8 +150,8 @@ def check_store(url: str) -> Check:
 
 def check_tracker() -> Check:
     """The MLflow tracker and its registry answer."""
-    from pipelines.errors import UserError
-    from pipelines.place import PlaceSettings
+    from pipelines.core.errors import UserError
+    from pipelines.core.place import PlaceSettings
 
     tracker = PlaceSettings().tracker({})
     try:

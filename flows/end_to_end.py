@@ -6,10 +6,10 @@ from flows import stages
 from flows.evaluate import make_evaluation
 from flows.finetune import Finetuned, has_task, make_classifier
 from flows.pretrain import Pretrained, make_encoder
+from flows.reporting.story import Story
 from flows.run import Run, started_run
-from flows.story import Story
 from pipelines.artifacts import Artifact
-from pipelines.recipes import EndToEndRecipe, read_recipe
+from pipelines.core.recipes import EndToEndRecipe, read_recipe
 from pipelines.registry.registration import RegisteredModel, Submission
 from pipelines.registry.verification import Proof
 

@@ -5,10 +5,10 @@ from prefect import flow
 from flows import stages
 from flows.finetune import Finetuned, make_classifier
 from flows.pretrain import make_encoder
+from flows.reporting.story import Story
 from flows.run import Run, started_run
-from flows.story import Story
 from pipelines.artifacts import Artifact
-from pipelines.recipes import FinetuningRecipe, read_recipe
+from pipelines.core.recipes import FinetuningRecipe, read_recipe
 
 _DEMO = read_recipe(FinetuningRecipe, "demo")
 

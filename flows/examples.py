@@ -5,11 +5,11 @@ from typing import NamedTuple
 from prefect import flow
 
 from flows import stages
+from flows.reporting.story import Story
 from flows.run import Run, started_run
-from flows.story import Story
 from flows.vocabulary import make_vocabulary
 from pipelines.artifacts import Artifact
-from pipelines.recipes import ExamplesRecipe, read_recipe
+from pipelines.core.recipes import ExamplesRecipe, read_recipe
 
 _DEMO = read_recipe(ExamplesRecipe, "demo")
 

@@ -6,11 +6,11 @@ from prefect import flow
 
 from flows import stages
 from flows.pretrain import Pretrained, make_encoder
+from flows.reporting.story import Story
 from flows.run import Run, started_run
-from flows.story import Story
 from pipelines.artifacts import Artifact
-from pipelines.recipes import FinetuningRecipe, read_recipe
-from pipelines.tasks.settings import NoTask
+from pipelines.core.recipes import FinetuningRecipe, read_recipe
+from pipelines.stages.labelled.settings import NoTask
 
 _DEMO = read_recipe(FinetuningRecipe, "demo")
 

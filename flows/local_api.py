@@ -10,7 +10,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from pipelines.errors import UserError
+from pipelines.core.errors import UserError
 
 _START_SECONDS = 180.0  # its first start makes a database, on a busy machine slowly
 _POLL_SECONDS = 0.05

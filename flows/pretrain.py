@@ -6,10 +6,10 @@ from prefect import flow
 
 from flows import stages
 from flows.examples import make_examples
+from flows.reporting.story import Story
 from flows.run import Run, started_run
-from flows.story import Story
 from pipelines.artifacts import Artifact
-from pipelines.recipes import PretrainingRecipe, read_recipe
+from pipelines.core.recipes import PretrainingRecipe, read_recipe
 
 _DEMO = read_recipe(PretrainingRecipe, "demo")
 

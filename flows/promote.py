@@ -7,9 +7,9 @@ from prefect.artifacts import create_markdown_artifact
 from pydantic import Field
 
 from flows import stages
-from pipelines.place import PlaceSettings
+from pipelines.core.place import PlaceSettings
+from pipelines.core.settings import Settings
 from pipelines.registry.promotion import Promotion
-from pipelines.settings import Settings
 
 
 class PromotionRecipe(Settings):

@@ -8,15 +8,15 @@ from typing import Any, Generic, TypeVar
 from prefect import Task
 from prefect.runtime import flow_run
 
-from flows.quantities import duration, memory
-from flows.report import publish_report
-from flows.story import StageRecord, Story
-from flows.usage import MemorySampler
-from flows.watch import Watch
+from flows.reporting.quantities import duration, memory
+from flows.reporting.report import publish_report
+from flows.reporting.story import StageRecord, Story
+from flows.reporting.usage import MemorySampler
+from flows.reporting.watch import Watch
 from pipelines.artifacts import Artifact
-from pipelines.recipes import CorpusRecipe
-from pipelines.stage import StageContext
-from pipelines.tracking import Tracker
+from pipelines.core.recipes import CorpusRecipe
+from pipelines.core.stage import StageContext
+from pipelines.core.tracking import Tracker
 
 Recipe = TypeVar("Recipe", bound=CorpusRecipe, covariant=True)  # a wider one will do
 RecipeType = TypeVar("RecipeType", bound=CorpusRecipe)

@@ -12,17 +12,17 @@ from prefect import Task, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 
-from pipelines import showcase
-from pipelines.corpus.stage import build_corpus
-from pipelines.evaluation.classification import build_evaluation
-from pipelines.examples.stage import build_examples
-from pipelines.finetuning import build_classifier
-from pipelines.pretraining import build_encoder
+from pipelines.insight import showcase
 from pipelines.registry.promotion import promote
 from pipelines.registry.registration import register
 from pipelines.registry.verification import verify
-from pipelines.tasks.classification import build_task
-from pipelines.vocabulary.stage import build_vocabulary
+from pipelines.stages.corpus.stage import build_corpus
+from pipelines.stages.evaluation.stage import build_evaluation
+from pipelines.stages.examples.stage import build_examples
+from pipelines.stages.finetuning.stage import build_classifier
+from pipelines.stages.labelled.stage import build_task
+from pipelines.stages.pretraining.stage import build_encoder
+from pipelines.stages.vocabulary.stage import build_vocabulary
 
 _RETRY_DELAYS_SECONDS = [2.0, 15.0, 60.0]
 _WILL_FAIL_AGAIN = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)

@@ -6,10 +6,10 @@ from prefect import flow
 
 from flows import stages
 from flows.corpus import make_corpus
+from flows.reporting.story import Story
 from flows.run import Run, started_run
-from flows.story import Story
 from pipelines.artifacts import Artifact
-from pipelines.recipes import VocabularyRecipe, read_recipe
+from pipelines.core.recipes import VocabularyRecipe, read_recipe
 
 _DEMO = read_recipe(VocabularyRecipe, "demo")
 

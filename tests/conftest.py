@@ -64,7 +64,7 @@ def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def local_ray() -> Iterator[None]:
     """A local Ray that all tests of the session share."""
-    from pipelines.cluster import connect, disconnect
+    from pipelines.core.cluster import connect, disconnect
 
     connect()
     yield

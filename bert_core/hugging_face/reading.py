@@ -10,9 +10,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from bert_core.config import EncoderConfig
-from bert_core.hugging_face.layout import CONFIG_NAMES, TASKS
-from bert_core.models import MODELS, Model, build_model
-from bert_core.weights import from_hugging_face
+from bert_core.hugging_face.names import CONFIG_NAMES, TASKS
+from bert_core.hugging_face.tensors import from_hugging_face
+from bert_core.model.catalogue import MODELS, Model, build_model
 
 
 def import_model(directory: Path | str, head: str | None = None) -> Model:

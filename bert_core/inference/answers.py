@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from bert_core.inference.texts import BATCH_TOKENS, EncodedTexts
-from bert_core.models import Model, SpanPredictor
+from bert_core.model.catalogue import Model, SpanPredictor
 from bert_core.vocabulary import WordPieceTokenizer
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from bert_core.batch import RaggedBatch
-from bert_core.models import LanguageModel, Model
+from bert_core.model.catalogue import LanguageModel, Model
 from bert_core.randomness import random_bits, uniform
 
 

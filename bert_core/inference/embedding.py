@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bert_core.backends.precision import Precision, compute_dtype, computing_in
 from bert_core.batch import RaggedBatch
 from bert_core.inference.texts import BATCH_TOKENS, Text, encode_texts
-from bert_core.models import Model
-from bert_core.precision import Precision, compute_dtype, computing_in
+from bert_core.model.catalogue import Model
 from bert_core.vocabulary import WordPieceTokenizer
 
 Pooling = Literal["mean", "cls", "pooled"]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bert_core.batch import RaggedBatch
 from bert_core.inference.texts import BATCH_TOKENS, EncodedTexts, Text, encode_texts
-from bert_core.models import (
+from bert_core.model.catalogue import (
     Model,
     MultipleChoice,
     SequenceClassifier,

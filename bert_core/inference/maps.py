@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bert_core.attention import attention_probabilities
 from bert_core.batch import RaggedBatch
 from bert_core.inference.texts import Text, encode_texts
-from bert_core.models import Model
+from bert_core.model.attention import attention_probabilities
+from bert_core.model.catalogue import Model
 from bert_core.vocabulary import WordPieceTokenizer
 
 

@@ -7,7 +7,7 @@ import torch
 
 from bert_core.batch import RaggedBatch
 from bert_core.inference.texts import BATCH_TOKENS, encode_texts
-from bert_core.models import Model, NextSentencePredictor, PretrainingModel
+from bert_core.model.catalogue import Model, NextSentencePredictor, PretrainingModel
 from bert_core.vocabulary import MASK, WordPieceTokenizer
 
 

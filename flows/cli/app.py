@@ -10,7 +10,7 @@ import typer
 from typer.exceptions import Abort, Exit, TyperException
 
 from flows.cli import build, checks, evaluation, exchange, models, recipes, services
-from pipelines.errors import UserError
+from pipelines.core.errors import UserError
 
 DONE, FAILED, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 

@@ -10,7 +10,7 @@ from flows.cli.choice import Choice
 from flows.cli.execution import execute
 from flows.cli.options import AsJson, Home, LabelColumn, Labels, Overrides, TextColumn
 from flows.environment import home_folder, set_defaults
-from pipelines.errors import UserError
+from pipelines.core.errors import UserError
 
 
 def add_to(app: typer.Typer) -> None:
@@ -52,9 +52,9 @@ def evaluate(
     if labels is None:
         raise UserError("--model needs labelled texts to be evaluated on; name them with --labels")
     set_defaults(home_folder(home))
-    from pipelines.evaluation.classification import evaluate_file
-    from pipelines.place import PlaceSettings
-    from pipelines.tasks.settings import LabelledFileTask
+    from pipelines.core.place import PlaceSettings
+    from pipelines.insight.evaluation import evaluate_file
+    from pipelines.stages.labelled.settings import LabelledFileTask
 
     task = LabelledFileTask(
         path=labels, text_column=text_column or "", label_column=label_column or ""

@@ -7,7 +7,7 @@ import typer
 
 from flows.cli.models import Model, newest, tracker_of
 from flows.cli.options import Home
-from pipelines.errors import UserError
+from pipelines.core.errors import UserError
 
 
 def add_to(app: typer.Typer) -> None:
@@ -29,7 +29,7 @@ def bring_in(
 
     Example: bertsmith import bert-base-uncased --to my-bert
     """
-    from pipelines import exchange
+    from pipelines.registry import exchange
 
     target = to or directory.with_name(f"{directory.name}-bertsmith")
     model = exchange.bring_in(directory, target, head)
@@ -49,7 +49,7 @@ def take_out(
 
     Example: bertsmith export bertsmith-encoder@champion --to my-encoder
     """
-    from pipelines import exchange
+    from pipelines.registry import exchange
 
     written = exchange.take_out(tracker_of(home), model, to, pooling)
     print(f"{written.folder}: a {written.head} model with {written.num_parameters:,} parameters")
@@ -66,7 +66,7 @@ def inspect(
     Example: bertsmith inspect 'Returns the sum of the array.' --out attention.html
     """
     tracker = tracker_of(home)
-    from pipelines.attention_page import inspect as draw
+    from pipelines.insight.attention_page import inspect as draw
     from pipelines.registry.listing import locate
 
     maps = draw(locate(tracker, model or newest(tracker, "encoder")), text, out)
@@ -87,8 +87,8 @@ def similar(
     Example: bertsmith similar matrix vector tensor plot figure --out similar.png
     """
     tracker = tracker_of(home)
+    from pipelines.insight.similarity_picture import draw_similarities, similarities
     from pipelines.registry.listing import locate
-    from pipelines.similarity_picture import draw_similarities, similarities
 
     if out is not None and out.suffix != ".png":
         raise UserError(f"the picture must be a .png file, got {out}")

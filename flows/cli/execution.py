@@ -8,7 +8,7 @@ from flows.cli.choice import Choice
 from flows.environment import home_folder, prepare_flows
 
 if TYPE_CHECKING:
-    from pipelines.recipes import CorpusRecipe
+    from pipelines.core.recipes import CorpusRecipe
 
 # command -> module and name of its flow, and the recipe that the flow takes
 _FLOWS = {
@@ -27,7 +27,7 @@ def execute(command: str, choice: Choice, *, show_recipe: bool) -> None:
     module, name, recipe_name = _FLOWS[command]
     surroundings = prepare_flows(home_folder(choice.home))
 
-    from pipelines import recipes
+    from pipelines.core import recipes
 
     recipe = recipes.read_recipe(
         getattr(recipes, recipe_name), choice.source, choice.all_overrides()
@@ -35,9 +35,9 @@ def execute(command: str, choice: Choice, *, show_recipe: bool) -> None:
     print(recipe.to_yaml() if show_recipe else short_form(recipe), flush=True)
     flow = getattr(import_module(module), name)
 
-    from flows.summary import print_summary
-    from flows.terminal import progress_on_terminal
-    from pipelines.cluster import disconnect
+    from flows.reporting.summary import print_summary
+    from flows.reporting.terminal import progress_on_terminal
+    from pipelines.core.cluster import disconnect
 
     if surroundings.local_api is not None:
         surroundings.local_api.wait()

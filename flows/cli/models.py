@@ -10,11 +10,11 @@ import typer
 
 from flows.cli.options import AsJson, Home
 from flows.environment import home_folder, set_defaults
-from pipelines.errors import UserError
+from pipelines.core.errors import UserError
 
 if TYPE_CHECKING:
+    from pipelines.core.tracking import Tracker
     from pipelines.registry.listing import ListedModel
-    from pipelines.tracking import Tracker
 
 Model = Annotated[
     str | None,
@@ -45,7 +45,7 @@ def predict(
     Example: bertsmith predict 'Returns the eigenvalues of a matrix.'
     """
     tracker = tracker_of(home)
-    from pipelines import predictions
+    from pipelines.insight import predictions
 
     reference = model or newest(tracker, "classifier")
     lines = list(texts) if texts else _lines(file)
@@ -73,7 +73,7 @@ def fill_mask(
             "write for example 'Returns the [MASK] of the array.'"
         )
     tracker = tracker_of(home)
-    from pipelines import predictions
+    from pipelines.insight import predictions
 
     gaps = predictions.fill(tracker, model or newest(tracker, "encoder"), text, top_k=top)
     if as_json:
@@ -142,7 +142,7 @@ def promote(
 
 def tracker_of(home: Path | None) -> "Tracker":
     set_defaults(home_folder(home))
-    from pipelines.place import PlaceSettings
+    from pipelines.core.place import PlaceSettings
 
     return PlaceSettings().tracker({})
 

@@ -23,7 +23,7 @@ def list_recipes() -> None:
 
     Example: bertsmith recipes list
     """
-    from pipelines.recipes import preset_names
+    from pipelines.core.recipes import preset_names
 
     for name in preset_names():
         print(f"{name:<12} {_purpose(name)}")
@@ -37,7 +37,7 @@ def show_recipe(
 
     Example: bertsmith recipes show demo > mine.yaml
     """
-    from pipelines.recipes import EndToEndRecipe, read_recipe
+    from pipelines.core.recipes import EndToEndRecipe, read_recipe
 
     print(read_recipe(EndToEndRecipe, recipe, overrides or ()).to_yaml(), end="")
 
@@ -47,7 +47,7 @@ def list_sizes() -> None:
 
     Example: bertsmith sizes
     """
-    from pipelines.sizes import encoder_sizes
+    from pipelines.insight.sizes import encoder_sizes
 
     sizes = encoder_sizes()
     columns = "".join(f"{vocabulary:>22}" for vocabulary in sizes[0].num_parameters)
@@ -61,6 +61,6 @@ def list_sizes() -> None:
 
 def _purpose(preset: str) -> str:
     """The comment that the preset's file opens with."""
-    text = (files("pipelines") / "presets" / f"{preset}.yaml").read_text()
+    text = (files("pipelines.core") / "presets" / f"{preset}.yaml").read_text()
     comment = takewhile(lambda line: line.startswith("#"), text.splitlines())
     return " ".join(line.lstrip("# ") for line in comment)

@@ -18,7 +18,7 @@ from flows.services.record import (
     remove_record,
     write_record,
 )
-from pipelines.errors import UserError
+from pipelines.core.errors import UserError
 
 WORK_POOL = "bertsmith"
 _START_SECONDS = 180.0  # the first start makes two databases

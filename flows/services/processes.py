@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from flows.services.record import ServiceProcess
-from pipelines.errors import UserError
+from pipelines.core.errors import UserError
 
 _POLL_SECONDS = 0.2
 _STOP_SECONDS = 15.0

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from pipelines.artifacts.fingerprint import sha256_of_file
 from pipelines.artifacts.manifest import FileRecord
-from pipelines.errors import UserError
+from pipelines.core.errors import UserError
 
 LEDGER_FOLDER = ".ledger"
 

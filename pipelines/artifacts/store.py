@@ -19,8 +19,8 @@ from pipelines.artifacts.cache import LocalCache
 from pipelines.artifacts.draft import LEDGER_FOLDER, Draft
 from pipelines.artifacts.fingerprint import fingerprint_of, sha256_of_file
 from pipelines.artifacts.manifest import MANIFEST_NAME, Manifest
-from pipelines.errors import UserError
-from pipelines.versions import code_version, library_versions
+from pipelines.core.errors import UserError
+from pipelines.core.versions import code_version, library_versions
 
 logger = logging.getLogger(__name__)
 

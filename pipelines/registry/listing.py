@@ -7,11 +7,11 @@ from pathlib import Path
 import mlflow.artifacts
 from mlflow import MlflowClient
 
-from pipelines.errors import UserError
+from pipelines.core.errors import UserError
+from pipelines.core.tracking import FINGERPRINT_TAG, Tracker
 from pipelines.registry.promotion import find_source
 from pipelines.registry.registration import KIND_TAG, VERIFIED_TAG
 from pipelines.registry.verification import METRICS
-from pipelines.tracking import FINGERPRINT_TAG, Tracker
 
 _USUAL_ALIASES = ("champion", "candidate")
 

@@ -12,9 +12,9 @@ from mlflow.types import ColSpec, DataType, Schema
 from mlflow.types.schema import Array
 
 import bert_core
-from bert_core.state import CONFIG_FILE, WEIGHTS_FILE
-from pipelines import serving
+from bert_core.training.state import CONFIG_FILE, WEIGHTS_FILE
 from pipelines.artifacts import Artifact
+from pipelines.registry import serving
 
 _TOKENIZER_FILES = ("vocab.txt", "tokenizer.json", "tokenizer_config.json")
 _REQUIREMENTS = ("torch", "numpy", "safetensors", "tokenizers", "pandas", "mlflow")

@@ -6,9 +6,9 @@ from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
-from pipelines.errors import UserError
+from pipelines.core.errors import UserError
+from pipelines.core.tracking import Tracker
 from pipelines.registry.registration import VERIFIED_TAG
-from pipelines.tracking import Tracker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,10 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from pipelines.artifacts import Artifact
+from pipelines.core.tracking import FINGERPRINT_TAG, Tracker
+from pipelines.core.versions import code_version
 from pipelines.registry.packaging import save_model_package
-from pipelines.tracking import FINGERPRINT_TAG, Tracker
 from pipelines.training.results import numbers
-from pipelines.versions import code_version
 
 KIND_TAG = "bertsmith.kind"
 VERIFIED_TAG = "bertsmith.verified"

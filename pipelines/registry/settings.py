@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from pipelines.settings import Settings
+from pipelines.core.settings import Settings
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"  # MLflow refuses '/' and ':'
 

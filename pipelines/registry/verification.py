@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelines import serving
 from pipelines.artifacts import Artifact
+from pipelines.core.tracking import Tracker
+from pipelines.registry import serving
 from pipelines.registry.registration import VERIFIED_TAG, RegisteredModel
-from pipelines.tracking import Tracker
 
 METRICS = {"encoder": "eval/mlm_accuracy", "classifier": "eval/accuracy"}
 

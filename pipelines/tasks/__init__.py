@@ -1,1 +1,1 @@
-"""Tasks: labelled texts that an encoder is fine-tuned on."""
+"""The families of tasks that an encoder is fine-tuned for, one module each."""

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bert_core.loop import NonFiniteGradientError
-from pipelines.cluster import connect, keep_signal_handlers
-from pipelines.errors import UserError
-from pipelines.stage import Progress, StageContext
+from bert_core.training.loop import NonFiniteGradientError
+from pipelines.core.cluster import connect, keep_signal_handlers
+from pipelines.core.errors import UserError
+from pipelines.core.stage import Progress, StageContext
 
-import ray  # isort: skip  (after pipelines.cluster, which sets its environment)
+import ray  # isort: skip  (after pipelines.core.cluster, which sets its environment)
 from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 from ray.util.queue import Empty, Queue

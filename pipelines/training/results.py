@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bert_core.state import CONFIG_FILE, WEIGHTS_FILE
+from bert_core.training.state import CONFIG_FILE, WEIGHTS_FILE
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Draft
-from pipelines.settings import Settings
-from pipelines.stage import StageContext
+from pipelines.core.settings import Settings
+from pipelines.core.stage import StageContext
 
 MODEL_FOLDER = "model"  # inside a training checkpoint
 HISTORY_FILE = "history.json"

@@ -1,10 +1,10 @@
-"""Settings of the trainings."""
+"""What every training can be told: its optimizer, its schedule and its cadence."""
 
 from typing import Literal
 
 from pydantic import Field
 
-from pipelines.settings import Settings
+from pipelines.core.settings import Settings
 
 
 class TrainingSettings(Settings):
@@ -41,63 +41,4 @@ class TrainingSettings(Settings):
     )
     checkpoint_every_steps: int = Field(
         default=500, ge=1, description="Optimizer steps between two checkpoints."
-    )
-
-
-class PretrainingSettings(TrainingSettings):
-    """The encoder's size and how long, how wide and how fast it is pretrained."""
-
-    size: Literal["tiny", "mini", "small", "medium", "base", "large"] = Field(
-        default="mini",
-        description="Layers x width: tiny 2x128, mini 4x256, small 4x512, medium 8x512, "
-        "base 12x768, large 24x1024.",
-    )
-    num_steps: int = Field(default=1000, ge=1, description="Optimizer steps.")
-    examples_per_step: int = Field(
-        default=64, ge=1, description="Examples of one optimizer step, over all workers."
-    )
-    micro_batch_examples: int = Field(
-        default=64,
-        ge=1,
-        description="Examples that one worker computes at once; a step is cut into these.",
-    )
-    learning_rate: float = Field(
-        default=1e-3, gt=0, le=1, description="Peak learning rate, reached after the warm-up."
-    )
-    evaluate_every_steps: int = Field(
-        default=200, ge=1, description="Optimizer steps between two held-out evaluations."
-    )
-    evaluation_examples: int = Field(
-        default=512, ge=1, description="Held-out examples of the evaluations during training."
-    )
-    final_evaluation_examples: int = Field(
-        default=20_000, ge=1, description="Held-out examples of the final evaluation."
-    )
-
-
-class FinetuningSettings(TrainingSettings):
-    """How a classifier is trained from an encoder."""
-
-    num_epochs: float = Field(default=3.0, gt=0, description="Passes over the labelled texts.")
-    examples_per_step: int = Field(
-        default=32, ge=1, description="Texts of one optimizer step, over all workers."
-    )
-    micro_batch_examples: int = Field(
-        default=32, ge=1, description="Texts that one worker computes at once."
-    )
-    learning_rate: float = Field(
-        default=2e-4, gt=0, le=1, description="Peak learning rate, reached after the warm-up."
-    )
-    max_tokens: int | None = Field(
-        default=None,
-        ge=8,
-        description="Longer texts are cut to so many tokens; empty: to what the encoder reads.",
-    )
-    num_evaluations: int = Field(
-        default=5, ge=1, description="Held-out evaluations during training, the last one included."
-    )
-    compare_with_random: bool = Field(
-        default=True,
-        description="Train a second classifier from random weights with the same budget, to "
-        "show what the pretraining is worth.",
     )

@@ -9,8 +9,8 @@ from typing import Any
 
 from ray.util.queue import Full, Queue
 
-from pipelines.stage import Progress
-from pipelines.tracking import MetricLog
+from pipelines.core.stage import Progress
+from pipelines.core.tracking import MetricLog
 
 _FILE_NAME = "telemetry.json"
 _PROGRESS_SECONDS = 0.5

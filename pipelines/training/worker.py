@@ -13,13 +13,13 @@ import ray.train.torch
 import torch
 from ray.train import Checkpoint
 
-from bert_core.loop import MicroBatches, train
-from bert_core.memory import return_freed_memory
-from bert_core.models import TrainableModel
-from bert_core.optimization import AdamW, OptimizationConfig
-from bert_core.state import Position, load_checkpoint, save_checkpoint
-from bert_core.step import StepReport
-from pipelines.tracking import MetricLog
+from bert_core.backends.cpu.memory import return_freed_memory
+from bert_core.model.catalogue import TrainableModel
+from bert_core.training.loop import MicroBatches, train
+from bert_core.training.optimization import AdamW, OptimizationConfig
+from bert_core.training.state import Position, load_checkpoint, save_checkpoint
+from bert_core.training.step import StepReport
+from pipelines.core.tracking import MetricLog
 from pipelines.training.results import MODEL_FOLDER
 from pipelines.training.settings import TrainingSettings
 from pipelines.training.telemetry import Telemetry

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from bert_core.attention import attend, attention_probabilities
-from bert_core.dropout import DropoutKeys
-from bert_core.grouped_attention import _LONGEST_KEPT
-from bert_core.layout import AttentionLayout
+from bert_core.backends.cpu.dropout import DropoutKeys
+from bert_core.backends.cpu.grouped_attention import _LONGEST_KEPT
+from bert_core.backends.cpu.layout import AttentionLayout
+from bert_core.model.attention import attend, attention_probabilities
 from tests.bert_core.batches import ragged_batch
 
 HEADS, WIDTH = 3, 8

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from bert_core.batch import IGNORED_LABEL, LabelledBatch, RaggedBatch, next_token_labels
-from bert_core.models import (
+from bert_core.model.catalogue import (
     EncoderModel,
     LanguageModel,
     MultipleChoice,

@@ -7,8 +7,8 @@ import sys
 import pytest
 import torch
 
-from bert_core.layout import common_size
-from bert_core.precision import compute_dtype
+from bert_core.backends.cpu.layout import common_size
+from bert_core.backends.precision import compute_dtype
 
 STEPS = 16
 PROGRAM = f"""
@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from bert_core.batch import PretrainingBatch, RaggedBatch
 from bert_core.config import EncoderConfig
-from bert_core.loop import train
-from bert_core.models import PretrainingModel
-from bert_core.optimization import AdamW, OptimizationConfig
+from bert_core.training.loop import train
+from bert_core.model.catalogue import PretrainingModel
+from bert_core.training.optimization import AdamW, OptimizationConfig
 
 def batch(step):
     random = np.random.default_rng(step)

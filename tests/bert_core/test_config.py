@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bert_core.config import PUBLISHED_VOCABULARIES, SIZES, EncoderConfig, encoder_config
-from bert_core.models import EncoderModel, count_parameters
+from bert_core.model.catalogue import EncoderModel, count_parameters
 from tests.bert_core.batches import small_config
 
 # With pooler, over the uncased vocabulary (Devlin et al., 2019; Turc et al., 2019).

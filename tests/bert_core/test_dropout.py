@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from bert_core.dropout import DropoutKeys, dropout, stretch_begins
+from bert_core.backends.cpu.dropout import DropoutKeys, dropout, stretch_begins
 
 
 def mask(*position, size, rate):

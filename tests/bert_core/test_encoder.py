@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from bert_core.dropout import DropoutKeys
-from bert_core.encoder import Encoder
+from bert_core.backends.cpu.dropout import DropoutKeys
+from bert_core.model.encoder import Encoder
 from tests.bert_core.batches import LENGTHS, ragged_batch, small_config
 
 NUM_TOKENS = sum(LENGTHS)

@@ -25,7 +25,7 @@ from bert_core.inference import (
     tag,
 )
 from bert_core.inference.answers import best_span
-from bert_core.models import build_model
+from bert_core.model.catalogue import build_model
 from bert_core.vocabulary import SPECIAL_PIECES, WordPieceTokenizer
 from tests.bert_core.batches import small_config
 

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from bert_core.loop import NonFiniteGradientError, train
-from bert_core.models import PretrainingModel
-from bert_core.optimization import AdamW, OptimizationConfig
-from bert_core.state import Position, load_checkpoint, save_checkpoint
+from bert_core.model.catalogue import PretrainingModel
+from bert_core.training.loop import NonFiniteGradientError, train
+from bert_core.training.optimization import AdamW, OptimizationConfig
+from bert_core.training.state import Position, load_checkpoint, save_checkpoint
 from tests.bert_core.batches import pretraining_batch, small_config
 
 NUM_STEPS = 6

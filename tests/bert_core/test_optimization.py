@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from bert_core.optimization import AdamW, OptimizationConfig
+from bert_core.training.optimization import AdamW, OptimizationConfig
 from tests.bert_core.test_loop import new_run
 
 

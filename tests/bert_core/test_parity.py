@@ -12,9 +12,9 @@ from transformers.utils import logging as transformers_logging
 
 from bert_core.batch import IGNORED_LABEL, LabelledBatch, next_token_labels
 from bert_core.hugging_face import export_model
-from bert_core.losses import pad_sequences
-from bert_core.models import build_model
-from bert_core.weights import to_hugging_face
+from bert_core.hugging_face.tensors import to_hugging_face
+from bert_core.model.catalogue import build_model
+from bert_core.model.losses import pad_sequences
 from tests.bert_core.batches import LENGTHS, pretraining_batch, ragged_batch, small_config
 
 SHAPES = {

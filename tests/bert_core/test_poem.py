@@ -7,9 +7,9 @@ import torch
 from bert_core.batch import LabelledBatch, RaggedBatch, next_token_labels
 from bert_core.config import EncoderConfig
 from bert_core.inference import complete
-from bert_core.loop import train
-from bert_core.models import LanguageModel
-from bert_core.optimization import AdamW, OptimizationConfig
+from bert_core.model.catalogue import LanguageModel
+from bert_core.training.loop import train
+from bert_core.training.optimization import AdamW, OptimizationConfig
 
 CHINESE = " ".join("床前明月光疑是地上霜举头望明月低头思故乡")
 ENGLISH = (

@@ -6,10 +6,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from bert_core import state
-from bert_core.models import SequenceClassifier, build_model
-from bert_core.optimization import AdamW, OptimizationConfig
-from bert_core.state import (
+from bert_core.model.catalogue import SequenceClassifier, build_model
+from bert_core.training import state
+from bert_core.training.optimization import AdamW, OptimizationConfig
+from bert_core.training.state import (
     Position,
     load_checkpoint,
     load_encoder_into,

@@ -7,12 +7,12 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from bert_core.backends.precision import compute_dtype
 from bert_core.batch import PretrainingBatch, RaggedBatch
-from bert_core.metrics import RunningSums
-from bert_core.models import PretrainingModel
-from bert_core.optimization import AdamW, OptimizationConfig
-from bert_core.precision import compute_dtype
-from bert_core.step import optimizer_step
+from bert_core.model.catalogue import PretrainingModel
+from bert_core.training.metrics import RunningSums
+from bert_core.training.optimization import AdamW, OptimizationConfig
+from bert_core.training.step import optimizer_step
 from tests.bert_core.batches import pretraining_batch, small_config
 
 LENGTHS = (3, 17, 64, 5, 64, 29, 12, 40)

@@ -4,9 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bert_core import vocabulary_loss
-from bert_core.precision import Lent
-from bert_core.vocabulary_loss import vocabulary_loss_sum
+from bert_core.backends.cpu import vocabulary_loss
+from bert_core.backends.cpu.vocabulary_loss import vocabulary_loss_sum
+from bert_core.backends.precision import Lent
 
 
 def inputs(num_rows=37, dtype=torch.float32):

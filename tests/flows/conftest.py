@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.story import Story
+from flows.reporting.story import Story
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def whole_run(
 ) -> Iterator[WholeRun]:
     """The end-to-end flow, run once with real components."""
     from flows.end_to_end import end_to_end
-    from pipelines.recipes import EndToEndRecipe, read_recipe
+    from pipelines.core.recipes import EndToEndRecipe, read_recipe
 
     home = tmp_path_factory.mktemp("whole run")  # a path with a space
     recipe = read_recipe(EndToEndRecipe, str(small_recipe), [f"place.home={home}"])

@@ -16,10 +16,10 @@ from prefect.client.schemas.filters import (
 )
 
 from flows.examples import examples
-from flows.figures import figures_of
-from flows.story import Story
-from flows.summary import print_summary
-from pipelines.recipes import EndToEndRecipe, ExamplesRecipe, read_recipe
+from flows.reporting.figures import figures_of
+from flows.reporting.story import Story
+from flows.reporting.summary import print_summary
+from pipelines.core.recipes import EndToEndRecipe, ExamplesRecipe, read_recipe
 from tests.flows.conftest import WholeRun
 
 STAGES = (
@@ -175,7 +175,7 @@ def test_a_registered_classifier_is_evaluated_on_a_labelled_file(
 
 def test_a_version_is_promoted_under_another_alias(whole_run: WholeRun) -> None:
     from flows.promote import PromotionRecipe, promote
-    from pipelines.place import PlaceSettings
+    from pipelines.core.place import PlaceSettings
 
     place = PlaceSettings(home=str(whole_run.home))
     promotion = promote(

@@ -2,8 +2,8 @@
 
 import io
 
-from flows.terminal import ProgressLine, sentence
-from pipelines.stage import Progress
+from flows.reporting.terminal import ProgressLine, sentence
+from pipelines.core.stage import Progress
 
 HALF_WAY = Progress(
     stage="pretraining", done=60, total=120, unit="steps", figures={"train/loss": 5.1234}

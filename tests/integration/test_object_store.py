@@ -12,22 +12,22 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from pipelines.artifacts import ArtifactStore
-from pipelines.corpus.settings import CorpusSettings, PlainText
-from pipelines.corpus.stage import build_corpus
-from pipelines.examples.stage import ExampleSettings, build_examples
-from pipelines.stage import StageContext
-from pipelines.vocabulary.stage import VocabularySettings, build_vocabulary
+from pipelines.core.stage import StageContext
+from pipelines.stages.corpus.settings import CorpusSettings, PlainText
+from pipelines.stages.corpus.stage import build_corpus
+from pipelines.stages.examples.stage import ExampleSettings, build_examples
+from pipelines.stages.vocabulary.stage import VocabularySettings, build_vocabulary
 from tests.pipelines.small_data import invented_text
 
 CHAIN = """
 import json, sys
 from pipelines.artifacts import ArtifactStore
-from pipelines.batches import ExampleReader, micro_batches
-from pipelines.corpus.settings import CorpusSettings, PlainText
-from pipelines.corpus.stage import build_corpus
-from pipelines.examples.stage import ExampleSettings, build_examples
-from pipelines.stage import StageContext
-from pipelines.vocabulary.stage import VocabularySettings, build_vocabulary
+from pipelines.stages.examples.batches import ExampleReader, micro_batches
+from pipelines.stages.corpus.settings import CorpusSettings, PlainText
+from pipelines.stages.corpus.stage import build_corpus
+from pipelines.stages.examples.stage import ExampleSettings, build_examples
+from pipelines.core.stage import StageContext
+from pipelines.stages.vocabulary.stage import VocabularySettings, build_vocabulary
 
 context = StageContext(store=ArtifactStore("s3://bertsmith/store"), num_workers=2)
 settings = CorpusSettings(sources=(PlainText(paths=("s3://bertsmith/texts/*.txt.gz",)),))

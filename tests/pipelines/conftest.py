@@ -3,11 +3,11 @@
 import pytest
 
 from pipelines.artifacts import Artifact, ArtifactStore
-from pipelines.corpus.settings import CorpusSettings, PlainText
-from pipelines.corpus.stage import build_corpus
-from pipelines.examples.stage import ExampleSettings, build_examples
-from pipelines.stage import StageContext
-from pipelines.vocabulary.stage import VocabularySettings, build_vocabulary
+from pipelines.core.stage import StageContext
+from pipelines.stages.corpus.settings import CorpusSettings, PlainText
+from pipelines.stages.corpus.stage import build_corpus
+from pipelines.stages.examples.stage import ExampleSettings, build_examples
+from pipelines.stages.vocabulary.stage import VocabularySettings, build_vocabulary
 from tests.pipelines.small_data import write_text_files
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from pipelines.artifacts import Artifact, ArtifactStore, Draft
 from pipelines.artifacts.fingerprint import canonical_json
-from pipelines.errors import UserError
+from pipelines.core.errors import UserError
 
 
 @pytest.fixture(params=["local", "remote"])

@@ -10,17 +10,17 @@ import pytest
 import torch
 
 from bert_core.batch import LabelledBatch, PretrainingBatch
-from pipelines.batches import (
+from pipelines.core.errors import UserError
+from pipelines.stages.examples.batches import (
     ExampleReader,
     epoch_of,
     evaluation_batches,
     micro_batches,
     prefetched,
 )
-from pipelines.errors import UserError
-from pipelines.examples.shards import read_example_batch
-from pipelines.examples.stage import ExampleSettings, build_examples
-from pipelines.vocabulary.stage import load_tokenizer
+from pipelines.stages.examples.shards import read_example_batch
+from pipelines.stages.examples.stage import ExampleSettings, build_examples
+from pipelines.stages.vocabulary.stage import load_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -7,12 +7,17 @@ import pytest
 
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import ArtifactStore
-from pipelines.errors import UserError
-from pipelines.evaluation.classification import figures_of, report_on
-from pipelines.stage import StageContext
-from pipelines.tasks.classification import LabelledTexts, build_task, read_split
-from pipelines.tasks.encoding import EncodedTexts
-from pipelines.tasks.settings import CorpusSourceTask, LabelledFileTask, NoTask, TaskSettings
+from pipelines.core.errors import UserError
+from pipelines.core.stage import StageContext
+from pipelines.stages.finetuning.encoding import EncodedTexts
+from pipelines.stages.labelled.settings import (
+    CorpusSourceTask,
+    LabelledFileTask,
+    NoTask,
+    TaskSettings,
+)
+from pipelines.stages.labelled.stage import LabelledTexts, build_task, read_split
+from pipelines.tasks.classification import figures_of, report_on
 
 
 @pytest.fixture

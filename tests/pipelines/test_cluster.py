@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from pipelines import cluster
-from pipelines.errors import UserError
+from pipelines.core import cluster
+from pipelines.core.errors import UserError
 
 
 def test_an_address_where_nobody_answers_is_named_at_once():
@@ -16,7 +16,7 @@ def test_an_address_where_nobody_answers_is_named_at_once():
         unused.bind(("127.0.0.1", 0))  # bound, not listening: nobody else takes the port
         address = f"127.0.0.1:{unused.getsockname()[1]}"
         result = subprocess.run(
-            [sys.executable, "-c", "from pipelines.cluster import connect; connect()"],
+            [sys.executable, "-c", "from pipelines.core.cluster import connect; connect()"],
             env=os.environ | {"RAY_ADDRESS": address}, capture_output=True, text=True, timeout=60,
         )  # fmt: skip
     assert result.returncode == 1

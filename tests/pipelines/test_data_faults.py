@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from pipelines.artifacts import ArtifactStore
-from pipelines.corpus.settings import CorpusSettings, PlainText
-from pipelines.corpus.shards import read_documents
-from pipelines.corpus.stage import build_corpus
-from pipelines.errors import UserError
-from pipelines.stage import StageContext
+from pipelines.core.errors import UserError
+from pipelines.core.stage import StageContext
+from pipelines.stages.corpus.settings import CorpusSettings, PlainText
+from pipelines.stages.corpus.shards import read_documents
+from pipelines.stages.corpus.stage import build_corpus
 from tests.pipelines.small_data import invented_text
 
 

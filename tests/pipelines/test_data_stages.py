@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from pipelines.artifacts import Artifact, ArtifactStore
-from pipelines.corpus.settings import CleaningSettings, CorpusSettings, PlainText
-from pipelines.corpus.stage import build_corpus
-from pipelines.errors import UserError
-from pipelines.examples.stage import ExampleSettings, build_examples
-from pipelines.stage import Progress, StageContext
-from pipelines.vocabulary.stage import VocabularySettings, build_vocabulary
+from pipelines.core.errors import UserError
+from pipelines.core.stage import Progress, StageContext
+from pipelines.stages.corpus.settings import CleaningSettings, CorpusSettings, PlainText
+from pipelines.stages.corpus.stage import build_corpus
+from pipelines.stages.examples.stage import ExampleSettings, build_examples
+from pipelines.stages.vocabulary.stage import VocabularySettings, build_vocabulary
 from tests.pipelines.small_data import invented_text
 
 EXAMPLES = ExampleSettings(max_tokens=64, shard_tokens=1000)
@@ -102,9 +102,9 @@ def test_a_killed_run_leaves_nothing_half_written(
     script = f"""
 import os, signal
 from pipelines.artifacts import ArtifactStore
-from pipelines.corpus.settings import CorpusSettings
-from pipelines.corpus.stage import build_corpus
-from pipelines.stage import StageContext
+from pipelines.stages.corpus.settings import CorpusSettings
+from pipelines.stages.corpus.stage import build_corpus
+from pipelines.core.stage import StageContext
 
 def kill(progress):
     if progress.done >= {parts_before_the_kill}:
@@ -146,7 +146,7 @@ def test_one_changed_byte_of_the_text_names_another_corpus(tmp_path, small_conte
 
 
 def test_a_changed_byte_of_a_shard_is_named(tmp_path, small_settings):
-    from pipelines.corpus.shards import read_documents
+    from pipelines.stages.corpus.shards import read_documents
 
     context = StageContext(store=ArtifactStore(tmp_path), num_workers=1)
     corpus = build_corpus(small_settings, context)

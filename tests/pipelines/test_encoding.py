@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_core.vocabulary import SPECIAL_PIECES, Normalization, WordPieceTokenizer
-from pipelines.corpus.repair import mend
-from pipelines.corpus.sentences import split_sentences
-from pipelines.vocabulary import encoding
-from pipelines.vocabulary.encoding import SentenceEncoder
+from pipelines.stages.corpus.cleaning.repair import mend
+from pipelines.stages.corpus.cleaning.sentences import split_sentences
+from pipelines.stages.vocabulary import encoding
+from pipelines.stages.vocabulary.encoding import SentenceEncoder
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,!?'\"-()[]$€éüß中文字हिन्दी"

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from bert_core.config import encoder_config
-from bert_core.models import PretrainingModel
-from bert_core.state import load_model, save_model
+from bert_core.model.catalogue import PretrainingModel
+from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.attention_page import inspect
-from pipelines.errors import UserError
-from pipelines.exchange import bring_in, take_out
-from pipelines.similarity_picture import draw_similarities, similarities
-from pipelines.tracking import Tracker
+from pipelines.core.errors import UserError
+from pipelines.core.tracking import Tracker
+from pipelines.insight.attention_page import inspect
+from pipelines.insight.similarity_picture import draw_similarities, similarities
+from pipelines.registry.exchange import bring_in, take_out
 
 NOWHERE = Tracker(uri="sqlite:////nowhere.db", experiment="unused")  # folders need no tracker
 PNG = b"\x89PNG"

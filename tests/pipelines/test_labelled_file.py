@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.errors import UserError
-from pipelines.tasks.labelled_file import fingerprint_of_file, read_labelled_file
-from pipelines.tasks.settings import LabelledFileTask
+from pipelines.core.errors import UserError
+from pipelines.stages.labelled.files import fingerprint_of_file, read_labelled_file
+from pipelines.stages.labelled.settings import LabelledFileTask
 
 SMS = Path("../shared/data/sms_spam/SMSSpamCollection.tsv")
 

@@ -3,8 +3,13 @@
 import numpy as np
 import pytest
 
-from pipelines.examples.objectives import SpecialIds, full_sentences, sentence_pairs, token_windows
-from pipelines.examples.token_shards import TokenShard
+from pipelines.stages.examples.objectives import (
+    SpecialIds,
+    full_sentences,
+    sentence_pairs,
+    token_windows,
+)
+from pipelines.stages.examples.token_shards import TokenShard
 
 CLS, SEP = 2, 3
 SPECIAL = SpecialIds(cls=CLS, sep=SEP)

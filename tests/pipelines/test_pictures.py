@@ -2,7 +2,7 @@
 
 import struct
 
-from pipelines.pictures import draw, draw_lengths, training_panels
+from pipelines.insight.pictures import draw, draw_lengths, training_panels
 
 HISTORY = [
     {"step": 10, "train/loss": 6.0},

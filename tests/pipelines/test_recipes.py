@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.errors import UserError
-from pipelines.recipes import CorpusRecipe, EndToEndRecipe, preset_names, read_recipe
+from pipelines.core.errors import UserError
+from pipelines.core.recipes import CorpusRecipe, EndToEndRecipe, preset_names, read_recipe
 
 
 def test_every_preset_is_a_whole_recipe_and_survives_its_own_yaml(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.errors import UserError
-from pipelines.tracking import MetricLog, Tracker
+from pipelines.core.errors import UserError
+from pipelines.core.tracking import MetricLog, Tracker
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ import psutil
 import pytest
 
 from pipelines.artifacts import Artifact, ArtifactStore
-from pipelines.pretraining import build_encoder
-from pipelines.stage import Progress, StageContext
-from pipelines.training.settings import PretrainingSettings
+from pipelines.core.stage import Progress, StageContext
+from pipelines.stages.pretraining.settings import PretrainingSettings
+from pipelines.stages.pretraining.stage import build_encoder
 
 pytestmark = pytest.mark.slow
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from pipelines import word_table
-from pipelines.word_table import WordTable
+from pipelines.stages.vocabulary import word_table
+from pipelines.stages.vocabulary.word_table import WordTable
 
 
 @pytest.mark.parametrize("num_words", [3, 1000, 100_000])

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from pipelines.corpus.languages import check_codes, count_languages
-from pipelines.corpus.near_duplicates import find_near, signature
-from pipelines.corpus.settings import CleaningSettings, CorpusSettings, PlainText
-from pipelines.corpus.shards import read_documents
-from pipelines.corpus.stage import build_corpus
-from pipelines.errors import UserError
+from pipelines.core.errors import UserError
+from pipelines.stages.corpus.cleaning.languages import check_codes, count_languages
+from pipelines.stages.corpus.cleaning.near_duplicates import find_near, signature
+from pipelines.stages.corpus.settings import CleaningSettings, CorpusSettings, PlainText
+from pipelines.stages.corpus.shards import read_documents
+from pipelines.stages.corpus.stage import build_corpus
 from tests.pipelines.small_data import invented_text
 
 GERMAN = "Der Himmel über der Stadt war grau, und niemand wusste, wann der Regen aufhören würde."

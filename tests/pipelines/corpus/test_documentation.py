@@ -4,11 +4,11 @@ import ast
 
 import pytest
 
-from pipelines.corpus import documentation
-from pipelines.corpus.inputs import Span
-from pipelines.corpus.settings import InstalledDocumentation
-from pipelines.corpus.tally import Tally
-from pipelines.errors import UserError
+from pipelines.core.errors import UserError
+from pipelines.stages.corpus.cleaning.tally import Tally
+from pipelines.stages.corpus.settings import InstalledDocumentation
+from pipelines.stages.corpus.sources import documentation
+from pipelines.stages.corpus.sources.inputs import Span
 
 DOCSTRING = """Do a thing that takes
     two lines to say.

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from pipelines.corpus.repair import decode, mend, refuse_binary
-from pipelines.errors import UserError
+from pipelines.core.errors import UserError
+from pipelines.stages.corpus.cleaning.repair import decode, mend, refuse_binary
 
 
 def clean(data: bytes) -> tuple[str, Counter[str]]:

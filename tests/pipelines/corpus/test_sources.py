@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from pipelines.corpus.inputs import MEGABYTE, Span, divide, inputs_fingerprint
-from pipelines.corpus.readers import list_inputs, read_span
-from pipelines.corpus.settings import (
+from pipelines.core.errors import UserError
+from pipelines.stages.corpus.cleaning.tally import Tally
+from pipelines.stages.corpus.settings import (
     Columnar,
     CorpusSettings,
     DelimitedText,
@@ -21,8 +21,8 @@ from pipelines.corpus.settings import (
     Markdown,
     MediaWiki,
 )
-from pipelines.corpus.tally import Tally
-from pipelines.errors import UserError
+from pipelines.stages.corpus.sources.inputs import MEGABYTE, Span, divide, inputs_fingerprint
+from pipelines.stages.corpus.sources.readers import list_inputs, read_span
 
 ROWS = [
     {"text": "First, “quoted” text.", "kind": "a", "n": 1},
@@ -206,7 +206,9 @@ def test_an_unreadable_file_is_named(tmp_path, monkeypatch):
     def deny(*args: object, **kwargs: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("pipelines.corpus.files.sha256_of_file", deny)  # tests may run as root
+    monkeypatch.setattr(
+        "pipelines.stages.corpus.sources.files.sha256_of_file", deny
+    )  # tests may run as root
     with pytest.raises(UserError, match=r"secret\.jsonl must be readable"):
         list_inputs(JsonLines(paths=(str(path),)))
 

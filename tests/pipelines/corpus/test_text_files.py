@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from pipelines.corpus import text_files
-from pipelines.corpus.inputs import InputFile, Span
-from pipelines.corpus.settings import PlainText
-from pipelines.corpus.tally import Tally
-from pipelines.errors import UserError
+from pipelines.core.errors import UserError
+from pipelines.stages.corpus.cleaning.tally import Tally
+from pipelines.stages.corpus.settings import PlainText
+from pipelines.stages.corpus.sources import text_files
+from pipelines.stages.corpus.sources.inputs import InputFile, Span
 
 BLOCKS = "One.\nTwo.\n\nThree.\n \n\n\nFour\nfive.\n"
 WIKITEXT = (

@@ -1,0 +1,1 @@
+"""The encoder, its heads and the models of all tasks, in the words of the paper."""

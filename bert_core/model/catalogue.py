@@ -1,0 +1,78 @@
+"""Every model there is, by the name of its head.
+
+Heads: `encoder` (none but the pooler), `pretraining`, `language_model`, `next_sentence`,
+`sequence_classification`, `regression`, `multiple_choice`, `token_classification` and
+`span_prediction`.
+"""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from bert_core.backends.cpu.dropout import DropoutKeys
+from bert_core.batch import RaggedBatch
+from bert_core.config import EncoderConfig
+from bert_core.model.heads import Pooler
+from bert_core.model.language_models import LanguageModel, PretrainingModel
+from bert_core.model.task_models import (
+    MultipleChoice,
+    NextSentencePredictor,
+    SequenceClassifier,
+    SequenceRegressor,
+    SpanPredictor,
+    TaskModel,
+    TokenClassifier,
+)
+from bert_core.model.trainable import Model, Sum, Sums, TrainableModel
+
+__all__ = [
+    "MODELS", "EncoderModel", "LanguageModel", "Model", "MultipleChoice",
+    "NextSentencePredictor", "PretrainingModel", "SequenceClassifier", "SequenceRegressor",
+    "SpanPredictor", "Sum", "Sums", "TaskModel", "TokenClassifier", "TrainableModel",
+    "build_model", "count_parameters",
+]  # fmt: skip
+
+
+class EncoderModel(Model):
+    """The encoder alone, with or without its pooler: what embeddings are made with."""
+
+    head_name = "encoder"
+
+    def __init__(self, config: EncoderConfig, pooler: bool = True) -> None:
+        super().__init__(config)
+        self.pooler = Pooler(config) if pooler else None
+
+    def head_settings(self) -> dict[str, Any]:
+        return {"pooler": self.pooler is not None}
+
+    def forward(self, tokens: RaggedBatch, keys: DropoutKeys | None = None) -> Tensor:
+        """[T, D] the final hidden states."""
+        return self.encoder(tokens, keys)
+
+
+MODELS: dict[str, type[Model]] = {
+    model.head_name: model
+    for model in (
+        EncoderModel,
+        PretrainingModel,
+        LanguageModel,
+        NextSentencePredictor,
+        SequenceClassifier,
+        SequenceRegressor,
+        MultipleChoice,
+        TokenClassifier,
+        SpanPredictor,
+    )
+}
+
+
+def build_model(head_name: str, config: EncoderConfig, **settings: Any) -> Model:
+    """The model with the head of this name, with random weights from torch's generator."""
+    if head_name not in MODELS:
+        raise ValueError(f"head must be one of {', '.join(MODELS)}, got {head_name!r}")
+    return MODELS[head_name](config, **settings)
+
+
+def count_parameters(model: nn.Module) -> int:
+    """How many numbers training may change."""
+    return sum(parameter.numel() for parameter in model.parameters())

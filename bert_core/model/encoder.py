@@ -1,0 +1,88 @@
+"""The encoder of BERT: embeddings and a stack of post-norm Transformer layers.
+
+Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding"
+(2019); the layer is that of Vaswani et al. (2017). T = ragged tokens, P = those of them whose
+hidden states are asked for, D = hidden size.
+"""
+
+from collections.abc import Iterator
+
+from torch import Tensor, nn
+
+from bert_core.backends.cpu.dropout import DropoutKeys, dropout_mask
+from bert_core.backends.cpu.layers import FeedForward, LayerNorm, take_rows
+from bert_core.batch import RaggedBatch
+from bert_core.config import EncoderConfig
+from bert_core.model.attention import AttentionLayout, SelfAttention
+from bert_core.model.embeddings import Embeddings
+
+
+class EncoderLayer(nn.Module):
+    """Attention, then a feed-forward network, each added to what it read and normalized."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.dropout = config.hidden_dropout
+        self.attention = SelfAttention(config)
+        self.attention_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.feed_forward = FeedForward(
+            config.hidden_size, config.intermediate_size, config.initializer_range
+        )
+        self.feed_forward_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
+
+    def forward(
+        self,
+        hidden: Tensor,
+        layout: AttentionLayout,
+        keys: DropoutKeys | None,
+        rows: Tensor | None = None,
+    ) -> Tensor:
+        """[T, D] -> [T, D], or [P, D] where only P `rows` are asked for."""
+        update = self.attention(hidden, layout, keys, rows)
+        if rows is not None:
+            hidden = take_rows(hidden, rows)
+        hidden = self.attention_norm(hidden, update, dropout_mask(update, self.dropout, keys))
+        update = self.feed_forward(hidden)
+        return self.feed_forward_norm(hidden, update, dropout_mask(update, self.dropout, keys))
+
+
+class Encoder(nn.Module):
+    """Read every token in the light of its sequence."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embeddings = Embeddings(config)
+        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_layers))
+
+    def forward(
+        self,
+        tokens: RaggedBatch,
+        keys: DropoutKeys | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        """[T, D] the final hidden states; dropout happens where `keys` are given.
+
+        With `positions` (indices into the T tokens) [P, D] those of P tokens. The last layer then
+        lets them read all tokens and computes nothing else for the others: in pretraining five
+        of six, in classification all but the first of each sequence.
+        """
+        layout = AttentionLayout.of(tokens)
+        hidden = self.embeddings(layout.sort(tokens), keys)
+        *lower_layers, last_layer = self.layers
+        for layer in lower_layers:
+            hidden = layer(hidden, layout, keys)
+        if positions is None:
+            return layout.restore(last_layer(hidden, layout, keys))
+        rows = layout.rows_at(positions)
+        read: Tensor = last_layer(hidden, layout, keys, rows)[: len(positions)]
+        return read
+
+    def queries_keys_values(self, tokens: RaggedBatch) -> Iterator[Tensor]:
+        """What each layer's attention to one sequence is computed from, [S, 3, H, K]."""
+        layout = AttentionLayout.of(tokens)
+        hidden = self.embeddings(tokens, None)
+        for layer in self.layers:
+            assert isinstance(layer, EncoderLayer)
+            yield layer.attention.queries_keys_values(hidden)
+            hidden = layer(hidden, layout, None)

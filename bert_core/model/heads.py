@@ -1,0 +1,81 @@
+"""Heads: what turns hidden states into the logits of a task.
+
+T = ragged tokens, B = sequences, M = predicted tokens, D = hidden size, V = vocabulary.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bert_core.backends.cpu.dropout import DropoutKeys, dropout
+from bert_core.backends.cpu.layers import LayerNorm, Linear
+from bert_core.backends.cpu.layout import common_size
+from bert_core.backends.cpu.vocabulary_loss import vocabulary_loss_sum
+from bert_core.backends.precision import Computing
+from bert_core.batch import IGNORED_LABEL
+from bert_core.config import EncoderConfig
+from bert_core.model.embeddings import Embeddings
+
+
+class Pooler(nn.Module):
+    """One vector for a whole sequence: a tanh layer over its first token."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.dense = Linear(config.hidden_size, config.hidden_size, config.initializer_range)
+
+    def forward(self, first: Tensor) -> Tensor:
+        """[B, D] -> [B, D]."""
+        return torch.tanh(self.dense(first))
+
+
+class VocabularyHead(Computing):
+    """Logits over the vocabulary: a transform, then the token embeddings as the last layer.
+
+    The embedding matrix is lent by the encoder with every call, so that the two stay one.
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.transform = Linear(config.hidden_size, config.hidden_size, config.initializer_range)
+        self.layer_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+
+    def forward(self, hidden: Tensor, embeddings: Embeddings) -> Tensor:
+        """[M, D] -> [M, V] logits."""
+        weight = embeddings.token.to(hidden.dtype)
+        return F.linear(self._transformed(hidden), weight, self.bias.to(hidden.dtype))
+
+    def loss_sum(self, hidden: Tensor, embeddings: Embeddings, labels: Tensor) -> Tensor:
+        """Cross-entropy of [M, D] summed over [M] labels; negative ones do not count."""
+        lent = embeddings.lent("token"), self.lent("bias")
+        num_filled = common_size(len(hidden), hidden.device) - len(hidden)
+        hidden = F.pad(hidden, (0, 0, 0, num_filled))
+        labels = F.pad(labels, (0, num_filled), value=IGNORED_LABEL)
+        return vocabulary_loss_sum(
+            self._transformed(hidden), embeddings.token, self.bias, lent, labels
+        )
+
+    def _transformed(self, hidden: Tensor) -> Tensor:
+        return self.layer_norm(F.gelu(self.transform(hidden)))
+
+
+class TaskHead(nn.Module):
+    """Dropout and one linear layer, over whatever a task reads.
+
+    The rate is the encoder's unless given: as published, next sentence prediction and span
+    prediction have none.
+    """
+
+    def __init__(
+        self, config: EncoderConfig, num_outputs: int, *, dropout: float | None = None
+    ) -> None:
+        super().__init__()
+        if num_outputs < 1:
+            raise ValueError(f"a head needs at least one output, got {num_outputs}")
+        self.dropout = config.hidden_dropout if dropout is None else dropout
+        self.dense = Linear(config.hidden_size, num_outputs, config.initializer_range)
+
+    def forward(self, hidden: Tensor, keys: DropoutKeys | None) -> Tensor:
+        """[..., D] -> [..., num_outputs]."""
+        return self.dense(dropout(hidden, self.dropout, keys))

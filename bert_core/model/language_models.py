@@ -1,0 +1,111 @@
+"""Models that predict tokens: the two pretraining tasks of BERT, and the language model."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bert_core.backends.cpu.dropout import DropoutKeys
+from bert_core.batch import LabelledBatch, PretrainingBatch, RaggedBatch
+from bert_core.config import EncoderConfig
+from bert_core.model.heads import Pooler, TaskHead, VocabularyHead
+from bert_core.model.losses import cross_entropy_sum
+from bert_core.model.trainable import Sum, Sums, TrainableModel, classification_sums
+
+
+class PretrainingModel(TrainableModel):
+    """Masked language modelling and, unless switched off, next sentence prediction."""
+
+    head_name = "pretraining"
+
+    def __init__(self, config: EncoderConfig, next_sentence: bool = True) -> None:
+        super().__init__(config)
+        self.next_sentence = next_sentence
+        self.loss_names = ("mlm", "nsp") if next_sentence else ("mlm",)
+        self.vocabulary_head = VocabularyHead(config)
+        if next_sentence:
+            self.pooler = Pooler(config)
+            self.next_sentence_head = TaskHead(config, 2, dropout=0.0)
+
+    def head_settings(self) -> dict[str, Any]:
+        return {"next_sentence": self.next_sentence}
+
+    def forward(
+        self, tokens: RaggedBatch, positions: Tensor, keys: DropoutKeys | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """[M, V] vocabulary logits at `positions` of the T tokens, and [B, 2] NSP logits."""
+        masked, next_sentence_logits = self._read(tokens, positions, keys)
+        return self.vocabulary_head(masked, self.encoder.embeddings), next_sentence_logits
+
+    def loss_sums(self, batch: PretrainingBatch, keys: DropoutKeys | None = None) -> Sums:
+        self._refuse_without_pairs(batch)
+        masked, nsp_logits = self._read(batch.tokens, batch.masked_positions, keys)
+        embeddings = self.encoder.embeddings
+        loss = self.vocabulary_head.loss_sum(masked, embeddings, batch.masked_labels)
+        sums = {"mlm": Sum(loss, batch.counts["mlm"])}
+        if nsp_logits is not None:
+            labels = batch.next_sentence_labels
+            assert labels is not None
+            sums["nsp"] = Sum(cross_entropy_sum(nsp_logits, labels), batch.counts["nsp"])
+        return sums
+
+    @torch.no_grad()
+    def evaluation_sums(self, batch: PretrainingBatch) -> Sums:
+        self._refuse_without_pairs(batch)
+        mlm_logits, nsp_logits = self(batch.tokens, batch.masked_positions)
+        sums = classification_sums("mlm", mlm_logits, batch.masked_labels, batch.counts["mlm"])
+        if nsp_logits is not None:
+            labels = batch.next_sentence_labels
+            assert labels is not None
+            sums |= classification_sums("nsp", nsp_logits, labels, batch.counts["nsp"])
+        return sums
+
+    def _read(
+        self, tokens: RaggedBatch, positions: Tensor, keys: DropoutKeys | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """[M, D] the hidden states at `positions`, and [B, 2] NSP logits."""
+        if not self.next_sentence:
+            return self.encoder(tokens, keys, positions), None
+        hidden = self.encoder(tokens, keys, torch.cat((tokens.first_positions, positions)))
+        first, masked = hidden.tensor_split((tokens.num_sequences,))
+        return masked, self.next_sentence_head(self.pooler(first), keys)
+
+    def _refuse_without_pairs(self, batch: PretrainingBatch) -> None:
+        if self.next_sentence and batch.next_sentence_labels is None:
+            raise ValueError(
+                "a model with next sentence prediction needs next_sentence_labels in its batch, "
+                "got none; build the model with next_sentence=False or the examples with pairs"
+            )
+
+
+class LanguageModel(TrainableModel):
+    """Predict the next token of each from what stands left of it; its encoder must be causal."""
+
+    head_name = "language_model"
+
+    def __init__(self, config: EncoderConfig) -> None:
+        if not config.causal:
+            raise ValueError(
+                "a language model needs a causal encoder, got causal=False: it would see the "
+                "token it has to predict"
+            )
+        super().__init__(config)
+        self.vocabulary_head = VocabularyHead(config)
+
+    def forward(
+        self, tokens: RaggedBatch, positions: Tensor, keys: DropoutKeys | None = None
+    ) -> Tensor:
+        """[M, V] logits of the token that follows each of `positions` among the T tokens."""
+        hidden = self.encoder(tokens, keys, positions)
+        return self.vocabulary_head(hidden, self.encoder.embeddings)
+
+    def loss_sums(self, batch: LabelledBatch, keys: DropoutKeys | None = None) -> Sums:
+        hidden = self.encoder(batch.tokens, keys)
+        loss = self.vocabulary_head.loss_sum(hidden, self.encoder.embeddings, batch.labels)
+        return {"label": Sum(loss, batch.num_labels)}
+
+    @torch.no_grad()
+    def evaluation_sums(self, batch: LabelledBatch) -> Sums:
+        positions = torch.arange(batch.tokens.num_tokens, device=batch.labels.device)
+        logits = self(batch.tokens, positions)
+        return classification_sums("label", logits, batch.labels, batch.num_labels)

@@ -1,0 +1,91 @@
+"""The training loop: one optimizer step after the other, and a look at the caller between them."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from bert_core.backends.cpu.memory import keep_freed_memory, return_freed_memory
+from bert_core.backends.precision import Precision, compute_dtype
+from bert_core.batch import Batch
+from bert_core.model.trainable import TrainableModel
+from bert_core.training.optimization import AdamW
+from bert_core.training.step import StepReport, optimizer_step
+
+# After these hardly a product is left to compile (see `memory`).
+SETTLING_STEPS = 8
+
+MicroBatches = Callable[[int], Iterable[tuple[int, Batch]]]
+
+
+class NonFiniteGradientError(FloatingPointError):
+    """The loss or its gradient stopped being a number; the weights are those before that step."""
+
+
+def train(
+    model: TrainableModel,
+    optimizer: AdamW,
+    micro_batches: MicroBatches,
+    *,
+    seed: int,
+    first_step: int = 0,
+    num_steps: int | None = None,
+    device: torch.device | str = "cpu",
+    precision: Precision = "auto",
+) -> Iterator[StepReport]:
+    """Take steps `first_step` to `num_steps` - 1 (the optimizer's own number by default).
+
+    `micro_batches(step)` gives this rank's micro-batches of a step, each with its index among
+    those of all ranks. A report is handed over after each step: log, evaluate and save between
+    two of them, or stop asking. Equal arguments make equal weights, bit for bit on a CPU with
+    the same number of threads, whether or not the run was interrupted.
+
+    Raises NonFiniteGradientError instead of updating by a gradient that is not finite (on a GPU
+    one step later, because the host does not wait; no update is made in between).
+    """
+    return_freed_memory()
+    dtype = compute_dtype(precision, device)
+    last_step = optimizer.config.num_steps if num_steps is None else num_steps
+    watch = _FiniteWatch()
+    for step in range(first_step, last_step):
+        if step == first_step + SETTLING_STEPS:
+            keep_freed_memory()
+        batches = [(index, batch.to(device)) for index, batch in micro_batches(step)]
+        report = optimizer_step(model, optimizer, batches, seed=seed, step=step, dtype=dtype)
+        watch.check(report)
+        yield report
+    watch.finish()
+
+
+class _FiniteWatch:
+    """Raises for the first step that was not finite; on a GPU by looking one step back."""
+
+    def __init__(self) -> None:
+        self._pending: tuple[int, Tensor, torch.cuda.Event] | None = None
+
+    def check(self, report: StepReport) -> None:
+        if not report.is_finite.is_cuda:
+            _refuse(report.step, bool(report.is_finite))
+            return
+        self.finish()
+        on_host = torch.empty((), dtype=torch.bool, pin_memory=True)
+        on_host.copy_(report.is_finite, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record()
+        self._pending = (report.step, on_host, event)
+
+    def finish(self) -> None:
+        if self._pending is None:
+            return
+        step, on_host, event = self._pending
+        event.synchronize()
+        self._pending = None
+        _refuse(step, bool(on_host))
+
+
+def _refuse(step: int, is_finite: bool) -> None:
+    if not is_finite:
+        raise NonFiniteGradientError(
+            f"the gradient of step {step} is not finite, so the step was not taken; "
+            "lower the learning rate, lengthen the warm-up or train in float32"
+        )

@@ -1,0 +1,182 @@
+"""Models and whole training runs on disk.
+
+A model is `model.safetensors` under our own names and `config.json`; a checkpoint adds
+`training_state.pt`, which holds the optimizer and the position and loads without running code. A
+folder is written beside its place and renamed, so that it is whole or not there.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from bert_core.config import EncoderConfig
+from bert_core.model.catalogue import MODELS, Model, build_model
+from bert_core.training.folders import publish
+from bert_core.training.optimization import AdamW
+
+WEIGHTS_FILE = "model.safetensors"
+CONFIG_FILE = "config.json"
+TRAINING_STATE_FILE = "training_state.pt"
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """Where a run stands: `step` optimizer steps of the run with `seed` are done."""
+
+    seed: int
+    step: int
+
+
+def save_model(folder: Path | str, model: Model) -> None:
+    """Write the weights and what is needed to build the model again into a new folder."""
+    publish(Path(folder), lambda draft: _write_model(draft, model))
+
+
+def load_model(folder: Path | str, device: torch.device | str = "cpu") -> Model:
+    """The model that `save_model` or `save_checkpoint` wrote, with the head it had."""
+    config = read_config(folder)
+    model = build_model(
+        config["head"], EncoderConfig.from_dict(config["encoder"]), **config["settings"]
+    )
+    _load_exactly(model, _read_weights(folder), Path(folder) / WEIGHTS_FILE)
+    return model.to(device)
+
+
+def save_checkpoint(folder: Path | str, model: Model, optimizer: AdamW, position: Position) -> None:
+    """Write the whole state of a run into a new folder."""
+
+    def write(draft: Path) -> None:
+        _write_model(draft, model)
+        state = {"format": FORMAT, "position": asdict(position), **optimizer.state_dict()}
+        torch.save(state, draft / TRAINING_STATE_FILE)
+
+    publish(Path(folder), write)
+
+
+def load_checkpoint(folder: Path | str, model: Model, optimizer: AdamW) -> Position:
+    """Put a run's weights and optimizer where they were; returns where it stood."""
+    path = _existing(folder, TRAINING_STATE_FILE)
+    _check_same_architecture(model, read_config(folder), folder)
+    _load_exactly(model, _read_weights(folder), Path(folder) / WEIGHTS_FILE)
+    device = optimizer.arena.values.device
+    state = torch.load(path, map_location=device, weights_only=True)
+    optimizer.load_state_dict(state)
+    return Position(**state["position"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Initialization:
+    """Which tensors of a model came from elsewhere and which did not."""
+
+    loaded: tuple[str, ...]
+    new: tuple[str, ...]  # of the model, left as they were
+    unused: tuple[str, ...]  # of the source
+
+
+def load_encoder_into(model: Model, folder: Path | str) -> Initialization:
+    """Start `model` from the encoder, and the pooler where both have one, of a saved model.
+
+    Returns which tensors were loaded, so that the caller can say what still has random weights.
+    """
+    source = _read_weights(folder)
+    _check_same_encoder(model.config, read_config(folder)["encoder"], folder)
+    own = model.state_dict()
+    shared = ("encoder.", "pooler.")
+    wanted = {name for name in own if name.startswith(shared)}
+    if not any(name.startswith("pooler.") for name in source):
+        wanted = {name for name in wanted if name.startswith("encoder.")}
+    offered = {n: t for n, t in source.items() if n.startswith("encoder.") or n in wanted}
+    _check_names(wanted, offered, Path(folder) / WEIGHTS_FILE)
+    model.load_state_dict({**own, **offered})
+    return Initialization(
+        loaded=tuple(sorted(wanted)),
+        new=tuple(sorted(set(own) - wanted)),
+        unused=tuple(sorted(set(source) - wanted)),
+    )
+
+
+def read_config(folder: Path | str) -> dict[str, Any]:
+    """The entries `format`, `head`, `settings` and `encoder` of a saved model."""
+    path = _existing(folder, CONFIG_FILE)
+    config = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(config, dict) or config.get("format") != FORMAT:
+        raise ValueError(
+            f"{path} must be a Bertsmith model of format {FORMAT}, found something else; "
+            "a Hugging Face directory has to be imported first"
+        )
+    if config.get("head") not in MODELS:
+        raise ValueError(
+            f"{path} must name one of the heads {', '.join(MODELS)}, found {config.get('head')!r}"
+        )
+    return config
+
+
+def model_config(model: Model) -> dict[str, Any]:
+    """What `config.json` says of a model."""
+    return {
+        "format": FORMAT,
+        "head": model.head_name,
+        "settings": model.head_settings(),
+        "encoder": model.config.to_dict(),
+    }
+
+
+def _write_model(draft: Path, model: Model) -> None:
+    tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
+    save_file(tensors, draft / WEIGHTS_FILE)
+    text = json.dumps(model_config(model), indent=2, ensure_ascii=False)
+    (draft / CONFIG_FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def _existing(folder: Path | str, name: str) -> Path:
+    path = Path(folder) / name
+    if not path.is_file():
+        raise ValueError(f"{folder} must hold {name}, found none; is it a saved model?")
+    return path
+
+
+def _read_weights(folder: Path | str) -> dict[str, Tensor]:
+    return load_file(_existing(folder, WEIGHTS_FILE))
+
+
+def _load_exactly(model: Model, tensors: dict[str, Tensor], path: Path) -> None:
+    _check_names(set(model.state_dict()), tensors, path)
+    model.load_state_dict(tensors)
+
+
+def _check_names(wanted: set[str], tensors: Mapping[str, Tensor], path: Path) -> None:
+    missing, unexpected = sorted(wanted - set(tensors)), sorted(set(tensors) - wanted)
+    if missing or unexpected:
+        raise ValueError(
+            f"{path} must hold exactly the tensors of the model: missing "
+            f"{', '.join(missing) or 'none'}; unexpected {', '.join(unexpected) or 'none'}"
+        )
+
+
+def _check_same_architecture(model: Model, config: dict[str, Any], folder: Path | str) -> None:
+    if config["head"] != model.head_name or config["settings"] != model.head_settings():
+        raise ValueError(
+            f"{folder} must hold a {model.head_name} model with {model.head_settings()}, "
+            f"found {config['head']} with {config['settings']}"
+        )
+    _check_same_encoder(model.config, config["encoder"], folder)
+
+
+def _check_same_encoder(ours: EncoderConfig, theirs: dict[str, Any], folder: Path | str) -> None:
+    # Dropout and the spread of initial weights may differ between pretraining and a task.
+    free = {"hidden_dropout", "attention_dropout", "initializer_range"}
+    different = [
+        f"{name} {theirs.get(name)!r} instead of {value!r}"
+        for name, value in ours.to_dict().items()
+        if name not in free and theirs.get(name) != value
+    ]
+    if different:
+        raise ValueError(f"{folder} must hold an encoder of the same build, found "
+                         f"{', '.join(different)}")  # fmt: skip

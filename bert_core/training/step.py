@@ -1,0 +1,107 @@
+"""One optimizer step: the losses of its micro-batches, summed, over the counts of the whole step.
+
+With `torch.distributed` initialised every rank brings its own micro-batches and all of them take
+the same update. Nothing here makes the host wait for a GPU.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from bert_core.backends.cpu.dropout import DropoutKeys
+from bert_core.backends.precision import computing_in
+from bert_core.batch import Batch
+from bert_core.model.trainable import TrainableModel
+from bert_core.training.optimization import AdamW
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReport:
+    """What one optimizer step did. Figures stay on the device until somebody reads them."""
+
+    step: int
+    learning_rate: float
+    losses: dict[str, Tensor]  # mean over the whole step on all ranks, by the loss's name
+    grad_norm: Tensor  # before clipping
+    num_tokens: Tensor  # on all ranks
+    num_sequences: Tensor
+    is_finite: Tensor  # False: the update was not made
+
+    @property
+    def loss(self) -> Tensor:
+        """What the step minimised: the sum of its losses."""
+        return torch.stack(list(self.losses.values())).sum()
+
+
+def optimizer_step(
+    model: TrainableModel,
+    optimizer: AdamW,
+    micro_batches: Sequence[tuple[int, Batch]],
+    *,
+    seed: int,
+    step: int,
+    dtype: torch.dtype = torch.float32,
+) -> StepReport:
+    """Update `model` by the micro-batches of step `step`, on the model's device.
+
+    `micro_batches` holds this rank's share, each with its index in the whole step; dropout depends
+    on (seed, step, index). Where the gradient is not finite the update is left out: see
+    `StepReport.is_finite`.
+    """
+    arena = optimizer.arena
+    names = model.loss_names
+    counts = _over_all_ranks(_counts(names, micro_batches, arena.values.device))
+    # A loss nobody has a label for is 0, not 0 / 0.
+    divisors = counts[: len(names)].clamp(min=1.0)
+    arena.gradients.zero_()
+    sums = torch.zeros(len(names), device=arena.values.device)
+    with computing_in(model, dtype, arena.lend(dtype)):
+        for index, batch in micro_batches:
+            losses = model.loss_sums(batch, DropoutKeys.at(seed, step, index))
+            totals = torch.stack([losses[name].total for name in names])
+            (totals / divisors).sum().backward()
+            sums += totals.detach()
+    sums = _over_all_ranks(sums)
+    _over_all_ranks(arena.gradients)
+    grad_norm = torch.linalg.vector_norm(arena.gradients)
+    is_finite = grad_norm.isfinite()
+    max_norm = optimizer.config.max_grad_norm
+    learning_rate = optimizer.config.learning_rate_at(step)
+    optimizer.update(
+        learning_rate,
+        divisor=None if max_norm is None else (grad_norm / max_norm).clamp(min=1.0),
+        halt=~is_finite,
+    )
+    return StepReport(
+        step=step,
+        learning_rate=learning_rate,
+        losses=dict(zip(names, (sums / divisors).unbind(), strict=True)),
+        grad_norm=grad_norm,
+        num_tokens=counts[-2],
+        num_sequences=counts[-1],
+        is_finite=is_finite,
+    )
+
+
+def _counts(
+    names: Sequence[str], micro_batches: Sequence[tuple[int, Batch]], device: torch.device
+) -> Tensor:
+    """How many labels each loss has in these micro-batches, then tokens and sequences."""
+    rows = [
+        [*(batch.counts.get(name, 0) for name in names),
+         batch.tokens.num_tokens, batch.tokens.num_sequences]
+        for _, batch in micro_batches
+    ]  # fmt: skip
+    totals = [sum(column) for column in zip(*rows, strict=True)] or [0] * (len(names) + 2)
+    # Exact in float32 up to 16.7 million labels a step.
+    return torch.tensor(totals, dtype=torch.float32).to(device, non_blocking=True)
+
+
+def _over_all_ranks(values: Tensor) -> Tensor:
+    """Add `values` up over the ranks, in place."""
+    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        dist.all_reduce(values)
+    return values

@@ -1,0 +1,1 @@
+"""What a person sees of a run: progress, the final screen, the report."""

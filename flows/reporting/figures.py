@@ -1,0 +1,56 @@
+"""The numbers that a run is judged by, each beside what it has to beat."""
+
+from dataclasses import dataclass
+
+from flows.reporting.story import Story
+from pipelines.artifacts import Artifact
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A held-out figure and what it has to beat; both are shares between 0 and 1."""
+
+    name: str
+    value: float
+    comparisons: dict[str, float]  # what it has to beat, by name
+
+    def sentence(self) -> str:
+        """`accuracy 81.2% (majority 12.0%)`."""
+        beside = ", ".join(f"{name} {share:.1%}" for name, share in self.comparisons.items())
+        return f"{self.value:.1%}" + (f"   ({beside})" if beside else "")
+
+
+def figures_of(story: Story) -> list[Figure]:
+    """The figures of the stages that the run went through."""
+    figures = []
+    encoder = story.artifact("pretraining")
+    if encoder is not None:
+        figures.append(
+            _figure("masked tokens, held-out", encoder, "mlm_accuracy", "most frequent token")
+        )
+        if "eval/nsp_accuracy" in encoder.statistics:
+            figures.append(_figure("next sentence, held-out", encoder, "nsp_accuracy", "majority"))
+    classifier = story.artifact("fine-tuning")
+    if classifier is not None:
+        figures.extend(_classification(classifier, story.artifact("fine-tuning, random")))
+    return figures
+
+
+def _figure(name: str, artifact: Artifact, metric: str, baseline: str) -> Figure:
+    statistics = artifact.statistics
+    comparisons = {}
+    if f"baseline/{metric}" in statistics:
+        comparisons[baseline] = statistics[f"baseline/{metric}"]
+    return Figure(name, statistics[f"eval/{metric}"], comparisons)
+
+
+def _classification(classifier: Artifact, from_random: Artifact | None) -> list[Figure]:
+    figures = [
+        _figure("classifier accuracy, held-out", classifier, "accuracy", "majority"),
+        _figure("classifier macro F1, held-out", classifier, "macro_f1", "majority"),
+    ]
+    if from_random is not None:
+        for figure, metric in zip(figures, ("accuracy", "macro_f1"), strict=True):
+            same = from_random.statistics[f"eval/{metric}"]
+            figure.comparisons["same budget from random weights"] = same
+    return figures

@@ -1,0 +1,114 @@
+"""The final screen: what was built and where, how good it is, and what to do next."""
+
+import shutil
+import sys
+
+from rich.console import Console
+from rich.markup import escape
+
+from flows.reporting.figures import figures_of
+from flows.reporting.links import model_page
+from flows.reporting.quantities import duration, memory
+from flows.reporting.sections import headline
+from flows.reporting.story import Story
+
+_LINE = 110  # longer texts are cut
+
+
+def print_summary(story: Story, tracking_uri: str) -> None:
+    """Print the story of a run that went well; plain text where the output is no terminal."""
+    width = max(_LINE, shutil.get_terminal_size().columns)
+    console = Console(file=sys.stdout, highlight=False, soft_wrap=True, width=width)
+    sections = (
+        _stages(story),
+        _figures(story),
+        _fillings(story),
+        _predictions(story),
+        _models(story, tracking_uri),
+        _notes(story),
+        _next(story, tracking_uri),
+    )
+    for title, lines in sections:
+        if lines:
+            console.print(f"\n[bold]{escape(title)}[/bold]")
+            for line in lines:
+                console.print(f"  {escape(line)}")
+    console.print()
+
+
+def _stages(story: Story) -> tuple[str, list[str]]:
+    title = (
+        f"{story.recipe.name}: {duration(story.seconds)}, "
+        f"at most {memory(story.peak_bytes)} of memory"
+    )
+    rows = [
+        f"{record.name:<24} {record.outcome:<7} {duration(record.seconds):>12} "
+        f"{memory(record.peak_bytes):>9}  "
+        + (headline(record.artifact) if record.artifact is not None else "")
+        for record in story.records
+    ]
+    return title, [*(row.rstrip() for row in rows), f"in {story.recipe.place.store_url()}"]
+
+
+def _figures(story: Story) -> tuple[str, list[str]]:
+    return "Reached, beside what it had to beat", [
+        f"{figure.name:<32} {figure.sentence()}" for figure in figures_of(story)
+    ]
+
+
+def _fillings(story: Story) -> tuple[str, list[str]]:
+    lines = []
+    for filled in story.filled_masks:
+        candidates = ", ".join(f"{c.piece} {c.probability:.0%}" for c in filled.candidates)
+        lines.append(_cut(filled.text))
+        lines.append(f"    hidden: {filled.hidden}   the encoder says: {candidates}")
+    return "The encoder fills gaps in sentences it never saw", lines
+
+
+def _predictions(story: Story) -> tuple[str, list[str]]:
+    lines = []
+    for expected, answer in story.predictions:
+        lines.append(_cut(answer.text))
+        lines.append(
+            f"    label: {expected}   the classifier says: {answer.label} {answer.probability:.0%}"
+        )
+    return "The classifier labels texts it never saw", lines
+
+
+def _models(story: Story, tracking_uri: str) -> tuple[str, list[str]]:
+    lines = []
+    for model in story.models:
+        page = model_page(tracking_uri, model)
+        uri = f"models:/{model.name}@{story.alias}"
+        lines.append(f"{model.kind:<11} {uri}   version {model.version}")
+        if page is not None:
+            lines.append(f"{'':<11} {page}")
+    if lines:
+        lines.append("loaded back by alias in a fresh process, each repeated its accuracy exactly")
+    return "Registered", lines
+
+
+def _notes(story: Story) -> tuple[str, list[str]]:
+    return "On the way", story.notes
+
+
+def _next(story: Story, tracking_uri: str) -> tuple[str, list[str]]:
+    commands = []
+    for model in story.models:
+        if model.kind == "encoder":
+            commands.append((f"bertsmith fill-mask 'This is a [MASK].' --model {model.name}", ""))
+        else:
+            commands.append((f"bertsmith predict 'Some text.' --model {model.name}", ""))
+    if tracking_uri.startswith("http"):
+        commands.append(("bertsmith down", "stop the servers"))
+    else:
+        commands.append(("bertsmith up", "start both web pages, Prefect's and MLflow's"))
+    commands.append(("bertsmith run --corpus 'my/texts/*.txt'", "do the same with your own text"))
+    if story.flow_run_url:
+        commands.append((story.flow_run_url, "this run's page"))
+    return "Next", [f"{command:<72} {what}".rstrip() for command, what in commands]
+
+
+def _cut(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LINE else f"{line[: _LINE - 1]}…"

@@ -1,0 +1,103 @@
+"""Live progress of a flow run: to its log, to a progress artifact, and to the terminal."""
+
+import contextvars
+import threading
+import time
+from typing import cast
+from uuid import UUID
+
+from prefect.artifacts import create_progress_artifact, update_progress_artifact
+from prefect.logging import get_run_logger
+
+from flows.reporting.terminal import current_progress_line, sentence
+from pipelines.core.stage import Progress
+
+_LOG_SECONDS = 10.0
+_ARTIFACT_SECONDS = 3.0
+
+
+class Watch:
+    """Given to stages as their observer. It may be called from any thread and never blocks."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+        self._logger = get_run_logger()
+        self._line = current_progress_line()
+        self._lock = threading.Lock()
+        self._first: dict[str, tuple[float, float]] = {}  # stage -> (time, done) when first seen
+        self._last_logged: dict[str, float] = {}
+        self._latest: tuple[Progress, str] | None = None
+        self._stopping = threading.Event()
+        # The API is asked in a thread of its own: a slow answer must not hold up a training.
+        self._publisher = threading.Thread(
+            target=contextvars.copy_context().run,
+            args=(self._publish,),
+            name="progress-artifact",
+            daemon=True,
+        )
+        self.notes: list[str] = []
+
+    def __enter__(self) -> "Watch":
+        self._publisher.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._stopping.set()
+        self._publisher.join()
+        if self._line is not None:
+            self._line.clear()
+
+    def observe(self, progress: Progress) -> None:
+        """Pass on how far a stage has come."""
+        now = time.monotonic()
+        with self._lock:
+            text = sentence(progress, self._seconds_left(progress, now))
+            self._latest = (progress, text)
+            if progress.note:
+                self.notes.append(progress.note)
+            last = self._last_logged.get(progress.stage)
+            is_due = last is None or now - last >= _LOG_SECONDS or progress.fraction == 1
+            if is_due:
+                self._last_logged[progress.stage] = now
+        if self._line is not None:
+            self._line.show(text)
+            if progress.note:
+                self._line.keep(progress.note)
+        if progress.note:
+            self._logger.info(progress.note)
+        if is_due:
+            self._logger.info(text)
+
+    def say(self, text: str) -> None:
+        """A line for the log and the terminal that stays."""
+        self._logger.info(text)
+        if self._line is not None:
+            self._line.keep(text)
+
+    def _seconds_left(self, progress: Progress, now: float) -> float | None:
+        """By the rate since the stage was first seen: a resumed one did not start from nothing."""
+        started, done_then = self._first.setdefault(progress.stage, (now, progress.done))
+        done_since = progress.done - done_then
+        if done_since <= 0 or now - started < 1 or progress.done >= progress.total:
+            return None
+        return (progress.total - progress.done) * (now - started) / done_since
+
+    def _publish(self) -> None:
+        artifact_id: UUID | None = None
+        published: tuple[Progress, str] | None = None
+        while True:
+            is_last_round = self._stopping.wait(_ARTIFACT_SECONDS)
+            latest = self._latest
+            if latest is not None and latest is not published:
+                progress, text = latest
+                percent = round(100 * progress.fraction, 1)
+                if artifact_id is None:
+                    created = create_progress_artifact(
+                        percent, key=f"{self._key}-progress", description=text
+                    )
+                    artifact_id = cast(UUID, created)  # a coroutine only inside an event loop
+                else:
+                    update_progress_artifact(artifact_id, percent, description=text)
+                published = latest
+            if is_last_round:
+                return

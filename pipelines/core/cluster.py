@@ -1,0 +1,185 @@
+"""Ray: where work runs. Connecting, and mapping a function over shards."""
+
+import logging
+import os
+import shlex
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import psutil
+
+from pipelines.core.errors import UserError
+
+# Read by Ray when it is imported or started; a person's own setting wins.
+for _name, _value in {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_COLOR_PREFIX": "0",
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # a local Ray listens on the loopback only
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_worker_niceness": "0",  # Ray's 15 leaves a training 3% of a core that others use
+    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "60",
+    # Threads that wait for each other soon sleep: docs/decisions/0002.
+    "GOMP_SPINCOUNT": "20000",
+    # Room for the few shapes of ragged batches, not the default's 1,024: docs/decisions/0006.
+    "LRU_CACHE_CAPACITY": "256",
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256",
+    "TOKENIZERS_PARALLELISM": "false",  # its threads deadlock after a fork
+}.items():
+    os.environ.setdefault(_name, _value)
+
+import ray  # noqa: E402  (after its environment)
+from ray.exceptions import RayTaskError  # noqa: E402
+
+logger = logging.getLogger(__name__)
+
+_OBJECT_STORE_BYTES = 100 * 2**20  # shards travel as paths, so hardly anything lies in it
+
+_ANSWER_SECONDS = 5
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def connect() -> None:
+    """Connect this process to Ray if it is not connected yet.
+
+    `RAY_ADDRESS` names a cluster; without it a local Ray starts inside this process and ends
+    with it. Raises UserError where nobody answers there, or the machine is too busy to start one.
+    """
+    if ray.is_initialized():
+        return
+    with keep_signal_handlers():
+        if address := os.environ.get("RAY_ADDRESS"):
+            _refuse_silent(address)
+            ray.init(log_to_driver=False, logging_level=logging.ERROR)
+        else:
+            _start_here()
+
+
+def _start_here() -> None:
+    try:
+        ray.init(
+            num_cpus=local_cpus(),
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            object_store_memory=_OBJECT_STORE_BYTES,
+            runtime_env=_quoted_interpreter(),
+        )
+    # A bare one is what Ray raises when its node is late, so the words tell; others go on up.
+    except Exception as error:
+        if "timed out during startup" not in str(error):
+            raise
+        load = os.getloadavg()[0]
+        raise UserError(
+            f"Ray must start within its time limit, found that it did not (load average {load:.0f} "
+            f"on {local_cpus()} cores: mostly a busy machine); run again when less runs beside it, "
+            f"nothing that was done is lost; Ray said: {error}"
+        ) from error
+
+
+def _refuse_silent(address: str) -> None:
+    """Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdigit():
+        return  # "auto" and the like: Ray finds the address
+    try:
+        socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS).close()
+    except OSError as error:
+        raise UserError(
+            f"RAY_ADDRESS must name a running Ray cluster, found no answer at {address} "
+            f"({error.strerror or error}); start it, or unset RAY_ADDRESS to compute here"
+        ) from error
+
+
+def disconnect() -> None:
+    """Leave Ray; a local Ray that this process started ends."""
+    if ray.is_initialized():
+        with keep_signal_handlers():
+            ray.shutdown()
+
+
+def _quoted_interpreter() -> dict[str, str]:
+    """Ray starts some workers through `bash -c "exec <python> ..."` and does not quote the path."""
+    quoted = shlex.quote(sys.executable)
+    return {} if quoted == sys.executable else {"py_executable": quoted}
+
+
+def local_cpus() -> int:
+    """Cores of this machine that this process may use, at least 2 so that two workers fit."""
+    return max(2, len(psutil.Process().cpu_affinity()))
+
+
+@contextmanager
+def keep_signal_handlers() -> Iterator[None]:
+    """Give SIGTERM and SIGINT their handlers back: Ray replaces them on the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+
+
+def map_tasks(
+    function: Callable[[Item], Result],
+    items: Sequence[Item],
+    *,
+    num_workers: int,
+    on_result: Callable[[int, Result], None] | None = None,
+) -> list[Result]:
+    """`[function(item) for item in items]`, as Ray tasks, at most `num_workers` at once.
+
+    `function` and the items are pickled: pass large inputs as paths. A task whose worker dies is
+    run again; an error that `function` raises is raised here as it was. `on_result(index,
+    result)` is called in the order of completion.
+    """
+    if num_workers < 1:
+        raise UserError(f"the number of workers must be at least 1, got {num_workers}")
+    connect()
+    remote = ray.remote(num_cpus=1, max_retries=3)(_call)
+    handle = ray.put(function)
+    results: dict[int, Result] = {}
+    running: dict[ray.ObjectRef, int] = {}
+    pending = iter(enumerate(items))
+    try:
+        while True:
+            for index, item in pending:
+                running[remote.remote(handle, item)] = index
+                if len(running) >= num_workers:
+                    break
+            if not running:
+                return [results[index] for index in range(len(items))]
+            (ready,), _ = ray.wait(list(running), num_returns=1)
+            index = running.pop(ready)
+            results[index] = _result_of(ready)
+            if on_result is not None:
+                on_result(index, results[index])
+    finally:
+        for reference in running:
+            ray.cancel(reference, force=True)  # an interrupted import would spoil the worker
+
+
+def _call(function: Callable[[Any], Any], item: Any) -> Any:
+    return function(item)
+
+
+def _result_of(reference: "ray.ObjectRef") -> Any:
+    try:
+        return ray.get(reference)
+    except RayTaskError as error:
+        if isinstance(error.cause, UserError):
+            raise error.cause from None
+        raise

@@ -1,0 +1,1 @@
+"""What a person looks at: pictures, pages, examples of what a model says."""

@@ -1,0 +1,37 @@
+"""How good a registered classifier is on labelled texts of one's own."""
+
+from typing import Any
+
+from pipelines.core.errors import UserError
+from pipelines.core.tracking import Tracker
+from pipelines.registry.listing import locate
+from pipelines.stages.evaluation.stage import answers_of
+from pipelines.stages.labelled.files import read_labelled_file
+from pipelines.stages.labelled.settings import LabelledFileTask
+from pipelines.tasks.classification import figures_of, report_on
+
+
+def evaluate_file(
+    tracker: Tracker, reference: str, settings: LabelledFileTask
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Figures and report of the classifier that `reference` names, on all rows of a file.
+
+    Raises UserError for labels that the classifier was not trained on.
+    """
+    rows = list(read_labelled_file(settings))
+    expected = [label for _, label in rows]
+    model, answers = answers_of(locate(tracker, reference), [text for text, _ in rows])
+    unknown = sorted(set(expected) - set(model.labels or ()))
+    if unknown:
+        raise UserError(
+            f"every label of {settings.path} must be one that {reference} was trained on "
+            f"({', '.join(model.labels or ())[:200]}), found {', '.join(unknown[:5])}"
+        )
+    commonest = max(set(expected), key=lambda label: (expected.count(label), label))
+    figures = {
+        **figures_of(answers.labels, expected),
+        "baseline/accuracy": expected.count(commonest) / len(expected),
+        "texts": len(rows),
+        "texts_truncated": answers.num_truncated,
+    }
+    return figures, report_on(answers.labels, expected)

@@ -1,0 +1,61 @@
+"""Answers of models looked up by name and alias, for people and scripts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from bert_core.inference import Candidate, classify, fill_mask
+from bert_core.model.catalogue import Model, PretrainingModel, SequenceClassifier
+from bert_core.training.state import load_model
+from bert_core.vocabulary import WordPieceTokenizer
+from pipelines.core.errors import UserError
+from pipelines.core.tracking import Tracker
+from pipelines.registry.listing import locate
+
+ModelType = TypeVar("ModelType", bound=Model)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """The label of a text."""
+
+    text: str
+    label: str
+    probability: float
+    probabilities: dict[str, float]  # of every label
+
+
+def predict(tracker: Tracker, reference: str, texts: Sequence[str]) -> list[Prediction]:
+    """Label each text with the classifier that `reference` names (see `registry.locate`)."""
+    folder = locate(tracker, reference)
+    model, tokenizer = _load(folder, SequenceClassifier, reference)
+    answers = classify(model, tokenizer, texts)
+    names = model.labels or tuple(str(index) for index in range(model.num_labels))
+    return [
+        Prediction(
+            text=text,
+            label=label,
+            probability=float(row.max()),
+            probabilities=dict(zip(names, row.tolist(), strict=True)),
+        )
+        for text, label, row in zip(texts, answers.labels, answers.probabilities, strict=True)
+    ]
+
+
+def fill(tracker: Tracker, reference: str, text: str, top_k: int) -> list[list[Candidate]]:
+    """For each [MASK] of `text`, the `top_k` likeliest pieces of the encoder `reference` names."""
+    model, tokenizer = _load(locate(tracker, reference), PretrainingModel, reference)
+    return fill_mask(model, tokenizer, text, top_k=top_k)
+
+
+def _load(
+    folder: Path, expected: type[ModelType], reference: str
+) -> tuple[ModelType, WordPieceTokenizer]:
+    model = load_model(folder)
+    if not isinstance(model, expected):
+        raise UserError(
+            f"{reference} must be a {expected.head_name} model for this, found a "
+            f"{model.head_name} model; see `bertsmith models`"
+        )
+    return model, WordPieceTokenizer.from_directory(folder)

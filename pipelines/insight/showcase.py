@@ -1,0 +1,95 @@
+"""What finished models say to texts they never saw: a few examples for a person's eyes."""
+
+import heapq
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from bert_core.inference import Candidate
+from bert_core.randomness import random_bits
+from bert_core.vocabulary import MASK
+from pipelines.artifacts import Artifact
+from pipelines.core.tracking import Tracker
+from pipelines.insight.predictions import Prediction, fill, predict
+from pipelines.registry.listing import locate
+from pipelines.stages.corpus.shards import read_documents
+from pipelines.stages.labelled.stage import read_split
+
+VOCABULARY_FILE = "vocab.txt"
+_WORD = re.compile(r"[^\W\d_]{4,}")
+_WORDS_OF_A_SENTENCE = range(8, 17)  # long enough to give a hint, short enough for one line
+_CANDIDATES = 4
+_SEED = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilledMask:
+    """A held-out sentence with one word hidden, and what the encoder would put there."""
+
+    text: str  # with [MASK]
+    hidden: str
+    candidates: list[Candidate]  # likeliest first
+
+
+def filled_masks(
+    tracker: Tracker, reference: str, corpus: Artifact, vocabulary: Artifact, count: int = 3
+) -> list[FilledMask]:
+    """`count` held-out sentences with a hidden word, filled by the encoder `reference` names.
+
+    Sentences and words are drawn by hash, not picked: the same for every model of the corpus.
+    """
+    pieces = set(vocabulary.local(VOCABULARY_FILE).read_text(encoding="utf-8").split("\n"))
+    drawn = heapq.nsmallest(count, _gaps(corpus, pieces))
+    folder = str(locate(tracker, reference))  # fetched once
+    return [
+        FilledMask(
+            text=text,
+            hidden=hidden,
+            candidates=fill(tracker, folder, text, top_k=_CANDIDATES)[0],
+        )
+        for _, text, hidden in drawn
+    ]
+
+
+def predictions(
+    tracker: Tracker, reference: str, task: Artifact, count: int = 3
+) -> list[tuple[str, Prediction]]:
+    """Labels of `count` held-out texts and what the classifier `reference` names says to each.
+
+    Texts are drawn by hash, another label each while there are labels left.
+    """
+    heldout = read_split(task, "heldout")
+    drawn = _one_of_each(heldout.labels)[:count]
+    answers = predict(tracker, reference, [heldout.texts[index] for index in drawn])
+    names = task.statistics["labels"]
+    return [
+        (names[heldout.labels[index]], answer) for index, answer in zip(drawn, answers, strict=True)
+    ]
+
+
+def _one_of_each(labels: Sequence[int]) -> list[int]:
+    """Indices in the order of their draw: the first of every label, then the second, and so on."""
+    order = sorted(range(len(labels)), key=lambda index: random_bits(_SEED, "showcase", index))
+    earlier: Counter[int] = Counter()
+    rounds = {}
+    for index in order:
+        rounds[index] = earlier[labels[index]]
+        earlier[labels[index]] += 1
+    return sorted(order, key=rounds.__getitem__)
+
+
+def _gaps(corpus: Artifact, pieces: set[str]) -> Iterator[tuple[int, str, str]]:
+    """(draw, text with a gap, hidden word) of each held-out sentence that can have one."""
+    for number, document in enumerate(read_documents(corpus, "heldout")):
+        for sentence in document.sentences:
+            if len(sentence.split()) not in _WORDS_OF_A_SENTENCE or MASK in sentence:
+                continue
+            words = [word for word in _WORD.finditer(sentence) if word.group().lower() in pieces]
+            if not words:
+                continue
+            draw = int(random_bits(_SEED, "showcase", number))
+            word = words[draw % len(words)]
+            text = sentence[: word.start()] + MASK + sentence[word.end() :]
+            yield draw, text, word.group()
+            break  # one sentence a document is plenty

@@ -1,0 +1,3 @@
+"""The chain, one folder a stage: corpus, vocabulary, examples, pretraining, labelled, finetuning,
+evaluation.
+"""

@@ -1,0 +1,1 @@
+"""What is mended and what is left out, each counted under its reason."""

@@ -1,0 +1,1 @@
+"""Where text comes from: one module a kind of source."""

@@ -1,0 +1,132 @@
+"""The documentation of installed Python packages: a document per docstring."""
+
+import ast
+import hashlib
+import inspect
+import re
+import warnings
+from collections.abc import Iterator
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import PurePosixPath
+from typing import Final
+
+from pipelines.core.errors import UserError
+from pipelines.stages.corpus.cleaning.repair import decode, mend
+from pipelines.stages.corpus.cleaning.tally import Tally
+from pipelines.stages.corpus.settings import InstalledDocumentation
+from pipelines.stages.corpus.sources.inputs import MEGABYTE, InputFile, RawDocument, Span
+
+# Tests and vendored copies hold other people's prose, or none.
+_SKIPPED_FOLDERS: Final = {"tests", "test", "testing", "_vendor", "vendor", "externals"}
+_ORNAMENT: Final = re.compile(r"[\W_]+")  # underlines and the frames of tables
+_CODE_LINE: Final = re.compile(r"\s*(>>>|\.\.\. |\.\.\.$|\.\. |:orphan:)")
+_NEW_ITEM: Final = re.compile(r"[-*+•] |\d+[.)] |:\w|@\w|\w[\w*, ]* ?: ?\S*$")
+
+
+def list_inputs(settings: InstalledDocumentation) -> list[InputFile]:
+    """The source files to read: of each package a random choice up to its share."""
+    files: list[InputFile] = []
+    for package in settings.packages:
+        candidates = _python_files(package, settings.name)
+        room = settings.max_source_megabytes * MEGABYTE
+        for file in candidates:
+            room -= file.num_bytes
+            if room < 0:
+                break
+            files.append(file)
+    return files
+
+
+def read(settings: InstalledDocumentation, span: Span, tally: Tally) -> Iterator[RawDocument]:
+    """The docstrings of one source file, in the order of the code."""
+    package, _, relative = span.file.path.partition(":")
+    data = _installed(package).locate_file(relative).read_bytes()  # type: ignore[attr-defined]
+    source = decode(data, tally.repaired)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes are the package's own affair
+            tree = ast.parse(source)
+    except SyntaxError:  # templates and code for other versions of Python
+        tally.dropped["source files that do not parse"] += 1
+        return
+    for docstring in _docstrings(tree):
+        text = mend(paragraphs(docstring), tally.repaired)
+        yield RawDocument(text=text, label=span.file.label)
+
+
+def paragraphs(docstring: str) -> str:
+    """The prose of a docstring, a paragraph or list item per line.
+
+    Lines that were broken to fit are joined; underlines and interpreter sessions are left out.
+    """
+    lines: list[str] = []
+    joins = False
+    indent = 0
+    for line in inspect.cleandoc(docstring).split("\n"):
+        if not line.strip() or _ORNAMENT.fullmatch(line) or _CODE_LINE.match(line):
+            joins = False
+            continue
+        bare = line.lstrip()
+        line_indent = len(line) - len(bare)
+        if joins and line_indent == indent and not _NEW_ITEM.match(bare):
+            lines[-1] += " " + bare
+        else:
+            lines.append(bare)
+            indent = line_indent
+        joins = True
+    return "\n".join(lines)
+
+
+def _docstrings(tree: ast.AST) -> Iterator[str]:
+    """Docstrings of the module, its classes and functions; only statements are visited."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            docstring = ast.get_docstring(node, clean=False)
+            if docstring:
+                yield docstring
+        for field in ("finalbody", "orelse", "handlers", "body"):
+            waiting.extend(reversed(_statements(node, field)))
+
+
+def _statements(node: ast.AST, field: str) -> list[ast.AST]:
+    children = node.__dict__.get(field)
+    if not isinstance(children, list):
+        return []
+    return [child for child in children if isinstance(child, ast.stmt | ast.ExceptHandler)]
+
+
+def _installed(package: str) -> Distribution:
+    try:
+        return distribution(package)
+    except PackageNotFoundError as error:
+        raise UserError(
+            f"the package {package} must be installed for its documentation to be read; install "
+            "it or leave it out of `packages`"
+        ) from error
+
+
+def _python_files(package: str, label: str | None) -> list[InputFile]:
+    """Python files of an installed package, shuffled; hashes and sizes come from its RECORD."""
+    installed = _installed(package)
+    files: list[InputFile] = []
+    for file in installed.files or ():
+        path = PurePosixPath(file)
+        if path.suffix != ".py" or file.hash is None or _SKIPPED_FOLDERS & set(path.parts):
+            continue
+        files.append(
+            InputFile(
+                path=f"{package}:{path}",
+                label=label or package,
+                num_bytes=file.size or 0,
+                digest=file.hash.value,
+                splittable=False,
+            )
+        )
+    if not files:
+        raise UserError(
+            f"the package {package} must have been installed from a wheel with Python files, "
+            "found none in its RECORD; leave it out of `packages`"
+        )
+    return sorted(files, key=lambda file: hashlib.sha256(file.path.encode()).digest())

@@ -1,0 +1,115 @@
+"""Documents of plain text files, read block by block so that no file is too large.
+
+A file can be read from the middle: a span owns the documents that begin in it. A document longer
+than `PIECE_BYTES` is passed on in pieces.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import IO, Final
+
+from pipelines.stages.corpus.cleaning.duplicates import content_hash
+from pipelines.stages.corpus.cleaning.repair import decode, mend, refuse_binary
+from pipelines.stages.corpus.cleaning.tally import Tally
+from pipelines.stages.corpus.settings import PlainText
+from pipelines.stages.corpus.sources.files import list_files, open_binary
+from pipelines.stages.corpus.sources.inputs import InputFile, RawDocument, Span
+
+PIECE_BYTES: Final = 4 * 2**20
+_BLOCK_BYTES: Final = 2**20
+_OVERLAP_BYTES: Final = 4096  # read before a span, to see the boundary that ends where it begins
+# What parts two documents. A heading belongs to the document it begins.
+_BLANK_LINE: Final = re.compile(rb"\n[ \t\r]*\n\s*")
+_BOUNDARIES: Final = {
+    "file": None,
+    "line": re.compile(rb"[\r\n]+"),
+    "blank_line": _BLANK_LINE,
+    "sentences": _BLANK_LINE,
+    "headings": re.compile(rb"\n(?=[ \t]*= [^=\s][^=\n]* =[ \t\r]*\n)"),
+}
+
+
+def list_inputs(settings: PlainText) -> list[InputFile]:
+    """The files that the source names."""
+    splittable = settings.layout != "file"
+    return list_files(settings.paths, label=settings.name, splittable=splittable)
+
+
+def read(settings: PlainText, span: Span, tally: Tally) -> Iterator[RawDocument]:
+    """Documents that begin in `span`."""
+    group: str | None = None
+    piece = 0
+    with open_binary(span.file.path) as stream:
+        documents = cut_documents(stream, span, _BOUNDARIES[settings.layout])
+        for number, (data, continues) in enumerate(documents):
+            if continues and group is None:
+                group = content_hash(f"{span.file.digest} {span.begin} {number}")
+            text = mend(decode(data, tally.repaired), tally.repaired)
+            sentences = None
+            if settings.layout == "sentences":
+                sentences = tuple(line for line in text.split("\n") if line)
+            elif settings.hard_wrapped:
+                text = unwrap(text)
+            yield RawDocument(text, span.file.label, sentences, group, piece)
+            group, piece = (group, piece + 1) if continues else (None, 0)
+
+
+def cut_documents(
+    stream: IO[bytes],
+    span: Span,
+    boundary: re.Pattern[bytes] | None,
+    piece_bytes: int | None = None,
+) -> Iterator[tuple[bytes, bool]]:
+    """Bytes of each document that begins in `span`, and whether the next bytes continue it.
+
+    A document of more than `piece_bytes` (`PIECE_BYTES` if left out) comes in several pieces.
+    """
+    longest = piece_bytes or PIECE_BYTES
+    offset = max(0, span.begin - _OVERLAP_BYTES)
+    if offset:
+        stream.seek(offset)
+    buffer = stream.read(_BLOCK_BYTES)
+    if span.begin == 0:
+        refuse_binary(buffer, span.file.path)
+    # Where the next document begins in the buffer; the first one of a later span is searched for.
+    begin: int | None = None if span.begin else 0
+    at_end = False
+    while not at_end:
+        block = stream.read(_BLOCK_BYTES)
+        at_end = not block
+        buffer += block
+        for match in boundary.finditer(buffer, begin or 0) if boundary else ():
+            if match.end() == len(buffer) and not at_end:
+                break  # the boundary may go on in the next block
+            if begin is not None and match.start() > begin:
+                yield buffer[begin : match.start()], False
+            if offset + match.end() >= span.begin:
+                begin = match.end()
+                if span.end is not None and offset + begin >= span.end:
+                    return
+        while begin is not None and len(buffer) - begin > longest:
+            end = _end_of_piece(buffer, begin, longest)
+            yield buffer[begin:end], True
+            begin = end
+        kept = max(0, len(buffer) - _OVERLAP_BYTES) if begin is None else begin
+        buffer, offset = buffer[kept:], offset + kept
+        begin = None if begin is None else 0
+    if begin is not None and buffer:
+        yield buffer, False
+
+
+def unwrap(text: str) -> str:
+    """Join the lines of each paragraph; only blank lines part them."""
+    return "\n".join(block.replace("\n", " ") for block in re.split(r"\n{2,}", text.strip()))
+
+
+def _end_of_piece(buffer: bytes, begin: int, longest: int) -> int:
+    """Where to cut a document that is too long: at a line, else a blank, else between letters."""
+    limit = begin + longest
+    for mark in (b"\n", b" "):
+        position = buffer.rfind(mark, begin + longest // 2, limit)
+        if position >= 0:
+            return position
+    while buffer[limit] & 0xC0 == 0x80:  # not inside a UTF-8 sequence
+        limit -= 1
+    return limit

@@ -1,0 +1,205 @@
+"""Stage: from text of any origin to a clean, divided corpus.
+
+Parts are read and screened in parallel, duplicates are found across all of them, and every part
+then becomes a shard. Each step is kept file by file, so that an interrupted stage goes on.
+"""
+
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.artifacts import Artifact, Draft
+from pipelines.artifacts.workspace import Workspace
+from pipelines.core.cluster import map_tasks
+from pipelines.core.errors import UserError
+from pipelines.core.stage import Progress, StageContext
+from pipelines.stages.corpus.boilerplate import LineCountingTask, find_boilerplate
+from pipelines.stages.corpus.cleaning.duplicates import find_repeated
+from pipelines.stages.corpus.cleaning.languages import check_codes, count_languages
+from pipelines.stages.corpus.cleaning.near_duplicates import NUM_HASHES, find_near
+from pipelines.stages.corpus.cleaning.tally import Tally
+from pipelines.stages.corpus.division import copies, heldout_threshold
+from pipelines.stages.corpus.publishing import PublishingTask, ScreenedFile
+from pipelines.stages.corpus.report import add_up
+from pipelines.stages.corpus.screening import ScreeningTask, read_keys, signatures_of
+from pipelines.stages.corpus.settings import CorpusSettings
+from pipelines.stages.corpus.sources.inputs import (
+    InputFile,
+    Part,
+    divide,
+    inputs_fingerprint,
+    shard_bytes,
+)
+from pipelines.stages.corpus.sources.readers import list_inputs
+
+VERSION = 1  # raise when the same settings and inputs would give other bytes
+STAGE = "corpus"
+_LANGUAGE_SAMPLES = 100
+
+
+def build_corpus(settings: CorpusSettings, context: StageContext) -> Artifact:
+    """Read, clean, deduplicate and divide the text that `settings` name.
+
+    Files `train-*.arrow` and `heldout-*.arrow` hold one row per document: `id` (a hash of its
+    content), `source`, `sentences`. The statistics say what came in, what was mended and what was
+    dropped, and why.
+    """
+    check_codes(settings.cleaning.languages)
+    files = [
+        (index, file)
+        for index, source in enumerate(settings.sources)
+        for file in list_inputs(source)
+    ]
+    return context.store.get_or_build(
+        "corpus",
+        version=VERSION,
+        # Where the files lie does not matter: their bytes and labels are in the input's name.
+        settings=settings.model_dump(mode="json", exclude={"sources": {"__all__": {"paths"}}}),
+        inputs={"text": inputs_fingerprint(files)},
+        build=partial(_build, settings, files, context),
+    )
+
+
+def _build(
+    settings: CorpusSettings,
+    files: list[tuple[int, InputFile]],
+    context: StageContext,
+    draft: Draft,
+) -> dict[str, Any]:
+    target = shard_bytes(sum(file.num_bytes for _, file in files), settings.shard_megabytes)
+    parts = divide(files, target)
+    work = Workspace.of(draft)
+
+    def watch(step: str, offset: int, total: int) -> Any:
+        counter = iter(range(1, total + 1))
+        return lambda index, result: context.observe(
+            Progress(
+                stage=STAGE,
+                done=offset + next(counter),
+                total=2 * total,
+                unit="parts",
+                figures={"step": step},
+            )
+        )
+
+    _note_boilerplate(settings, parts, work, context)
+    names = map_tasks(
+        ScreeningTask(settings=settings, work=work, shard_bytes=target),
+        parts,
+        num_workers=context.num_workers,
+        on_result=watch("read", 0, len(parts)),
+    )
+    tally = _tally(work, parts)
+    screened = _decide(settings, work, parts, names, tally)
+    threshold = heldout_threshold(
+        (_kept_groups(work, file, settings.seed) for file in screened),
+        settings.heldout_fraction,
+        settings.seed,
+    )
+    statistics: dict[str, Any] = {"train": {}, "heldout": {}}
+    published = map_tasks(
+        PublishingTask(work=work, draft=draft, heldout_threshold=threshold, seed=settings.seed),
+        screened,
+        num_workers=context.num_workers,
+        on_result=watch("write", len(screened), len(screened)),
+    )
+    for of_shard in published:
+        add_up(statistics, of_shard)
+    return {
+        **statistics,
+        "sample_languages": _languages(published),
+        **tally.to_json(),
+        "input": {
+            "files": len(files),
+            "bytes": sum(file.num_bytes for _, file in files),
+            "paths": [path for source in settings.sources for path in getattr(source, "paths", ())],
+        },
+    }
+
+
+def _tally(work: Workspace, parts: list[Part]) -> Tally:
+    tally = Tally()
+    for part in parts:
+        figures = work.finished(f"part-{part.index:06d}")
+        assert figures is not None, "a part that was just screened is finished"
+        tally.add(Tally.from_json(figures["tally"]))
+    return tally
+
+
+def _kept_groups(work: Workspace, file: ScreenedFile, seed: int) -> NDArray[np.uint64]:
+    groups = read_keys(work, file.name)["group"]
+    return groups[file.is_kept & (copies(groups, file.weight, seed) > 0)]
+
+
+def _decide(
+    settings: CorpusSettings,
+    work: Workspace,
+    parts: list[Part],
+    names: list[list[str]],
+    tally: Tally,
+) -> list[ScreenedFile]:
+    """Every screened file with what of it stays, once all are known."""
+    flat = [(part, name) for part, of_part in zip(parts, names, strict=True) for name in of_part]
+    if not flat:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in tally.dropped.items())
+        raise UserError(
+            "a corpus must hold at least two documents, found none"
+            + (f" (dropped: {reasons})" if reasons else "")
+            + "; check the sources, their layout and the cleaning"
+        )
+    counts = [len(read_keys(work, name)) for _, name in flat]
+    is_repeated = [np.zeros(count, dtype=np.bool_) for count in counts]
+    if settings.cleaning.exact_duplicates:
+        is_repeated = find_repeated(lambda index: read_keys(work, flat[index][1]), counts)
+        tally.dropped["duplicate"] += _total(is_repeated)
+    is_near = [np.zeros(count, dtype=np.bool_) for count in counts]
+    if settings.cleaning.near_duplicates:
+        is_near = _find_near(settings, work, [name for _, name in flat], is_repeated)
+        tally.dropped["near duplicate"] += _total(is_near)
+    return [
+        ScreenedFile(
+            index=index,
+            name=name,
+            weight=settings.sources[part.spans[0].source].weight,
+            is_kept=~(is_repeated[index] | is_near[index]),
+        )
+        for index, (part, name) in enumerate(flat)
+    ]
+
+
+def _find_near(
+    settings: CorpusSettings, work: Workspace, names: list[str], is_dropped: list[NDArray[np.bool_]]
+) -> list[NDArray[np.bool_]]:
+    with ExitStack() as stack:
+        paths = [stack.enter_context(work.local(signatures_of(name))) for name in names]
+
+        def load(index: int) -> NDArray[np.uint32]:
+            return np.memmap(paths[index], np.uint32, "r").reshape(-1, NUM_HASHES)
+
+        return find_near(load, is_dropped, settings.cleaning.near_duplicate_similarity)
+
+
+def _note_boilerplate(
+    settings: CorpusSettings, parts: list[Part], work: Workspace, context: StageContext
+) -> None:
+    """Find the lines that many documents share, where they are to be removed."""
+    if settings.cleaning.boilerplate_documents is None:
+        return
+    counting = LineCountingTask(settings=settings, work=work)
+    names = map_tasks(counting, parts, num_workers=context.num_workers)
+    find_boilerplate(work, names, settings.cleaning.boilerplate_documents)
+
+
+def _total(flags: list[NDArray[np.bool_]]) -> int:
+    return int(sum(each.sum() for each in flags))
+
+
+def _languages(published: list[dict[str, Any]]) -> dict[str, int]:
+    """Languages of some documents of every shard, at most `_LANGUAGE_SAMPLES` in all."""
+    texts = [
+        text for shard in published for split in shard.values() for _, _, text in split["samples"]
+    ]
+    return count_languages(texts[:: -(-len(texts) // _LANGUAGE_SAMPLES)])

@@ -1,0 +1,1 @@
+"""Stage: what a classifier answers on held-out texts, label by label."""

@@ -1,0 +1,54 @@
+"""Stage: what a classifier answers on held-out texts, label by label."""
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bert_core.inference import Classified, classify
+from bert_core.model.catalogue import SequenceClassifier
+from bert_core.training.state import load_model
+from bert_core.vocabulary import WordPieceTokenizer
+from pipelines.artifacts import Artifact, Draft
+from pipelines.core.errors import UserError
+from pipelines.core.stage import StageContext
+from pipelines.stages.labelled.stage import names_of, read_split
+from pipelines.tasks.classification import figures_of, report_on
+
+VERSION = 1
+REPORT_FILE = "report.json"
+
+
+def build_evaluation(classifier: Artifact, task: Artifact, context: StageContext) -> Artifact:
+    """The report on a classifier's held-out answers, as the artifact's `report.json`."""
+    return context.store.get_or_build(
+        "evaluation",
+        version=VERSION,
+        settings={},
+        inputs={"classifier": classifier, "task": task},
+        build=partial(_evaluate, classifier, task),
+    )
+
+
+def _evaluate(classifier: Artifact, task: Artifact, draft: Draft) -> dict[str, Any]:
+    heldout = read_split(task, "heldout")
+    _, answers = answers_of(classifier.local_folder(), heldout.texts)
+    expected = names_of(heldout.labels, task)
+    with draft.file(REPORT_FILE) as target:
+        report = report_on(answers.labels, expected)
+        target.path.write_text(json.dumps(report, indent=2, ensure_ascii=False))
+    return {
+        **figures_of(answers.labels, expected),
+        "baseline/accuracy": task.statistics["baseline/accuracy"],
+        "texts": len(heldout.texts),
+        "texts_truncated": answers.num_truncated,
+    }
+
+
+def answers_of(folder: Path, texts: Sequence[str]) -> tuple[SequenceClassifier, Classified]:
+    """The classifier in a model folder, and what it answers; UserError for another model."""
+    model = load_model(folder)
+    if not isinstance(model, SequenceClassifier):
+        raise UserError(f"{folder} must hold a classifier, found a {model.head_name} model")
+    return model, classify(model, WordPieceTokenizer.from_directory(folder), texts)

@@ -1,0 +1,181 @@
+"""Reading examples back: (seed, step) to this rank's micro-batches, with no walking.
+
+The examples of an epoch are one pass of the examples stage, shuffled by a permutation that can be
+evaluated anywhere; epochs take the passes in turn. The global stream is epoch after epoch: step s
+consumes its examples [s * B, (s + 1) * B), cut into micro-batches, and rank r of W takes the
+micro-batches r, r + W, ... So neither the examples of a step nor their masks depend on W.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bert_core.batch import Batch, LabelledBatch, PretrainingBatch, RaggedBatch, next_token_labels
+from bert_core.masking import mask_tokens
+from bert_core.randomness import Bits, Permutation, random_bits
+from pipelines.core.errors import UserError
+from pipelines.stages.examples.reader import ExampleReader, Rows
+
+__all__ = ["ExampleReader", "epoch_of", "evaluation_batches", "micro_batches", "prefetched"]
+
+MicroBatches = Callable[[int], Iterator[tuple[int, Batch]]]
+
+_STEPS_AHEAD: Final = 2
+
+
+def micro_batches(
+    reader: ExampleReader,
+    *,
+    seed: int,
+    step: int,
+    examples_per_step: int,
+    micro_batch_examples: int,
+    rank: int = 0,
+    world_size: int = 1,
+) -> Iterator[tuple[int, Batch]]:
+    """This rank's micro-batches of a step, each with its number within the step.
+
+    Masks are drawn from (seed, epoch, index of the example) unless the shards carry their own. A
+    step may reach from one epoch into the next.
+    """
+    if not len(reader):
+        raise UserError("training needs at least one example, found none; check the corpus")
+    count = -(-examples_per_step // micro_batch_examples)
+    for number in range(rank, count, world_size):
+        first = step * examples_per_step + number * micro_batch_examples
+        after = min(first + micro_batch_examples, (step + 1) * examples_per_step)
+        yield number, _training_batch(reader, seed, first, after)
+
+
+def epoch_of(reader: ExampleReader, example: int) -> tuple[int, int]:
+    """Epoch of an example of the global stream, and its place in that epoch."""
+    sizes = reader.pass_sizes
+    cycle, place = divmod(example, sum(sizes))
+    pass_number = int(np.searchsorted(np.cumsum(sizes), place, side="right"))
+    return cycle * len(sizes) + pass_number, place - sum(sizes[:pass_number])
+
+
+def evaluation_batches(
+    reader: ExampleReader, batch_tokens: int, *, max_examples: int | None = None
+) -> Iterator[Batch]:
+    """Held-out examples in a fixed random order, at most `max_examples` of the first pass.
+
+    A batch holds at most `batch_tokens` tokens (but at least one example). The masks are those of
+    the shards; where there are none, they are drawn from a key of their own and never change.
+    """
+    size = reader.pass_sizes[0]
+    count = size if max_examples is None else min(size, max_examples)
+    if not count:
+        return
+    order = Permutation(size, 0, "order of evaluation")[np.arange(count)]
+    per_batch = max(1, batch_tokens // reader.max_tokens)
+    for first in range(0, count, per_batch):
+        indices = order[first : first + per_batch]
+        keys = random_bits(0, "masks of evaluation", indices)
+        yield _batch(reader, reader.rows(0, indices), keys)
+
+
+@contextmanager
+def prefetched(batches_of: MicroBatches, num_steps: int) -> Iterator[MicroBatches]:
+    """The same micro-batches, read ahead in a thread while the model computes.
+
+    Steps are best asked for in order; asking for another one begins anew there. Leaving the context
+    ends the thread. An error of the reading is raised where its step is asked for.
+    """
+    ahead: deque[tuple[int, Future[list[tuple[int, Batch]]]]] = deque()
+
+    def read(step: int) -> list[tuple[int, Batch]]:
+        return list(batches_of(step))
+
+    with ThreadPoolExecutor(1, thread_name_prefix="prefetch") as thread:
+
+        def micro_batches_of(step: int) -> Iterator[tuple[int, Batch]]:
+            if ahead and ahead[0][0] != step:
+                for _, waiting in ahead:
+                    waiting.cancel()
+                ahead.clear()
+            first = ahead[-1][0] + 1 if ahead else step
+            for wanted in range(first, min(step + _STEPS_AHEAD, num_steps - 1) + 1):
+                ahead.append((wanted, thread.submit(read, wanted)))
+            if not ahead:
+                raise ValueError(f"step must lie below num_steps={num_steps}, got {step}")
+            return iter(ahead.popleft()[1].result())
+
+        try:
+            yield micro_batches_of
+        finally:
+            thread.shutdown(wait=True, cancel_futures=True)
+
+
+def _training_batch(reader: ExampleReader, seed: int, first: int, after: int) -> Batch:
+    """The examples [first, after) of the global stream."""
+    rows: list[Rows] = []
+    keys: list[Bits] = []
+    while first < after:
+        epoch, place = epoch_of(reader, first)
+        pass_number = epoch % len(reader.pass_sizes)
+        size = reader.pass_sizes[pass_number]
+        count = min(after - first, size - place)
+        order = Permutation(size, seed, "order of examples", epoch)
+        indices = order[np.arange(place, place + count)]
+        rows.append(reader.rows(pass_number, indices))
+        keys.append(random_bits(seed, "masking", epoch, indices))
+        first += count
+    return _batch(reader, _concatenated(rows), np.concatenate(keys))
+
+
+def _batch(reader: ExampleReader, rows: Rows, keys: Bits) -> Batch:
+    if reader.settings.objective == "clm":
+        tokens = RaggedBatch.from_arrays(rows.input_ids, None, rows.lengths)
+        return LabelledBatch.from_arrays(tokens, next_token_labels(tokens))
+    input_ids, positions, labels = rows.input_ids, rows.masked_positions, rows.masked_ids
+    if positions is None or labels is None:
+        masked = mask_tokens(
+            rows.input_ids,
+            rows.lengths,
+            keys,
+            config=reader.masking_config,
+            vocabulary=reader.maskable,
+        )
+        input_ids, positions, labels = masked.input_ids, masked.positions, masked.labels
+    return PretrainingBatch(
+        tokens=RaggedBatch.from_arrays(input_ids, rows.segment_b_start, rows.lengths),
+        masked_positions=torch.from_numpy(positions),
+        masked_labels=torch.from_numpy(labels),
+        next_sentence_labels=_labels(rows.is_random_next),
+    )
+
+
+def _labels(is_random_next: NDArray[np.bool_] | None) -> torch.Tensor | None:
+    """0 where B followed A, 1 where it is random, as published."""
+    return None if is_random_next is None else torch.from_numpy(is_random_next.astype(np.int64))
+
+
+def _concatenated(rows: list[Rows]) -> Rows:
+    """Several groups of examples as one; a step that crosses from one epoch to the next."""
+    if len(rows) == 1:
+        return rows[0]
+    shifts = np.cumsum([0, *(each.input_ids.size for each in rows[:-1])])
+
+    def joined(arrays: list[NDArray | None]) -> NDArray | None:
+        there = [array for array in arrays if array is not None]
+        return np.concatenate(there) if there else None
+
+    positions = [
+        None if each.masked_positions is None else each.masked_positions + shift
+        for each, shift in zip(rows, shifts, strict=True)
+    ]
+    return Rows(
+        input_ids=np.concatenate([each.input_ids for each in rows]),
+        lengths=np.concatenate([each.lengths for each in rows]),
+        segment_b_start=np.concatenate([each.segment_b_start for each in rows]),
+        is_random_next=joined([each.is_random_next for each in rows]),
+        masked_positions=joined(positions),
+        masked_ids=joined([each.masked_ids for each in rows]),
+    )

@@ -1,0 +1,163 @@
+"""An examples artifact, open for reading: any example of any pass, memory-mapped."""
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from bert_core.masking import MaskableVocabulary, MaskingConfig
+from bert_core.vocabulary import WordPieceTokenizer
+from pipelines.artifacts import Artifact
+from pipelines.core.errors import UserError
+from pipelines.stages.examples.settings import ExampleSettings
+from pipelines.stages.examples.shards import FORMAT_VERSION, list_column, read_example_batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rows:
+    """Some examples, one after the other."""
+
+    input_ids: NDArray[Any]  # [T] what a model sees: masked where the shards carry masks
+    lengths: NDArray[np.int64]  # [B]
+    segment_b_start: NDArray[np.int64]  # [B]
+    is_random_next: NDArray[np.bool_] | None  # [B]
+    masked_positions: NDArray[np.int64] | None  # [M] into the T tokens
+    masked_ids: NDArray[np.int64] | None  # [M]
+
+
+class ExampleReader:
+    """The `train` or `heldout` examples of an artifact.
+
+    Raises UserError where a shard was made with another vocabulary than the manifest names.
+    """
+
+    def __init__(self, examples: Artifact, split: Literal["train", "heldout"]) -> None:
+        if examples.kind != "examples":
+            raise UserError(f"{examples.url} must hold examples, found a {examples.kind}")
+        self.split = split
+        self.settings = ExampleSettings.model_validate(examples.manifest.settings)
+        self.max_tokens = self.settings.max_tokens
+        self.vocab_size: int = examples.statistics["vocab_size"]
+        self.has_pairs = self.settings.objective == "mlm_nsp"
+        self.has_static_masks = self.settings.has_static_masks(split)
+        vocabulary = examples.manifest.inputs["vocabulary"]
+        by_pass: dict[str, list[_Shard]] = {}
+        for name in examples.names(f"{split}-"):
+            shard = _Shard(examples.local(name), vocabulary)
+            by_pass.setdefault(name.split("-")[1], []).append(shard)
+        self._passes = [by_pass[number] for number in sorted(by_pass)]
+        # Of each pass: examples before each shard, and in all.
+        self._edges = [np.cumsum([0, *(shard.num_rows for shard in each)]) for each in self._passes]
+        self._examples = examples
+        self._maskable: MaskableVocabulary | None = None
+
+    def __len__(self) -> int:
+        """Examples of all passes."""
+        return sum(self.pass_sizes)
+
+    @property
+    def pass_sizes(self) -> list[int]:
+        """Examples of each pass."""
+        return [int(edges[-1]) for edges in self._edges]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all passes, special ones included."""
+        return sum(shard.num_tokens for shards in self._passes for shard in shards)
+
+    @property
+    def masking_config(self) -> MaskingConfig:
+        """The rates at which masks are drawn."""
+        return self.settings.masking_config()
+
+    @property
+    def maskable(self) -> MaskableVocabulary:
+        """What masking has to know of the vocabulary that the examples are written in."""
+        if self._maskable is None:
+            with tempfile.TemporaryDirectory() as folder:
+                for name in ("vocab.txt", "tokenizer_config.json"):
+                    (Path(folder) / name).write_bytes(self._examples.local(name).read_bytes())
+                self._maskable = WordPieceTokenizer.from_directory(folder).maskable()
+        return self._maskable
+
+    def rows(self, pass_number: int, indices: NDArray[np.int64]) -> Rows:
+        """The examples at `indices` of a pass, in this order."""
+        edges = self._edges[pass_number]
+        number = np.searchsorted(edges, indices, side="right") - 1
+        shards = [self._passes[pass_number][each] for each in number.tolist()]
+        places = list(zip(shards, (indices - edges[number]).tolist(), strict=True))
+        input_ids, lengths = _joined([shard.input_ids(row) for shard, row in places])
+        positions = masked_ids = is_random = None
+        if self.has_pairs:
+            is_random = np.array([shard.is_random_next(row) for shard, row in places])
+        if self.has_static_masks:
+            starts = np.cumsum(lengths) - lengths
+            masked, counts = _joined([shard.masked_positions(row) for shard, row in places])
+            masked = masked + np.repeat(starts, counts)
+            replaced, counts = _joined([shard.replaced_positions(row) for shard, row in places])
+            replaced = replaced + np.repeat(starts, counts)
+            positions = np.sort(np.concatenate([masked, replaced]))
+            masked_ids = input_ids[positions].astype(np.int64)
+            input_ids[masked] = self.maskable.mask_id
+            input_ids[replaced], _ = _joined([shard.replacements(row) for shard, row in places])
+        return Rows(
+            input_ids=input_ids,
+            lengths=lengths,
+            segment_b_start=np.array([shard.segment_b_start[row] for shard, row in places], int),
+            is_random_next=is_random,
+            masked_positions=positions,
+            masked_ids=masked_ids,
+        )
+
+
+class _Shard:
+    """One memory-mapped file; rows are views of it."""
+
+    def __init__(self, path: Path, vocabulary: str) -> None:
+        batch = read_example_batch(path)
+        _check(path, batch.schema, vocabulary)
+        self.num_rows: int = batch.num_rows
+        (self._ids,), self._offsets = list_column(batch, "input_ids")
+        self.segment_b_start = batch.column("segment_b_start").to_numpy()
+        self._pair_bits = np.frombuffer(batch.column("is_random_next").buffers()[1], np.uint8)
+        if "masked_positions" in batch.schema.names:
+            (self._masked,), self._masked_offsets = list_column(batch, "masked_positions")
+            fields, self._replaced_offsets = list_column(batch, "replaced")
+            self._replaced, self._replacements = fields
+
+    @property
+    def num_tokens(self) -> int:
+        return int(self._offsets[-1])
+
+    def input_ids(self, row: int) -> NDArray[Any]:
+        return self._ids[self._offsets[row] : self._offsets[row + 1]]
+
+    def is_random_next(self, row: int) -> bool:
+        return bool(self._pair_bits[row >> 3] >> (row & 7) & 1)
+
+    def masked_positions(self, row: int) -> NDArray[Any]:
+        return self._masked[self._masked_offsets[row] : self._masked_offsets[row + 1]]
+
+    def replaced_positions(self, row: int) -> NDArray[Any]:
+        return self._replaced[self._replaced_offsets[row] : self._replaced_offsets[row + 1]]
+
+    def replacements(self, row: int) -> NDArray[Any]:
+        return self._replacements[self._replaced_offsets[row] : self._replaced_offsets[row + 1]]
+
+
+def _joined(rows: list[NDArray[Any]]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    return np.concatenate(rows), np.fromiter(map(len, rows), np.int64, len(rows))
+
+
+def _check(path: Path, schema: pa.Schema, vocabulary: str) -> None:
+    found = schema.metadata or {}
+    for key, expected in (("vocabulary", vocabulary), ("format_version", FORMAT_VERSION)):
+        if found.get(key.encode()) != expected.encode():
+            raise UserError(
+                f"{path} must have the {key.replace('_', ' ')} {expected}, found "
+                f"{found.get(key.encode(), b'none').decode()}; build the examples again"
+            )

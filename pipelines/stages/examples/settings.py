@@ -1,0 +1,79 @@
+"""What training examples are made of: the objective, the lengths, the masks."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from bert_core.masking import MaskingConfig
+from pipelines.core.settings import Settings
+from pipelines.stages.examples.objectives import Objective
+
+
+class ExampleSettings(Settings):
+    """Training examples and their masks."""
+
+    objective: Objective = Field(
+        default="mlm_nsp",
+        description=(
+            "mlm_nsp: BERT's sentence pairs; mlm: full sentences without pairs, as RoBERTa; "
+            "clm: windows for a left-to-right model."
+        ),
+    )
+    max_tokens: int = Field(
+        default=128, ge=8, le=65_535, description="Most tokens of an example, special ones too."
+    )
+    short_fraction: float = Field(
+        default=0.1,
+        ge=0,
+        le=1,
+        description="Share of pairs that aim at a random shorter length (mlm_nsp).",
+    )
+    num_passes: int = Field(
+        default=1,
+        ge=1,
+        le=1000,
+        description=(
+            "Passes over the corpus, each with fresh pairs and static masks; epochs of training "
+            "take turns. With static masks this is the duplication factor."
+        ),
+    )
+    masking: Literal["dynamic", "static"] = Field(
+        default="dynamic",
+        description="Draw training masks anew in every epoch, or once here.",
+    )
+    mask_fraction: float = Field(
+        default=0.15, gt=0, le=1, description="Share of an example's tokens to predict."
+    )
+    mask_share: float = Field(
+        default=0.8, ge=0, le=1, description="Share of these that become [MASK]."
+    )
+    random_share: float = Field(
+        default=0.1, ge=0, le=1, description="Share of these that become a random piece."
+    )
+    whole_words: bool = Field(
+        default=False, description="Mask words as a whole, and not piece by piece."
+    )
+    max_masked_tokens: int | None = Field(
+        default=None, ge=1, description="Most masks of an example; none if left out."
+    )
+    shard_tokens: int = Field(
+        default=8_000_000,
+        ge=1000,
+        le=500_000_000,
+        description="Tokens of a shard, about; all shards of a pass are equally large.",
+    )
+    seed: int = Field(default=0, description="Seed of pairs and static masks.")
+
+    def has_static_masks(self, split: str) -> bool:
+        """Whether the shards of `split` carry their masks: held-out ones do, to be one set."""
+        return self.objective != "clm" and (self.masking == "static" or split == "heldout")
+
+    def masking_config(self) -> MaskingConfig:
+        """The rates in the words of `bert_core`."""
+        return MaskingConfig(
+            fraction=self.mask_fraction,
+            mask_share=self.mask_share,
+            random_share=self.random_share,
+            whole_words=self.whole_words,
+            max_masked_tokens=self.max_masked_tokens,
+        )

@@ -1,0 +1,140 @@
+"""Example shards: the Arrow files that training reads, memory-mapped and uncompressed.
+
+One row per example: `input_ids` (unpadded, special tokens included), `segment_b_start` (index of
+the second segment's first token; the length where there is one segment) and `is_random_next` (null
+without next-sentence prediction). The ids are those of the text. Under static masks two columns say
+what a model sees instead: `masked_positions` (where [MASK] stands) and `replaced` (positions, and
+the ids that stand there: random ones and, to be predicted too, unchanged ones). Every file is a
+single record batch.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from bert_core.masking import MaskedTokens
+from pipelines.stages.examples.objectives import Examples
+from pipelines.stages.examples.token_shards import id_type
+
+FORMAT_VERSION: Final = "2"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExampleFormat:
+    """What every shard of an artifact says of itself in its schema."""
+
+    vocabulary: str  # fingerprint
+    vocab_size: int
+    objective: str
+    max_tokens: int
+    seed: int
+    static_masks: bool
+
+    def schema(self) -> pa.Schema:
+        """The Arrow schema with its metadata."""
+        fields = [
+            ("input_ids", pa.list_(id_type(self.vocab_size))),
+            ("segment_b_start", pa.uint16()),
+            ("is_random_next", pa.bool_()),
+        ]
+        if self.static_masks:
+            position = pa.uint8() if self.max_tokens <= 256 else pa.uint16()
+            replacement = pa.struct([("position", position), ("id", id_type(self.vocab_size))])
+            fields.append(("masked_positions", pa.list_(position)))
+            fields.append(("replaced", pa.list_(replacement)))
+        metadata = {
+            "format_version": FORMAT_VERSION,
+            "vocabulary": self.vocabulary,
+            "objective": self.objective,
+            "max_tokens": str(self.max_tokens),
+            "seed": str(self.seed),
+        }
+        return pa.schema(fields, metadata=metadata)
+
+
+def write_examples(
+    path: Path,
+    examples: Examples,
+    masked: MaskedTokens | None,
+    layout: ExampleFormat,
+    *,
+    mask_id: int,
+) -> None:
+    """Write examples, masked where `masked` is given, as one file."""
+    schema = layout.schema()
+    count = examples.lengths.size
+    offsets = np.concatenate([[0], np.cumsum(examples.lengths)])
+    is_random = (
+        pa.nulls(count, pa.bool_())
+        if examples.is_random_next is None
+        else pa.array(examples.is_random_next)
+    )
+    columns: list[pa.Array] = [
+        _lists(offsets, [examples.input_ids], schema.field("input_ids").type),
+        pa.array(examples.segment_b_start.astype(np.uint16)),
+        is_random,
+    ]
+    if masked is not None:
+        is_mask = masked.input_ids[masked.positions] == mask_id
+        for name, positions in (
+            ("masked_positions", masked.positions[is_mask]),
+            ("replaced", masked.positions[~is_mask]),
+        ):
+            edges = np.searchsorted(positions, offsets)
+            values = [positions - np.repeat(offsets[:-1], np.diff(edges))]
+            if name == "replaced":
+                values.append(masked.input_ids[positions])
+            columns.append(_lists(edges, values, schema.field(name).type))
+    _write_batch(path, pa.record_batch(columns, schema=schema))
+
+
+def write_slices(path: Path, slices: list[pa.RecordBatch], layout: ExampleFormat) -> None:
+    """Write successive slices of other files as one file of a single record batch."""
+    table = pa.Table.from_batches(slices, schema=slices[0].schema).combine_chunks()
+    (batch,) = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
+    _write_batch(path, batch.replace_schema_metadata(layout.schema().metadata))
+
+
+def read_example_batch(path: Path) -> pa.RecordBatch:
+    """The record batch of a file, memory-mapped."""
+    return pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
+
+
+def list_column(batch: pa.RecordBatch, name: str) -> tuple[list[NDArray[Any]], NDArray[np.int32]]:
+    """Values of a list column, by field where they are structs, and its rows' offsets, as views."""
+    column = batch.column(name)
+    values = column.values
+    fields = values.flatten() if pa.types.is_struct(values.type) else [values]
+    return (
+        [field.to_numpy(zero_copy_only=True) for field in fields],
+        column.offsets.to_numpy(zero_copy_only=True),
+    )
+
+
+def _lists(
+    offsets: NDArray[np.int64], values: list[NDArray[Any]], kind: pa.ListType
+) -> pa.ListArray:
+    """Lists of numbers or, of several arrays, of structs."""
+    item = kind.value_type
+    if pa.types.is_struct(item):
+        arrays = [
+            pa.array(each.astype(field.type.to_pandas_dtype()))
+            for each, field in zip(values, item, strict=True)
+        ]
+        flat = pa.StructArray.from_arrays(arrays, fields=list(item))
+    else:
+        flat = pa.array(values[0].astype(item.to_pandas_dtype()))
+    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), flat)
+
+
+def _write_batch(path: Path, batch: pa.RecordBatch) -> None:
+    options = pa.ipc.IpcWriteOptions(compression=None, use_threads=False)
+    with (
+        pa.OSFile(str(path), "wb") as stream,
+        pa.ipc.new_file(stream, batch.schema, options=options) as writer,
+    ):
+        writer.write_batch(batch)

@@ -1,0 +1,249 @@
+"""Stage: from documents and a vocabulary to training examples in even Arrow shards."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from pipelines.artifacts import Artifact, Draft
+from pipelines.artifacts.workspace import Workspace
+from pipelines.core.cluster import map_tasks
+from pipelines.core.errors import UserError
+from pipelines.core.stage import Progress, StageContext
+from pipelines.stages.examples.settings import ExampleSettings
+from pipelines.stages.examples.shards import list_column, read_example_batch
+from pipelines.stages.examples.workers import (
+    CuttingTask,
+    EncodingTask,
+    EvenShard,
+    ExampleTask,
+    ShardOfExamples,
+)
+
+__all__ = ["ExampleSettings", "build_examples"]
+
+VERSION = 2  # raise when the same settings and inputs would give other bytes
+STAGE = "examples"
+SPLITS = ("train", "heldout")
+TOKENIZER_FILES = ("vocab.txt", "tokenizer_config.json")
+
+_POOL_DOCUMENTS = 16  # random segments come from at least so many documents, where that is cheap
+_POOL_TOKENS = 8_000_000
+
+
+def build_examples(
+    settings: ExampleSettings, corpus: Artifact, vocabulary: Artifact, context: StageContext
+) -> Artifact:
+    """Make training examples of `corpus` in the pieces of `vocabulary`.
+
+    Files `train-<pass>-*.arrow` and `heldout-<pass>-*.arrow` as the module `shards` says, and the
+    vocabulary's own `vocab.txt` and `tokenizer_config.json`. Held-out examples carry static
+    masks, so that every evaluation sees the same.
+    """
+    for artifact, kind in ((corpus, "corpus"), (vocabulary, "vocabulary")):
+        if artifact.kind != kind:
+            raise UserError(f"{artifact.url} must be a {kind}, found a {artifact.kind}")
+    return context.store.get_or_build(
+        "examples",
+        version=VERSION,
+        settings=settings,
+        inputs={"corpus": corpus, "vocabulary": vocabulary},
+        build=partial(_build, settings, corpus, vocabulary, context),
+    )
+
+
+def _build(
+    settings: ExampleSettings,
+    corpus: Artifact,
+    vocabulary: Artifact,
+    context: StageContext,
+    draft: Draft,
+) -> dict[str, Any]:
+    work = Workspace.of(draft)
+    steps = _Steps(context)
+    for name in TOKENIZER_FILES:
+        with draft.file(name) as file:
+            file.path.write_bytes(vocabulary.local(name).read_bytes())
+    corpus_shards = [name for split in SPLITS for name in corpus.names(f"{split}-")]
+    encoding = EncodingTask(corpus=corpus, vocabulary=vocabulary, work=work)
+    encoded = dict(zip(corpus_shards, steps.run("encode", encoding, corpus_shards), strict=True))
+    wanted = [shard for split in SPLITS for shard in _shards_of_examples(settings, split, encoded)]
+    making = ExampleTask(settings=settings, vocabulary=vocabulary, work=work)
+    made = steps.run("make examples", making, wanted)
+    even = _even_shards(settings, work, list(zip(wanted, made, strict=True)))
+    cutting = CuttingTask(settings=settings, vocabulary=vocabulary, work=work, draft=draft)
+    cut = steps.run("cut shards", cutting, even)
+    return {
+        "objective": settings.objective,
+        "max_tokens": settings.max_tokens,
+        "vocab_size": vocabulary.statistics["size"],
+        **{
+            split: _statistics(
+                split,
+                [figures for name, figures in encoded.items() if name.startswith(f"{split}-")],
+                [
+                    figures
+                    for shard, figures in zip(wanted, made, strict=True)
+                    if shard.split == split
+                ],
+                [figures for shard, figures in zip(even, cut, strict=True) if shard.split == split],
+            )
+            for split in SPLITS
+        },
+    }
+
+
+class _Steps:
+    """Runs the steps of the stage and tells whoever watches."""
+
+    def __init__(self, context: StageContext) -> None:
+        self._context = context
+        self._done = 0
+        self._total = 0
+
+    def run(self, step: str, task: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        """`task` of every item, in parallel."""
+        self._total = max(self._total, 3 * len(items))
+
+        def watch(index: int, result: Any) -> None:
+            self._done += 1
+            self._context.observe(
+                Progress(
+                    stage=STAGE,
+                    done=self._done,
+                    total=max(self._total, self._done),
+                    unit="tasks",
+                    figures={"step": step},
+                )
+            )
+
+        return map_tasks(task, items, num_workers=self._context.num_workers, on_result=watch)
+
+
+def _shards_of_examples(
+    settings: ExampleSettings, split: str, encoded: dict[str, dict[str, Any]]
+) -> list[ShardOfExamples]:
+    """The examples to make of `split`: every pass over every corpus shard that holds tokens."""
+    names = [
+        name
+        for name, figures in encoded.items()
+        if name.startswith(f"{split}-") and figures["documents"]
+    ]
+    if not names:
+        raise UserError(
+            f"the {split} part of the corpus must hold text that the vocabulary can encode, found "
+            "none; check the corpus's report"
+        )
+    num_passes = settings.num_passes if split == "train" else 1
+    return [
+        ShardOfExamples(
+            split=split,
+            pass_number=pass_number,
+            index=index,
+            pool=_pool(settings, names, index, encoded),
+        )
+        for pass_number in range(num_passes)
+        for index in range(len(names))
+    ]
+
+
+def _pool(
+    settings: ExampleSettings, names: list[str], index: int, encoded: dict[str, dict[str, Any]]
+) -> tuple[str, ...]:
+    """The shard itself and, for pairs, as many that follow as give a choice of documents."""
+    if settings.objective != "mlm_nsp":
+        return (names[index],)
+    pool: list[str] = []
+    num_documents = num_tokens = 0
+    groups: set[int] = set()
+    for name in [*names[index:], *names[:index]]:
+        figures = encoded[name]
+        pool.append(name)
+        num_documents += figures["documents"]
+        num_tokens += figures["tokens"]
+        groups.add(figures["first_group"])
+        has_choice = figures["has_two_groups"] or len(groups) > 1
+        if has_choice and (num_documents >= _POOL_DOCUMENTS or num_tokens >= _POOL_TOKENS):
+            break
+    if not has_choice:
+        raise UserError(
+            "sentence pairs need at least two documents in each part of the corpus, found one; "
+            "give more documents, a finer layout, or choose the objective mlm"
+        )
+    return tuple(pool)
+
+
+def _even_shards(
+    settings: ExampleSettings,
+    work: Workspace,
+    made: list[tuple[ShardOfExamples, dict[str, Any]]],
+) -> list[EvenShard]:
+    """Cut the examples of each pass, in their order, into shards with equally many tokens."""
+    shards: list[EvenShard] = []
+    passes = dict.fromkeys((shard.split, shard.pass_number) for shard, _ in made)
+    for split, pass_number in passes:
+        files = [
+            (shard.name, figures["tokens"], figures["examples"])
+            for shard, figures in made
+            if (shard.split, shard.pass_number) == (split, pass_number) and figures["examples"]
+        ]
+        total = sum(tokens for _, tokens, _ in files)
+        count = max(1, round(total / settings.shard_tokens))
+        edges = [_place(work, files, total * number // count) for number in range(count)]
+        edges.append((len(files), 0))
+        for number, (begin, end) in enumerate(pairwise(edges)):
+            rows = tuple(
+                (name, begin[1] if index == begin[0] else 0, end[1] if index == end[0] else size)
+                for index, (name, _, size) in enumerate(files)
+                if begin[0] <= index <= end[0] and (index != end[0] or end[1])
+            )
+            name = f"{split}-{pass_number:03d}-{number:05d}.arrow"
+            shards.append(EvenShard(name=name, split=split, rows=rows))
+    return shards
+
+
+def _place(work: Workspace, files: list[tuple[str, int, int]], token: int) -> tuple[int, int]:
+    """File and row of the first example that begins at `token` or after it."""
+    index = 0
+    while index < len(files) and token >= files[index][1]:
+        token -= files[index][1]
+        index += 1
+    if index == len(files) or not token:
+        return index, 0
+    with work.local(files[index][0]) as path:
+        _, offsets = list_column(read_example_batch(path), "input_ids")
+        row = int(np.searchsorted(offsets, token))
+    return (index, row) if row < files[index][2] else (index + 1, 0)
+
+
+def _statistics(
+    split: str,
+    encoded: list[dict[str, Any]],
+    made: list[dict[str, Any]],
+    cut: list[dict[str, Any]],
+) -> dict[str, Any]:
+    def total(rows: list[dict[str, Any]], key: str) -> int:
+        return sum(row.get(key, 0) for row in rows)
+
+    examples, tokens = total(made, "examples"), total(made, "tokens")
+    statistics = {
+        "examples": examples,
+        "tokens": tokens,
+        "mean_tokens": round(tokens / examples, 2),
+        "shards": len(cut),
+        "shard_tokens_min": min(row["tokens"] for row in cut),
+        "shard_tokens_max": max(row["tokens"] for row in cut),
+        "corpus_documents": total(encoded, "documents"),
+        "corpus_sentences": total(encoded, "sentences"),
+        "corpus_tokens": total(encoded, "tokens"),
+        "sentences_without_pieces": total(encoded, "empty_sentences"),
+    }
+    if any("random_next" in row for row in made):
+        statistics["random_next_share"] = round(total(made, "random_next") / examples, 4)
+        statistics["examples_without_choice"] = total(made, "examples_without_choice")
+        statistics["truncated_tokens"] = total(made, "truncated_tokens")
+    if total(made, "masked_tokens"):
+        statistics["masked_tokens"] = total(made, "masked_tokens")
+    return statistics

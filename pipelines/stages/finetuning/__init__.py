@@ -1,0 +1,1 @@
+"""Stage: from a pretrained encoder and labelled texts to a classifier."""

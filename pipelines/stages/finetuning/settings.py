@@ -1,0 +1,33 @@
+"""What the fine-tuning can be told."""
+
+from pydantic import Field
+
+from pipelines.training.settings import TrainingSettings
+
+
+class FinetuningSettings(TrainingSettings):
+    """How a classifier is trained from an encoder."""
+
+    num_epochs: float = Field(default=3.0, gt=0, description="Passes over the labelled texts.")
+    examples_per_step: int = Field(
+        default=32, ge=1, description="Texts of one optimizer step, over all workers."
+    )
+    micro_batch_examples: int = Field(
+        default=32, ge=1, description="Texts that one worker computes at once."
+    )
+    learning_rate: float = Field(
+        default=2e-4, gt=0, le=1, description="Peak learning rate, reached after the warm-up."
+    )
+    max_tokens: int | None = Field(
+        default=None,
+        ge=8,
+        description="Longer texts are cut to so many tokens; empty: to what the encoder reads.",
+    )
+    num_evaluations: int = Field(
+        default=5, ge=1, description="Held-out evaluations during training, the last one included."
+    )
+    compare_with_random: bool = Field(
+        default=True,
+        description="Train a second classifier from random weights with the same budget, to "
+        "show what the pretraining is worth.",
+    )

@@ -1,0 +1,163 @@
+"""Stage: from a pretrained encoder and labelled texts to a classifier."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from bert_core.batch import LabelledBatch
+from bert_core.config import EncoderConfig
+from bert_core.inference import classify
+from bert_core.model.catalogue import SequenceClassifier, TrainableModel, count_parameters
+from bert_core.training.metrics import RunningSums
+from bert_core.training.state import load_encoder_into, load_model, read_config
+from bert_core.vocabulary import WordPieceTokenizer
+from pipelines.artifacts import Artifact, Draft
+from pipelines.core.errors import UserError
+from pipelines.core.stage import StageContext
+from pipelines.stages.finetuning.encoding import EncodedTexts
+from pipelines.stages.finetuning.settings import FinetuningSettings
+from pipelines.stages.labelled.stage import names_of, read_split
+from pipelines.tasks.classification import figures_of
+from pipelines.training.launch import Launch, launch
+from pipelines.training.results import (
+    MODEL_FOLDER,
+    open_run,
+    publish_model,
+    recorded,
+    throughput,
+)
+from pipelines.training.worker import Work, run, this_rank
+
+VERSION = 1  # raise when the same settings would train another classifier
+STAGE = "finetuning"
+
+Initialization = Literal["pretrained", "random"]
+
+
+def build_classifier(
+    settings: FinetuningSettings,
+    task: Artifact,
+    encoder: Artifact,
+    context: StageContext,
+    *,
+    initialization: Initialization = "pretrained",
+) -> Artifact:
+    """Train a classifier of the task's labels from `encoder`, or from random weights of its shape.
+
+    Statistics: held-out accuracy and macro F1 beside the majority baseline.
+    """
+    return context.store.get_or_build(
+        "classifier",
+        version=VERSION,
+        # Whether a second one is trained for comparison does not change this one.
+        settings=settings.model_dump(mode="json", exclude={"compare_with_random"})
+        | {"initialization": initialization},
+        inputs={"task": task, "encoder": encoder},
+        build=partial(_finetune, settings, task, encoder, initialization, context),
+    )
+
+
+def _finetune(
+    settings: FinetuningSettings,
+    task: Artifact,
+    encoder: Artifact,
+    initialization: Initialization,
+    context: StageContext,
+    draft: Draft,
+) -> dict[str, Any]:
+    stage = f"{STAGE} from {initialization} weights"
+    num_texts = task.statistics["texts"]["train"]
+    num_steps = max(1, math.ceil(num_texts * settings.num_epochs / settings.examples_per_step))
+    run_id = open_run(f"{STAGE}-{initialization}", settings, draft.fingerprint, context)
+    job = Launch(
+        worker=_worker,
+        values={
+            "stage": stage,
+            "settings": settings.model_dump(),
+            "num_steps": num_steps,
+            "task": task,
+            "encoder": encoder,
+            "initialization": initialization,
+            "run_id": run_id,
+            "tracking_uri": context.tracker.uri if context.tracker else None,
+        },
+        name=STAGE,
+        work_url=draft.work_url,
+    )
+
+    def finish(checkpoint: Path, told: dict[str, Any]) -> dict[str, Any]:
+        tokenizer = WordPieceTokenizer.from_directory(encoder.local_folder())
+        publish_model(draft, checkpoint, tokenizer, told)
+        model = load_model(checkpoint / MODEL_FOLDER)
+        heldout = read_split(task, "heldout")
+        answers = classify(model, tokenizer, heldout.texts)
+        return {
+            **figures_of(answers.labels, names_of(heldout.labels, task)),
+            "baseline/accuracy": task.statistics["baseline/accuracy"],
+            "num_parameters": count_parameters(model),
+            "num_steps": num_steps,
+            **throughput(told),
+        }
+
+    return recorded(run_id, context, lambda: launch(job, context, finish))
+
+
+def _worker(values: dict[str, Any]) -> dict[str, Any]:
+    """Runs on every Ray Train worker."""
+    settings = FinetuningSettings.model_validate(values["settings"])
+    task, encoder_folder = values["task"], values["encoder"].local_folder()
+    rank, world_size = this_rank()
+    tokenizer = WordPieceTokenizer.from_directory(encoder_folder)
+    encoder_config = EncoderConfig.from_dict(read_config(encoder_folder)["encoder"])
+    max_tokens = _max_tokens(settings, encoder_config)
+    texts = {
+        split: EncodedTexts(read_split(task, split), tokenizer, max_tokens)
+        for split in ("train", "heldout")
+    }
+
+    def build_model() -> TrainableModel:
+        dropout = settings.dropout
+        config = replace(encoder_config, hidden_dropout=dropout, attention_dropout=dropout)
+        labels = task.statistics["labels"]
+        model = SequenceClassifier(config, num_labels=len(labels), labels=labels)
+        if values["initialization"] == "pretrained":
+            load_encoder_into(model, encoder_folder)
+        return model
+
+    def micro_batches(step: int) -> Iterator[tuple[int, LabelledBatch]]:
+        chosen = texts["train"].shuffled(settings.seed, step, settings.examples_per_step)
+        size = settings.micro_batch_examples
+        for index in range(rank, math.ceil(len(chosen) / size), world_size):
+            yield index, texts["train"].batch(chosen[index * size : (index + 1) * size])
+
+    def evaluate(model: TrainableModel) -> dict[str, float]:
+        sums = RunningSums()
+        device = next(model.parameters()).device
+        for batch in texts["heldout"].batches(settings.micro_batch_examples, rank, world_size):
+            sums.add(model.evaluation_sums(batch.to(device)))
+        means = sums.means(("label_loss", "label_accuracy"))
+        return {"eval/loss": means["label_loss"], "eval/accuracy": means["label_accuracy"]}
+
+    work = Work(
+        stage=values["stage"],
+        settings=settings,
+        num_steps=values["num_steps"],
+        evaluate_every_steps=max(1, values["num_steps"] // settings.num_evaluations),
+        build_model=build_model,
+        micro_batches=micro_batches,
+        evaluate=evaluate,
+    )
+    return run(work, values)
+
+
+def _max_tokens(settings: FinetuningSettings, encoder: EncoderConfig) -> int:
+    readable = encoder.max_position_embeddings
+    if settings.max_tokens is not None and settings.max_tokens > readable:
+        raise UserError(
+            f"finetuning.max_tokens must be at most the {readable} positions that the encoder was "
+            f"pretrained on, got {settings.max_tokens}; lower it or raise examples.max_tokens"
+        )
+    return settings.max_tokens or readable

@@ -1,0 +1,1 @@
+"""Stage: labelled texts, divided into train and held-out."""

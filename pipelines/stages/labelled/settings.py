@@ -1,0 +1,58 @@
+"""Which labelled texts a classifier is fine-tuned on."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from pipelines.core.settings import Settings
+
+
+class CorpusSourceTask(Settings):
+    """Tell from which source a document of the corpus comes."""
+
+    kind: Literal["corpus_source"] = "corpus_source"
+    max_train_documents: int = Field(
+        default=20_000, ge=2, description="At most so many training documents are used."
+    )
+    max_heldout_documents: int = Field(
+        default=2_000, ge=2, description="At most so many held-out documents are used."
+    )
+    min_words: int = Field(default=8, ge=1, description="Documents with fewer words are left out.")
+
+
+class LabelledFileTask(Settings):
+    """Labelled texts in a CSV, TSV or JSONL file."""
+
+    kind: Literal["labelled_file"] = "labelled_file"
+    path: str = Field(
+        default="", description="CSV, TSV or JSONL file (may be gzipped), or an fsspec URL."
+    )
+    text_column: str = Field(
+        default="",
+        description="Column that holds the text; empty: found by its name, or the longer of two.",
+    )
+    label_column: str = Field(
+        default="",
+        description="Column that holds the label; empty: found by its name, or the shorter of two.",
+    )
+    heldout_fraction: float = Field(
+        default=0.2, gt=0, lt=1, description="Share of the texts held out for evaluation."
+    )
+    seed: int = Field(default=0, ge=0, description="Seed of the split.")
+
+
+class NoTask(Settings):
+    """Fine-tune nothing: the encoder alone is registered."""
+
+    kind: Literal["none"] = "none"
+
+
+Task = Annotated[CorpusSourceTask | LabelledFileTask | NoTask, Field(discriminator="kind")]
+
+
+class TaskSettings(Settings):
+    """The labelled texts of the fine-tuning."""
+
+    labelled: Task = Field(
+        default_factory=CorpusSourceTask, description="Where the labelled texts come from."
+    )

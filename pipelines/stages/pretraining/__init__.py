@@ -1,0 +1,1 @@
+"""Stage: from training examples to a pretrained encoder."""

@@ -1,0 +1,152 @@
+"""Stage: from training examples to a pretrained encoder."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bert_core.batch import Batch
+from bert_core.config import encoder_config
+from bert_core.model.catalogue import (
+    LanguageModel,
+    PretrainingModel,
+    TrainableModel,
+    count_parameters,
+)
+from bert_core.training.state import load_model
+from pipelines.artifacts import Artifact, Draft
+from pipelines.core.errors import UserError
+from pipelines.core.stage import StageContext
+from pipelines.stages.examples.batches import ExampleReader, micro_batches, prefetched
+from pipelines.stages.pretraining.baselines import pretraining_baselines
+from pipelines.stages.pretraining.figures import pretraining_figures
+from pipelines.stages.pretraining.settings import PretrainingSettings
+from pipelines.stages.vocabulary.stage import load_tokenizer
+from pipelines.training.launch import Launch, launch
+from pipelines.training.results import (
+    MODEL_FOLDER,
+    open_run,
+    publish_model,
+    recorded,
+    throughput,
+)
+from pipelines.training.worker import Work, run, this_rank
+
+VERSION = 1  # raise when the same settings would train another encoder
+STAGE = "pretraining"
+
+
+def build_encoder(
+    settings: PretrainingSettings, examples: Artifact, vocabulary: Artifact, context: StageContext
+) -> Artifact:
+    """Pretrain an encoder on `examples`; its artifact holds weights, tokenizer and curve.
+
+    Raises UserError where the examples were made with another vocabulary.
+    """
+    if examples.manifest.inputs.get("vocabulary") != vocabulary.fingerprint:
+        raise UserError(
+            f"the examples {examples.fingerprint} must have been made with the vocabulary "
+            f"{vocabulary.fingerprint}, found {examples.manifest.inputs.get('vocabulary')}; "
+            "build the examples again with this vocabulary"
+        )
+    return context.store.get_or_build(
+        "encoder",
+        version=VERSION,
+        settings=settings,
+        inputs={"examples": examples, "vocabulary": vocabulary},
+        build=partial(_pretrain, settings, examples, vocabulary, context),
+    )
+
+
+def _pretrain(
+    settings: PretrainingSettings,
+    examples: Artifact,
+    vocabulary: Artifact,
+    context: StageContext,
+    draft: Draft,
+) -> dict[str, Any]:
+    run_id = open_run(STAGE, settings, draft.fingerprint, context)
+    job = Launch(
+        worker=_worker,
+        values={
+            "settings": settings.model_dump(),
+            "examples": examples,
+            "vocab_size": vocabulary.statistics["size"],
+            "run_id": run_id,
+            "tracking_uri": context.tracker.uri if context.tracker else None,
+        },
+        name=STAGE,
+        work_url=draft.work_url,
+    )
+
+    def finish(checkpoint: Path, told: dict[str, Any]) -> dict[str, Any]:
+        tokenizer = load_tokenizer(vocabulary)
+        publish_model(draft, checkpoint, tokenizer, told)
+        model = load_model(checkpoint / MODEL_FOLDER)
+        assert isinstance(model, TrainableModel)
+        heldout = ExampleReader(examples, "heldout")
+        num_heldout = settings.final_evaluation_examples
+        return {
+            **pretraining_figures(model, heldout, num_heldout),
+            **pretraining_baselines(examples, tokenizer, num_heldout),
+            "num_parameters": count_parameters(model),
+            "num_steps": settings.num_steps,
+            **throughput(told),
+        }
+
+    return recorded(run_id, context, lambda: launch(job, context, finish))
+
+
+def _worker(values: dict[str, Any]) -> dict[str, Any]:
+    """Runs on every Ray Train worker."""
+    settings = PretrainingSettings.model_validate(values["settings"])
+    rank, world_size = this_rank()
+    train_reader = ExampleReader(values["examples"], "train")
+    heldout_reader = ExampleReader(values["examples"], "heldout")
+
+    is_language_model = train_reader.settings.objective == "clm"
+
+    def build_model() -> TrainableModel:
+        config = encoder_config(
+            settings.size,
+            values["vocab_size"],
+            max_position_embeddings=train_reader.max_tokens,
+            hidden_dropout=settings.dropout,
+            attention_dropout=settings.dropout,
+            causal=is_language_model,
+        )
+        if is_language_model:
+            return LanguageModel(config)
+        return PretrainingModel(config, next_sentence=train_reader.has_pairs)
+
+    def batches_of(step: int) -> Iterator[tuple[int, Batch]]:
+        return micro_batches(
+            train_reader,
+            seed=settings.seed,
+            step=step,
+            examples_per_step=settings.examples_per_step,
+            micro_batch_examples=settings.micro_batch_examples,
+            rank=rank,
+            world_size=world_size,
+        )
+
+    def evaluate(model: TrainableModel) -> dict[str, float]:
+        return pretraining_figures(
+            model,
+            heldout_reader,
+            settings.evaluation_examples,
+            rank=rank,
+            world_size=world_size,
+        )
+
+    with prefetched(batches_of, settings.num_steps) as prefetched_batches:
+        work = Work(
+            stage=STAGE,
+            settings=settings,
+            num_steps=settings.num_steps,
+            evaluate_every_steps=settings.evaluate_every_steps,
+            build_model=build_model,
+            micro_batches=prefetched_batches,
+            evaluate=evaluate,
+        )
+        return run(work, values)
