@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from flows.cli.choice import Choice
-from pipelines.core.recipes import EndToEndRecipe, read_recipe
+from pipelines.core.recipe_files import read_recipe
+from pipelines.core.recipes import EndToEndRecipe
 
 
 def test_the_demo_is_the_default_and_own_text_has_its_own_preset() -> None:

@@ -1,8 +1,8 @@
 """What the corpus stage can be told: where text comes from, how it is cleaned and divided."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from pipelines.core.settings import Settings
 
@@ -176,6 +176,15 @@ class CleaningSettings(Settings):
         ge=2,
         description="Remove lines that stand in at least so many documents; none if left out.",
     )
+
+    @model_validator(mode="after")
+    def _some_length_is_kept(self) -> Self:
+        if self.max_characters is not None and self.max_characters < self.min_characters:
+            raise ValueError(
+                "max_characters must be at least min_characters, got "
+                f"{self.max_characters} and {self.min_characters}: every document would be dropped"
+            )
+        return self
 
 
 class CorpusSettings(Settings):
