@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.artifacts import Artifact, Draft
+from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.cluster import map_tasks
 from pipelines.corpus.boilerplate import LineCountingTask, find_boilerplate
 from pipelines.corpus.division import copies, heldout_threshold
@@ -19,7 +19,7 @@ from pipelines.corpus.duplicates import find_repeated
 from pipelines.corpus.inputs import InputFile, Part, divide, inputs_fingerprint, shard_bytes
 from pipelines.corpus.languages import check_codes, count_languages
 from pipelines.corpus.near_duplicates import NUM_HASHES, find_near
-from pipelines.corpus.publishing import PublishingTask, ScreenedFile
+from pipelines.corpus.publishing import PublishingTask, ScreenedFile, shard_name
 from pipelines.corpus.readers import list_inputs
 from pipelines.corpus.report import add_up
 from pipelines.corpus.screening import ScreeningTask, read_keys, signatures_of
@@ -62,7 +62,7 @@ def _build(
     files: list[tuple[int, InputFile]],
     context: StageContext,
     draft: Draft,
-) -> dict[str, Any]:
+) -> Built:
     target = shard_bytes(sum(file.num_bytes for _, file in files), settings.shard_megabytes)
     parts = divide(files, target)
     work = Workspace.of(draft)
@@ -102,7 +102,12 @@ def _build(
     )
     for of_shard in published:
         add_up(statistics, of_shard)
-    return {
+    shards = [
+        shard_name(split, file.index)
+        for file, of_shard in zip(screened, published, strict=True)
+        for split in of_shard
+    ]
+    statistics = {
         **statistics,
         "sample_languages": _languages(published),
         **tally.to_json(),
@@ -112,6 +117,7 @@ def _build(
             "paths": [path for source in settings.sources for path in getattr(source, "paths", ())],
         },
     }
+    return Built(shards, statistics)
 
 
 def _tally(work: Workspace, parts: list[Part]) -> Tally:

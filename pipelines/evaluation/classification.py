@@ -10,7 +10,7 @@ from bert_core.inference import Classified, classify
 from bert_core.models import SequenceClassifier
 from bert_core.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.artifacts import Artifact, Draft
+from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.errors import UserError
 from pipelines.registry.listing import locate
 from pipelines.stage import StageContext
@@ -86,19 +86,20 @@ def evaluate_file(
     return figures, report_on(answers.labels, expected)
 
 
-def _evaluate(classifier: Artifact, task: Artifact, draft: Draft) -> dict[str, Any]:
+def _evaluate(classifier: Artifact, task: Artifact, draft: Draft) -> Built:
     heldout = read_split(task, "heldout")
     _, answers = _answers(classifier.local_folder(), heldout.texts)
     expected = names_of(heldout.labels, task)
     with draft.file(REPORT_FILE) as target:
         report = report_on(answers.labels, expected)
         target.path.write_text(json.dumps(report, indent=2, ensure_ascii=False))
-    return {
+    statistics = {
         **figures_of(answers.labels, expected),
         "baseline/accuracy": task.statistics["baseline/accuracy"],
         "texts": len(heldout.texts),
         "texts_truncated": answers.num_truncated,
     }
+    return Built([REPORT_FILE], statistics)
 
 
 def _answers(folder: Path, texts: Sequence[str]) -> tuple[SequenceClassifier, Classified]:
