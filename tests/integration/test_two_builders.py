@@ -59,6 +59,7 @@ class Builder:
             [sys.executable, "-c", BUILDER, STORE, str(lease_seconds)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             bufsize=1,
             env=dict(os.environ),
@@ -186,6 +187,7 @@ def test_a_builder_that_fell_silent_is_followed_and_then_writes_no_more(
         os.kill(silent.process.pid, signal.SIGCONT)
         _, error = silent.process.communicate(timeout=60)
         assert silent.process.returncode != 0
+        assert "another goes on with its work" in error
         return Built(["train-0"], {})
 
     artifact = _build(ArtifactStore(STORE, lease_seconds=1.0), go_on)

@@ -49,7 +49,7 @@ def test_a_cached_copy_that_was_damaged_is_fetched_anew(folder: Path) -> None:
 def test_a_missing_remote_file_is_named(folder: Path) -> None:
     remote, path, record = _remote("missing", b"right")
     remote.rm_file(path)
-    with pytest.raises(UserError, match="missing must be the 5 bytes .* found no file"):
+    with pytest.raises(UserError, match=r"missing must be the 5 bytes .* found no file"):
         LocalCache().fetch(remote, path, record)
 
 
