@@ -8,7 +8,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from pipelines.artifacts.claims import LEASE_SECONDS, claimed
+from pipelines.artifacts.claims import LEASE_SECONDS, attempts, claimed, is_abandoned
 from pipelines.artifacts.draft import Draft, remove_partial_files
 from pipelines.artifacts.layout import Place
 from pipelines.artifacts.manifest import DamagedManifestError, read_manifest
@@ -71,6 +71,28 @@ def _remote(place: Place, lease_seconds: float) -> Iterator[Draft]:
             claim=claim,
             by_content=True,
         )
+
+
+@contextmanager
+def left_alone(place: Place, lease_seconds: float = LEASE_SECONDS) -> Iterator[bool]:
+    """Whether nobody builds the artifact of `place`; while this is held, no local builder starts.
+
+    On an object store a builder may start at any time, in a new attempt of its own.
+    """
+    if not place.is_local:
+        folders = attempts(place.filesystem, place.work)
+        yield all(is_abandoned(place.filesystem, each, lease_seconds) for each in folders)
+        return
+    lock = FileLock(place.lock)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.release()
 
 
 def _set_aside_what_is_no_artifact(place: Place) -> None:

@@ -1,9 +1,10 @@
 """A draft: an artifact in the making, kept file by file so that an interrupted stage goes on."""
 
 import errno
+import json
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ from pydantic import ValidationError
 from pipelines.artifacts.claims import Claim
 from pipelines.artifacts.commit import flush, write_to_disk
 from pipelines.artifacts.fingerprint import sha256_of_file
-from pipelines.artifacts.layout import check_file_name
+from pipelines.artifacts.layout import INPUTS_NAME, check_file_name
 from pipelines.artifacts.manifest import FileRecord, path_by_content
 from pipelines.errors import UserError
 
@@ -97,6 +98,15 @@ class Draft:
             raise
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
+
+    def note_inputs(self, inputs: Mapping[str, str]) -> None:
+        """Say what is read for this artifact, so that nobody removes it meanwhile."""
+        path, text = f"{self.work}/{INPUTS_NAME}", json.dumps(dict(inputs))
+        if not self.is_local:
+            self.filesystem.pipe_file(path, text.encode())
+            return
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        write_to_disk(Path(path), text)
 
     def finished(self, name: str) -> dict[str, Any] | None:
         """Figures of `name` if it is whole and its bytes still verify, else None."""

@@ -8,6 +8,7 @@ from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
 MANIFEST_NAME = "manifest.json"
+INPUTS_NAME = ".inputs.json"  # in a working folder: what its builder reads
 
 _KIND = re.compile(r"[a-z][a-z0-9_-]*")
 _FINGERPRINT = re.compile(r"[0-9a-f]{32}")

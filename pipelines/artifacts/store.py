@@ -92,6 +92,7 @@ class ArtifactStore:
             if found is not None:
                 self._withdraw(found, draft)
                 return found
+            draft.note_inputs(names)
             started = time.perf_counter()
             built = build(draft)
             manifest = Manifest(
