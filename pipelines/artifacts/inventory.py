@@ -40,6 +40,7 @@ class Leftover:
 
     place: Place  # of the artifact that it was to become
     what: str
+    entry: str  # the path in the kind's folder that holds it
     num_bytes: int
     modified: datetime
     paths: tuple[str, ...]
@@ -54,6 +55,12 @@ class Inventory:
     artifacts: tuple[StoredArtifact, ...]
     leftovers: tuple[Leftover, ...]
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of everything."""
+        artifacts = sum(artifact.num_bytes for artifact in self.artifacts)
+        return artifacts + sum(leftover.num_bytes for leftover in self.leftovers)
+
 
 def take_inventory(store: ArtifactStore) -> Inventory:
     """Look through the whole store, newest artifacts last; nothing is changed.
@@ -67,21 +74,21 @@ def take_inventory(store: ArtifactStore) -> Inventory:
             if name != place.fingerprint:
                 found = beside(name)
                 assert found is not None, "groups have names that say what they are"
-                leftovers.append(_leftover(store, place, found.what, files))
+                leftovers.append(_leftover(store, place, name, found.what, files))
                 continue
             try:
                 manifest = read_manifest(store.filesystem.cat_file(place.manifest), place)
             except (FileNotFoundError, NotADirectoryError):
-                leftovers.append(_leftover(store, place, "files without a manifest", files))
+                leftovers.append(_leftover(store, place, name, "files without a manifest", files))
                 continue
             except UserError:
-                leftovers.append(_leftover(store, place, "files with a bad manifest", files))
+                leftovers.append(_leftover(store, place, name, "files with a bad manifest", files))
                 continue
             own = {place.manifest, *(f"{place.root}/{manifest.path_of(n)}" for n in manifest.files)}
             artifacts.append((place, manifest, [file for file in files if file.path in own]))
             others = [file for file in files if file.path not in own]
             if others:
-                leftovers.append(_leftover(store, place, "files of no artifact", others))
+                leftovers.append(_leftover(store, place, name, "files of no artifact", others))
     used_by: dict[str, list[str]] = defaultdict(list)
     for _, manifest, _ in artifacts:
         for fingerprint in set(manifest.inputs.values()):
@@ -133,10 +140,13 @@ def _names(store: ArtifactStore, folder: str) -> list[str]:
     return sorted(name for entry in entries if (name := entry.rstrip("/").rpartition("/")[2]))
 
 
-def _leftover(store: ArtifactStore, place: Place, what: str, files: list[_File]) -> Leftover:
+def _leftover(
+    store: ArtifactStore, place: Place, name: str, what: str, files: list[_File]
+) -> Leftover:
     return Leftover(
         place=place,
         what=what,
+        entry=f"{place.kind_folder}/{name}",
         num_bytes=sum(file.num_bytes for file in files),
         modified=max((file.modified for file in files), default=datetime.fromtimestamp(0, UTC)),
         paths=tuple(file.path for file in files),

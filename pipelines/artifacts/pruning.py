@@ -3,10 +3,10 @@
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from pipelines.artifacts.attempts import left_alone
-from pipelines.artifacts.claims import remove
+from pipelines.artifacts.claims import attempts, is_abandoned, remove, take_over
 from pipelines.artifacts.inventory import Inventory, Leftover, StoredArtifact
 from pipelines.artifacts.layout import Place
 from pipelines.artifacts.store import ArtifactStore
@@ -18,6 +18,7 @@ class Removal:
 
     place: Place
     what: str  # "artifact", or what the leftover is
+    entry: str  # the path in the kind's folder that holds it
     num_bytes: int
     paths: tuple[str, ...]
     reason: str
@@ -37,6 +38,7 @@ def plan(
         Removal(
             place=artifact.place,
             what="artifact",
+            entry=artifact.place.root,
             num_bytes=artifact.num_bytes,
             paths=artifact.paths,
             reason=f"older than {days:g} days, and nothing stands on it",
@@ -51,6 +53,7 @@ def plan(
             Removal(
                 place=leftover.place,
                 what=leftover.what,
+                entry=leftover.entry,
                 num_bytes=leftover.num_bytes,
                 paths=leftover.paths,
                 reason=f"older than {days:g} days, and nobody builds with it",
@@ -62,16 +65,17 @@ def plan(
 def carry_out(store: ArtifactStore, removals: Iterable[Removal]) -> list[Removal]:
     """Remove what was planned, but for what a builder has taken up since; returns what went."""
     done = []
-    for removal in removals:
-        if removal.place.is_local and removal.what == "lock":
-            went = _remove_lock(removal.place)
-        else:
-            with left_alone(removal.place, store.lease_seconds) as is_free:
-                if is_free:
-                    _remove(store, removal)
-                went = is_free
-        if went:
+    # Locks come last: removing anything else takes them.
+    for removal in sorted(removals, key=lambda each: each.what == "lock"):
+        if not removal.place.is_local and removal.what == "work":
+            _remove_attempts(store, removal)
             done.append(removal)
+            continue
+        # A builder that waits for the lock takes a new one where this removes it.
+        with left_alone(removal.place, store.lease_seconds) as is_free:
+            if is_free:
+                _remove(store, removal)
+                done.append(removal)
     return done
 
 
@@ -106,28 +110,31 @@ def _may_go_on(leftover: Leftover, limit: datetime) -> bool:
 
 def _remove(store: ArtifactStore, removal: Removal) -> None:
     """Remove the files that were seen, the manifest first: readers then find nothing at all."""
-    for path in sorted(removal.paths, key=lambda path: path != removal.place.manifest):
-        remove(store.filesystem, path)
+    if removal.place.manifest in removal.paths:
+        remove(store.filesystem, removal.place.manifest)
+    for path in removal.paths:
+        if path != removal.place.manifest:
+            remove(store.filesystem, path)
     if removal.place.is_local:
-        _remove_empty_folders(Path(removal.place.kind_folder), removal.paths)
+        _remove_empty_folders(Path(removal.entry))
 
 
-def _remove_empty_folders(kind_folder: Path, paths: Iterable[str]) -> None:
-    folders = {
-        kind_folder / parent
-        for path in paths
-        for parent in PurePosixPath(path).relative_to(kind_folder.as_posix()).parents
-    } - {kind_folder}
-    for folder in sorted(folders, reverse=True):
+def _remove_attempts(store: ArtifactStore, removal: Removal) -> None:
+    """Remove abandoned attempts, each claimed first: nobody else goes on with it meanwhile."""
+    filesystem, place = store.filesystem, removal.place
+    while (claim := take_over(filesystem, place.work, store.lease_seconds)) is not None:
+        remove(filesystem, claim.folder)
+    alive = tuple(
+        f"{folder}/"
+        for folder in attempts(filesystem, place.work)
+        if not is_abandoned(filesystem, folder, store.lease_seconds)
+    )
+    for path in removal.paths:
+        if not path.startswith(alive):
+            remove(filesystem, path)
+
+
+def _remove_empty_folders(entry: Path) -> None:
+    for folder in sorted([entry, *entry.rglob("*")], reverse=True):
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
-
-
-def _remove_lock(place: Place) -> bool:
-    """Remove the lock file while holding it: a builder that waits for it takes a new one."""
-    if not Path(place.lock).exists():
-        return False
-    with left_alone(place) as is_free:
-        if is_free:
-            Path(place.lock).unlink()
-        return is_free
