@@ -45,7 +45,7 @@ def show(home: Home = None, store: Store = None, as_json: AsJson = False) -> Non
     print(f"{'kind':<11} {'fingerprint':<13} {'size':>9} {'age':>13}  {'made by':<22} used by")
     for each in inventory.artifacts:
         print(
-            f"{each.place.kind:<11} {each.place.fingerprint[:12]:<13} {memory(each.num_bytes):>9} "
+            f"{each.place.kind:<11} {each.place.fingerprint[:12]:<13} {_size(each.num_bytes):>9} "
             f"{_age(each.created):>13}  {each.manifest.code_version:<22} "
             f"{_users(each, inventory, models)}"
         )
@@ -53,10 +53,10 @@ def show(home: Home = None, store: Store = None, as_json: AsJson = False) -> Non
         if left.what != "lock":
             print(
                 f"{left.place.kind:<11} {left.place.fingerprint[:12]:<13} "
-                f"{memory(left.num_bytes):>9} {_age(left.modified):>13}  {left.what}"
+                f"{_size(left.num_bytes):>9} {_age(left.modified):>13}  {left.what}"
                 + (", being built" if left.is_held else "")
             )
-    print(f"\n{len(inventory.artifacts)} artifacts, {memory(inventory.num_bytes)} in all")
+    print(f"\n{len(inventory.artifacts)} artifacts, {_size(inventory.num_bytes)} in all")
 
 
 def prune(
@@ -89,13 +89,17 @@ def prune(
         print("Nothing to remove.")
         return
     for removal in removals:
-        print(_line(removal))
+        if removal.what != "lock":
+            print(_line(removal))
+    locks = sum(removal.what == "lock" for removal in removals)
+    if locks:
+        print(f"and {locks} lock files that nobody holds")
     total = sum(removal.num_bytes for removal in removals)
     if not yes:
-        print(f"\n{memory(total)} would be freed; `bertsmith prune --yes` removes it.")
+        print(f"\n{_size(total)} would be freed; `bertsmith prune --yes` removes it.")
         return
     done = carry_out(artifacts, removals)
-    print(f"\n{memory(sum(removal.num_bytes for removal in done))} freed.")
+    print(f"\n{_size(sum(removal.num_bytes for removal in done))} freed.")
     if len(done) < len(removals):
         print(f"{len(removals) - len(done)} entries stay: somebody builds with them now.")
 
@@ -119,8 +123,12 @@ def _users(
 def _line(removal: "Removal") -> str:
     return (
         f"{removal.place.kind:<11} {removal.place.fingerprint[:12]:<13} "
-        f"{memory(removal.num_bytes):>9}  {removal.what}: {removal.reason}"
+        f"{_size(removal.num_bytes):>9}  {removal.what}: {removal.reason}"
     )
+
+
+def _size(num_bytes: float) -> str:
+    return memory(num_bytes) if num_bytes >= 2**20 else f"{num_bytes / 1024:.0f} KiB"
 
 
 def _age(moment: datetime) -> str:
