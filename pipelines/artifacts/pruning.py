@@ -117,6 +117,7 @@ def _remove(store: ArtifactStore, removal: Removal) -> None:
             remove(store.filesystem, path)
     if removal.place.is_local:
         _remove_empty_folders(Path(removal.entry))
+        Path(removal.place.lock).unlink(missing_ok=True)  # held here: who waits takes a new one
 
 
 def _remove_attempts(store: ArtifactStore, removal: Removal) -> None:
