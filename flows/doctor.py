@@ -136,13 +136,15 @@ def check_ray() -> Check:
 def check_store(url: str) -> Check:
     """The artifact store can be written and read."""
     from pipelines.artifacts import ArtifactStore
+    from pipelines.artifacts.access import explained
 
     try:
         store = ArtifactStore(url)
         probe = f"{store.root}/.doctor-{os.getpid()}"
-        store.filesystem.makedirs(store.root, exist_ok=True)
-        store.filesystem.pipe_file(probe, b"probe")
-        store.filesystem.rm(probe)
+        with explained(url):
+            store.filesystem.makedirs(store.root, exist_ok=True)
+            store.filesystem.pipe_file(probe, b"probe")
+            store.filesystem.rm(probe)
     except (OSError, ValueError, ImportError) as error:
         return Check("store", "fail", f"{url}: {_first_line(error)}", "choose one with --store")
     return Check("store", "ok", url)

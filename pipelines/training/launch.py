@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bert_core.training.loop import NonFiniteGradientError
+from pipelines.artifacts.checkpoints import CheckpointFolder
 from pipelines.core.cluster import connect, keep_signal_handlers
 from pipelines.core.errors import UserError
 from pipelines.core.stage import Progress, StageContext
@@ -37,7 +38,7 @@ class Launch:
     worker: Callable[[dict[str, Any]], dict[str, Any]]
     values: dict[str, Any]  # plain values and artifacts; pickled to every worker
     name: str  # names the checkpoints: the same name goes on where it stopped
-    work_url: str
+    checkpoints: CheckpointFolder
 
 
 def launch(
@@ -62,7 +63,8 @@ def launch(
             ),
             run_config=RunConfig(
                 name=job.name,
-                storage_path=job.work_url,
+                storage_path=job.checkpoints.path,
+                storage_filesystem=job.checkpoints.filesystem,
                 failure_config=FailureConfig(**_FAILURE_LIMITS),
                 checkpoint_config=CheckpointConfig(num_to_keep=2),
             ),

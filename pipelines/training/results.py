@@ -15,6 +15,10 @@ from pipelines.core.stage import StageContext
 MODEL_FOLDER = "model"  # inside a training checkpoint
 HISTORY_FILE = "history.json"
 
+# What `publish_model` puts into an artifact.
+_TOKENIZER_FILES = ("vocab.txt", "tokenizer.json", "tokenizer_config.json")
+MODEL_FILES = (WEIGHTS_FILE, CONFIG_FILE, *_TOKENIZER_FILES, HISTORY_FILE)
+
 
 def open_run(stage: str, settings: Settings, fingerprint: str, context: StageContext) -> str | None:
     """The tracker's run of this training, found again after a restart; None without a tracker."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.artifacts import Artifact, Draft
+from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.artifacts.workspace import Workspace
 from pipelines.core.cluster import map_tasks
 from pipelines.core.errors import UserError
@@ -22,7 +22,7 @@ from pipelines.stages.corpus.cleaning.languages import check_codes, count_langua
 from pipelines.stages.corpus.cleaning.near_duplicates import NUM_HASHES, find_near
 from pipelines.stages.corpus.cleaning.tally import Tally
 from pipelines.stages.corpus.division import copies, heldout_threshold
-from pipelines.stages.corpus.publishing import PublishingTask, ScreenedFile
+from pipelines.stages.corpus.publishing import PublishingTask, ScreenedFile, shard_name
 from pipelines.stages.corpus.report import add_up
 from pipelines.stages.corpus.screening import ScreeningTask, read_keys, signatures_of
 from pipelines.stages.corpus.settings import CorpusSettings
@@ -68,7 +68,7 @@ def _build(
     files: list[tuple[int, InputFile]],
     context: StageContext,
     draft: Draft,
-) -> dict[str, Any]:
+) -> Built:
     target = shard_bytes(sum(file.num_bytes for _, file in files), settings.shard_megabytes)
     parts = divide(files, target)
     work = Workspace.of(draft)
@@ -108,7 +108,12 @@ def _build(
     )
     for of_shard in published:
         add_up(statistics, of_shard)
-    return {
+    shards = [
+        shard_name(split, file.index)
+        for file, of_shard in zip(screened, published, strict=True)
+        for split in of_shard
+    ]
+    statistics = {
         **statistics,
         "sample_languages": _languages(published),
         **tally.to_json(),
@@ -118,6 +123,7 @@ def _build(
             "paths": [path for source in settings.sources for path in getattr(source, "paths", ())],
         },
     }
+    return Built(shards, statistics)
 
 
 def _tally(work: Workspace, parts: list[Part]) -> Tally:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.artifacts import Artifact, Draft
+from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.artifacts.workspace import Workspace
 from pipelines.core.cluster import map_tasks
 from pipelines.core.errors import UserError
@@ -60,7 +60,7 @@ def _build(
     vocabulary: Artifact,
     context: StageContext,
     draft: Draft,
-) -> dict[str, Any]:
+) -> Built:
     work = Workspace.of(draft)
     steps = _Steps(context)
     for name in TOKENIZER_FILES:
@@ -75,7 +75,7 @@ def _build(
     even = _even_shards(settings, work, list(zip(wanted, made, strict=True)))
     cutting = CuttingTask(settings=settings, vocabulary=vocabulary, work=work, draft=draft)
     cut = steps.run("cut shards", cutting, even)
-    return {
+    statistics = {
         "objective": settings.objective,
         "max_tokens": settings.max_tokens,
         "vocab_size": vocabulary.statistics["size"],
@@ -93,6 +93,7 @@ def _build(
             for split in SPLITS
         },
     }
+    return Built([*TOKENIZER_FILES, *(shard.name for shard in even)], statistics)
 
 
 class _Steps:

@@ -14,7 +14,8 @@ from bert_core.model.catalogue import SequenceClassifier, TrainableModel, count_
 from bert_core.training.metrics import RunningSums
 from bert_core.training.state import load_encoder_into, load_model, read_config
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.artifacts import Artifact, Draft
+from pipelines.artifacts import Artifact, Built, Draft
+from pipelines.artifacts.checkpoints import CheckpointFolder
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
 from pipelines.stages.finetuning.encoding import EncodedTexts
@@ -23,6 +24,7 @@ from pipelines.stages.labelled.stage import names_of, read_split
 from pipelines.tasks.classification import figures_of
 from pipelines.training.launch import Launch, launch
 from pipelines.training.results import (
+    MODEL_FILES,
     MODEL_FOLDER,
     open_run,
     publish_model,
@@ -67,7 +69,7 @@ def _finetune(
     initialization: Initialization,
     context: StageContext,
     draft: Draft,
-) -> dict[str, Any]:
+) -> Built:
     stage = f"{STAGE} from {initialization} weights"
     num_texts = task.statistics["texts"]["train"]
     num_steps = max(1, math.ceil(num_texts * settings.num_epochs / settings.examples_per_step))
@@ -85,7 +87,7 @@ def _finetune(
             "tracking_uri": context.tracker.uri if context.tracker else None,
         },
         name=STAGE,
-        work_url=draft.work_url,
+        checkpoints=CheckpointFolder.of(draft),
     )
 
     def finish(checkpoint: Path, told: dict[str, Any]) -> dict[str, Any]:
@@ -102,7 +104,8 @@ def _finetune(
             **throughput(told),
         }
 
-    return recorded(run_id, context, lambda: launch(job, context, finish))
+    statistics = recorded(run_id, context, lambda: launch(job, context, finish))
+    return Built(MODEL_FILES, statistics)
 
 
 def _worker(values: dict[str, Any]) -> dict[str, Any]:

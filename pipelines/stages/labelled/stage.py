@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bert_core.randomness import random_bits, uniform
-from pipelines.artifacts import Artifact, Draft
+from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
 from pipelines.stages.corpus.shards import Split, read_documents
@@ -76,7 +76,7 @@ def names_of(labels: Iterable[int], task: Artifact) -> list[str]:
     return [names[label] for label in labels]
 
 
-def _write(splits: Any, draft: Draft) -> dict[str, Any]:
+def _write(splits: Any, draft: Draft) -> Built:
     train, heldout = (list(part) for part in splits())
     labels = sorted({item.label for item in train})
     _check(labels, train, heldout)
@@ -96,13 +96,14 @@ def _write(splits: Any, draft: Draft) -> dict[str, Any]:
         for split, items in zip(SPLITS, (train, heldout), strict=True)
     }
     commonest = min(labels, key=lambda label: (-counts["train"][label], label))
-    return {
+    statistics = {
         "labels": labels,
         "texts": {"train": len(train), "heldout": len(heldout)},
         "texts_by_label": {split: dict(sorted(count.items())) for split, count in counts.items()},
         "majority_label": commonest,
         "baseline/accuracy": counts["heldout"][commonest] / len(heldout),
     }
+    return Built([f"{split}.parquet" for split in SPLITS], statistics)
 
 
 def _check(labels: list[str], train: list[LabelledText], heldout: list[LabelledText]) -> None:

@@ -14,7 +14,8 @@ from bert_core.model.catalogue import (
     count_parameters,
 )
 from bert_core.training.state import load_model
-from pipelines.artifacts import Artifact, Draft
+from pipelines.artifacts import Artifact, Built, Draft
+from pipelines.artifacts.checkpoints import CheckpointFolder
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
 from pipelines.stages.examples.batches import ExampleReader, micro_batches, prefetched
@@ -24,6 +25,7 @@ from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.training.launch import Launch, launch
 from pipelines.training.results import (
+    MODEL_FILES,
     MODEL_FOLDER,
     open_run,
     publish_model,
@@ -64,7 +66,7 @@ def _pretrain(
     vocabulary: Artifact,
     context: StageContext,
     draft: Draft,
-) -> dict[str, Any]:
+) -> Built:
     run_id = open_run(STAGE, settings, draft.fingerprint, context)
     job = Launch(
         worker=_worker,
@@ -76,7 +78,7 @@ def _pretrain(
             "tracking_uri": context.tracker.uri if context.tracker else None,
         },
         name=STAGE,
-        work_url=draft.work_url,
+        checkpoints=CheckpointFolder.of(draft),
     )
 
     def finish(checkpoint: Path, told: dict[str, Any]) -> dict[str, Any]:
@@ -94,7 +96,8 @@ def _pretrain(
             **throughput(told),
         }
 
-    return recorded(run_id, context, lambda: launch(job, context, finish))
+    statistics = recorded(run_id, context, lambda: launch(job, context, finish))
+    return Built(MODEL_FILES, statistics)
 
 
 def _worker(values: dict[str, Any]) -> dict[str, Any]:
