@@ -105,6 +105,8 @@ class Draft:
         if not self.is_local:
             self.filesystem.pipe_file(path, text.encode())
             return
+        if Path(path).is_file():
+            return  # an earlier attempt said so: the fingerprint names the same inputs
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         write_to_disk(Path(path), text)
 
