@@ -63,7 +63,7 @@ class RecordSource(FileSource):
     )
 
 
-TextLayout = Literal["file", "blank_line", "line", "sentences", "headings"]
+TextLayout = Literal["auto", "file", "blank_line", "line", "sentences", "headings"]
 
 
 class PlainText(FileSource):
@@ -71,15 +71,19 @@ class PlainText(FileSource):
 
     kind: Literal["text"] = Field(default="text", description="Kind of the source.")
     layout: TextLayout = Field(
-        default="file",
+        default="auto",
         description=(
             "What a document is: a file, a block between blank lines, a line, a block of one "
-            "sentence per line (Google's format), or what follows a ' = Title = ' heading."
+            "sentence per line (Google's format), or what follows a ' = Title = ' heading; auto: "
+            "found out from the heads of the files, and noted in the corpus's statistics."
         ),
     )
-    hard_wrapped: bool = Field(
-        default=False,
-        description="Lines were broken to fit a page: only a blank line ends a paragraph.",
+    hard_wrapped: bool | None = Field(
+        default=None,
+        description=(
+            "Lines were broken to fit a page: only a blank line ends a paragraph. Left out, it is "
+            "found out for each file from its head."
+        ),
     )
 
 

@@ -33,7 +33,7 @@ from pipelines.stages.corpus.sources.inputs import (
     inputs_fingerprint,
     shard_bytes,
 )
-from pipelines.stages.corpus.sources.readers import list_inputs
+from pipelines.stages.corpus.sources.readers import resolve
 
 VERSION = 1  # raise when the same settings and inputs would give other bytes
 STAGE = "corpus"
@@ -48,24 +48,27 @@ def build_corpus(settings: CorpusSettings, context: StageContext) -> Artifact:
     dropped, and why.
     """
     check_codes(settings.cleaning.languages)
-    files = [
-        (index, file)
-        for index, source in enumerate(settings.sources)
-        for file in list_inputs(source)
-    ]
+    resolved = [resolve(source) for source in settings.sources]
+    settings = settings.model_copy(update={"sources": tuple(each.source for each in resolved)})
+    files = [(index, file) for index, each in enumerate(resolved) for file in each.files]
+    notes = [each.note for each in resolved if each.note]
     return context.store.get_or_build(
         "corpus",
         version=VERSION,
-        # Where the files lie does not matter: their bytes and labels are in the input's name.
-        settings=settings.model_dump(mode="json", exclude={"sources": {"__all__": {"paths"}}}),
+        # Where the files lie does not matter: their bytes and labels are in the input's name, and
+        # so is which of them are hard-wrapped.
+        settings=settings.model_dump(
+            mode="json", exclude={"sources": {"__all__": {"paths", "hard_wrapped"}}}
+        ),
         inputs={"text": inputs_fingerprint(files)},
-        build=partial(_build, settings, files, context),
+        build=partial(_build, settings, files, notes, context),
     )
 
 
 def _build(
     settings: CorpusSettings,
     files: list[tuple[int, InputFile]],
+    notes: list[str],
     context: StageContext,
     draft: Draft,
 ) -> dict[str, Any]:
@@ -85,6 +88,10 @@ def _build(
             )
         )
 
+    for note in notes:
+        context.observe(
+            Progress(stage=STAGE, done=0, total=2 * len(parts), unit="parts", note=note)
+        )
     _note_boilerplate(settings, parts, work, context)
     names = map_tasks(
         ScreeningTask(settings=settings, work=work, shard_bytes=target),
@@ -115,6 +122,8 @@ def _build(
         "input": {
             "files": len(files),
             "bytes": sum(file.num_bytes for _, file in files),
+            "hard_wrapped_files": sum(file.hard_wrapped for _, file in files),
+            "found": notes,
             "paths": [path for source in settings.sources for path in getattr(source, "paths", ())],
         },
     }

@@ -65,6 +65,13 @@ def open_binary(path: str) -> Iterator[IO[bytes]]:
         ) from error
 
 
+def read_head(path: str, num_bytes: int) -> tuple[bytes, bool]:
+    """The first bytes of a file, decompressed, and whether they are all of it."""
+    with open_binary(path) as stream:
+        head = stream.read(num_bytes + 1)
+    return head[:num_bytes], len(head) <= num_bytes
+
+
 def _expand(path: str) -> list[str]:
     filesystem, plain = url_to_fs(path)
     if any(character in plain for character in "*?["):

@@ -20,6 +20,7 @@ class InputFile:
     num_bytes: int
     digest: str
     splittable: bool
+    hard_wrapped: bool = False  # plain text whose lines were broken to fit a page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +97,9 @@ def _spans(files: Sequence[tuple[int, InputFile]], part_bytes: int) -> Iterator[
 
 
 def inputs_fingerprint(files: Sequence[tuple[int, InputFile]]) -> str:
-    """One name for all bytes that will be read and the labels they get."""
+    """One name for all bytes that will be read, how they are parsed, and the labels they get."""
     digest = hashlib.sha256()
     for source, file in files:
-        digest.update(f"{source}\0{file.label}\0{file.digest}\n".encode())
+        wrapped = "\0hard-wrapped" if file.hard_wrapped else ""
+        digest.update(f"{source}\0{file.label}\0{file.digest}{wrapped}\n".encode())
     return digest.hexdigest()[:32]

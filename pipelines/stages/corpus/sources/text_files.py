@@ -6,20 +6,30 @@ than `PIECE_BYTES` is passed on in pieces.
 
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import IO, Final
 
 from pipelines.stages.corpus.cleaning.duplicates import content_hash
 from pipelines.stages.corpus.cleaning.repair import decode, mend, refuse_binary
 from pipelines.stages.corpus.cleaning.tally import Tally
 from pipelines.stages.corpus.settings import PlainText
-from pipelines.stages.corpus.sources.files import list_files, open_binary
+from pipelines.stages.corpus.sources.files import list_files, open_binary, read_head
 from pipelines.stages.corpus.sources.inputs import InputFile, RawDocument, Span
+from pipelines.stages.corpus.sources.layouts import (
+    HEAD_BYTES,
+    Shape,
+    are_hard_wrapped,
+    measure,
+    recognize,
+)
 
 PIECE_BYTES: Final = 4 * 2**20
 _BLOCK_BYTES: Final = 2**20
 _OVERLAP_BYTES: Final = 4096  # read before a span, to see the boundary that ends where it begins
 # What parts two documents. A heading belongs to the document it begins.
 _BLANK_LINE: Final = re.compile(rb"\n[ \t\r]*\n\s*")
+_BY_THE_LINE: Final = ("line", "sentences")  # layouts in which a line is never a part of one
 _BOUNDARIES: Final = {
     "file": None,
     "line": re.compile(rb"[\r\n]+"),
@@ -29,10 +39,42 @@ _BOUNDARIES: Final = {
 }
 
 
-def list_inputs(settings: PlainText) -> list[InputFile]:
-    """The files that the source names."""
+def resolve(settings: PlainText) -> tuple[PlainText, list[InputFile], str]:
+    """The layout settled, the files that the source names, and what was found out about them."""
+    files = list_files(settings.paths, label=settings.name, splittable=True)
+    asks_wrapping = settings.hard_wrapped is None and settings.layout not in _BY_THE_LINE
+    shapes: list[Shape] = []
+    if settings.layout == "auto" or asks_wrapping:
+        with ThreadPoolExecutor(8) as pool:
+            shapes = list(pool.map(_shape, files))
+    notes: list[str] = []
+    if settings.layout == "auto":
+        layout, reason = recognize(shapes)
+        settings = settings.model_copy(update={"layout": layout})
+        notes.append(f"layout {layout} ({reason})")
+    wrapped = [bool(settings.hard_wrapped)] * len(files)
+    if settings.layout in _BY_THE_LINE:
+        wrapped = [False] * len(files)
+    elif settings.hard_wrapped is None:
+        wrapped = are_hard_wrapped(shapes)
+        notes.append(
+            f"{sum(wrapped):,} of {len(files):,} files are hard-wrapped: their lines are joined "
+            "up to a blank line"
+            if any(wrapped)
+            else "no file is hard-wrapped"
+        )
     splittable = settings.layout != "file"
-    return list_files(settings.paths, label=settings.name, splittable=splittable)
+    files = [
+        replace(file, hard_wrapped=is_wrapped, splittable=file.splittable and splittable)
+        for file, is_wrapped in zip(files, wrapped, strict=True)
+    ]
+    note = f"{', '.join(settings.paths)}: {'; '.join(notes)}" if notes else ""
+    return settings, files, note
+
+
+def _shape(file: InputFile) -> Shape:
+    head, is_whole = read_head(file.path, HEAD_BYTES)
+    return measure(head, is_whole=is_whole)
 
 
 def read(settings: PlainText, span: Span, tally: Tally) -> Iterator[RawDocument]:
@@ -48,7 +90,7 @@ def read(settings: PlainText, span: Span, tally: Tally) -> Iterator[RawDocument]
             sentences = None
             if settings.layout == "sentences":
                 sentences = tuple(line for line in text.split("\n") if line)
-            elif settings.hard_wrapped:
+            elif span.file.hard_wrapped:
                 text = unwrap(text)
             yield RawDocument(text, span.file.label, sentences, group, piece)
             group, piece = (group, piece + 1) if continues else (None, 0)
