@@ -1,5 +1,6 @@
 """How good a registered classifier is on labelled texts of one's own."""
 
+from collections import Counter
 from typing import Any
 
 from pipelines.core.errors import UserError
@@ -18,7 +19,7 @@ def evaluate_file(
 
     Raises UserError for labels that the classifier was not trained on.
     """
-    rows = list(read_labelled_file(settings))
+    rows = read_labelled_file(settings, Counter())
     expected = [label for _, label in rows]
     model, answers = answers_of(locate(tracker, reference), [text for text, _ in rows])
     unknown = sorted(set(expected) - set(model.labels or ()))

@@ -11,7 +11,8 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from pipelines.core.errors import UserError
-from pipelines.stages.corpus.cleaning.repair import decode, mend
+from pipelines.core.reading.text import decode
+from pipelines.stages.corpus.cleaning.repair import mend
 from pipelines.stages.corpus.cleaning.tally import Tally
 from pipelines.stages.corpus.settings import InstalledDocumentation
 from pipelines.stages.corpus.sources.inputs import MEGABYTE, InputFile, RawDocument, Span

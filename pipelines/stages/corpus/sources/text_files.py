@@ -10,12 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import IO, Final
 
+from pipelines.core.reading.files import open_binary, read_head
+from pipelines.core.reading.text import decode, refuse_binary
 from pipelines.stages.corpus.cleaning.duplicates import content_hash
-from pipelines.stages.corpus.cleaning.repair import decode, mend, refuse_binary
+from pipelines.stages.corpus.cleaning.repair import mend
 from pipelines.stages.corpus.cleaning.tally import Tally
 from pipelines.stages.corpus.settings import PlainText
-from pipelines.stages.corpus.sources.files import list_files, open_binary, read_head
-from pipelines.stages.corpus.sources.inputs import InputFile, RawDocument, Span
+from pipelines.stages.corpus.sources.inputs import InputFile, RawDocument, Span, list_files
 from pipelines.stages.corpus.sources.layouts import (
     HEAD_BYTES,
     Shape,
