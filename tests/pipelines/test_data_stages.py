@@ -197,7 +197,7 @@ def test_corpora_that_hold_too_little_are_refused(tmp_path, small_context):
 
     with pytest.raises(UserError, match=r"found none \(dropped: 1 too few characters\)"):
         build_corpus(settings("Short."), small_context)
-    with pytest.raises(UserError, match=r"at least two documents.*found one"):
+    with pytest.raises(UserError, match=r"at least 4 documents.*found 1; .*a finer layout"):
         build_corpus(settings(invented_text(0, 20)), small_context)
 
 

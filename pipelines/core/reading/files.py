@@ -57,10 +57,10 @@ def expand(path: str) -> list[str]:
             matches = [plain]
         else:
             raise UserError(f"{path} must be a file, a folder or a glob, found nothing there")
-    except _no_credentials() as error:
+    except _errors_of_credentials() as error:
         raise UserError(
-            f"{path} must be readable, but {str(error)[:1].lower()}{str(error)[1:]}; give the "
-            "credentials of this store, for instance as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            f"{path} must be readable, but no credentials were found for it; give them, for "
+            "instance as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         ) from error
     visible = sorted(match for match in matches if not PurePosixPath(match).name.startswith("."))
     if not visible:
@@ -111,6 +111,21 @@ def require_answer(path: str) -> None:
         raise UserError(
             f"{path} must be on a server that answers, but {url.hostname}:{port} does not "
             f"({error.strerror or error}); check the address and the network"
+        ) from error
+
+
+@contextmanager
+def reached(path: str) -> Iterator[None]:
+    """Say in a UserError that `path` could not be read from its server, where that is so.
+
+    For a look before a run: within a run the error itself says that trying again may help.
+    """
+    try:
+        yield
+    except _errors_of_servers() as error:
+        raise UserError(
+            f"{path} must be readable, but its server does not give it ({error}); check the "
+            "address, the network and your rights"
         ) from error
 
 
@@ -181,10 +196,15 @@ def size_and_digest(path: str) -> tuple[int, str]:
         raise UserError(f"{path} must be readable; give read permission to this user") from error
 
 
-def _no_credentials() -> tuple[type[Exception], ...]:
-    """What a store of objects raises without any; its library is there once it was asked."""
-    try:
-        from botocore.exceptions import NoCredentialsError
-    except ImportError:
-        return ()
+def _errors_of_credentials() -> tuple[type[Exception], ...]:
+    """Asked when something was raised: importing the library takes a while."""
+    from botocore.exceptions import NoCredentialsError
+
     return (NoCredentialsError,)
+
+
+def _errors_of_servers() -> tuple[type[Exception], ...]:
+    from aiohttp import ClientError
+    from botocore.exceptions import BotoCoreError
+
+    return (OSError, ClientError, BotoCoreError)

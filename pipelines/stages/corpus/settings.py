@@ -1,10 +1,12 @@
 """What the corpus stage can be told: where text comes from, how it is cleaned and divided."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
 from pipelines.core.settings import Settings
+
+FEWEST_DOCUMENTS: Final = 4  # of a corpus: two to learn from, two to be held out
 
 
 class SourceSettings(Settings):

@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 from pipelines.artifacts import Artifact, Draft
 from pipelines.artifacts.workspace import Workspace
 from pipelines.core.cluster import map_tasks
-from pipelines.core.errors import UserError
 from pipelines.core.stage import Progress, StageContext
-from pipelines.stages.corpus.boilerplate import LineCountingTask, find_boilerplate
+from pipelines.stages.corpus.cleaning.boilerplate import LineCountingTask, find_boilerplate
 from pipelines.stages.corpus.cleaning.duplicates import find_repeated
 from pipelines.stages.corpus.cleaning.languages import check_codes, count_languages
 from pipelines.stages.corpus.cleaning.near_duplicates import NUM_HASHES, find_near
 from pipelines.stages.corpus.cleaning.tally import Tally
-from pipelines.stages.corpus.division import copies, heldout_threshold
+from pipelines.stages.corpus.division import copies, heldout_threshold, too_few_documents
 from pipelines.stages.corpus.publishing import PublishingTask, ScreenedFile
 from pipelines.stages.corpus.report import add_up
 from pipelines.stages.corpus.screening import ScreeningTask, read_keys, signatures_of
@@ -38,6 +37,7 @@ from pipelines.stages.corpus.sources.readers import resolve
 VERSION = 1  # raise when the same settings and inputs would give other bytes
 STAGE = "corpus"
 _LANGUAGE_SAMPLES = 100
+_IN_THE_INPUTS = {"paths", "hard_wrapped", "dataset", "revision", "delimiter", "quoted"}
 
 
 def build_corpus(settings: CorpusSettings, context: StageContext) -> Artifact:
@@ -55,11 +55,9 @@ def build_corpus(settings: CorpusSettings, context: StageContext) -> Artifact:
     return context.store.get_or_build(
         "corpus",
         version=VERSION,
-        # Where the files lie does not matter: their bytes and labels are in the input's name, and
-        # so is which of them are hard-wrapped.
-        settings=settings.model_dump(
-            mode="json", exclude={"sources": {"__all__": {"paths", "hard_wrapped"}}}
-        ),
+        # Where the text lies does not matter. Its bytes, its commit, its labels and how each file
+        # is parsed are in the input's name.
+        settings=settings.model_dump(mode="json", exclude={"sources": {"__all__": _IN_THE_INPUTS}}),
         inputs={"text": inputs_fingerprint(files)},
         build=partial(_build, settings, files, notes, context),
     )
@@ -154,11 +152,7 @@ def _decide(
     flat = [(part, name) for part, of_part in zip(parts, names, strict=True) for name in of_part]
     if not flat:
         reasons = ", ".join(f"{count} {reason}" for reason, count in tally.dropped.items())
-        raise UserError(
-            "a corpus must hold at least two documents, found none"
-            + (f" (dropped: {reasons})" if reasons else "")
-            + "; check the sources, their layout and the cleaning"
-        )
+        raise too_few_documents(0, f" (dropped: {reasons})" if reasons else "")
     counts = [len(read_keys(work, name)) for _, name in flat]
     is_repeated = [np.zeros(count, dtype=np.bool_) for count in counts]
     if settings.cleaning.exact_duplicates:

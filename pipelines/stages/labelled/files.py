@@ -10,6 +10,7 @@ import io
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import IO, Any, Final, NamedTuple
 
 from pipelines.core.errors import UserError
@@ -36,6 +37,7 @@ _FORMATS: Final = {
 }
 _NO_LABEL: Final = ("", "nan", "<na>")
 _HEAD_BYTES: Final = 65536
+_BLOCK_BYTES: Final = 2**20
 
 
 class LabelledText(NamedTuple):
@@ -50,13 +52,16 @@ def name_of_file(path: str) -> dict[str, str]:
 
     Raises UserError where it is not there, not readable or of an unknown format.
     """
-    kind = _format_of(path)
+    kind = name_of_format(path)
     parsing = kind
     if kind == "delimited":
         dialect = dialect_of(path)
         parsing = f"delimiter {dialect.delimiter!r}, quotes {'enclose' if dialect.quoted else ''}"
-    with _opened(path) as stream:
-        return {"file": hashlib.file_digest(stream, "sha256").hexdigest(), "format": parsing}
+    digest = hashlib.sha256()
+    with opened(path) as stream:
+        while block := stream.read(_BLOCK_BYTES):
+            digest.update(block)
+    return {"file": digest.hexdigest(), "format": parsing}
 
 
 def read_labelled_file(
@@ -95,7 +100,8 @@ def read_labelled_file(
     return found
 
 
-def _format_of(path: str) -> str:
+def name_of_format(path: str) -> str:
+    """`delimited`, `jsonl` or `parquet`, by the suffix; raises UserError for any other."""
     if not path:
         raise UserError("task.labelled.path must name a CSV, TSV or JSONL file, found nothing")
     kind = _FORMATS.get(format_suffix(path))
@@ -107,7 +113,8 @@ def _format_of(path: str) -> str:
     return kind
 
 
-def _opened(path: str) -> Any:
+def opened(path: str) -> AbstractContextManager[IO[bytes]]:
+    """The bytes of the file, decompressed; raises UserError unless it is one and readable."""
     if is_local(path):
         require_regular(path.removeprefix("file://"))
     return open_binary(path)
@@ -115,12 +122,12 @@ def _opened(path: str) -> Any:
 
 def _rows(path: str, head_bytes: int | None) -> Iterator[Row | BadRow]:
     """Rows of the file, the names of the columns first where the format has any."""
-    kind = _format_of(path)
-    with _opened(path) as opened:
+    kind = name_of_format(path)
+    with opened(path) as whole:
         if kind == "parquet":
-            yield from _rows_of_parquet(path, opened, head_bytes is not None)
+            yield from _rows_of_parquet(path, whole, head_bytes is not None)
             return
-        stream = opened if head_bytes is None else io.BytesIO(opened.read(head_bytes))
+        stream = whole if head_bytes is None else io.BytesIO(whole.read(head_bytes))
         head = stream.read(_HEAD_BYTES)
         refuse_binary(head, path)
         stream.seek(0)

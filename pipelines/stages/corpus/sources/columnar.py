@@ -1,6 +1,7 @@
 """Documents in the columns of Parquet and Arrow files."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import IO, Any, Final
 
 import pyarrow as pa
@@ -28,18 +29,38 @@ def read(settings: Columnar, span: Span, tally: Tally) -> Iterator[RawDocument]:
     columns = [settings.text_field]
     if settings.label_field is not None:
         columns.append(settings.label_field)
-    with open_binary(span.file.path) as stream:
-        try:
-            for batch in _batches(stream, settings, span, columns):
-                for record in batch.to_pylist():
-                    document = document_of(settings, record, span.file.label, tally)
-                    if document is not None:
-                        yield document
-        except pa.ArrowInvalid as error:
-            raise UserError(
-                f"{span.file.path} must be a whole Parquet or Arrow file, but it cannot be read "
-                f"({error}); fetch it again"
-            ) from error
+    with open_binary(span.file.path) as stream, _whole(span.file.path):
+        for batch in _batches(stream, settings, span, columns):
+            for record in batch.to_pylist():
+                document = document_of(settings, record, span.file.label, tally)
+                if document is not None:
+                    yield document
+
+
+def count_rows(settings: Columnar, path: str) -> int | None:
+    """Rows of a Parquet file; None for Arrow files, which do not say.
+
+    Raises UserError where the file is not whole or lacks a column.
+    """
+    with open_binary(path) as stream, _whole(path):
+        magic = stream.read(len(_PARQUET_MAGIC))
+        stream.seek(0)
+        if magic != _PARQUET_MAGIC:
+            return None
+        file = pq.ParquetFile(stream)
+        require_fields(settings, path, file.schema_arrow.names)
+        return int(file.metadata.num_rows)
+
+
+@contextmanager
+def _whole(path: str) -> Iterator[None]:
+    try:
+        yield
+    except pa.ArrowInvalid as error:
+        raise UserError(
+            f"{path} must be a whole Parquet or Arrow file, but it cannot be read "
+            f"({error}); fetch it again"
+        ) from error
 
 
 def _batches(

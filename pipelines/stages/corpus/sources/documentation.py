@@ -5,7 +5,7 @@ import hashlib
 import inspect
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import PurePosixPath
 from typing import Final
@@ -36,6 +36,12 @@ def list_inputs(settings: InstalledDocumentation) -> list[InputFile]:
                 break
             files.append(file)
     return files
+
+
+def require_installed(packages: Iterable[str]) -> None:
+    """Raise UserError, naming it, for a package that is not installed here."""
+    for package in packages:
+        _installed(package)
 
 
 def read(settings: InstalledDocumentation, span: Span, tally: Tally) -> Iterator[RawDocument]:

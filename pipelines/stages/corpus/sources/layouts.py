@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Literal, NamedTuple
 
-HEAD_BYTES: Final = 65536  # of a file, decompressed: some 900 lines of a page's width
-FEWEST_DOCUMENTS: Final = 4  # two to learn from, two to be held out
+from pipelines.stages.corpus.settings import FEWEST_DOCUMENTS
 
+HEAD_BYTES: Final = 65536  # of a file, decompressed: some 900 lines of a page's width
 _FEWEST_BREAKS: Final = 8  # fewer lines that another one follows say nothing
 _PAGE_WIDTHS: Final = range(30, 121)  # characters
 _FULL_SHARE: Final = 0.6  # of the width: a line at least so long is nearly full

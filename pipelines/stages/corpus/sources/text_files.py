@@ -5,7 +5,7 @@ than `PIECE_BYTES` is passed on in pieces.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import IO, Final
@@ -71,6 +71,30 @@ def resolve(settings: PlainText) -> tuple[PlainText, list[InputFile], str]:
     ]
     note = f"{', '.join(settings.paths)}: {'; '.join(notes)}" if notes else ""
     return settings, files, note
+
+
+def count_documents(
+    settings: PlainText, paths: Sequence[str], min_characters: int
+) -> list[int | None]:
+    """Documents in each file, from its head; None where more of a file may follow.
+
+    Raises UserError for a file that is no text.
+    """
+    heads = [read_head(path, HEAD_BYTES) for path in paths]
+    for path, (head, _) in zip(paths, heads, strict=True):
+        refuse_binary(head, path)
+    layout = settings.layout
+    if layout == "auto":
+        layout = recognize([measure(head, is_whole=is_whole) for head, is_whole in heads]).layout
+    boundary = _BOUNDARIES[layout]
+    if boundary is None:
+        return [int(len(head.strip()) >= min_characters) for head, _ in heads]
+    return [
+        sum(len(text.strip()) >= min_characters for text in boundary.split(head))
+        if is_whole
+        else None
+        for head, is_whole in heads
+    ]
 
 
 def _shape(file: InputFile) -> Shape:
