@@ -134,7 +134,7 @@ def test_asking_again_is_a_look_up_and_another_mask_rate_keeps_corpus_and_vocabu
 
 
 def test_one_changed_byte_of_the_text_names_another_corpus(tmp_path, small_context):
-    for name in ("a", "b"):
+    for name in ("a", "b", "c", "d"):
         (tmp_path / f"{name}.txt").write_text(invented_text(ord(name), 10))
     settings = CorpusSettings(sources=(PlainText(paths=(str(tmp_path),)),))
     before = build_corpus(settings, small_context)

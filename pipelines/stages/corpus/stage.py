@@ -15,6 +15,7 @@ from pipelines.artifacts import Artifact, Draft
 from pipelines.artifacts.workspace import Workspace
 from pipelines.core.cluster import map_tasks
 from pipelines.core.stage import Progress, StageContext
+from pipelines.core.versions import versions_of
 from pipelines.stages.corpus.cleaning.boilerplate import LineCountingTask, find_boilerplate
 from pipelines.stages.corpus.cleaning.duplicates import find_repeated
 from pipelines.stages.corpus.cleaning.languages import check_codes, count_languages
@@ -32,9 +33,9 @@ from pipelines.stages.corpus.sources.inputs import (
     inputs_fingerprint,
     shard_bytes,
 )
-from pipelines.stages.corpus.sources.readers import resolve
+from pipelines.stages.corpus.sources.readers import libraries_of, resolve
 
-VERSION = 1  # raise when the same settings and inputs would give other bytes
+VERSION = 2  # raise when the same settings and inputs would give other bytes
 STAGE = "corpus"
 _LANGUAGE_SAMPLES = 100
 _IN_THE_INPUTS = {"paths", "hard_wrapped", "dataset", "revision", "delimiter", "quoted"}
@@ -58,9 +59,19 @@ def build_corpus(settings: CorpusSettings, context: StageContext) -> Artifact:
         # Where the text lies does not matter. Its bytes, its commit, its labels and how each file
         # is parsed are in the input's name.
         settings=settings.model_dump(mode="json", exclude={"sources": {"__all__": _IN_THE_INPUTS}}),
-        inputs={"text": inputs_fingerprint(files)},
+        inputs={"text": inputs_fingerprint(files), "libraries": versions_of(*_libraries(settings))},
         build=partial(_build, settings, files, notes, context),
     )
+
+
+def _libraries(settings: CorpusSettings) -> set[str]:
+    """What decides the bytes of the shards, beside this code.
+
+    Arrow writes and compresses them. numpy does not: of it come integers, stable sorts and products
+    of 64 bits, which are defined.
+    """
+    found = {"pyarrow", "unicode"}.union(*map(libraries_of, settings.sources))
+    return found | {"py3langid"} if settings.cleaning.languages else found
 
 
 def _build(

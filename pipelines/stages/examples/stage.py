@@ -12,6 +12,7 @@ from pipelines.artifacts.workspace import Workspace
 from pipelines.core.cluster import map_tasks
 from pipelines.core.errors import UserError
 from pipelines.core.stage import Progress, StageContext
+from pipelines.core.versions import versions_of
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.shards import list_column, read_example_batch
 from pipelines.stages.examples.workers import (
@@ -49,7 +50,12 @@ def build_examples(
         "examples",
         version=VERSION,
         settings=settings,
-        inputs={"corpus": corpus, "vocabulary": vocabulary},
+        # Every draw is our own arithmetic, or one that Python's `random` guarantees.
+        inputs={
+            "corpus": corpus,
+            "vocabulary": vocabulary,
+            "libraries": versions_of("pyarrow", "tokenizers"),
+        },
         build=partial(_build, settings, corpus, vocabulary, context),
     )
 

@@ -12,12 +12,13 @@ import pyarrow.parquet as pq
 from pipelines.artifacts import Artifact, Draft
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
+from pipelines.core.versions import versions_of
 from pipelines.stages.corpus.shards import Split, read_documents
 from pipelines.stages.labelled.division import Parts, check_parts, divide
 from pipelines.stages.labelled.files import LabelledText, name_of_file, read_labelled_file
 from pipelines.stages.labelled.settings import CorpusSourceTask, LabelledFileTask, TaskSettings
 
-VERSION = 1
+VERSION = 2  # raise when the same settings and inputs would give other bytes
 SPLITS: tuple[Split, Split] = ("train", "heldout")
 
 
@@ -51,7 +52,8 @@ def build_task(settings: TaskSettings, corpus: Artifact | None, context: StageCo
         "task",
         version=VERSION,
         settings=labelled,
-        inputs=inputs,
+        # Parquet files name the library that wrote them; white space is Unicode's.
+        inputs={**inputs, "libraries": versions_of("pyarrow", "unicode")},
         build=partial(_write, parts_of),
     )
 

@@ -15,6 +15,7 @@ from pipelines.artifacts.workspace import Workspace
 from pipelines.core.cluster import map_tasks
 from pipelines.core.errors import UserError
 from pipelines.core.stage import Progress, StageContext
+from pipelines.core.versions import versions_of
 from pipelines.stages.corpus.shards import read_tables
 from pipelines.stages.vocabulary.encoding import SentenceEncoder
 from pipelines.stages.vocabulary.settings import VocabularySettings
@@ -45,7 +46,8 @@ def build_vocabulary(
         "vocabulary",
         version=VERSION,
         settings=settings,
-        inputs={"corpus": corpus},
+        # The trainer, the normalizer's tables and the spelling of the files are the library's.
+        inputs={"corpus": corpus, "libraries": versions_of("tokenizers")},
         build=partial(_build, settings, corpus, context),
     )
 

@@ -21,6 +21,14 @@ _READERS: Final = {
     "hugging_face": "hugging_face",
     "mediawiki": "mediawiki",
 }
+# Libraries whose versions decide the documents of a source. Decompression and XML do not: their
+# results are defined. Of `installed_documentation` it is Python's parser and its `cleandoc`.
+_LIBRARIES: Final = {
+    "installed_documentation": ("python",),
+    "markdown": ("markdown-it-py", "python"),  # named entities are Python's
+    "hugging_face": ("datasets", "pandas"),
+    "mediawiki": ("mwparserfromhell", "python"),
+}
 
 
 class Resolved(NamedTuple):
@@ -40,6 +48,13 @@ def resolve(source: Source) -> Resolved:
     if hasattr(reader, "resolve"):
         return Resolved(*reader.resolve(source))
     return Resolved(source, reader.list_inputs(source), "")
+
+
+def libraries_of(source: Source) -> tuple[str, ...]:
+    """Names, as `versions_of` takes them, of what decides the documents of a resolved source."""
+    if source.kind == "text" and source.layout == "sentences":
+        return ()
+    return ("blingfire", *_LIBRARIES.get(source.kind, ()))
 
 
 def list_inputs(source: Source) -> list[InputFile]:
