@@ -109,7 +109,9 @@ def _count_in_head(source: FileSource, path: str) -> int | None:
         dialect = dialect_of(path, source.delimiter, source.quoted)
         rows = list(delimited_rows(io.BytesIO(head), dialect))
         first = rows[0] if rows else None
-        require_fields(source, path, [] if first is None else first.cells)  # type: ignore[union-attr]
+        if isinstance(first, BadRow):
+            raise first.refusal(path)
+        require_fields(source, path, [] if first is None else first.cells)
         return sum(not isinstance(row, BadRow) for row in rows[1:]) if is_whole else None
     assert isinstance(source, JsonLines)
     lines = [line for line in head.split(b"\n") if line.strip()]

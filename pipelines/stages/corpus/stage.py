@@ -45,8 +45,9 @@ def build_corpus(settings: CorpusSettings, context: StageContext) -> Artifact:
     """Read, clean, deduplicate and divide the text that `settings` name.
 
     Files `train-*.arrow` and `heldout-*.arrow` hold one row per document: `id` (a hash of its
-    content), `source`, `sentences`. The statistics say what came in, what was mended and what was
-    dropped, and why.
+    content), `source`, `sentences`. The statistics say what came in, how it was found to be laid
+    out, what was mended and what was dropped, and why. Raises UserError where a source cannot be
+    read, or fewer than four documents are left.
     """
     check_codes(settings.cleaning.languages)
     resolved = [resolve(source) for source in settings.sources]
