@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -157,6 +158,23 @@ def test_a_changed_byte_of_a_shard_is_named(tmp_path, small_settings):
     path.write_bytes(data)
     with pytest.raises(UserError, match=name):
         list(read_documents(corpus, "train"))
+
+
+def test_what_was_found_about_the_layout_is_said_and_kept(tmp_path, small_context):
+    for number in range(5):
+        lines = [f"Number {number} of these lines goes on and on {word}" for word in "abcdefghijkl"]
+        goes_on = [f"and comes to no end before the line is full {line[-1]}" for line in lines]
+        both = [line for pair in zip(lines, goes_on, strict=True) for line in pair]
+        (tmp_path / f"{number}.txt").write_text("\n".join(both))
+    settings = CorpusSettings(sources=(PlainText(paths=(str(tmp_path),)),))
+    notes: list[str] = []
+    context = replace(small_context, observe=lambda progress: notes.append(progress.note))
+    corpus = build_corpus(settings, context)
+    found = corpus.statistics["input"]
+    assert found["hard_wrapped_files"] == 5
+    assert found["found"] == [note for note in notes if note]
+    assert "layout file (there are 5 files" in found["found"][0]
+    assert corpus.manifest.settings["sources"][0]["layout"] == "file"
 
 
 def test_nothing_is_dropped_without_being_counted(tmp_path, small_context):

@@ -183,7 +183,7 @@ def size_and_digest(path: str) -> tuple[int, str]:
     """
     filesystem, plain = url_to_fs(path)
     details = filesystem.info(plain)
-    size = int(details["size"])
+    size = int(details["size"] or 0)  # a web server need not say it
     try:
         if is_local(path):
             return size, sha256_of_file(Path(plain))

@@ -83,6 +83,13 @@ def test_hard_wrapped_lines_are_joined(tmp_path):
     assert texts(path, "file", hard_wrapped=True) == ["A line that goes on.\nNext paragraph here."]
 
 
+def test_scripts_without_blanks_gain_none_where_lines_are_joined(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("我来到\n北京。\n\nประเทศ\nไทย\nand here\n日本\n", encoding="utf-8")
+    found = texts(path, "file", hard_wrapped=True)
+    assert found == ["我来到北京。\nประเทศไทย and here 日本"]
+
+
 @pytest.mark.parametrize(
     ("suffix", "compress"),
     [

@@ -30,6 +30,8 @@ _BLOCK_BYTES: Final = 2**20
 _OVERLAP_BYTES: Final = 4096  # read before a span, to see the boundary that ends where it begins
 # What parts two documents. A heading belongs to the document it begins.
 _BLANK_LINE: Final = re.compile(rb"\n[ \t\r]*\n\s*")
+_NO_BLANKS: Final = "\u0e00-\u0eff\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef"
+_BREAK_WITHOUT_BLANK: Final = re.compile(f"(?<=[{_NO_BLANKS}])\n(?=[{_NO_BLANKS}])")
 _BY_THE_LINE: Final = ("line", "sentences")  # layouts in which a line is never a part of one
 _BOUNDARIES: Final = {
     "file": None,
@@ -69,7 +71,8 @@ def resolve(settings: PlainText) -> tuple[PlainText, list[InputFile], str]:
         replace(file, hard_wrapped=is_wrapped, splittable=file.splittable and splittable)
         for file, is_wrapped in zip(files, wrapped, strict=True)
     ]
-    note = f"{', '.join(settings.paths)}: {'; '.join(notes)}" if notes else ""
+    others = f" and {len(settings.paths) - 1:,} more" if len(settings.paths) > 1 else ""
+    note = f"{settings.paths[0]}{others}: {'; '.join(notes)}" if notes else ""
     return settings, files, note
 
 
@@ -166,7 +169,12 @@ def cut_documents(
 
 
 def unwrap(text: str) -> str:
-    """Join the lines of each paragraph; only blank lines part them."""
+    """Join the lines of each paragraph; only blank lines part them.
+
+    Where a script does without blanks between words, none comes in.
+    """
+    if not text.isascii():
+        text = _BREAK_WITHOUT_BLANK.sub("", text)
     return "\n".join(block.replace("\n", " ") for block in re.split(r"\n{2,}", text.strip()))
 
 
