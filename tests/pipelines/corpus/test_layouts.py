@@ -68,7 +68,7 @@ def test_a_layout_is_recognized_and_the_reason_given(tmp_path, contents, layout,
     source, files, note = resolve(PlainText(paths=paths))
     assert (source.layout, {file.hard_wrapped for file in files}) == (layout, {hard_wrapped})
     assert f"layout {layout} (" in note
-    assert ("their lines are joined" in note) == hard_wrapped
+    assert ("are joined up to a blank line" in note) == hard_wrapped
 
 
 def test_each_file_is_asked_whether_its_lines_were_broken(tmp_path):

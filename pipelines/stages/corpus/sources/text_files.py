@@ -61,10 +61,10 @@ def resolve(settings: PlainText) -> tuple[PlainText, list[InputFile], str]:
     elif settings.hard_wrapped is None:
         wrapped = are_hard_wrapped(shapes)
         notes.append(
-            f"{sum(wrapped):,} of {len(files):,} files are hard-wrapped: their lines are joined "
-            "up to a blank line"
+            f"lines were broken to fit a page in {sum(wrapped):,} of {len(files):,} files and are "
+            "joined up to a blank line"
             if any(wrapped)
-            else "no file is hard-wrapped"
+            else "no lines were broken to fit a page"
         )
     splittable = settings.layout != "file"
     files = [
