@@ -1,12 +1,12 @@
 """What a recipe names as its labelled texts, looked at before a run begins."""
 
-from collections import Counter
 from typing import Final
 
 from fsspec.core import url_to_fs
 
 from pipelines.core.errors import UserError
 from pipelines.core.reading.files import compression_of, reached, require_answer
+from pipelines.stages.corpus.cleaning.tally import Tally
 from pipelines.stages.labelled.division import check_parts, divide
 from pipelines.stages.labelled.files import name_of_format, opened, read_labelled_file
 from pipelines.stages.labelled.settings import CorpusSourceTask, LabelledFileTask, TaskSettings
@@ -39,7 +39,7 @@ def check_inputs(settings: TaskSettings, corpus_labels: frozenset[str] = frozens
         size = filesystem.info(plain)["size"] or 0
         limit = _BYTES_LOOKED_AT // (_EXPANSION if compression_of(labelled.path) else 1)
         if size > limit:
-            read_labelled_file(labelled, Counter(), head_bytes=_BYTES_LOOKED_AT)
+            read_labelled_file(labelled, Tally(), head_bytes=_BYTES_LOOKED_AT)
             return
-        items = read_labelled_file(labelled, Counter())
+        items = read_labelled_file(labelled, Tally())
     check_parts(divide(items, labelled.heldout_fraction, labelled.seed))

@@ -23,6 +23,7 @@ from pipelines.core.reading.records import (
     json_record,
 )
 from pipelines.core.reading.text import refuse_binary, restored
+from pipelines.stages.corpus.cleaning.tally import Tally
 from pipelines.stages.labelled.settings import LabelledFileTask
 
 _TEXT_NAMES: Final = ("text", "sentence", "message", "content", "review", "document", "body")
@@ -65,7 +66,7 @@ def name_of_file(path: str) -> dict[str, str]:
 
 
 def read_labelled_file(
-    settings: LabelledFileTask, counts: Counter[str], *, head_bytes: int | None = None
+    settings: LabelledFileTask, tally: Tally, *, head_bytes: int | None = None
 ) -> list[LabelledText]:
     """The labelled texts in their order; what is mended or left out is counted.
 
@@ -87,9 +88,10 @@ def read_labelled_file(
     text_index, label_index, first_row = _columns(settings, [row.cells for row in whole])
     found: list[LabelledText] = []
     for line, cells in whole[first_row:]:
-        text, label = (restored(cells[i], counts).strip() for i in (text_index, label_index))
+        text = restored(cells[text_index], tally.repaired).strip()
+        label = restored(cells[label_index], tally.repaired).strip()
         if not text:
-            counts["rows without a text"] += 1
+            tally.dropped["rows without a text"] += 1
         elif label.lower() in _NO_LABEL:
             raise UserError(
                 f"every text of {path} must have a label, found {label or 'none'!r} in line "

@@ -2,7 +2,7 @@
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from pipelines.artifacts import Artifact, Draft
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
 from pipelines.core.versions import versions_of
+from pipelines.stages.corpus.cleaning.tally import Tally
 from pipelines.stages.corpus.shards import Split, read_documents
 from pipelines.stages.labelled.division import Parts, check_parts, divide
 from pipelines.stages.labelled.files import LabelledText, name_of_file, read_labelled_file
@@ -70,9 +71,9 @@ def names_of(labels: Iterable[int], task: Artifact) -> list[str]:
     return [names[label] for label in labels]
 
 
-def _write(parts_of: Callable[[Counter[str]], Parts], draft: Draft) -> dict[str, Any]:
-    repaired_or_left_out: Counter[str] = Counter()
-    parts = parts_of(repaired_or_left_out)
+def _write(parts_of: Callable[[Tally], Parts], draft: Draft) -> dict[str, Any]:
+    tally = Tally()
+    parts = parts_of(tally)
     labels = check_parts(parts)
     train, heldout = parts
     index = {label: position for position, label in enumerate(labels)}
@@ -96,28 +97,32 @@ def _write(parts_of: Callable[[Counter[str]], Parts], draft: Draft) -> dict[str,
         "texts": {"train": len(train), "heldout": len(heldout)},
         "texts_by_label": {split: dict(sorted(count.items())) for split, count in counts.items()},
         "majority_label": commonest,
-        "repaired_or_left_out": dict(sorted(repaired_or_left_out.items())),
+        **tally.to_json(),
         "baseline/accuracy": counts["heldout"][commonest] / len(heldout),
     }
 
 
-def _parts_of_corpus(settings: CorpusSourceTask, corpus: Artifact, counts: Counter[str]) -> Parts:
+def _parts_of_corpus(settings: CorpusSourceTask, corpus: Artifact, tally: Tally) -> Parts:
     """The corpus's own division: no held-out document was ever learned from."""
     parts = Parts([], [])
     limits = (settings.max_train_documents, settings.max_heldout_documents)
     for split, limit, part in zip(SPLITS, limits, parts, strict=True):
-        documents = (
-            (document.id, document.source, " ".join(document.sentences))
-            for document in read_documents(corpus, split)
-        )
         # Ids are content hashes: the smallest are an even, reproducible sample.
-        chosen = heapq.nsmallest(
-            limit,
-            (item for item in documents if len(item[2].split()) >= settings.min_words),
-        )
+        chosen = heapq.nsmallest(limit, _documents(corpus, split, settings.min_words, tally))
         part.extend(LabelledText(text, source) for _, source, text in chosen)
     return parts
 
 
-def _parts_of_file(settings: LabelledFileTask, counts: Counter[str]) -> Parts:
-    return divide(read_labelled_file(settings, counts), settings.heldout_fraction, settings.seed)
+def _documents(
+    corpus: Artifact, split: Split, min_words: int, tally: Tally
+) -> Iterator[tuple[str, str, str]]:
+    """Id, source and text of the documents that are long enough."""
+    for document in read_documents(corpus, split):
+        if len(document.text.split()) < min_words:
+            tally.dropped["too few words"] += 1
+        else:
+            yield document.id, document.source, document.text
+
+
+def _parts_of_file(settings: LabelledFileTask, tally: Tally) -> Parts:
+    return divide(read_labelled_file(settings, tally), settings.heldout_fraction, settings.seed)
