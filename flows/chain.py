@@ -20,7 +20,7 @@ from pipelines.core.errors import UserError
 from pipelines.core.recipe_files import read_recipe
 from pipelines.core.recipes import CorpusRecipe, narrowest_recipe
 from pipelines.core.stage import Stage
-from pipelines.stages import CHAIN, asked_for, with_what_they_need
+from pipelines.stages import CHAIN, asked_for, look_at_inputs, with_what_they_need
 
 _RETRY_DELAYS_SECONDS = [2.0, 15.0, 60.0]
 _WILL_FAIL_AGAIN = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
@@ -51,8 +51,11 @@ def task_that_reaches_out(function: Callable[..., Any]) -> Task[..., Any]:
 def build_chain(run: Run[CorpusRecipe], goals: Iterable[Stage]) -> dict[str, Artifact]:
     """Build what is missing of `goals` and of what they need, in order; artifacts by stage name.
 
-    What the recipe does not ask for is left out.
+    What the recipe does not ask for is left out. Raises UserError, before anything is built, where
+    an input that it names cannot be read.
     """
+    goals = list(goals)
+    look_at_inputs(run.recipe, goals)
     made: dict[str, Artifact] = {}
     for stage in asked_for(run.recipe, goals):
         settings = stage.settings_of(run.recipe)

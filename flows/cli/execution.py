@@ -48,14 +48,13 @@ def checked_recipe(command: str, choice: Choice) -> "CorpusRecipe":
     """
     from pipelines.core.recipe_files import read_recipe
     from pipelines.core.recipes import EndToEndRecipe, narrowest_recipe
-    from pipelines.stages import CHAIN, asked_for, with_what_they_need
+    from pipelines.stages import CHAIN, look_at_inputs, with_what_they_need
 
     goals = [stage for stage in CHAIN if command in (END_TO_END, stage.command)]
     sections = {stage.section for stage in with_what_they_need(goals) if stage.section}
     recipe_type = EndToEndRecipe if command == END_TO_END else narrowest_recipe(sections)
     recipe = read_recipe(recipe_type, choice.source, choice.all_overrides())
-    for stage in asked_for(recipe, goals):
-        stage.refuse_unreadable(recipe)
+    look_at_inputs(recipe, goals)
     return recipe
 
 

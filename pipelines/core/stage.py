@@ -40,7 +40,9 @@ class Stage:
     version: int  # raise when the same settings and inputs would give other bytes
     needs: tuple[str, ...] = ()  # stages whose artifacts it takes, in the order of its arguments
     build: str  # build(settings, *artifacts, context), without settings where it has no section
-    check: str = ""  # check(settings): refuses at once what the recipe names and cannot be read
+    # check(settings, *what the checks of its needs returned): refuses what the recipe names and
+    # cannot be read, before anything is built.
+    check: str = ""
     reaches_out: bool = False  # to sources or servers, which may fail and come back
     # Whether settings ask for it at all; where not, what needs it is left out as well.
     is_wanted: Callable[[Any], bool] = _always
@@ -56,10 +58,15 @@ class Stage:
         """The function that `build` names."""
         return _imported(self.build)
 
-    def refuse_unreadable(self, recipe: "Settings") -> None:
-        """Raise UserError where an input that `recipe` names for this stage cannot be read."""
-        if self.check and self.is_wanted(self.settings_of(recipe)):
-            _imported(self.check)(self.settings_of(recipe))
+    def looked_at(self, recipe: "Settings", earlier: Mapping[str, Any]) -> Any:
+        """What a look at the inputs that `recipe` names for this stage tells; None without a check.
+
+        `earlier` are the results of stages before it, by name. Raises UserError where an input
+        cannot be read or cannot be enough.
+        """
+        if not self.check:
+            return None
+        return _imported(self.check)(self.settings_of(recipe), *map(earlier.get, self.needs))
 
 
 def _imported(reference: str) -> Callable[..., Any]:

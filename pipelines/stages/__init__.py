@@ -1,6 +1,7 @@
 """The chain: every stage in its order. Flows, commands, deployments and reports derive from it."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from pipelines.core.settings import Settings
 from pipelines.core.stage import Stage
@@ -36,6 +37,16 @@ def asked_for(recipe: Settings, goals: Iterable[Stage]) -> tuple[Stage, ...]:
             stages.append(stage)
             names.add(stage.name)
     return tuple(stages)
+
+
+def look_at_inputs(recipe: Settings, goals: Iterable[Stage]) -> None:
+    """Look at every input that `recipe` names for `goals`, before anything is built.
+
+    Raises UserError where one cannot be read or cannot be enough.
+    """
+    told: dict[str, Any] = {}
+    for stage in asked_for(recipe, goals):
+        told[stage.name] = stage.looked_at(recipe, told)
 
 
 def stage_of_kind(kind: str) -> Stage:

@@ -10,8 +10,9 @@ CORPUS = Stage(
     purpose="Read, clean and deduplicate the text, and divide it into train and held-out.",
     example="bertsmith corpus demo --workers 2",
     kind="corpus",
-    version=1,
+    version=2,
     build="pipelines.stages.corpus.stage:build_corpus",
+    check="pipelines.stages.corpus.checks:check_inputs",
     reaches_out=True,
     headline=lambda statistics: f"{statistics['train']['documents']:,} documents to learn from",
 )

@@ -12,6 +12,8 @@ from pipelines.artifacts.workspace import Workspace
 from pipelines.core.cluster import map_tasks
 from pipelines.core.errors import UserError
 from pipelines.core.stage import Progress, StageContext
+from pipelines.core.versions import versions_of
+from pipelines.stages.examples import EXAMPLES
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.shards import list_column, read_example_batch
 from pipelines.stages.examples.workers import (
@@ -24,7 +26,6 @@ from pipelines.stages.examples.workers import (
 
 __all__ = ["ExampleSettings", "build_examples"]
 
-VERSION = 2  # raise when the same settings and inputs would give other bytes
 STAGE = "examples"
 SPLITS = ("train", "heldout")
 TOKENIZER_FILES = ("vocab.txt", "tokenizer_config.json")
@@ -46,10 +47,15 @@ def build_examples(
         if artifact.kind != kind:
             raise UserError(f"{artifact.url} must be a {kind}, found a {artifact.kind}")
     return context.store.get_or_build(
-        "examples",
-        version=VERSION,
+        EXAMPLES.kind,
+        version=EXAMPLES.version,
         settings=settings,
-        inputs={"corpus": corpus, "vocabulary": vocabulary},
+        # Every draw is our own arithmetic, or one that Python's `random` guarantees.
+        inputs={
+            "corpus": corpus,
+            "vocabulary": vocabulary,
+            "libraries": versions_of("pyarrow", "tokenizers"),
+        },
         build=partial(_build, settings, corpus, vocabulary, context),
     )
 

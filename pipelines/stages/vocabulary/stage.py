@@ -15,7 +15,9 @@ from pipelines.artifacts.workspace import Workspace
 from pipelines.core.cluster import map_tasks
 from pipelines.core.errors import UserError
 from pipelines.core.stage import Progress, StageContext
+from pipelines.core.versions import versions_of
 from pipelines.stages.corpus.shards import read_tables
+from pipelines.stages.vocabulary import VOCABULARY
 from pipelines.stages.vocabulary.encoding import SentenceEncoder
 from pipelines.stages.vocabulary.settings import VocabularySettings
 from pipelines.stages.vocabulary.word_counts import (
@@ -27,7 +29,6 @@ from pipelines.stages.vocabulary.word_counts import (
 )
 from pipelines.stages.vocabulary.wordpiece import choose_alphabet, learn_pieces
 
-VERSION = 1  # raise when the same settings and corpus would give other bytes
 STAGE = "vocabulary"
 _HELDOUT_BYTES = 64 * 2**20  # of held-out text that the figures are taken from
 
@@ -42,10 +43,11 @@ def build_vocabulary(
     support as many pieces.
     """
     return context.store.get_or_build(
-        "vocabulary",
-        version=VERSION,
+        VOCABULARY.kind,
+        version=VOCABULARY.version,
         settings=settings,
-        inputs={"corpus": corpus},
+        # The trainer, the normalizer's tables and the spelling of the files are the library's.
+        inputs={"corpus": corpus, "libraries": versions_of("tokenizers")},
         build=partial(_build, settings, corpus, context),
     )
 
@@ -65,7 +67,11 @@ def import_vocabulary(
         return Built(_write(tokenizer, draft), _figures(tokenizer))
 
     return context.store.get_or_build(
-        "vocabulary", version=VERSION, settings={}, inputs={"files": digest}, build=build
+        VOCABULARY.kind,
+        version=VOCABULARY.version,
+        settings={},
+        inputs={"files": digest},
+        build=build,
     )
 
 
