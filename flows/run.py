@@ -10,6 +10,7 @@ from prefect.runtime import flow_run
 
 from flows.quantities import duration, memory
 from flows.report import publish_report
+from flows.services.run_records import recorded_run
 from flows.story import StageRecord, Story
 from flows.usage import MemorySampler
 from flows.watch import Watch
@@ -77,7 +78,7 @@ def started_run(flow: str, recipe: RecipeType) -> Iterator[Run[RecipeType]]:
         "bertsmith.flow": flow,
         "bertsmith.recipe": recipe.name,
     }
-    with MemorySampler() as sampler, Watch(flow) as watch:
+    with recorded_run(flow_run.id), MemorySampler() as sampler, Watch(flow) as watch:
         context = recipe.place.context(observe=watch.observe, tags=tags)
         run = Run(recipe, context, story, watch, sampler)
         try:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from pipelines.artifacts import ArtifactStore
+from pipelines.home import home_folder
 from pipelines.settings import Settings
 from pipelines.stage import Observer, StageContext, ignore
 
@@ -42,7 +43,7 @@ class PlaceSettings(Settings):
 
     def home_folder(self) -> Path:
         """The absolute home folder."""
-        return Path(self.home or os.environ.get("BERTSMITH_HOME") or ".bertsmith").absolute()
+        return home_folder(self.home)
 
     def store_url(self) -> str:
         """The absolute URL or path of the artifact store."""

@@ -75,6 +75,7 @@ class Tracker:
         if earlier:
             run_id = earlier[0].info.run_id
             client.update_run(run_id, status="RUNNING")
+            self.set_tags(run_id, self.tags)  # of who works on it now
             return run_id
         run = client.create_run(
             experiment_id,
