@@ -17,6 +17,7 @@ from flows.services.marks import marked_processes
 from flows.services.ports import is_free
 from flows.services.record import (
     MLFLOW_SERVER,
+    NAMES,
     PREFECT_SERVER,
     WORKER,
     Services,
@@ -28,10 +29,8 @@ from flows.services.variables import service_variables
 from pipelines.errors import UserError
 
 WORK_POOL = "bertsmith"
-NAMES = (PREFECT_SERVER, MLFLOW_SERVER, WORKER)
 _START_SECONDS = 180.0  # the first start makes two databases
 _LOCK_SECONDS = 2 * _START_SECONDS
-_SAY_SECONDS = 120.0
 Say = Callable[[str], None]
 
 
@@ -83,7 +82,8 @@ def stop_services(home: Path, say: Say) -> list[str]:
         processes.stop(services.mark, WORKER)
         credentials = read_credentials(home)
         if credentials is not None and _both_answer(services):
-            _reconcile(home, services, credentials, say, worker_is_gone=True)
+            why = "`bertsmith down` stopped it."
+            _reconcile(home, services, credentials, say, worker_is_gone=True, why=why)
         processes.stop(services.mark)
         remove_record(home)
         return ran
@@ -124,7 +124,7 @@ def _start_missing(
         services = services.with_process(process)
         write_record(home, services)
 
-    say(f"Starting {' and '.join(f'the {name}' for name in missing)} …")
+    say(f"Starting {', '.join(f'the {name}' for name in missing)} …")
     commands = _server_commands(home, services)
     for name in urls:
         if name in missing:
@@ -139,6 +139,8 @@ def _start_missing(
         _call(["flows.services.deployments", WORK_POOL], home, services, credentials, say)
         _reconcile(home, services, credentials, say, worker_is_gone=True)
         start(WORKER, ["prefect", "worker", "start", "--pool", WORK_POOL, "--name", "local"])
+    else:
+        _reconcile(home, services, credentials, say, worker_is_gone=False)
     return services
 
 
@@ -175,12 +177,19 @@ def _require_free(name: str, url: str) -> None:
 
 
 def _reconcile(
-    home: Path, services: Services, credentials: Credentials, say: Say, *, worker_is_gone: bool
+    home: Path,
+    services: Services,
+    credentials: Credentials,
+    say: Say,
+    *,
+    worker_is_gone: bool,
+    why: str = "Its process ended without a word.",
 ) -> None:
-    """Tell both servers which runs ended without a word."""
+    """Tell both servers which runs nothing runs any more."""
     command = [
         "flows.services.reconciliation", "--home", str(home), "--work-pool", services.work_pool,
-        "--mlflow-url", services.mlflow_url, *(["--worker-is-gone"] if worker_is_gone else []),
+        "--mlflow-url", services.mlflow_url, "--why", why,
+        *(["--worker-is-gone"] if worker_is_gone else []),
     ]  # fmt: skip
     _call(command, home, services, credentials, say)
 

@@ -1,18 +1,17 @@
 """Runs that both pages call running while nothing runs them: they are told so.
 
-A run is dead where the process that its record names is. A run of the worker's is dead too where
-it left no record and the worker with all it had started is gone. Every other run is left alone:
-someone may be computing it on another machine, or from a home of their own.
+A run is dead where the process that its record names is. A run that the worker took is dead too
+where it never came to leave a record and the worker with all it had started is gone. Every other
+run is left alone: someone may be computing it on another machine, or from a home of their own.
 """
 
 import argparse
-import socket
 import sys
 from pathlib import Path
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.filters import FlowRunFilter
+from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Crashed
@@ -23,18 +22,23 @@ _OPEN = (StateType.RUNNING, StateType.PENDING, StateType.CANCELLING)
 _PAGE = 200
 
 
-def end_dead_flow_runs(home: Path, work_pool: str, *, worker_is_gone: bool) -> list[str]:
+def end_dead_flow_runs(home: Path, work_pool: str, *, worker_is_gone: bool, why: str) -> list[str]:
     """Set Prefect's dead runs to Crashed, or Cancelled where someone asked for that.
 
-    Their slots of a deployment's limit are released. Returns their names.
+    `why` is a sentence for their pages. Their task runs end with them, and their slots of a
+    deployment's limit are released. Returns their names.
     """
     ended = []
     with get_client(sync_client=True) as client:
         for run in _open_flow_runs(client):
             process = process_of_run(home, str(run.id))
-            left_behind = worker_is_gone and _is_of_worker_here(run, work_pool)
-            if process.is_known_dead() if process is not None else left_behind:
-                _end(client, run)
+            if process is not None:
+                is_dead = process.is_known_dead()
+            else:
+                was_taken = run.work_pool_name == work_pool and run.state_type != StateType.RUNNING
+                is_dead = worker_is_gone and was_taken
+            if is_dead:
+                _end(client, run, why)
                 forget_run(home, str(run.id))
                 ended.append(run.name)
     return ended
@@ -50,17 +54,17 @@ def _open_flow_runs(client: SyncPrefectClient) -> list[FlowRun]:
             return runs
 
 
-def _is_of_worker_here(run: FlowRun, work_pool: str) -> bool:
-    """Whether the worker of this machine took the run; one that never began names no machine."""
-    host = (run.infrastructure_pid or "").rpartition(":")[0]
-    return run.work_pool_name == work_pool and host in ("", socket.gethostname())
-
-
-def _end(client: SyncPrefectClient, run: FlowRun) -> None:
-    message = "Its process ended without a word. Start it again: it goes on where it stopped."
-    is_cancelling = run.state_type == StateType.CANCELLING
-    state = Cancelled(message=message) if is_cancelling else Crashed(message=message)
-    client.set_flow_run_state(run.id, state, force=True)
+def _end(client: SyncPrefectClient, run: FlowRun, why: str) -> None:
+    message = f"{why} Started again, it goes on where it stopped."
+    open_tasks = client.read_task_runs(
+        flow_run_filter=FlowRunFilter.model_validate({"id": {"any_": [run.id]}}),
+        task_run_filter=TaskRunFilter.model_validate({"state": {"type": {"any_": list(_OPEN)}}}),
+        limit=_PAGE,
+    )
+    for task_run in open_tasks:
+        client.set_task_run_state(task_run.id, Crashed(message=why), force=True)
+    ended = Cancelled if run.state_type == StateType.CANCELLING else Crashed
+    client.set_flow_run_state(run.id, ended(message=message), force=True)
 
 
 def is_over(home: Path, flow_run_id: str) -> bool:
@@ -85,13 +89,17 @@ def main() -> None:
     parser.add_argument("--work-pool", required=True)
     parser.add_argument("--mlflow-url", required=True)
     parser.add_argument("--worker-is-gone", action="store_true")
+    parser.add_argument("--why", required=True)
     options = parser.parse_args()
     for name in end_dead_flow_runs(
-        options.home, options.work_pool, worker_is_gone=options.worker_is_gone
+        options.home,
+        options.work_pool,
+        worker_is_gone=options.worker_is_gone,
+        why=options.why,
     ):
-        sys.stdout.write(f"The run {name!r} had ended: Prefect says so now.\n")
+        sys.stdout.write(f"The run {name!r} no longer runs: Prefect says so now.\n")
     for name in end_abandoned_runs(options.mlflow_url, lambda run: is_over(options.home, run)):
-        sys.stdout.write(f"The training run {name!r} had ended: MLflow says so now.\n")
+        sys.stdout.write(f"The training run {name!r} no longer runs: MLflow says so now.\n")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ RECORD_NAME = "services.json"
 PREFECT_SERVER = "Prefect server"
 MLFLOW_SERVER = "MLflow server"
 WORKER = "Prefect worker"
+NAMES = (PREFECT_SERVER, MLFLOW_SERVER, WORKER)
 
 
 @dataclass(frozen=True, slots=True)

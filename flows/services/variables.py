@@ -7,10 +7,10 @@ from pathlib import Path
 from flows.services.credentials import Credentials
 from flows.services.record import Services
 
+_LEASES = "prefect.server.concurrency.lease_storage.filesystem"
 
-def client_variables(
-    home: Path, services: Services, credentials: Credentials
-) -> Mapping[str, str]:
+
+def client_variables(home: Path, services: Services, credentials: Credentials) -> Mapping[str, str]:
     """What any program needs to speak to both servers."""
     return {
         "BERTSMITH_HOME": str(home),
@@ -32,5 +32,8 @@ def service_variables(
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # seven processes that nothing here uses
         "PREFECT_HOME": str(home / "prefect"),
         "PREFECT_UI_API_URL": services.prefect_api_url,  # else the page asks port 4200
+        # Who holds a deployment's slot: in memory, a server that is started again forgets it.
+        "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": _LEASES,
         "PREFECT_WORKER_QUERY_SECONDS": "2",
+        "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     }
