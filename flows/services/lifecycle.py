@@ -80,10 +80,13 @@ def stop_services(home: Path, say: Say) -> list[str]:
             return []
         ran = [name for name in NAMES if marked_processes(services.mark, name)]
         processes.stop(services.mark, WORKER)
-        credentials = read_credentials(home)
-        if credentials is not None and _both_answer(services):
-            why = "`bertsmith down` stopped it."
-            _reconcile(home, services, credentials, say, worker_is_gone=True, why=why)
+        try:
+            credentials = read_credentials(home)
+            if credentials is not None and _both_answer(services):
+                why = "`bertsmith down` stopped it."
+                _reconcile(home, services, credentials, say, worker_is_gone=True, why=why)
+        except UserError as error:  # the servers end all the same; the next `up` tells them
+            say(str(error))
         processes.stop(services.mark)
         remove_record(home)
         return ran
@@ -198,14 +201,21 @@ def _call(
     command: Sequence[str], home: Path, services: Services, credentials: Credentials, say: Say
 ) -> None:
     """Run a module of ours as a client of the services, and pass on what it says."""
-    completed = subprocess.run(
-        [sys.executable, "-m", *command],
-        env=service_variables(home, services, credentials),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    try:
+        completed = subprocess.run(
+            [sys.executable, "-m", *command],
+            env=service_variables(home, services, credentials),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_START_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise UserError(
+            f"the servers must answer `{command[0]}` within {_START_SECONDS:.0f} s, but they did "
+            f"not; {home / 'logs'} may say why"
+        ) from error
     for line in completed.stdout.splitlines():
         say(line)
     if completed.returncode != 0:

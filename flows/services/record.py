@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from flows.services.identity import ProcessIdentity
+from pipelines.errors import UserError
 
 RECORD_NAME = "services.json"
 PREFECT_SERVER = "Prefect server"
@@ -61,16 +62,26 @@ def read_services(home: Path) -> Services | None:
 
 
 def read_record(home: Path) -> Services | None:
-    """What was written down, whether it still runs or not."""
+    """What was written down, whether it still runs or not.
+
+    Raises UserError where the file is not what `write_record` of this version writes.
+    """
     path = home / RECORD_NAME
     if not path.is_file():
         return None
-    values = json.loads(path.read_text())
-    processes = tuple(
-        ServiceProcess(process["name"], ProcessIdentity(**process["process"]), process["log"])
-        for process in values.pop("processes")
-    )
-    return Services(**values, processes=processes)
+    try:
+        values = json.loads(path.read_text())
+        processes = tuple(
+            ServiceProcess(process["name"], ProcessIdentity(**process["process"]), process["log"])
+            for process in values.pop("processes")
+        )
+        return Services(**values, processes=processes)
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path} must be what `bertsmith up` of this version wrote, but it is not; end the "
+            "processes that it names (`bertsmith down` of the version that started them does), "
+            "then remove it"
+        ) from error
 
 
 def write_record(home: Path, services: Services) -> None:

@@ -25,6 +25,7 @@ from flows.services.record import (
     read_record,
     write_record,
 )
+from pipelines.errors import UserError
 
 FLOWS = {"corpus", "vocabulary", "examples", "pretrain", "finetune", "evaluate", "promote"}
 
@@ -113,6 +114,14 @@ def test_down_stops_what_was_written_down_and_forgets_it(own_home: Path, tmp_pat
     assert not service.is_running()
     assert read_record(own_home) is None
     assert lifecycle.stop_services(own_home, print) == []
+
+
+def test_a_record_of_another_version_gets_a_sentence(own_home: Path) -> None:
+    own_home.mkdir()
+    for text in ('{"prefect_url": "x", "processes": [{"name": "a", "pid": 1}]}', "half a rec"):
+        (own_home / "services.json").write_text(text)
+        with pytest.raises(UserError, match=r"must be what `bertsmith up` of this version wrote"):
+            read_record(own_home)
 
 
 def test_doctor_names_what_ended_and_the_cure(own_home: Path, tmp_path: Path) -> None:
