@@ -1,8 +1,8 @@
 """Deploying the flows. What runs follows the installed code; all else is the person's.
 
 Once a deployment exists, its schedules, pause, parameters, limit, tags and description are what
-its page says: only its entry point and its form are brought up to date. One that was deleted is
-made anew, as infra/prefect.yaml declares it.
+its page says: only its entry point, its form and the folder that relative paths start from are
+brought up to date. One that was deleted is made anew, as infra/prefect.yaml declares it.
 """
 
 import subprocess
@@ -16,6 +16,7 @@ import yaml
 from pipelines.errors import UserError
 
 _FILE = "prefect.yaml"
+_WORKING_DIRECTORY = "prefect.deployments.steps.set_working_directory"  # as `deploy` names it
 
 
 def deployments_file() -> Path:
@@ -82,9 +83,13 @@ def _bring_up_to_date(existing: Any, entrypoint: str) -> str:
     from prefect.utilities.callables import parameter_schema
 
     schema = parameter_schema(_flow_of(entrypoint)).model_dump(exclude_unset=True)
-    if existing.entrypoint == entrypoint and existing.parameter_openapi_schema == schema:
+    here = [{_WORKING_DIRECTORY: {"directory": str(Path.cwd())}}]
+    found = existing.entrypoint, existing.parameter_openapi_schema, existing.pull_steps
+    if found == (entrypoint, schema, here):
         return ""
-    update = DeploymentUpdate(entrypoint=entrypoint, parameter_openapi_schema=schema)
+    update = DeploymentUpdate(
+        entrypoint=entrypoint, parameter_openapi_schema=schema, pull_steps=here
+    )
     with get_client(sync_client=True) as client:
         try:
             client.update_deployment(existing.id, update)

@@ -44,13 +44,13 @@ class Person:
     prefect_port: int
     mlflow_port: int
 
-    def call(self, arguments: list[str], *, check: bool = True) -> str:
+    def call(self, arguments: list[str], *, check: bool = True, folder: Path | None = None) -> str:
         environment = {k: v for k, v in os.environ.items() if not k.startswith(_OURS)}
         environment["PYTHONPATH"] = str(CHECKOUT)
         completed = subprocess.run(
             arguments,
             env=environment,
-            cwd=self.home.parent,
+            cwd=folder or self.home.parent,
             capture_output=True,
             text=True,
             timeout=900,
@@ -60,9 +60,9 @@ class Person:
         assert completed.returncode == 0 or not check, said
         return said
 
-    def up(self) -> str:
+    def up(self, folder: Path | None = None) -> str:
         ports = ["--prefect-port", str(self.prefect_port), "--mlflow-port", str(self.mlflow_port)]
-        return self.call([*BERTSMITH, "up", "--home", str(self.home), *ports])
+        return self.call([*BERTSMITH, "up", "--home", str(self.home), *ports], folder=folder)
 
     def down(self) -> str:
         return self.call([*BERTSMITH, "down", "--home", str(self.home)])
@@ -196,7 +196,7 @@ def test_prefect_lets_in_nobody_without_the_password(person: Person) -> None:
     assert "Access-Control-Allow-Origin" not in refused.value.headers
 
 
-def test_what_a_person_changed_survives(person: Person) -> None:
+def test_what_a_person_changed_survives(person: Person, tmp_path: Path) -> None:
     changed = person.python(
         "from prefect.client.schemas.actions import DeploymentUpdate\n"
         "from prefect.client.schemas.schedules import CronSchedule\n"
@@ -215,16 +215,21 @@ def test_what_a_person_changed_survives(person: Person) -> None:
         "vocabulary = client.read_deployment_by_name('vocabulary/vocabulary')\n"
         "promote = client.read_deployment_by_name('promote/promote')\n"
         "print(json.dumps({'id': str(demo.id), 'tags': demo.tags, 'paused': vocabulary.paused,\n"
-        "    'limit': demo.global_concurrency_limit.limit,\n"
+        "    'limit': demo.global_concurrency_limit.limit, 'steps': demo.pull_steps,\n"
         "    'crons': sorted([s.schedule.cron, s.active] for s in demo.schedules)}))\n"
     )
     person.down()
-    person.up()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    person.up(elsewhere)
     assert person.python(look) == {
         "id": changed,
         "tags": ["mine"],
         "paused": True,
         "limit": 2,
+        "steps": [
+            {"prefect.deployments.steps.set_working_directory": {"directory": str(elsewhere)}}
+        ],
         "crons": [["0 2 * * *", True], ["0 3 * * 1", True]],
     }
 
