@@ -1,8 +1,8 @@
 """Finding what a service started, however its parents died: all of it carries the mark.
 
-The mark is an environment variable, which every descendant inherits. Some programs overwrite the
-memory where an operating system shows their environment (Ray's workers, for a title in `ps`): they
-are found as children, or as members of the session, of one that shows it.
+The mark is an environment variable, which every descendant inherits. A program may start another
+without its environment, or overwrite the memory where the system shows it (for a title in `ps`):
+such a one is found as a child, or as a member of the session, of one that shows the mark.
 """
 
 import os

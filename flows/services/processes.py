@@ -1,5 +1,6 @@
 """Starting processes that outlive the command, and stopping exactly those."""
 
+import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -50,26 +51,40 @@ def wait_until_it_answers(service: ServiceProcess, url: str, seconds: float) -> 
 def stop(mark: str, service: str = "") -> int:
     """End every process of the set `mark`, or of one service of it; returns how many there were.
 
-    Each is asked first, so that a flow run reports what became of it. Raises UserError where one
-    does not end.
+    The leaders of sessions are asked first: services, and flow runs, which report what became of
+    them and end their Ray. Raises UserError where a process does not end.
     """
-    ended: set[int] = set()
+    doomed = marked_processes(mark, service)
+    ended = {process.pid for process in doomed}
+    _end([process for process in doomed if _leads(process)])
     for _ in range(_ROUNDS):
         doomed = marked_processes(mark, service)
         if not doomed:
             return len(ended)
         ended.update(process.pid for process in doomed)
-        for process in doomed:
-            _signal(process.terminate)
-        _, stubborn = psutil.wait_procs(doomed, timeout=_STOP_SECONDS)
-        for process in stubborn:
-            _signal(process.kill)
-        psutil.wait_procs(stubborn, timeout=_STOP_SECONDS)
+        _end(doomed)
     raise UserError(
         f"the processes of `bertsmith up` must end when they are told to, but "
         f"{[process.pid for process in marked_processes(mark, service)]} still run; "
         "look at them with `ps`, end them, and try again"
     )
+
+
+def _end(doomed: Sequence[psutil.Process]) -> None:
+    """Ask, wait, and end those that did not follow."""
+    for process in doomed:
+        _signal(process.terminate)
+    _, stubborn = psutil.wait_procs(doomed, timeout=_STOP_SECONDS)
+    for process in stubborn:
+        _signal(process.kill)
+    psutil.wait_procs(stubborn, timeout=_STOP_SECONDS)
+
+
+def _leads(process: psutil.Process) -> bool:
+    try:
+        return os.getsid(process.pid) == process.pid
+    except ProcessLookupError:
+        return False
 
 
 def _signal(send: Callable[[], None]) -> None:
