@@ -30,7 +30,8 @@ from pipelines.errors import UserError
 
 WORK_POOL = "bertsmith"
 _START_SECONDS = 180.0  # the first start makes two databases
-_LOCK_SECONDS = 2 * _START_SECONDS
+_CALL_SECONDS = 900.0  # on a machine that is busy with trainings, imports take minutes
+_LOCK_SECONDS = 2 * _CALL_SECONDS
 Say = Callable[[str], None]
 
 
@@ -208,12 +209,12 @@ def _call(
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=_START_SECONDS,
+            timeout=_CALL_SECONDS,
             check=False,
         )
     except subprocess.TimeoutExpired as error:
         raise UserError(
-            f"the servers must answer `{command[0]}` within {_START_SECONDS:.0f} s, but they did "
+            f"the servers must answer `{command[0]}` within {_CALL_SECONDS:.0f} s, but they did "
             f"not; {home / 'logs'} may say why"
         ) from error
     for line in completed.stdout.splitlines():
