@@ -4,9 +4,11 @@ from typing import cast
 
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
+from prefect.runtime import flow_run
 from pydantic import Field
 
 from flows.chain import task_that_reaches_out
+from flows.services.run_records import recorded_run
 from pipelines.core.place import PlaceSettings
 from pipelines.core.settings import Settings
 from pipelines.registry import promotion as registry
@@ -45,7 +47,8 @@ def promote(recipe: PromotionRecipe = _DEFAULT) -> Promotion:
     move = task_that_reaches_out(registry.promote).with_options(
         task_run_name=f"{recipe.alias} of {recipe.name}"
     )
-    moved = move(recipe.place.tracker({}), recipe.name, recipe.source, recipe.alias)
+    with recorded_run(flow_run.id):
+        moved = move(recipe.place.tracker({}), recipe.name, recipe.source, recipe.alias)
     promotion = cast(Promotion, moved)  # a coroutine only where the task is one
     create_markdown_artifact(
         f"`{promotion.alias}` of **{promotion.name}** is now version {promotion.version}"

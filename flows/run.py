@@ -16,6 +16,7 @@ from flows.reporting.report import publish_report
 from flows.reporting.story import StageRecord, Story
 from flows.reporting.usage import MemorySampler
 from flows.reporting.watch import Watch
+from flows.services.run_records import recorded_run
 from pipelines.artifacts import Artifact
 from pipelines.core.recipe_files import completed, differences, merged
 from pipelines.core.recipes import CorpusRecipe
@@ -95,7 +96,7 @@ def started_run(
         "bertsmith.flow": flow,
         "bertsmith.recipe": recipe.name,
     }
-    with MemorySampler() as sampler, Watch(flow) as watch:
+    with recorded_run(flow_run.id), MemorySampler() as sampler, Watch(flow) as watch:
         for sentence in changed:
             watch.note(sentence)
         context = recipe.place.context(observe=watch.observe, tags=tags)

@@ -35,13 +35,14 @@ def open_run(stage: str, settings: Settings, fingerprint: str, context: StageCon
 def recorded(
     run_id: str | None, context: StageContext, train: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Run the training and end its run with the statistics it returns, or as failed."""
+    """Run the training and end its run with the statistics it returns, as failed, or as killed."""
     if run_id is None or context.tracker is None:
         return train()
     try:
         statistics = train()
-    except BaseException:
-        context.tracker.finish(run_id, {}, failed=True)
+    except BaseException as error:  # what is no Exception is someone's wish that it ends
+        status = "FAILED" if isinstance(error, Exception) else "KILLED"
+        context.tracker.finish(run_id, {}, status)
         raise
     context.tracker.finish(run_id, numbers(statistics))
     return statistics

@@ -9,6 +9,8 @@ import pytest
 
 from flows.reporting.story import Story
 
+_CREDENTIALS = ("PREFECT_API_AUTH_STRING", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
+
 
 @pytest.fixture(autouse=True)
 def own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
@@ -18,6 +20,11 @@ def own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
     monkeypatch.setenv("PREFECT_API_URL", os.environ.get("PREFECT_API_URL", ""))
     monkeypatch.setenv("PREFECT_HOME", os.environ.get("PREFECT_HOME", str(home / "prefect")))
+    for name in _CREDENTIALS:
+        known = os.environ.get(name)
+        monkeypatch.setenv(name, known or "")
+        if known is None:
+            monkeypatch.delenv(name)
     return home
 
 
