@@ -4,7 +4,7 @@
 
 Name and password come from MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD. MLflow's own
 `basic-auth` app would need two more packages, a user database and a slow hash for every request;
-a home has one user: docs/decisions/0009.
+a home has one user: docs/decisions/0010.
 """
 
 import argparse

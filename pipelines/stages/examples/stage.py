@@ -14,6 +14,7 @@ from pipelines.core.errors import UserError
 from pipelines.core.stage import Progress, StageContext
 from pipelines.core.versions import versions_of
 from pipelines.stages.examples import EXAMPLES
+from pipelines.stages.examples.report import describe
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.shards import list_column, read_example_batch
 from pipelines.stages.examples.workers import (
@@ -86,8 +87,7 @@ def _build(
         "max_tokens": settings.max_tokens,
         "vocab_size": vocabulary.statistics["size"],
         **{
-            split: _statistics(
-                split,
+            split: describe(
                 [figures for name, figures in encoded.items() if name.startswith(f"{split}-")],
                 [
                     figures
@@ -223,34 +223,3 @@ def _place(work: Workspace, files: list[tuple[str, int, int]], token: int) -> tu
         _, offsets = list_column(read_example_batch(path), "input_ids")
         row = int(np.searchsorted(offsets, token))
     return (index, row) if row < files[index][2] else (index + 1, 0)
-
-
-def _statistics(
-    split: str,
-    encoded: list[dict[str, Any]],
-    made: list[dict[str, Any]],
-    cut: list[dict[str, Any]],
-) -> dict[str, Any]:
-    def total(rows: list[dict[str, Any]], key: str) -> int:
-        return sum(row.get(key, 0) for row in rows)
-
-    examples, tokens = total(made, "examples"), total(made, "tokens")
-    statistics = {
-        "examples": examples,
-        "tokens": tokens,
-        "mean_tokens": round(tokens / examples, 2),
-        "shards": len(cut),
-        "shard_tokens_min": min(row["tokens"] for row in cut),
-        "shard_tokens_max": max(row["tokens"] for row in cut),
-        "corpus_documents": total(encoded, "documents"),
-        "corpus_sentences": total(encoded, "sentences"),
-        "corpus_tokens": total(encoded, "tokens"),
-        "sentences_without_pieces": total(encoded, "empty_sentences"),
-    }
-    if any("random_next" in row for row in made):
-        statistics["random_next_share"] = round(total(made, "random_next") / examples, 4)
-        statistics["examples_without_choice"] = total(made, "examples_without_choice")
-        statistics["truncated_tokens"] = total(made, "truncated_tokens")
-    if total(made, "masked_tokens"):
-        statistics["masked_tokens"] = total(made, "masked_tokens")
-    return statistics
