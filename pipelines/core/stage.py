@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pipelines.artifacts import ArtifactStore
+from pipelines.core.ranks import Ranks
 
 if TYPE_CHECKING:  # importing MLflow takes a second that data workers need not spend
     from pipelines.core.tracking import Tracker
@@ -40,6 +41,6 @@ class StageContext:
 
     store: ArtifactStore
     num_workers: int = 1  # tasks at once in the data stages
-    training_workers: int = 1  # Ray Train workers that share a training
+    ranks: Ranks = field(default_factory=Ranks)  # the processes that share a training
     observe: Observer = ignore
     tracker: "Tracker | None" = None  # stages that train record their runs there

@@ -1,46 +1,17 @@
-"""What a training leaves: the files of its model, and a run in the tracker."""
+"""What a training leaves: the files of its model and its statistics."""
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from bert_core.training.state import CONFIG_FILE, WEIGHTS_FILE
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Draft
-from pipelines.core.settings import Settings
-from pipelines.core.stage import StageContext
 
 MODEL_FOLDER = "model"  # inside a training checkpoint
 HISTORY_FILE = "history.json"
-
-
-def open_run(stage: str, settings: Settings, fingerprint: str, context: StageContext) -> str | None:
-    """The tracker's run of this training, found again after a restart; None without a tracker."""
-    if context.tracker is None:
-        return None
-    return context.tracker.open_run(
-        f"{stage}-{fingerprint[:8]}",
-        fingerprint,
-        params=settings.model_dump(mode="json"),
-        tags={"bertsmith.stage": stage},
-    )
-
-
-def recorded(
-    run_id: str | None, context: StageContext, train: Callable[[], dict[str, Any]]
-) -> dict[str, Any]:
-    """Run the training and end its run with the statistics it returns, or as failed."""
-    if run_id is None or context.tracker is None:
-        return train()
-    try:
-        statistics = train()
-    except BaseException:
-        context.tracker.finish(run_id, {}, failed=True)
-        raise
-    context.tracker.finish(run_id, numbers(statistics))
-    return statistics
 
 
 def numbers(statistics: Mapping[str, Any]) -> dict[str, float]:

@@ -13,7 +13,6 @@ from bert_core.model.catalogue import (
     TrainableModel,
     count_parameters,
 )
-from bert_core.training.state import load_model
 from pipelines.artifacts import Artifact, Draft
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
@@ -22,14 +21,11 @@ from pipelines.stages.pretraining.baselines import pretraining_baselines
 from pipelines.stages.pretraining.figures import pretraining_figures
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.vocabulary.stage import load_tokenizer
+from pipelines.training.arithmetic import Arithmetic, resolve, trains_best_on_single_threads
 from pipelines.training.launch import Launch, launch
-from pipelines.training.results import (
-    MODEL_FOLDER,
-    open_run,
-    publish_model,
-    recorded,
-    throughput,
-)
+from pipelines.training.placement import StepCut
+from pipelines.training.results import publish_model, throughput
+from pipelines.training.runs import deliver, open_run, recorded
 from pipelines.training.worker import Work, run, this_rank
 
 VERSION = 1  # raise when the same settings would train another encoder
@@ -49,50 +45,49 @@ def build_encoder(
             f"{vocabulary.fingerprint}, found {examples.manifest.inputs.get('vocabulary')}; "
             "build the examples again with this vocabulary"
         )
+    arithmetic = resolve(settings.precision, context.ranks)
     return context.store.get_or_build(
         "encoder",
         version=VERSION,
-        settings=settings,
+        settings=arithmetic.named_in(settings.model_dump(mode="json")),
         inputs={"examples": examples, "vocabulary": vocabulary},
-        build=partial(_pretrain, settings, examples, vocabulary, context),
+        build=partial(_pretrain, settings, arithmetic, examples, vocabulary, context),
     )
 
 
 def _pretrain(
     settings: PretrainingSettings,
+    arithmetic: Arithmetic,
     examples: Artifact,
     vocabulary: Artifact,
     context: StageContext,
     draft: Draft,
 ) -> dict[str, Any]:
-    run_id = open_run(STAGE, settings, draft.fingerprint, context)
+    run_id = open_run(STAGE, settings, draft, context)
     job = Launch(
         worker=_worker,
         values={
             "settings": settings.model_dump(),
             "examples": examples,
-            "vocab_size": vocabulary.statistics["size"],
+            "vocabulary": vocabulary,
+            "precision": arithmetic.precision,
             "run_id": run_id,
             "tracking_uri": context.tracker.uri if context.tracker else None,
         },
         name=STAGE,
         work_url=draft.work_url,
+        cut=StepCut(
+            section=STAGE,
+            examples_per_step=settings.examples_per_step,
+            micro_batch_examples=settings.micro_batch_examples,
+        ),
+        one_thread_each=trains_best_on_single_threads(settings.size),
     )
 
     def finish(checkpoint: Path, told: dict[str, Any]) -> dict[str, Any]:
-        tokenizer = load_tokenizer(vocabulary)
-        publish_model(draft, checkpoint, tokenizer, told)
-        model = load_model(checkpoint / MODEL_FOLDER)
-        assert isinstance(model, TrainableModel)
-        heldout = ExampleReader(examples, "heldout")
-        num_heldout = settings.final_evaluation_examples
-        return {
-            **pretraining_figures(model, heldout, num_heldout),
-            **pretraining_baselines(examples, tokenizer, num_heldout),
-            "num_parameters": count_parameters(model),
-            "num_steps": settings.num_steps,
-            **throughput(told),
-        }
+        publish_model(draft, checkpoint, load_tokenizer(vocabulary), told)
+        deliver(told["undelivered"], run_id, context)
+        return {**told["judged"], "num_steps": settings.num_steps, **throughput(told)}
 
     return recorded(run_id, context, lambda: launch(job, context, finish))
 
@@ -109,7 +104,7 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
     def build_model() -> TrainableModel:
         config = encoder_config(
             settings.size,
-            values["vocab_size"],
+            train_reader.vocab_size,
             max_position_embeddings=train_reader.max_tokens,
             hidden_dropout=settings.dropout,
             attention_dropout=settings.dropout,
@@ -139,6 +134,15 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
             world_size=world_size,
         )
 
+    def judge(model: TrainableModel) -> dict[str, Any]:
+        tokenizer = load_tokenizer(values["vocabulary"])
+        count = settings.final_evaluation_examples
+        return {
+            **pretraining_figures(model, heldout_reader, count, rank, world_size),
+            **pretraining_baselines(values["examples"], tokenizer, count, rank, world_size),
+            "num_parameters": count_parameters(model),
+        }
+
     with prefetched(batches_of, settings.num_steps) as prefetched_batches:
         work = Work(
             stage=STAGE,
@@ -148,5 +152,6 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
             build_model=build_model,
             micro_batches=prefetched_batches,
             evaluate=evaluate,
+            judge=judge,
         )
         return run(work, values)
