@@ -45,7 +45,7 @@ def progress_from_workers(context: StageContext) -> Iterator[Queue]:
             for progress in queue.get_nowait_batch(queue.qsize()):
                 context.observe(progress)
         except RayError as error:
-            logger.warning("the progress of the workers is not shown any more: %s", error)
+            logger.warning("progress is not shown any more: %s", _first_line(error))
 
     thread = threading.Thread(
         target=contextvars.copy_context().run, args=(hand_on,), name="progress", daemon=True
@@ -103,10 +103,14 @@ class ProgressSender:
             except Full:  # nobody watches just now
                 continue
             except RayError as error:
-                logger.warning("progress is not sent any more: %s", error)
+                logger.warning("progress is not sent any more: %s", _first_line(error))
                 return
 
     def _take(self) -> Progress | None:
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._is_closing)
             return self._waiting.popleft() if self._waiting else None
+
+
+def _first_line(error: RayError) -> str:
+    return str(error).partition("\n")[0]

@@ -1,11 +1,13 @@
 """Two ranks train together: neither is left waiting for the other, whatever one of them meets."""
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from bert_core.batch import Batch
 from bert_core.config import encoder_config
@@ -14,10 +16,14 @@ from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.core.errors import UserError
 from pipelines.core.ranks import Ranks
 from pipelines.core.stage import StageContext
+from pipelines.core.tracking import Tracker
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
+from pipelines.stages.pretraining.baselines import pretraining_baselines
 from pipelines.stages.pretraining.figures import pretraining_figures
+from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.training.launch import Launch, launch
 from pipelines.training.placement import StepCut
+from pipelines.training.runs import deliver
 from pipelines.training.settings import TrainingSettings
 from pipelines.training.worker import Work, run, this_rank
 
@@ -26,6 +32,18 @@ pytestmark = pytest.mark.slow
 NUM_STEPS = 8
 CUT = StepCut(section="pretraining", examples_per_step=8, micro_batch_examples=4)
 _PATIENCE_SECONDS = 120  # waiting in vain for another rank would take half an hour
+
+
+def figures_of_ranks(values: dict[str, Any], rank: int, world_size: int) -> dict[str, float]:
+    """Held-out figures of a model that nobody trained, and those of the baselines."""
+    heldout = ExampleReader(values["examples"], "heldout")
+    torch.manual_seed(7)
+    model = PretrainingModel(encoder_config("tiny", heldout.vocab_size))
+    tokenizer = load_tokenizer(values["vocabulary"])
+    return {
+        **pretraining_figures(model, heldout, 200, rank, world_size),
+        **pretraining_baselines(values["examples"], tokenizer, 200, rank, world_size),
+    }
 
 
 def worker_that(
@@ -57,7 +75,7 @@ def worker_that(
             build_model=lambda: PretrainingModel(encoder_config("tiny", reader.vocab_size)),
             micro_batches=batches_of,
             evaluate=evaluate,
-            judge=lambda model: pretraining_figures(model, heldout, 200, rank, world_size),
+            judge=lambda model: figures_of_ranks(values, rank, world_size),
         )
         return run(work, values)
 
@@ -65,16 +83,16 @@ def worker_that(
 
 
 def train(
-    worker: Callable[[dict[str, Any]], dict[str, Any]],
+    worker: Callable[..., dict[str, Any]],
     examples: Artifact,
+    vocabulary: Artifact,
     folder: Path,
     **more: Any,
 ) -> dict[str, Any]:
     """What rank 0 told of a training on two ranks; fails where it takes much too long."""
     context = StageContext(store=ArtifactStore(folder), ranks=Ranks(workers=2))
-    values = {
-        "examples": examples, "precision": "float32", "run_id": None, "tracking_uri": None, **more
-    }  # fmt: skip
+    values = {"examples": examples, "vocabulary": vocabulary, "precision": "float32"}
+    values |= {"run_id": None, "tracking_uri": None} | more
     job = Launch(worker=worker, values=values, name="ranks", work_url=str(folder / "work"), cut=CUT)
     outcome: list[Any] = []
 
@@ -95,20 +113,50 @@ def train(
 
 
 def test_a_mistake_that_one_rank_meets_ends_the_training_with_its_sentence(
-    small_examples: Artifact, local_ray: None, tmp_path: Path
+    small_examples: Artifact, small_vocabulary: Artifact, local_ray: None, tmp_path: Path
 ) -> None:
     def meets(rank: int, step: int) -> None:
         if (rank, step) == (1, 5):
             raise UserError("the shard must have its checksum, found another")
 
     with pytest.raises(UserError, match=r"^the shard must have its checksum, found another$"):
-        train(worker_that(meets), small_examples, tmp_path)
+        train(worker_that(meets), small_examples, small_vocabulary, tmp_path)
 
 
-def test_a_rank_without_a_batch_to_evaluate_waits_for_nobody(
-    small_examples: Artifact, local_ray: None, tmp_path: Path
+def test_a_rank_without_a_batch_to_evaluate_waits_for_nobody_and_figures_are_those_of_one_rank(
+    small_examples: Artifact, small_vocabulary: Artifact, local_ray: None, tmp_path: Path
 ) -> None:
-    told = train(worker_that(lambda rank, step: None, 1), small_examples, tmp_path)
+    worker = worker_that(lambda rank, step: None, evaluation_examples=1)
+    told = train(worker, small_examples, small_vocabulary, tmp_path)
     last = told["history"][-1]
     assert last["step"] == NUM_STEPS
     assert last["eval/mlm_loss"] > 0
+
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as each of the two ranks on two cores
+    try:
+        values = {"examples": small_examples, "vocabulary": small_vocabulary}
+        assert told["judged"] == figures_of_ranks(values, 0, 1)  # to the bit
+    finally:
+        torch.set_num_threads(num_threads)
+
+
+def test_a_tracker_that_never_answers_holds_no_step_up_and_gets_every_point_later(
+    small_examples: Artifact, small_vocabulary: Artifact, local_ray: None, tmp_path: Path
+) -> None:
+    tracker = Tracker(uri=f"sqlite:///{tmp_path / 'mlflow.db'}", experiment="tests")
+    run_id = tracker.open_run("training", "f", {}, {})
+    context = StageContext(store=ArtifactStore(tmp_path), tracker=tracker)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, says nothing
+        told = train(
+            worker_that(lambda rank, step: None), small_examples, small_vocabulary, tmp_path,
+            run_id=run_id, tracking_uri=f"http://127.0.0.1:{silent.getsockname()[1]}",
+        )  # fmt: skip
+    assert told["history"][-1]["step"] == NUM_STEPS
+    client = tracker.client()
+    assert client.get_metric_history(run_id, "train/loss") == []
+    for _ in range(2):  # a second delivery changes nothing
+        deliver(told["undelivered"], run_id, context)
+    steps = [point.step for point in client.get_metric_history(run_id, "train/loss")]
+    assert steps == [2, 4, 6, 8]
+    assert [point.step for point in client.get_metric_history(run_id, "eval/mlm_loss")] == [4, 8]

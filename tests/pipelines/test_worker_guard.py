@@ -28,7 +28,9 @@ class Poisoned(PretrainingModel):
         sums = super().loss_sums(batch, dropout)
         self.step += 1
         if self.step == CHECKPOINT_STEP:
-            sums = {name: each._replace(total=each.total * torch.inf) for name, each in sums.items()}
+            sums = {
+                name: each._replace(total=each.total * torch.inf) for name, each in sums.items()
+            }
         return sums
 
 
