@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, model_validator
 
 from pipelines.artifacts import ArtifactStore
-from pipelines.core.ranks import Ranks, UseGpu
+from pipelines.core.ranks import DeviceKind, Ranks
 from pipelines.core.settings import Settings
 from pipelines.core.stage import Observer, StageContext, ignore
 
@@ -50,9 +50,9 @@ class PlaceSettings(Settings):
         default=None,
         description="CPUs, and threads, of each training worker; empty: the cluster's are shared.",
     )
-    use_gpu: UseGpu = Field(
+    device: DeviceKind = Field(
         default="auto",
-        description="Whether each training worker gets a GPU; auto: where the cluster has any.",
+        description="What trains: cpu, or gpu, one for each worker; auto: GPUs where there are.",
     )
     max_failures: int = Field(
         default=3,
@@ -98,7 +98,7 @@ class PlaceSettings(Settings):
         return Ranks(
             workers=self.training_workers,
             cpus_per_worker=self.cpus_per_worker,
-            use_gpu=self.use_gpu,
+            device=self.device,
             max_failures=self.max_failures,
         )
 

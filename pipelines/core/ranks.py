@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 NumWorkers = int | tuple[int, int] | Literal["auto"]
-UseGpu = Literal["auto", "yes", "no"]
+DeviceKind = Literal["auto", "cpu", "gpu"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,5 +13,5 @@ class Ranks:
 
     workers: NumWorkers = 1  # a range: as many as there is room for, now and when it changes
     cpus_per_worker: int | None = None  # None: the cluster's CPUs are shared out
-    use_gpu: UseGpu = "auto"  # auto: where the cluster has any
+    device: DeviceKind = "auto"  # auto: GPUs where the cluster has any
     max_failures: int = 3  # workers or nodes that may die before the training fails

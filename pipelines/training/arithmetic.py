@@ -41,8 +41,8 @@ def resolve(precision: Precision, ranks: Ranks) -> Arithmetic:
     are wanted and there is none.
     """
     if "RAY_ADDRESS" not in os.environ:
-        device: Device = "cuda" if ranks.use_gpu != "no" and torch.cuda.is_available() else "cpu"
-        if device == "cpu" and ranks.use_gpu == "yes":
+        device: Device = "cuda" if ranks.device != "cpu" and torch.cuda.is_available() else "cpu"
+        if device == "cpu" and ranks.device == "gpu":
             raise UserError(_no_gpu("this machine"))
         return _here(precision, device)
     connect()
@@ -77,6 +77,6 @@ def _here(precision: Precision, device: Device) -> Arithmetic:
 
 def _no_gpu(where: str) -> str:
     return (
-        f"{where} must have a GPU for place.use_gpu=yes, found none; set place.use_gpu=auto or add "
+        f"{where} must have a GPU for place.device=gpu, found none; set place.device=auto or add "
         "a node with GPUs"
     )

@@ -67,9 +67,9 @@ def place(ranks: Ranks, nodes: Sequence[Node], cut: StepCut, *, one_thread_each:
 
 def uses_gpu(ranks: Ranks, nodes: Sequence[Node]) -> bool:
     """Whether the workers get GPUs: by wish or, left open, where there is any."""
-    if ranks.use_gpu == "auto":
+    if ranks.device == "auto":
         return any(node.get("GPU", 0) >= 1 for node in nodes)
-    return ranks.use_gpu == "yes"
+    return ranks.device == "gpu"
 
 
 def _range(
@@ -128,7 +128,7 @@ def _no_room(
     if ranks.cpus_per_worker:
         remedies.insert(1, "lower place.cpus_per_worker")
     if use_gpu:
-        remedies.append("set place.use_gpu=no to train on CPUs")
+        remedies.append("set place.device=cpu to train on CPUs")
     return (
         f"the cluster must have room for {_count(num_workers, 'training worker')} with {each} "
         f"each, found room for {room} on {_told(nodes)}; {' or '.join(filter(None, remedies))}"

@@ -31,11 +31,11 @@ def placed(ranks: Ranks, nodes: list[dict[str, float]], cut: StepCut = EIGHT, sm
         # auto, with GPUs: one each, and the CPUs of the node that has them
         (Ranks(workers="auto"), MIXED, EIGHT, False, (8, 8, True)),
         (Ranks(workers="auto"), MIXED, TWO, True, (2, 32, True)),
-        (Ranks(workers="auto", use_gpu="no"), MIXED, EIGHT, False, (2, 32, False)),
+        (Ranks(workers="auto", device="cpu"), MIXED, EIGHT, False, (2, 32, False)),
         # as asked
         (Ranks(workers=1), MIXED, EIGHT, False, (1, 64, True)),
-        (Ranks(workers=4, use_gpu="no"), MIXED, EIGHT, False, (4, 16, False)),
-        (Ranks(workers=5, use_gpu="no"), MIXED, EIGHT, False, (5, 16, False)),
+        (Ranks(workers=4, device="cpu"), MIXED, EIGHT, False, (4, 16, False)),
+        (Ranks(workers=5, device="cpu"), MIXED, EIGHT, False, (5, 16, False)),
         (Ranks(workers=2, cpus_per_worker=3), WORKSTATION, EIGHT, False, (2, 3, False)),
         (Ranks(workers=(1, 4)), THREE_NODES, EIGHT, False, ((1, 4), 16, False)),
         (Ranks(workers=(1, 8)), LAPTOP, EIGHT, False, ((1, 8), 1, False)),
@@ -75,10 +75,10 @@ def test_ranks_are_placed(ranks, nodes, cut, small, expected):
             [{"CPU": 16.0, "GPU": 2.0}],
             EIGHT,
             "with 1 CPU and a GPU each, found room for 2 on 1 node (16 CPUs with 2 GPUs); lower "
-            "place.training_workers or add nodes or set place.use_gpu=no to train on CPUs",
+            "place.training_workers or add nodes or set place.device=cpu to train on CPUs",
         ),
-        (Ranks(use_gpu="yes"), WORKSTATION, EIGHT, "found room for 0 on 1 node"),
-        (Ranks(workers="auto", use_gpu="yes"), WORKSTATION, EIGHT, "place.use_gpu=no"),
+        (Ranks(device="gpu"), WORKSTATION, EIGHT, "found room for 0 on 1 node"),
+        (Ranks(workers="auto", device="gpu"), WORKSTATION, EIGHT, "place.device=cpu"),
         (Ranks(workers="auto"), [], EIGHT, "found room for 0 on 0 nodes"),
     ],
 )
@@ -91,11 +91,11 @@ def test_what_cannot_be_placed_is_refused(ranks, nodes, cut, sentence):
 
 @pytest.mark.parametrize("num_workers", range(1, 10))
 @pytest.mark.parametrize("nodes", [LAPTOP, WORKSTATION, MIXED, THREE_NODES])
-@pytest.mark.parametrize("use_gpu", ["auto", "no"])
-def test_what_is_placed_fits_and_no_rank_idles(num_workers, nodes, use_gpu):
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_what_is_placed_fits_and_no_rank_idles(num_workers, nodes, device):
     """Bin packing, checked by brute force: every worker finds a node that still has room."""
     try:
-        found = placed(Ranks(workers=num_workers, use_gpu=use_gpu), nodes)
+        found = placed(Ranks(workers=num_workers, device=device), nodes)
     except UserError:
         return
     free = [dict(node) for node in nodes]
