@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from pipelines.core.cluster import connect, keep_signal_handlers, nodes
 from pipelines.core.stage import StageContext
-from pipelines.training.failures import FINAL_ERRORS, EndOnFinalError
+from pipelines.training.failures import EndOnFinalError, told
 from pipelines.training.placement import StepCut, place
 from pipelines.training.progress import progress_from_workers
 
@@ -85,9 +85,7 @@ def launch(
         try:
             result = _fit(trainer)
         except ControllerError as error:
-            if isinstance(error.controller_failure, FINAL_ERRORS):
-                raise error.controller_failure from None
-            raise
+            raise told(error, placement) from error.controller_failure
     with result.checkpoint.as_directory() as folder:
         return finish(Path(folder), result.return_value)
 

@@ -39,7 +39,7 @@ class Placement:
         count = self.num_workers
         workers = f"{count[0]} to {count[1]}" if isinstance(count, tuple) else f"{count}"
         device = " and a GPU" if self.use_gpu else ""
-        return f"workers: {workers}, each with {self.cpus} CPUs{device}"
+        return f"workers: {workers}, each with {_count(self.cpus, 'CPU')}{device}"
 
 
 def place(ranks: Ranks, nodes: Sequence[Node], cut: StepCut, *, one_thread_each: bool) -> Placement:

@@ -2,11 +2,13 @@
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 import torch
 
 from bert_core.batch import Batch
@@ -160,3 +162,19 @@ def test_a_tracker_that_never_answers_holds_no_step_up_and_gets_every_point_late
     steps = [point.step for point in client.get_metric_history(run_id, "train/loss")]
     assert steps == [2, 4, 6, 8]
     assert [point.step for point in client.get_metric_history(run_id, "eval/mlm_loss")] == [4, 8]
+
+
+def test_a_cluster_that_stays_busy_is_named(
+    small_examples: Artifact,
+    small_vocabulary: Artifact,
+    local_ray: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "0.5")
+    blocker = ray.remote(num_cpus=1)(time.sleep).remote(_PATIENCE_SECONDS)
+    try:
+        with pytest.raises(UserError, match=r"workers: 2, each with 1 CPU\), but others hold it"):
+            train(worker_that(lambda rank, step: None), small_examples, small_vocabulary, tmp_path)
+    finally:
+        ray.cancel(blocker, force=True)
