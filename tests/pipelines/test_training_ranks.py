@@ -172,7 +172,7 @@ def test_a_cluster_that_stays_busy_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "0.5")
-    blocker = ray.remote(num_cpus=1)(time.sleep).remote(_PATIENCE_SECONDS)
+    blocker = ray.remote(num_cpus=1)(lambda: time.sleep(_PATIENCE_SECONDS)).remote()
     try:
         with pytest.raises(UserError, match=r"workers: 2, each with 1 CPU\), but others hold it"):
             train(worker_that(lambda rank, step: None), small_examples, small_vocabulary, tmp_path)
