@@ -69,6 +69,7 @@ def connect() -> None:
 def _start_here() -> None:
     try:
         ray.init(
+            address="local",  # not another one that runs on this machine
             num_cpus=local_cpus(),
             include_dashboard=False,
             log_to_driver=False,
