@@ -27,6 +27,7 @@ for _name, _value in {
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "60",
+    "TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S": "5",  # ranks that wait for a lost one never answer
     # Threads that wait for each other soon sleep: docs/decisions/0002.
     "GOMP_SPINCOUNT": "20000",
     # Room for the few shapes of ragged batches, not the default's 1,024: docs/decisions/0006.
@@ -68,6 +69,7 @@ def connect() -> None:
 def _start_here() -> None:
     try:
         ray.init(
+            address="local",  # not another one that runs on this machine
             num_cpus=local_cpus(),
             include_dashboard=False,
             log_to_driver=False,
@@ -106,6 +108,11 @@ def disconnect() -> None:
     if ray.is_initialized():
         with keep_signal_handlers():
             ray.shutdown()
+
+
+def nodes() -> list[dict[str, float]]:
+    """The resources of every node that is up, as Ray counts them: {"CPU": 16.0, "GPU": 1.0}."""
+    return [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
 
 
 def _quoted_interpreter() -> dict[str, str]:

@@ -3,17 +3,21 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from pipelines.artifacts import ArtifactStore
+from pipelines.core.ranks import DeviceKind, Ranks
 from pipelines.core.settings import Settings
 from pipelines.core.stage import Observer, StageContext, ignore
 from pipelines.home import home_folder
 
 if TYPE_CHECKING:  # importing MLflow takes a second that reading a recipe need not spend
     from pipelines.core.tracking import Tracker
+
+
+_Count = Annotated[int, Field(ge=1, le=4096)]
 
 
 class PlaceSettings(Settings):
@@ -37,9 +41,33 @@ class PlaceSettings(Settings):
     num_workers: int = Field(
         default=2, ge=1, le=4096, description="Tasks that run at once in the data stages."
     )
-    training_workers: int = Field(
-        default=1, ge=1, le=4096, description="Ray Train workers that share a training."
+    training_workers: Literal["auto"] | _Count | tuple[_Count, _Count] = Field(
+        default="auto",
+        description="Ray Train workers that share a training: a number, a range such as [2, 8] "
+        "that follows the cluster, or auto: one a GPU; without GPUs one a core for small encoders "
+        "and one a node for large ones.",
     )
+    cpus_per_worker: _Count | None = Field(
+        default=None,
+        description="CPUs, and threads, of each training worker; empty: the cluster's are shared.",
+    )
+    device: DeviceKind = Field(
+        default="auto",
+        description="What trains: cpu, or gpu, one for each worker; auto: GPUs where there are.",
+    )
+    max_failures: int = Field(
+        default=3,
+        ge=0,
+        le=1000,
+        description="How often a training worker or its node may die before the training fails.",
+    )
+
+    @model_validator(mode="after")
+    def _range_rises(self) -> "PlaceSettings":
+        workers = self.training_workers
+        if isinstance(workers, tuple) and workers[0] > workers[1]:
+            raise ValueError(f"training_workers must be a rising range, got {list(workers)}")
+        return self
 
     def home_folder(self) -> Path:
         """The absolute home folder."""
@@ -66,6 +94,15 @@ class PlaceSettings(Settings):
             tags=dict(tags),
         )
 
+    def ranks(self) -> Ranks:
+        """Who shares a training."""
+        return Ranks(
+            workers=self.training_workers,
+            cpus_per_worker=self.cpus_per_worker,
+            device=self.device,
+            max_failures=self.max_failures,
+        )
+
     def context(
         self, *, observe: Observer = ignore, tags: Mapping[str, str] | None = None
     ) -> StageContext:
@@ -73,7 +110,7 @@ class PlaceSettings(Settings):
         return StageContext(
             store=ArtifactStore(self.store_url()),
             num_workers=self.num_workers,
-            training_workers=self.training_workers,
+            ranks=self.ranks(),
             observe=observe,
             tracker=self.tracker(tags or {}),
         )

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pipelines.artifacts import ArtifactStore
+from pipelines.core.ranks import Ranks
 
 if TYPE_CHECKING:  # importing MLflow takes a second that data workers need not spend
     from pipelines.core.settings import Settings
@@ -105,6 +106,6 @@ class StageContext:
 
     store: ArtifactStore
     num_workers: int = 1  # tasks at once in the data stages
-    training_workers: int = 1  # Ray Train workers that share a training
+    ranks: Ranks = field(default_factory=Ranks)  # the processes that share a training
     observe: Observer = ignore
     tracker: "Tracker | None" = None  # stages that train record their runs there

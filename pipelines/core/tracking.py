@@ -26,7 +26,6 @@ logging.getLogger("mlflow").setLevel(logging.WARNING)  # it tells of every table
 
 FINGERPRINT_TAG = "bertsmith.fingerprint"
 _TRAINING_VIEW = "custom_model_development"  # MLflow's page shows runs and curves first
-_POINTS_A_CALL = 1000  # MLflow's own limit of one batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,54 +118,6 @@ class Tracker:
     def log_text(self, run_id: str, text: str, name: str) -> None:
         """Keep a text with the run as the file `name`."""
         self.client().log_text(run_id, text, name)
-
-
-class MetricLog:
-    """Metrics of a training run, sent in batches; points that the server has already are dropped.
-
-    A resumed run computes again the steps after its last checkpoint, with the same numbers: they
-    stand on the server once.
-    """
-
-    def __init__(self, uri: str, run_id: str, *, flush_seconds: float = 5.0) -> None:
-        self._client = MlflowClient(tracking_uri=uri)
-        self._run_id = run_id
-        self._flush_seconds = flush_seconds
-        self._waiting: list[Metric] = []
-        self._last_flush = time.monotonic()
-        self._last_step: dict[str, int] = {}
-
-    def add(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Record `metrics` at optimizer step `step`; sent when the batch is full or due."""
-        now = _now_ms()
-        for key, value in metrics.items():
-            if step > self._last_logged(key):
-                self._waiting.append(Metric(key, value, now, step))
-                self._last_step[key] = step
-        due = time.monotonic() - self._last_flush > self._flush_seconds
-        if due or len(self._waiting) >= _POINTS_A_CALL:
-            self.flush()
-
-    def flush(self) -> None:
-        """Send what waits; where the server does not answer, keep it for the next time."""
-        self._last_flush = time.monotonic()
-        while self._waiting:
-            try:
-                self._client.log_batch(self._run_id, self._waiting[:_POINTS_A_CALL])
-            except MlflowException as error:
-                logger.warning("metrics wait, the tracker does not answer: %s", error)
-                return
-            del self._waiting[:_POINTS_A_CALL]
-
-    def _last_logged(self, key: str) -> int:
-        if key not in self._last_step:
-            try:
-                history = self._client.get_metric_history(self._run_id, key)
-            except MlflowException as error:
-                logger.warning("the tracker does not answer: %s", error)
-                history = []
-            self._last_step[key] = max((point.step for point in history), default=-1)
-        return self._last_step[key]
 
 
 def _now_ms() -> int:

@@ -1,16 +1,14 @@
-"""What a training leaves: the files of its model, and a run in the tracker."""
+"""What a training leaves: the files of its model and its statistics."""
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from bert_core.training.state import CONFIG_FILE, WEIGHTS_FILE
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Draft
-from pipelines.core.settings import Settings
-from pipelines.core.stage import StageContext
 
 MODEL_FOLDER = "model"  # inside a training checkpoint
 HISTORY_FILE = "history.json"
@@ -18,34 +16,6 @@ HISTORY_FILE = "history.json"
 # What `publish_model` puts into an artifact.
 _TOKENIZER_FILES = ("vocab.txt", "tokenizer.json", "tokenizer_config.json")
 MODEL_FILES = (WEIGHTS_FILE, CONFIG_FILE, *_TOKENIZER_FILES, HISTORY_FILE)
-
-
-def open_run(stage: str, settings: Settings, fingerprint: str, context: StageContext) -> str | None:
-    """The tracker's run of this training, found again after a restart; None without a tracker."""
-    if context.tracker is None:
-        return None
-    return context.tracker.open_run(
-        f"{stage}-{fingerprint[:8]}",
-        fingerprint,
-        params=settings.model_dump(mode="json"),
-        tags={"bertsmith.stage": stage},
-    )
-
-
-def recorded(
-    run_id: str | None, context: StageContext, train: Callable[[], dict[str, Any]]
-) -> dict[str, Any]:
-    """Run the training and end its run with the statistics it returns, as failed, or as killed."""
-    if run_id is None or context.tracker is None:
-        return train()
-    try:
-        statistics = train()
-    except BaseException as error:  # what is no Exception is someone's wish that it ends
-        status = "FAILED" if isinstance(error, Exception) else "KILLED"
-        context.tracker.finish(run_id, {}, status)
-        raise
-    context.tracker.finish(run_id, numbers(statistics))
-    return statistics
 
 
 def numbers(statistics: Mapping[str, Any]) -> dict[str, float]:

@@ -1,16 +1,14 @@
 """What a training tells: its curve, its progress line, its metrics in MLflow."""
 
-import contextlib
 import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ray.util.queue import Full, Queue
-
 from pipelines.core.stage import Progress
-from pipelines.core.tracking import MetricLog
+from pipelines.training.metrics import MetricLog, Point
+from pipelines.training.progress import ProgressSender
 
 _FILE_NAME = "telemetry.json"
 _PROGRESS_SECONDS = 0.5
@@ -24,11 +22,11 @@ class Telemetry:
     """
 
     def __init__(
-        self, stage: str, num_steps: int, queue: Queue | None, metrics: MetricLog | None
+        self, stage: str, num_steps: int, progress: ProgressSender | None, metrics: MetricLog | None
     ) -> None:
         self._stage = stage
         self._num_steps = num_steps
-        self._queue = queue
+        self._progress = progress
         self._metrics = metrics
         self._last_shown = 0.0
         self._latest: dict[str, float] = {}
@@ -57,19 +55,19 @@ class Telemetry:
         """Move the progress line; at most twice a second unless there is a note."""
         now = time.monotonic()
         is_due = now - self._last_shown >= _PROGRESS_SECONDS or step == self._num_steps
-        if self._queue is None or not (note or is_due):
+        if self._progress is None or not (note or is_due):
             return
         self._last_shown = now
-        progress = Progress(
-            stage=self._stage,
-            done=step,
-            total=self._num_steps,
-            unit="steps",
-            figures=self._shown_figures(),
-            note=note,
+        self._progress.send(
+            Progress(
+                stage=self._stage,
+                done=step,
+                total=self._num_steps,
+                unit="steps",
+                figures=self._shown_figures(),
+                note=note,
+            )
         )
-        with contextlib.suppress(Full):  # nobody drains: a progress line is not worth a wait
-            self._queue.put_nowait(progress)
 
     def _shown_figures(self) -> dict[str, float]:
         """The few figures that fit a line; the curve and MLflow have all of them."""
@@ -78,13 +76,15 @@ class Telemetry:
             figures["tokens_per_second"] = round(self._tokens_per_second)
         return figures
 
-    def flush(self) -> None:
-        """Send what MLflow has not been sent."""
+    def close(self) -> None:
+        """Send what waits, without waiting long for anybody."""
+        if self._progress is not None:
+            self._progress.close()
         if self._metrics is not None:
-            self._metrics.flush()
+            self._metrics.close()
 
     def save(self, folder: Path) -> None:
-        """Write the curve into a checkpoint."""
+        """Write the curve, and what MLflow has not taken of it, into a checkpoint."""
         (folder / _FILE_NAME).write_text(json.dumps(self.summary()))
 
     def restore(self, folder: Path, step: int) -> None:
@@ -94,6 +94,8 @@ class Telemetry:
         self.resumed_from = [*saved["resumed_from"], step]
         self.training_seconds = saved["training_seconds"]
         self.num_tokens = saved["num_tokens"]
+        if self._metrics is not None:
+            self._metrics.restore(Point(*point) for point in saved["undelivered"])
 
     def summary(self) -> dict[str, Any]:
         """Everything told so far, as plain values."""
@@ -102,4 +104,5 @@ class Telemetry:
             "resumed_from": self.resumed_from,
             "training_seconds": self.training_seconds,
             "num_tokens": self.num_tokens,
+            "undelivered": self._metrics.waiting() if self._metrics is not None else [],
         }

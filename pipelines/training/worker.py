@@ -15,11 +15,12 @@ from ray.train import Checkpoint
 
 from bert_core.backends.cpu.memory import return_freed_memory
 from bert_core.model.catalogue import TrainableModel
-from bert_core.training.loop import MicroBatches, train
+from bert_core.training.loop import MicroBatches, NonFiniteGradientError, train
 from bert_core.training.optimization import AdamW, OptimizationConfig
 from bert_core.training.state import Position, load_checkpoint, save_checkpoint
 from bert_core.training.step import StepReport
-from pipelines.core.tracking import MetricLog
+from pipelines.training.metrics import MetricLog
+from pipelines.training.progress import ProgressSender
 from pipelines.training.results import MODEL_FOLDER
 from pipelines.training.settings import TrainingSettings
 from pipelines.training.telemetry import Telemetry
@@ -35,8 +36,10 @@ class Work:
     evaluate_every_steps: int
     build_model: Callable[[], TrainableModel]  # called under the seed of the initialization
     micro_batches: MicroBatches  # this rank's share of a step
-    # Every rank calls it, and all of them get the same figures.
+    # Every rank calls these, and all of them get the same figures.
     evaluate: Callable[[TrainableModel], dict[str, float]]
+    # After the last step, with the model on the CPU: a proof on any machine computes there, too.
+    judge: Callable[[TrainableModel], dict[str, Any]]
 
 
 def optimization(settings: TrainingSettings, num_steps: int) -> OptimizationConfig:
@@ -58,7 +61,10 @@ def this_rank() -> tuple[int, int]:
 
 
 def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
-    """Do the work from the last checkpoint to the last step; returns what it told."""
+    """Do the work from the last checkpoint to the last step; returns what it told.
+
+    Raises NonFiniteGradientError for a step that was not taken, before anything is saved of it.
+    """
     settings, rank = work.settings, this_rank()[0]
     torch.set_num_threads(values["num_threads"])
     return_freed_memory()  # the parameters move when the optimizer is built
@@ -80,25 +86,29 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
         first_step=first_step,
         num_steps=work.num_steps,
         device=device,
-        precision=settings.precision,
+        precision=values["precision"],
     ):
         done = report.step + 1
         is_last = done == work.num_steps
         num_tokens += report.num_tokens  # stays on the device: reading it would wait for the step
         telemetry.training_seconds += time.perf_counter() - started
         is_checkpoint = done % settings.checkpoint_every_steps == 0 or is_last
-        if done % settings.log_every_steps == 0 or is_checkpoint:
+        is_evaluation = done % work.evaluate_every_steps == 0 or is_last
+        if is_checkpoint or is_evaluation or done % settings.log_every_steps == 0:
+            refuse_untaken(report)
+        if is_checkpoint or done % settings.log_every_steps == 0:
             telemetry.count_tokens(float(num_tokens))
             telemetry.log(done, _figures(report))
-        if done % work.evaluate_every_steps == 0 or is_last:
+        if is_evaluation:
             telemetry.log(done, work.evaluate(model))
         telemetry.show(done)
         if is_checkpoint:
             position = Position(seed=settings.seed, step=done)
             _save(model, optimizer, position, telemetry, is_writer=rank == 0)
         started = time.perf_counter()
-    telemetry.flush()
-    return telemetry.summary()
+    judged = work.judge(model.cpu())
+    telemetry.close()
+    return {**telemetry.summary(), "judged": judged}
 
 
 def _telemetry(work: Work, values: dict[str, Any], *, is_speaker: bool) -> Telemetry:
@@ -106,7 +116,7 @@ def _telemetry(work: Work, values: dict[str, Any], *, is_speaker: bool) -> Telem
         return Telemetry(work.stage, work.num_steps, None, None)
     run_id = values["run_id"]
     metrics = MetricLog(values["tracking_uri"], run_id) if run_id else None
-    return Telemetry(work.stage, work.num_steps, values["progress"], metrics)
+    return Telemetry(work.stage, work.num_steps, ProgressSender(values["progress"]), metrics)
 
 
 def _take_up(model: TrainableModel, optimizer: AdamW, telemetry: Telemetry) -> int:
@@ -132,7 +142,6 @@ def _save(
     if not is_writer:
         ray.train.report({"step": position.step}, checkpoint=None)
         return
-    telemetry.flush()
     folder = Path(tempfile.mkdtemp(prefix="bertsmith-checkpoint-"))
     try:
         save_checkpoint(folder / MODEL_FOLDER, model, optimizer, position)
@@ -140,6 +149,18 @@ def _save(
         ray.train.report({"step": position.step}, checkpoint=Checkpoint.from_directory(str(folder)))
     finally:
         shutil.rmtree(folder)
+
+
+def refuse_untaken(report: StepReport) -> None:
+    """Raise NonFiniteGradientError where the step was left out.
+
+    On a GPU the loop learns of it one step later: too late for a checkpoint after this step.
+    """
+    if not bool(report.is_finite):
+        raise NonFiniteGradientError(
+            f"the gradient of step {report.step} is not finite, so the step was not taken; "
+            "lower the learning rate, lengthen the warm-up or train in float32"
+        )
 
 
 def _figures(report: StepReport) -> dict[str, float]:

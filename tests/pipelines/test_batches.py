@@ -1,7 +1,9 @@
 """Reading examples back: the same batches for any number of workers, from any step on."""
 
+import shutil
 import threading
 import time
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -16,6 +18,7 @@ from pipelines.stages.examples.batches import (
     epoch_of,
     evaluation_batches,
     micro_batches,
+    num_evaluation_batches,
     prefetched,
 )
 from pipelines.stages.examples.shards import read_example_batch
@@ -84,7 +87,7 @@ def test_training_refuses_shards_of_another_vocabulary(small_examples):
     other = manifest.model_copy(update={"inputs": {**manifest.inputs, "vocabulary": "0" * 32}})
     forged = type(small_examples)(other, small_examples.root, small_examples.filesystem)
     with pytest.raises(UserError, match=r"train-.*must have the vocabulary 0000"):
-        ExampleReader(forged, "train")
+        ExampleReader(forged, "train").rows(0, np.arange(1))
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])
@@ -155,15 +158,48 @@ def test_passes_take_turns_as_epochs(small_corpus, small_vocabulary, small_conte
 
 def test_held_out_examples_are_one_fixed_set(small_examples):
     reader = ExampleReader(small_examples, "heldout")
-    batches = list(evaluation_batches(reader, 512))
-    again = list(evaluation_batches(reader, 512))
+    batches = [batch for _, batch in evaluation_batches(reader, 512)]
+    again = [batch for _, batch in evaluation_batches(reader, 512)]
     assert all(equal(one, other) for one, other in zip(batches, again, strict=True))
     assert sum(batch.tokens.num_sequences for batch in batches) == len(reader)
     assert max(batch.tokens.num_tokens for batch in batches) <= 512
     masked = sum(batch.masked_labels.numel() for batch in batches)
     assert masked == small_examples.statistics["heldout"]["masked_tokens"]
-    few = list(evaluation_batches(reader, 512, max_examples=3))
+    few = [batch for _, batch in evaluation_batches(reader, 512, max_examples=3)]
     assert sum(batch.tokens.num_sequences for batch in few) == 3
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 50])
+def test_ranks_divide_the_held_out_batches_among_them(small_examples, world_size):
+    reader = ExampleReader(small_examples, "heldout")
+    alone = dict(evaluation_batches(reader, 512))
+    assert sorted(alone) == list(range(num_evaluation_batches(reader, 512)))
+    shares = [
+        list(evaluation_batches(reader, 512, rank=rank, world_size=world_size))
+        for rank in range(world_size)
+    ]
+    numbers = [number for share in shares for number, _ in share]
+    assert sorted(numbers) == sorted(alone)
+    assert all(equal(batch, alone[number]) for share in shares for number, batch in share)
+
+
+def test_a_shard_is_opened_when_an_example_of_it_is_read(small_examples, tmp_path):
+    """Of a remote store nothing is fetched that nobody reads: here the other shards are gone."""
+    names = small_examples.names("train-000-")
+    assert len(names) > 2
+    shutil.copytree(small_examples.url, tmp_path / "examples")
+    for name in small_examples.names("train-"):
+        if name != names[1]:
+            (tmp_path / "examples" / name).unlink()
+    partial = replace(small_examples, root=str(tmp_path / "examples"))
+    reader, whole = ExampleReader(partial, "train"), ExampleReader(small_examples, "train")
+    assert reader.pass_sizes == whole.pass_sizes
+    assert reader.num_tokens == whole.num_tokens == small_examples.statistics["train"]["tokens"]
+    first = small_examples.manifest.files[names[0]].figures["examples"]
+    read = reader.rows(0, np.array([first, first + 1]))
+    assert read.input_ids.tolist() == whole.rows(0, np.array([first, first + 1])).input_ids.tolist()
+    with pytest.raises(UserError, match="found no file"):
+        reader.rows(0, np.array([0]))
 
 
 def test_static_masks_are_the_shards_own(small_corpus, small_vocabulary, small_context):

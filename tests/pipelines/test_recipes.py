@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from pipelines.core.errors import UserError
+from pipelines.core.ranks import Ranks
 from pipelines.core.recipe_files import completed, differences, preset_names, read_recipe
 from pipelines.core.recipes import CorpusRecipe, EndToEndRecipe, FinetuningRecipe
 
@@ -116,3 +118,28 @@ def test_values_that_do_not_go_together_are_one_sentence(override: str, sentence
         read_recipe(EndToEndRecipe, "demo", [override])
     assert len(str(caught.value).splitlines()) == 1
     assert len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize(
+    ("text", "workers"), [("auto", "auto"), ("4", 4), ("[2, 8]", (2, 8)), ('"auto"', "auto")]
+)
+def test_training_workers_are_a_number_a_range_or_auto(text, workers):
+    recipe = read_recipe(EndToEndRecipe, "demo", [f"place.training_workers={text}"])
+    assert recipe.place.training_workers == workers
+    assert recipe.place.ranks().workers == workers
+    assert EndToEndRecipe.model_validate(yaml.safe_load(recipe.to_yaml())) == recipe
+
+
+@pytest.mark.parametrize("text", ["0", "many", "[8, 2]", "[0, 2]", "[1, 2, 3]", "2.5"])
+def test_other_training_workers_are_refused(text):
+    with pytest.raises(UserError, match="training_workers"):
+        read_recipe(EndToEndRecipe, "demo", [f"place.training_workers={text}"])
+
+
+def test_what_a_place_says_of_ranks_reaches_the_stages(tmp_path):
+    overrides = [
+        f"place.home={tmp_path}", "place.cpus_per_worker=3", "place.device=cpu",
+        "place.max_failures=7",
+    ]  # fmt: skip
+    context = read_recipe(EndToEndRecipe, "demo", overrides).place.context()
+    assert context.ranks == Ranks(workers="auto", cpus_per_worker=3, device="cpu", max_failures=7)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.core.errors import UserError
-from pipelines.core.tracking import MetricLog, Tracker
+from pipelines.core.tracking import Tracker
 
 
 @pytest.fixture(scope="module")
@@ -31,29 +31,6 @@ def test_a_run_is_found_again_by_its_fingerprint(tracker: Tracker) -> None:
     assert run.data.params == {"rate": "0.1"}
     assert run.data.tags["flow_run"] == "brave-otter"
     assert run.data.metrics["final/eval/accuracy"] == 0.5
-
-
-def test_a_resumed_training_logs_each_point_once(tracker: Tracker) -> None:
-    run_id = tracker.open_run("training", "f3", {}, {})
-    log = MetricLog(tracker.uri, run_id)
-    for step in (10, 20, 30):
-        log.add(step, {"train/loss": 1 / step})
-    log.flush()
-    resumed = MetricLog(tracker.uri, run_id)
-    for step in (20, 30, 40):
-        resumed.add(step, {"train/loss": 1 / step})
-    resumed.flush()
-    history = tracker.client().get_metric_history(run_id, "train/loss")
-    assert [point.step for point in history] == [10, 20, 30, 40]
-
-
-def test_metrics_wait_while_the_tracker_is_away(
-    tracker: Tracker, caplog: pytest.LogCaptureFixture
-) -> None:
-    log = MetricLog("http://127.0.0.1:9", "some-run")
-    log.add(1, {"train/loss": 2.0})
-    log.flush()
-    assert "metrics wait, the tracker does not answer" in caplog.text
 
 
 def test_a_tracker_that_does_not_answer_is_named_before_any_work() -> None:

@@ -12,18 +12,18 @@ from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
+from pipelines.stages.evaluation import EVALUATION
 from pipelines.stages.labelled.stage import names_of, read_split
 from pipelines.tasks.classification import figures_of, report_on
 
-VERSION = 1
 REPORT_FILE = "report.json"
 
 
 def build_evaluation(classifier: Artifact, task: Artifact, context: StageContext) -> Artifact:
     """The report on a classifier's held-out answers, as the artifact's `report.json`."""
     return context.store.get_or_build(
-        "evaluation",
-        version=VERSION,
+        EVALUATION.kind,
+        version=EVALUATION.version,
         settings={},
         inputs={"classifier": classifier, "task": task},
         build=partial(_evaluate, classifier, task),

@@ -22,7 +22,14 @@ from bert_core.randomness import Bits, Permutation, random_bits
 from pipelines.core.errors import UserError
 from pipelines.stages.examples.reader import ExampleReader, Rows
 
-__all__ = ["ExampleReader", "epoch_of", "evaluation_batches", "micro_batches", "prefetched"]
+__all__ = [
+    "ExampleReader",
+    "epoch_of",
+    "evaluation_batches",
+    "micro_batches",
+    "num_evaluation_batches",
+    "prefetched",
+]
 
 MicroBatches = Callable[[int], Iterator[tuple[int, Batch]]]
 
@@ -62,23 +69,44 @@ def epoch_of(reader: ExampleReader, example: int) -> tuple[int, int]:
 
 
 def evaluation_batches(
-    reader: ExampleReader, batch_tokens: int, *, max_examples: int | None = None
-) -> Iterator[Batch]:
-    """Held-out examples in a fixed random order, at most `max_examples` of the first pass.
+    reader: ExampleReader,
+    batch_tokens: int,
+    *,
+    max_examples: int | None = None,
+    rank: int = 0,
+    world_size: int = 1,
+) -> Iterator[tuple[int, Batch]]:
+    """This rank's batches of held-out examples, each with its number among those of all ranks.
 
-    A batch holds at most `batch_tokens` tokens (but at least one example). The masks are those of
-    the shards; where there are none, they are drawn from a key of their own and never change.
+    The examples stand in a fixed random order, at most `max_examples` of the first pass. A batch
+    holds at most `batch_tokens` tokens (but at least one example). The masks are those of the
+    shards; where there are none, they are drawn from a key of their own and never change.
     """
-    size = reader.pass_sizes[0]
-    count = size if max_examples is None else min(size, max_examples)
+    count, per_batch = _evaluation_sizes(reader, batch_tokens, max_examples)
     if not count:
         return
-    order = Permutation(size, 0, "order of evaluation")[np.arange(count)]
-    per_batch = max(1, batch_tokens // reader.max_tokens)
-    for first in range(0, count, per_batch):
-        indices = order[first : first + per_batch]
+    order = Permutation(reader.pass_sizes[0], 0, "order of evaluation")[np.arange(count)]
+    for number in range(rank, -(-count // per_batch), world_size):
+        indices = order[number * per_batch : (number + 1) * per_batch]
         keys = random_bits(0, "masks of evaluation", indices)
-        yield _batch(reader, reader.rows(0, indices), keys)
+        yield number, _batch(reader, reader.rows(0, indices), keys)
+
+
+def num_evaluation_batches(
+    reader: ExampleReader, batch_tokens: int, *, max_examples: int | None = None
+) -> int:
+    """How many batches `evaluation_batches` makes, over all ranks."""
+    count, per_batch = _evaluation_sizes(reader, batch_tokens, max_examples)
+    return -(-count // per_batch)
+
+
+def _evaluation_sizes(
+    reader: ExampleReader, batch_tokens: int, max_examples: int | None
+) -> tuple[int, int]:
+    """How many examples count, and how many make a batch."""
+    size = reader.pass_sizes[0]
+    count = size if max_examples is None else min(size, max_examples)
+    return count, max(1, batch_tokens // reader.max_tokens)
 
 
 @contextmanager

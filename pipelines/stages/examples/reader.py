@@ -32,7 +32,8 @@ class Rows:
 class ExampleReader:
     """The `train` or `heldout` examples of an artifact.
 
-    Raises UserError where a shard was made with another vocabulary than the manifest names.
+    A shard is opened, and fetched where the store is remote, when an example of it is first read.
+    Reading raises UserError for a shard made with another vocabulary than the manifest names.
     """
 
     def __init__(self, examples: Artifact, split: Literal["train", "heldout"]) -> None:
@@ -44,14 +45,15 @@ class ExampleReader:
         self.vocab_size: int = examples.statistics["vocab_size"]
         self.has_pairs = self.settings.objective == "mlm_nsp"
         self.has_static_masks = self.settings.has_static_masks(split)
-        vocabulary = examples.manifest.inputs["vocabulary"]
-        by_pass: dict[str, list[_Shard]] = {}
+        by_pass: dict[str, list[str]] = {}
         for name in examples.names(f"{split}-"):
-            shard = _Shard(examples.local(name), vocabulary)
-            by_pass.setdefault(name.split("-")[1], []).append(shard)
+            by_pass.setdefault(name.split("-")[1], []).append(name)
         self._passes = [by_pass[number] for number in sorted(by_pass)]
+        files = examples.manifest.files
+        sizes = [[files[name].figures["examples"] for name in names] for names in self._passes]
         # Of each pass: examples before each shard, and in all.
-        self._edges = [np.cumsum([0, *(shard.num_rows for shard in each)]) for each in self._passes]
+        self._edges = [np.cumsum([0, *each]) for each in sizes]
+        self._open: dict[str, _Shard] = {}
         self._examples = examples
         self._maskable: MaskableVocabulary | None = None
 
@@ -67,7 +69,8 @@ class ExampleReader:
     @property
     def num_tokens(self) -> int:
         """Tokens of all passes, special ones included."""
-        return sum(shard.num_tokens for shards in self._passes for shard in shards)
+        files = self._examples.manifest.files
+        return sum(files[name].figures["tokens"] for names in self._passes for name in names)
 
     @property
     def masking_config(self) -> MaskingConfig:
@@ -88,7 +91,8 @@ class ExampleReader:
         """The examples at `indices` of a pass, in this order."""
         edges = self._edges[pass_number]
         number = np.searchsorted(edges, indices, side="right") - 1
-        shards = [self._passes[pass_number][each] for each in number.tolist()]
+        names = self._passes[pass_number]
+        shards = [self._shard(names[each]) for each in number.tolist()]
         places = list(zip(shards, (indices - edges[number]).tolist(), strict=True))
         input_ids, lengths = _joined([shard.input_ids(row) for shard, row in places])
         positions = masked_ids = is_random = None
@@ -113,6 +117,12 @@ class ExampleReader:
             masked_ids=masked_ids,
         )
 
+    def _shard(self, name: str) -> "_Shard":
+        if name not in self._open:
+            vocabulary = self._examples.manifest.inputs["vocabulary"]
+            self._open[name] = _Shard(self._examples.local(name), vocabulary)
+        return self._open[name]
+
 
 class _Shard:
     """One memory-mapped file; rows are views of it."""
@@ -120,7 +130,6 @@ class _Shard:
     def __init__(self, path: Path, vocabulary: str) -> None:
         batch = read_example_batch(path)
         _check(path, batch.schema, vocabulary)
-        self.num_rows: int = batch.num_rows
         (self._ids,), self._offsets = list_column(batch, "input_ids")
         self.segment_b_start = batch.column("segment_b_start").to_numpy()
         self._pair_bits = np.frombuffer(batch.column("is_random_next").buffers()[1], np.uint8)
@@ -128,10 +137,6 @@ class _Shard:
             (self._masked,), self._masked_offsets = list_column(batch, "masked_positions")
             fields, self._replaced_offsets = list_column(batch, "replaced")
             self._replaced, self._replacements = fields
-
-    @property
-    def num_tokens(self) -> int:
-        return int(self._offsets[-1])
 
     def input_ids(self, row: int) -> NDArray[Any]:
         return self._ids[self._offsets[row] : self._offsets[row + 1]]

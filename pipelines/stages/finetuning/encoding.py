@@ -30,10 +30,10 @@ class EncodedTexts:
         tokens = RaggedBatch.from_sequences([self._ids[index] for index in indices])
         return LabelledBatch.from_arrays(tokens, self._labels[indices])
 
-    def batches(self, size: int, rank: int, world_size: int) -> Iterator[LabelledBatch]:
-        """All texts in order, `size` at a time; this rank's share of the batches."""
-        for start in range(rank * size, len(self), world_size * size):
-            yield self.batch(np.arange(start, min(start + size, len(self))))
+    def batches(self, size: int, rank: int, world_size: int) -> Iterator[tuple[int, LabelledBatch]]:
+        """This rank's share of the batches of all texts in order, `size` at a time, numbered."""
+        for number in range(rank, -(-len(self) // size), world_size):
+            yield number, self.batch(np.arange(number * size, min((number + 1) * size, len(self))))
 
     def shuffled(self, seed: int, step: int, examples_per_step: int) -> np.ndarray:
         """Indices of the texts that optimizer step `step` learns from.

@@ -13,7 +13,10 @@ class FinetuningSettings(TrainingSettings):
         default=32, ge=1, description="Texts of one optimizer step, over all workers."
     )
     micro_batch_examples: int = Field(
-        default=32, ge=1, description="Texts that one worker computes at once."
+        default=16,
+        ge=1,
+        description="Texts that one worker computes at once. A step is cut into these, and at "
+        "most as many workers share it.",
     )
     learning_rate: float = Field(
         default=2e-4, gt=0, le=1, description="Peak learning rate, reached after the warm-up."

@@ -9,31 +9,27 @@ from typing import Any, Literal
 
 from bert_core.batch import LabelledBatch
 from bert_core.config import EncoderConfig
-from bert_core.inference import classify
 from bert_core.model.catalogue import SequenceClassifier, TrainableModel, count_parameters
-from bert_core.training.metrics import RunningSums
-from bert_core.training.state import load_encoder_into, load_model, read_config
+from bert_core.training.state import load_encoder_into, read_config
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.artifacts.checkpoints import CheckpointFolder
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
+from pipelines.stages.finetuning import FINETUNING
+from pipelines.stages.finetuning.answers import answers_over_ranks
 from pipelines.stages.finetuning.encoding import EncodedTexts
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.labelled.stage import names_of, read_split
 from pipelines.tasks.classification import figures_of
+from pipelines.training.arithmetic import Arithmetic, resolve, trains_best_on_single_threads
 from pipelines.training.launch import Launch, launch
-from pipelines.training.results import (
-    MODEL_FILES,
-    MODEL_FOLDER,
-    open_run,
-    publish_model,
-    recorded,
-    throughput,
-)
+from pipelines.training.placement import StepCut
+from pipelines.training.reduction import means_over_ranks
+from pipelines.training.results import MODEL_FILES, publish_model, throughput
+from pipelines.training.runs import deliver, open_run, recorded
 from pipelines.training.worker import Work, run, this_rank
 
-VERSION = 1  # raise when the same settings would train another classifier
 STAGE = "finetuning"
 
 Initialization = Literal["pretrained", "random"]
@@ -51,19 +47,21 @@ def build_classifier(
 
     Statistics: held-out accuracy and macro F1 beside the majority baseline.
     """
+    arithmetic = resolve(settings.precision, context.ranks)
+    # Whether a second one is trained for comparison does not change this one.
+    plain = settings.model_dump(mode="json", exclude={"compare_with_random"})
     return context.store.get_or_build(
-        "classifier",
-        version=VERSION,
-        # Whether a second one is trained for comparison does not change this one.
-        settings=settings.model_dump(mode="json", exclude={"compare_with_random"})
-        | {"initialization": initialization},
+        FINETUNING.kind,
+        version=FINETUNING.version,
+        settings=arithmetic.named_in(plain | {"initialization": initialization}),
         inputs={"task": task, "encoder": encoder},
-        build=partial(_finetune, settings, task, encoder, initialization, context),
+        build=partial(_finetune, settings, arithmetic, task, encoder, initialization, context),
     )
 
 
 def _finetune(
     settings: FinetuningSettings,
+    arithmetic: Arithmetic,
     task: Artifact,
     encoder: Artifact,
     initialization: Initialization,
@@ -73,7 +71,7 @@ def _finetune(
     stage = f"{STAGE} from {initialization} weights"
     num_texts = task.statistics["texts"]["train"]
     num_steps = max(1, math.ceil(num_texts * settings.num_epochs / settings.examples_per_step))
-    run_id = open_run(f"{STAGE}-{initialization}", settings, draft.fingerprint, context)
+    run_id = open_run(f"{STAGE}-{initialization}", settings, draft, context)
     job = Launch(
         worker=_worker,
         values={
@@ -83,23 +81,30 @@ def _finetune(
             "task": task,
             "encoder": encoder,
             "initialization": initialization,
+            "precision": arithmetic.precision,
             "run_id": run_id,
             "tracking_uri": context.tracker.uri if context.tracker else None,
         },
         name=STAGE,
         checkpoints=CheckpointFolder.of(draft),
+        cut=StepCut(
+            section=STAGE,
+            examples_per_step=settings.examples_per_step,
+            micro_batch_examples=settings.micro_batch_examples,
+        ),
+        one_thread_each=trains_best_on_single_threads(encoder.manifest.settings.get("size")),
     )
 
     def finish(checkpoint: Path, told: dict[str, Any]) -> dict[str, Any]:
         tokenizer = WordPieceTokenizer.from_directory(encoder.local_folder())
         publish_model(draft, checkpoint, tokenizer, told)
-        model = load_model(checkpoint / MODEL_FOLDER)
-        heldout = read_split(task, "heldout")
-        answers = classify(model, tokenizer, heldout.texts)
+        deliver(told["undelivered"], run_id, context)
+        labels = task.statistics["labels"]
+        answered = [labels[index] for index in told["judged"]["answers"]]
         return {
-            **figures_of(answers.labels, names_of(heldout.labels, task)),
+            **figures_of(answered, names_of(read_split(task, "heldout").labels, task)),
             "baseline/accuracy": task.statistics["baseline/accuracy"],
-            "num_parameters": count_parameters(model),
+            "num_parameters": told["judged"]["num_parameters"],
             "num_steps": num_steps,
             **throughput(told),
         }
@@ -137,12 +142,21 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
             yield index, texts["train"].batch(chosen[index * size : (index + 1) * size])
 
     def evaluate(model: TrainableModel) -> dict[str, float]:
-        sums = RunningSums()
-        device = next(model.parameters()).device
-        for batch in texts["heldout"].batches(settings.micro_batch_examples, rank, world_size):
-            sums.add(model.evaluation_sums(batch.to(device)))
-        means = sums.means(("label_loss", "label_accuracy"))
+        size, device = settings.micro_batch_examples, next(model.parameters()).device
+        means = means_over_ranks(
+            ("label_loss", "label_accuracy"),
+            math.ceil(len(texts["heldout"]) / size),
+            (
+                (number, model.evaluation_sums(batch.to(device)))
+                for number, batch in texts["heldout"].batches(size, rank, world_size)
+            ),
+        )
         return {"eval/loss": means["label_loss"], "eval/accuracy": means["label_accuracy"]}
+
+    def judge(model: TrainableModel) -> dict[str, Any]:
+        heldout = read_split(task, "heldout").texts
+        answers = answers_over_ranks(model, tokenizer, heldout, rank, world_size)
+        return {"answers": answers, "num_parameters": count_parameters(model)}
 
     work = Work(
         stage=values["stage"],
@@ -152,6 +166,7 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
         build_model=build_model,
         micro_batches=micro_batches,
         evaluate=evaluate,
+        judge=judge,
     )
     return run(work, values)
 

@@ -8,40 +8,52 @@ from bert_core.batch import IGNORED_LABEL, LabelledBatch
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact
 from pipelines.stages.examples.batches import ExampleReader, evaluation_batches
+from pipelines.training.reduction import sum_over_ranks
 
 _BATCH_TOKENS = 65_536
 
 
 def pretraining_baselines(
-    examples: Artifact, tokenizer: WordPieceTokenizer, max_examples: int
+    examples: Artifact,
+    tokenizer: WordPieceTokenizer,
+    max_examples: int,
+    rank: int = 0,
+    world_size: int = 1,
 ) -> dict[str, float]:
     """The unigram model's figures on the same held-out tokens that the encoder is judged by.
 
     It always answers the commonest token of the training examples; its loss is that of their
-    token frequencies (add-one smoothed, special tokens left out). NSP: the commoner answer.
+    token frequencies (add-one smoothed, special tokens left out). NSP: the commoner answer. Each
+    rank reads its share of the shards; what they add up are whole numbers, so any number of ranks
+    gives the same bits.
     """
-    weights = token_counts(examples, tokenizer.vocab_size) + 1.0
+    counts = token_counts(examples, tokenizer.vocab_size, rank, world_size)
+    weights = sum_over_ranks(counts) + 1.0
     # These are never asked for.
     weights[[tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id]] = 0.0
     commonest = int(weights.argmax())
-    predicted, pairs = _heldout_labels(examples, max_examples)
-    objective = "clm" if pairs is None else "mlm"
+    reader = ExampleReader(examples, "heldout")
+    predicted, pairs = _heldout_labels(reader, tokenizer.vocab_size, max_examples, rank, world_size)
+    num_predicted = predicted.sum()
+    is_predicted = predicted > 0
+    log_weights = np.log(weights[is_predicted]) @ predicted[is_predicted] / num_predicted
+    objective = reader.settings.objective
+    name = "clm" if objective == "clm" else "mlm"
     baselines = {
-        f"baseline/{objective}_accuracy": float((predicted == commonest).mean()),
-        f"baseline/{objective}_loss": float(
-            np.log(weights.sum()) - np.log(weights[predicted]).mean()
-        ),
+        f"baseline/{name}_accuracy": float(predicted[commonest] / num_predicted),
+        f"baseline/{name}_loss": float(np.log(weights.sum()) - log_weights),
     }
-    if pairs is not None and pairs.size:
-        share = float(pairs.mean())
-        baselines["baseline/nsp_accuracy"] = max(share, 1 - share)
+    if pairs.sum():
+        baselines["baseline/nsp_accuracy"] = float(pairs.max() / pairs.sum())
     return baselines
 
 
-def token_counts(examples: Artifact, vocab_size: int) -> NDArray[np.int64]:
-    """[V] how often each token stands in the training examples."""
+def token_counts(
+    examples: Artifact, vocab_size: int, rank: int = 0, world_size: int = 1
+) -> NDArray[np.int64]:
+    """[V] how often each token stands in this rank's share of the training examples."""
     counts = np.zeros(vocab_size, dtype=np.int64)
-    for name in examples.names("train-"):
+    for name in examples.names("train-")[rank::world_size]:
         with pa.memory_map(str(examples.local(name))) as source:
             reader = pa.ipc.open_file(source)
             for index in range(reader.num_record_batches):
@@ -51,20 +63,18 @@ def token_counts(examples: Artifact, vocab_size: int) -> NDArray[np.int64]:
 
 
 def _heldout_labels(
-    examples: Artifact, max_examples: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
-    """The tokens to predict in the held-out examples, and their NSP labels.
-
-    The second is None for the examples of a language model, and empty where there are no pairs.
-    """
-    predicted, pairs = [], [np.empty(0, np.int64)]
-    reader = ExampleReader(examples, "heldout")
-    for batch in evaluation_batches(reader, _BATCH_TOKENS, max_examples=max_examples):
+    reader: ExampleReader, vocab_size: int, max_examples: int, rank: int, world_size: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """How often each token is to be predicted, [V], and each NSP label, [2], over all ranks."""
+    predicted, pairs = np.zeros(vocab_size, np.int64), np.zeros(2, np.int64)
+    for _, batch in evaluation_batches(
+        reader, _BATCH_TOKENS, max_examples=max_examples, rank=rank, world_size=world_size
+    ):
         if isinstance(batch, LabelledBatch):
-            predicted.append(batch.labels[batch.labels != IGNORED_LABEL].numpy())
-            continue
-        predicted.append(batch.masked_labels.numpy())
-        if batch.next_sentence_labels is not None:
-            pairs.append(batch.next_sentence_labels.numpy())
-    is_language_model = reader.settings.objective == "clm"
-    return np.concatenate(predicted), None if is_language_model else np.concatenate(pairs)
+            labels = batch.labels[batch.labels != IGNORED_LABEL].numpy()
+        else:
+            labels = batch.masked_labels.numpy()
+            if batch.next_sentence_labels is not None:
+                pairs += np.bincount(batch.next_sentence_labels.numpy(), minlength=2)
+        predicted += np.bincount(labels, minlength=vocab_size)
+    return sum_over_ranks(predicted), sum_over_ranks(pairs)

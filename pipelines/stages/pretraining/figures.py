@@ -1,8 +1,12 @@
 """Held-out figures of a pretrained encoder."""
 
 from bert_core.model.catalogue import TrainableModel
-from bert_core.training.metrics import RunningSums
-from pipelines.stages.examples.batches import ExampleReader, evaluation_batches
+from pipelines.stages.examples.batches import (
+    ExampleReader,
+    evaluation_batches,
+    num_evaluation_batches,
+)
+from pipelines.training.reduction import means_over_ranks
 
 _BATCH_TOKENS = 8_192
 
@@ -16,16 +20,19 @@ def pretraining_figures(
 ) -> dict[str, float]:
     """Held-out losses and accuracies of masked tokens and, where there are pairs, of NSP.
 
-    The first `max_examples` examples count, on any number of ranks; float32, no dropout.
+    The first `max_examples` examples count, in float32 without dropout; any number of ranks gives
+    the same bits, as long as each computes with as many threads.
     """
     device = next(model.parameters()).device
-    sums = RunningSums()
-    batches = evaluation_batches(reader, _BATCH_TOKENS, max_examples=max_examples)
-    for index, batch in enumerate(batches):
-        if index % world_size == rank:
-            sums.add(model.evaluation_sums(batch.to(device)))
+    batches = evaluation_batches(
+        reader, _BATCH_TOKENS, max_examples=max_examples, rank=rank, world_size=world_size
+    )
+    num_batches = num_evaluation_batches(reader, _BATCH_TOKENS, max_examples=max_examples)
     names = [f"{loss}_{figure}" for loss in model.loss_names for figure in ("loss", "accuracy")]
+    means = means_over_ranks(
+        names,
+        num_batches,
+        ((number, model.evaluation_sums(batch.to(device))) for number, batch in batches),
+    )
     # A language model's only labels are the next tokens.
-    return {
-        f"eval/{name.replace('label_', 'clm_')}": value for name, value in sums.means(names).items()
-    }
+    return {f"eval/{name.replace('label_', 'clm_')}": value for name, value in means.items()}

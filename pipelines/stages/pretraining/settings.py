@@ -20,9 +20,10 @@ class PretrainingSettings(TrainingSettings):
         default=64, ge=1, description="Examples of one optimizer step, over all workers."
     )
     micro_batch_examples: int = Field(
-        default=64,
+        default=16,
         ge=1,
-        description="Examples that one worker computes at once; a step is cut into these.",
+        description="Examples that one worker computes at once. A step is cut into these, and at "
+        "most as many workers share it.",
     )
     learning_rate: float = Field(
         default=1e-3, gt=0, le=1, description="Peak learning rate, reached after the warm-up."

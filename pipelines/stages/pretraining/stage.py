@@ -13,28 +13,23 @@ from bert_core.model.catalogue import (
     TrainableModel,
     count_parameters,
 )
-from bert_core.training.state import load_model
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.artifacts.checkpoints import CheckpointFolder
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
 from pipelines.stages.examples.batches import ExampleReader, micro_batches, prefetched
+from pipelines.stages.pretraining import PRETRAINING
 from pipelines.stages.pretraining.baselines import pretraining_baselines
 from pipelines.stages.pretraining.figures import pretraining_figures
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.vocabulary.stage import load_tokenizer
+from pipelines.training.arithmetic import Arithmetic, resolve, trains_best_on_single_threads
 from pipelines.training.launch import Launch, launch
-from pipelines.training.results import (
-    MODEL_FILES,
-    MODEL_FOLDER,
-    open_run,
-    publish_model,
-    recorded,
-    throughput,
-)
+from pipelines.training.placement import StepCut
+from pipelines.training.results import MODEL_FILES, publish_model, throughput
+from pipelines.training.runs import deliver, open_run, recorded
 from pipelines.training.worker import Work, run, this_rank
 
-VERSION = 1  # raise when the same settings would train another encoder
 STAGE = "pretraining"
 
 
@@ -51,50 +46,49 @@ def build_encoder(
             f"{vocabulary.fingerprint}, found {examples.manifest.inputs.get('vocabulary')}; "
             "build the examples again with this vocabulary"
         )
+    arithmetic = resolve(settings.precision, context.ranks)
     return context.store.get_or_build(
-        "encoder",
-        version=VERSION,
-        settings=settings,
+        PRETRAINING.kind,
+        version=PRETRAINING.version,
+        settings=arithmetic.named_in(settings.model_dump(mode="json")),
         inputs={"examples": examples, "vocabulary": vocabulary},
-        build=partial(_pretrain, settings, examples, vocabulary, context),
+        build=partial(_pretrain, settings, arithmetic, examples, vocabulary, context),
     )
 
 
 def _pretrain(
     settings: PretrainingSettings,
+    arithmetic: Arithmetic,
     examples: Artifact,
     vocabulary: Artifact,
     context: StageContext,
     draft: Draft,
 ) -> Built:
-    run_id = open_run(STAGE, settings, draft.fingerprint, context)
+    run_id = open_run(STAGE, settings, draft, context)
     job = Launch(
         worker=_worker,
         values={
             "settings": settings.model_dump(),
             "examples": examples,
-            "vocab_size": vocabulary.statistics["size"],
+            "vocabulary": vocabulary,
+            "precision": arithmetic.precision,
             "run_id": run_id,
             "tracking_uri": context.tracker.uri if context.tracker else None,
         },
         name=STAGE,
         checkpoints=CheckpointFolder.of(draft),
+        cut=StepCut(
+            section=STAGE,
+            examples_per_step=settings.examples_per_step,
+            micro_batch_examples=settings.micro_batch_examples,
+        ),
+        one_thread_each=trains_best_on_single_threads(settings.size),
     )
 
     def finish(checkpoint: Path, told: dict[str, Any]) -> dict[str, Any]:
-        tokenizer = load_tokenizer(vocabulary)
-        publish_model(draft, checkpoint, tokenizer, told)
-        model = load_model(checkpoint / MODEL_FOLDER)
-        assert isinstance(model, TrainableModel)
-        heldout = ExampleReader(examples, "heldout")
-        num_heldout = settings.final_evaluation_examples
-        return {
-            **pretraining_figures(model, heldout, num_heldout),
-            **pretraining_baselines(examples, tokenizer, num_heldout),
-            "num_parameters": count_parameters(model),
-            "num_steps": settings.num_steps,
-            **throughput(told),
-        }
+        publish_model(draft, checkpoint, load_tokenizer(vocabulary), told)
+        deliver(told["undelivered"], run_id, context)
+        return {**told["judged"], "num_steps": settings.num_steps, **throughput(told)}
 
     statistics = recorded(run_id, context, lambda: launch(job, context, finish))
     return Built(MODEL_FILES, statistics)
@@ -112,7 +106,7 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
     def build_model() -> TrainableModel:
         config = encoder_config(
             settings.size,
-            values["vocab_size"],
+            train_reader.vocab_size,
             max_position_embeddings=train_reader.max_tokens,
             hidden_dropout=settings.dropout,
             attention_dropout=settings.dropout,
@@ -142,6 +136,15 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
             world_size=world_size,
         )
 
+    def judge(model: TrainableModel) -> dict[str, Any]:
+        tokenizer = load_tokenizer(values["vocabulary"])
+        count = settings.final_evaluation_examples
+        return {
+            **pretraining_figures(model, heldout_reader, count, rank, world_size),
+            **pretraining_baselines(values["examples"], tokenizer, count, rank, world_size),
+            "num_parameters": count_parameters(model),
+        }
+
     with prefetched(batches_of, settings.num_steps) as prefetched_batches:
         work = Work(
             stage=STAGE,
@@ -151,5 +154,6 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
             build_model=build_model,
             micro_batches=prefetched_batches,
             evaluate=evaluate,
+            judge=judge,
         )
         return run(work, values)

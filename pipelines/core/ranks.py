@@ -1,0 +1,17 @@
+"""How many processes share a training, and what each of them is given."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+NumWorkers = int | tuple[int, int] | Literal["auto"]
+DeviceKind = Literal["auto", "cpu", "gpu"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """The wish; `pipelines.training.placement` fits it to a cluster."""
+
+    workers: NumWorkers = 1  # a range: as many as there is room for, now and when it changes
+    cpus_per_worker: int | None = None  # None: the cluster's CPUs are shared out
+    device: DeviceKind = "auto"  # auto: GPUs where the cluster has any
+    max_failures: int = 3  # workers or nodes that may die before the training fails

@@ -1,0 +1,147 @@
+"""Fitting the ranks of a training to a cluster: how many, with how many CPUs, with GPUs or not.
+
+A training that cannot be placed as it was asked for is refused in one sentence: Ray would wait for
+ever, and a training that quietly goes on without its GPUs or with an idle rank is worse.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pipelines.core.errors import UserError
+from pipelines.core.ranks import Ranks
+
+Node = Mapping[str, float]  # its resources, as Ray counts them: {"CPU": 64.0, "GPU": 8.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCut:
+    """How an optimizer step is cut into micro-batches, the units that ranks share."""
+
+    section: str  # of the recipe: where the two settings stand
+    examples_per_step: int
+    micro_batch_examples: int
+
+    @property
+    def num_micro_batches(self) -> int:
+        """More ranks than these would have nothing to do."""
+        return -(-self.examples_per_step // self.micro_batch_examples)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """What Ray is asked for."""
+
+    num_workers: int | tuple[int, int]
+    cpus: int  # of each worker, which computes in as many threads
+    use_gpu: bool  # one for each worker
+
+    def __str__(self) -> str:
+        count = self.num_workers
+        workers = f"{count[0]} to {count[1]}" if isinstance(count, tuple) else f"{count}"
+        device = " and a GPU" if self.use_gpu else ""
+        return f"workers: {workers}, each with {_count(self.cpus, 'CPU')}{device}"
+
+
+def place(ranks: Ranks, nodes: Sequence[Node], cut: StepCut, *, one_thread_each: bool) -> Placement:
+    """Fit `ranks` to the `nodes` of a cluster.
+
+    Where the number of workers is "auto": one a GPU; without GPUs one a core of the largest node
+    if `one_thread_each` is what the model trains fastest with, else as many as nodes; never more
+    than a step has micro-batches. CPUs are shared out, to every worker as many.
+    Raises UserError where the workers do not fit, or some of them would have nothing to do.
+    """
+    use_gpu = uses_gpu(ranks, nodes)
+    if ranks.workers == "auto" and one_thread_each and not use_gpu:
+        # On one node: between nodes the exchange would take longer than the step.
+        nodes = sorted(nodes, key=lambda node: node.get("CPU", 0))[-1:]
+    least, most = _range(ranks, nodes, cut, use_gpu=use_gpu, one_thread_each=one_thread_each)
+    if most > cut.num_micro_batches:
+        raise UserError(_too_many_for_a_step(most, cut))
+    room = _room(nodes, ranks.cpus_per_worker or 1, use_gpu=use_gpu)
+    if room < least:
+        raise UserError(_no_room(least, room, ranks, nodes, use_gpu=use_gpu))
+    cpus = ranks.cpus_per_worker or _share(nodes, min(most, room), use_gpu=use_gpu)
+    num_workers = (least, most) if isinstance(ranks.workers, tuple) else most
+    return Placement(num_workers=num_workers, cpus=cpus, use_gpu=use_gpu)
+
+
+def uses_gpu(ranks: Ranks, nodes: Sequence[Node]) -> bool:
+    """Whether the workers get GPUs: by wish or, left open, where there is any."""
+    if ranks.device == "auto":
+        return any(node.get("GPU", 0) >= 1 for node in nodes)
+    return ranks.device == "gpu"
+
+
+def _range(
+    ranks: Ranks, nodes: Sequence[Node], cut: StepCut, *, use_gpu: bool, one_thread_each: bool
+) -> tuple[int, int]:
+    """The least and the most workers that are asked for."""
+    if isinstance(ranks.workers, tuple):
+        return ranks.workers
+    if ranks.workers != "auto":
+        return ranks.workers, ranks.workers
+    cpus = ranks.cpus_per_worker or 1
+    if use_gpu or one_thread_each:
+        wanted = _room(nodes, cpus, use_gpu=use_gpu)
+    else:
+        wanted = sum(node.get("CPU", 0) >= cpus for node in nodes)
+    wanted = max(1, min(wanted, cut.num_micro_batches))
+    return wanted, wanted
+
+
+def _room(nodes: Sequence[Node], cpus: int, *, use_gpu: bool) -> int:
+    """How many workers with so many CPUs the nodes hold."""
+    return sum(
+        min(int(node.get("CPU", 0) // cpus), int(node.get("GPU", 0)) if use_gpu else 1 << 30)
+        for node in nodes
+    )
+
+
+def _share(nodes: Sequence[Node], num_workers: int, *, use_gpu: bool) -> int:
+    """The most CPUs that each of so many workers can have."""
+    largest = max(int(node.get("CPU", 0)) for node in nodes)
+    return next(
+        cpus for cpus in range(largest, 0, -1) if _room(nodes, cpus, use_gpu=use_gpu) >= num_workers
+    )
+
+
+def _too_many_for_a_step(num_workers: int, cut: StepCut) -> str:
+    found = (
+        f"each training worker must have a micro-batch in every step, found {num_workers} workers "
+        f"for the {cut.num_micro_batches} micro-batches of {cut.section} "
+        f"(examples_per_step={cut.examples_per_step}, "
+        f"micro_batch_examples={cut.micro_batch_examples})"
+    )
+    at_most = f"set place.training_workers to at most {cut.num_micro_batches}"
+    if num_workers > cut.examples_per_step:
+        return f"{found}; {at_most} or raise {cut.section}.examples_per_step"
+    share = cut.examples_per_step // num_workers
+    return f"{found}; set {cut.section}.micro_batch_examples={share} or {at_most}"
+
+
+def _no_room(
+    num_workers: int, room: int, ranks: Ranks, nodes: Sequence[Node], *, use_gpu: bool
+) -> str:
+    cpus = ranks.cpus_per_worker or 1
+    each = f"{_count(cpus, 'CPU')}{' and a GPU' if use_gpu else ''}"
+    remedies = ["lower place.training_workers" if room else "", "add nodes"]
+    if ranks.cpus_per_worker:
+        remedies.insert(1, "lower place.cpus_per_worker")
+    if use_gpu:
+        remedies.append("set place.device=cpu to train on CPUs")
+    return (
+        f"the cluster must have room for {_count(num_workers, 'training worker')} with {each} "
+        f"each, found room for {room} on {_told(nodes)}; {' or '.join(filter(None, remedies))}"
+    )
+
+
+def _told(nodes: Sequence[Node]) -> str:
+    told = [
+        f"{_count(int(node.get('CPU', 0)), 'CPU')} with {_count(int(node.get('GPU', 0)), 'GPU')}"
+        for node in nodes
+    ]
+    return f"{_count(len(nodes), 'node')} ({', '.join(told)})"
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"

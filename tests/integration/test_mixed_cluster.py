@@ -1,0 +1,113 @@
+"""A cluster of a small and a larger node: the ranks of a training go where they fit."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+# Another user of this machine, who names no cluster.
+NEIGHBOUR = """
+import json
+from pipelines.core.cluster import connect, disconnect, local_cpus, nodes
+connect()
+print(json.dumps([node["CPU"] for node in nodes()] == [local_cpus()]))
+disconnect()
+"""
+
+TRAINING = (
+    f"""
+NEIGHBOUR = {NEIGHBOUR!r}
+"""
+    + """
+import json, os, subprocess, sys, tempfile
+from pathlib import Path
+
+import numpy as np
+
+from pipelines.core.cluster import connect, nodes
+
+import ray
+import ray.train
+from ray.cluster_utils import Cluster
+
+from pipelines.artifacts import ArtifactStore
+from pipelines.core.errors import UserError
+from pipelines.core.ranks import Ranks
+from pipelines.core.stage import StageContext
+from pipelines.training.launch import Launch, launch
+from pipelines.training.placement import StepCut
+from pipelines.training.reduction import sum_over_ranks
+
+MEMORY = 80 * 2**20
+CUT = StepCut(section="pretraining", examples_per_step=16, micro_batch_examples=4)
+
+
+def worker(values):
+    is_larger = np.array([int(ray.get_runtime_context().get_node_id() == values["larger"])])
+    told = {
+        "threads": values["num_threads"],
+        "ranks_on_the_larger_node": int(sum_over_ranks(is_larger)[0]),
+    }
+    folder = tempfile.mkdtemp()
+    (Path(folder) / "told.json").write_text(json.dumps(told))
+    is_first = ray.train.get_context().get_world_rank() == 0
+    ray.train.report(
+        {}, checkpoint=ray.train.Checkpoint.from_directory(folder) if is_first else None
+    )
+    return told
+
+
+def train(num_workers, folder):
+    context = StageContext(store=ArtifactStore(folder), ranks=Ranks(workers=num_workers))
+    job = Launch(
+        worker=worker, values={"larger": larger.node_id}, name="mixed",
+        work_url=f"{folder}/work", cut=CUT,
+    )
+    return launch(job, context, lambda checkpoint, told: told)
+
+
+cluster = Cluster(
+    initialize_head=True,
+    head_node_args={"num_cpus": 1, "object_store_memory": MEMORY, "include_dashboard": False},
+)
+larger = cluster.add_node(num_cpus=4, object_store_memory=MEMORY)
+told_by_neighbour = subprocess.run(
+    [sys.executable, "-c", NEIGHBOUR], capture_output=True, text=True, check=True
+).stdout
+os.environ["RAY_ADDRESS"] = cluster.address
+connect()
+told = {"neighbour": json.loads(told_by_neighbour), "two": train(2, sys.argv[1])}
+told["cpus"] = sorted(node["CPU"] for node in nodes())
+try:
+    train(6, sys.argv[1])
+except UserError as error:
+    told["six"] = str(error)
+print(json.dumps(told))
+ray.shutdown()
+cluster.shutdown()
+"""
+)
+
+
+def test_two_ranks_share_the_node_that_holds_them_and_six_are_refused(tmp_path: Path) -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+    # Its address is written down there, for this test alone; sockets want a short path.
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as ray_folder:
+        completed = subprocess.run(
+            [sys.executable, "-c", TRAINING, str(tmp_path)],
+            capture_output=True, text=True, timeout=500, check=False,
+            env=environment | {"RAY_TMPDIR": ray_folder},
+        )  # fmt: skip
+    assert completed.returncode == 0, completed.stderr
+    told = json.loads(completed.stdout.splitlines()[-1])
+    assert told["neighbour"], "a Ray of one's own must start beside another one"
+    assert told["cpus"] == [1, 4]
+    # Shared with the head's one CPU, each would have had a single thread.
+    assert told["two"] == {"threads": 2, "ranks_on_the_larger_node": 2}
+    assert "micro-batches" in told["six"]

@@ -1,0 +1,199 @@
+"""Points on their way to MLflow: each arrives once, and nobody waits for a tracker."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipelines.core.tracking import Tracker
+from pipelines.training.metrics import MetricLog, Point
+
+_PATIENCE_SECONDS = 60
+
+
+class FickleTracker:
+    """Stands before an MLflow server: passes on what it is sent, or takes it and never answers."""
+
+    def __init__(self, server_port: int) -> None:
+        self._server_port = server_port
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.uri = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self.answers = True
+        self.num_asked = 0  # connections
+        self._open: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        for each in [self._socket, *self._open]:
+            each.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._socket.accept()
+            except OSError:
+                return
+            self._open.append(client)
+            self.num_asked += 1
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            server = socket.create_connection(("127.0.0.1", self._server_port))
+            self._open.append(server)
+            threading.Thread(target=self._copy, args=(server, client), daemon=True).start()
+            self._copy(client, server)
+
+    def _copy(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                if not self.answers:
+                    return  # the connection stays open, and nothing comes
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+
+def until(condition, what: str) -> None:
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tracker")
+
+
+@pytest.fixture(scope="module")
+def tracker(home: Path) -> Tracker:
+    """A tracker on SQLite; its database is made once for these tests."""
+    return Tracker(
+        uri=f"sqlite:///{home / 'mlflow.db'}",
+        experiment="tests",
+        artifact_location=(home / "files").as_uri(),
+    )
+
+
+@pytest.fixture(scope="module")
+def server_port(tracker: Tracker, home: Path) -> Iterator[int]:
+    """An MLflow server over the same database."""
+    tracker.experiment_id()
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", tracker.uri]
+    process = subprocess.Popen(
+        [*command, "--host", "127.0.0.1", "--port", str(port), "--workers", "1"],
+        env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=home,
+    )  # fmt: skip
+
+    def answers() -> bool:
+        with contextlib.suppress(OSError):
+            return urllib.request.urlopen(f"http://127.0.0.1:{port}/health").status == 200
+        return False
+
+    until(answers, "the MLflow server")
+    yield port
+    process.terminate()
+    process.wait()
+
+
+@pytest.fixture
+def fickle(server_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[FickleTracker]:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    proxy = FickleTracker(server_port)
+    yield proxy
+    proxy.close()
+
+
+def a_run(tracker: Tracker, name: str) -> str:
+    return tracker.open_run("training", name, {}, {})
+
+
+def steps_of(tracker: Tracker, run_id: str) -> list[int]:
+    history = tracker.client().get_metric_history(run_id, "train/loss")
+    return sorted(point.step for point in history)
+
+
+def test_a_resumed_training_logs_each_point_once(tracker: Tracker) -> None:
+    run_id = a_run(tracker, "resumed")
+    log = MetricLog(tracker.uri, run_id)
+    for step in (10, 20, 30):
+        log.add(step, {"train/loss": 1 / step})
+    log.close()
+    resumed = MetricLog(tracker.uri, run_id)
+    for step in (20, 30, 40):
+        resumed.add(step, {"train/loss": 1 / step})
+    resumed.close()
+    assert not resumed.waiting()
+    assert steps_of(tracker, run_id) == [10, 20, 30, 40]
+
+
+def test_a_point_that_is_sent_twice_is_one_point(tracker: Tracker) -> None:
+    """What was taken though the answer was lost comes again, to a log that does not know it."""
+    run_id = a_run(tracker, "twice")
+    point = Point("train/loss", 0.5, 1_700_000_000_000, 10)
+    for _ in range(2):
+        log = MetricLog(tracker.uri, run_id)
+        log._last_step["train/loss"] = -1
+        log.restore([point])
+        log.close()
+        assert not log.waiting()
+    assert steps_of(tracker, run_id) == [10]
+
+
+def test_a_tracker_that_never_answers_is_not_waited_for(caplog) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, says nothing
+        log = MetricLog(f"http://127.0.0.1:{silent.getsockname()[1]}", "run", flush_seconds=0.01)
+        started = time.monotonic()
+        for step in range(10_000):
+            log.add(step, {"train/loss": 1.0})
+        log.close(seconds=0.5)
+        # One answer alone would have been waited for 20 seconds.
+        assert time.monotonic() - started < 15
+        assert [point.step for point in log.waiting()] == list(range(10_000))
+
+
+def test_what_waits_is_bounded(caplog, monkeypatch) -> None:
+    monkeypatch.setattr("pipelines.training.metrics._MOST_POINTS", 10)
+    log = MetricLog("http://127.0.0.1:9", "run", flush_seconds=1000)
+    for step in range(15):
+        log.add(step, {"train/loss": 1.0})
+    assert [point.step for point in log.waiting()] == list(range(10))
+    assert caplog.text.count("points wait for the tracker") == 1
+    log.close()
+
+
+@pytest.mark.slow
+def test_what_waited_arrives_once_when_the_tracker_answers_again(
+    tracker: Tracker, fickle: FickleTracker, caplog
+) -> None:
+    run_id = a_run(tracker, "fickle")
+    log = MetricLog(fickle.uri, run_id, flush_seconds=0.05)
+    log.add(1, {"train/loss": 1.0})
+    until(lambda: not log.waiting(), "the first point")
+    fickle.answers = False
+    asked = fickle.num_asked
+    for step in range(2, 50):
+        log.add(step, {"train/loss": 1 / step})
+    until(lambda: "the tracker does not answer" in caplog.text, "the word of its silence")
+    assert len(log.waiting()) == 48
+    assert steps_of(tracker, run_id) == [1]
+    fickle.answers = True
+    log.add(50, {"train/loss": 1 / 50})
+    until(lambda: not log.waiting(), "all points")
+    log.close()
+    assert fickle.num_asked >= asked
+    assert steps_of(tracker, run_id) == list(range(1, 51))
+    assert caplog.text.count("the tracker does not answer") == 1

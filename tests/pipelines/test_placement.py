@@ -1,0 +1,110 @@
+"""Where the ranks of a training go, for clusters of many shapes; refusals are one sentence."""
+
+import pytest
+
+from pipelines.core.errors import UserError
+from pipelines.core.ranks import Ranks
+from pipelines.training.placement import Placement, StepCut, place
+
+LAPTOP = [{"CPU": 2.0}]
+WORKSTATION = [{"CPU": 16.0}]
+MIXED = [{"CPU": 16.0}, {"CPU": 64.0, "GPU": 8.0}]
+THREE_NODES = [{"CPU": 32.0}, {"CPU": 32.0}, {"CPU": 16.0}]
+TWO = StepCut(section="pretraining", examples_per_step=32, micro_batch_examples=16)
+EIGHT = StepCut(section="pretraining", examples_per_step=64, micro_batch_examples=8)
+
+
+def placed(ranks: Ranks, nodes: list[dict[str, float]], cut: StepCut = EIGHT, small: bool = False):
+    return place(ranks, nodes, cut, one_thread_each=small)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "nodes", "cut", "small", "expected"),
+    [
+        # auto, on CPUs: a core each where that is fastest, else as many as nodes
+        (Ranks(workers="auto"), LAPTOP, TWO, True, (2, 1, False)),
+        (Ranks(workers="auto"), LAPTOP, TWO, False, (1, 2, False)),
+        (Ranks(workers="auto"), WORKSTATION, TWO, True, (2, 8, False)),
+        (Ranks(workers="auto"), WORKSTATION, EIGHT, True, (8, 2, False)),
+        (Ranks(workers="auto"), THREE_NODES, EIGHT, False, (3, 16, False)),
+        (Ranks(workers="auto"), THREE_NODES, EIGHT, True, (8, 4, False)),
+        # auto, with GPUs: one each, and the CPUs of the node that has them
+        (Ranks(workers="auto"), MIXED, EIGHT, False, (8, 8, True)),
+        (Ranks(workers="auto"), MIXED, TWO, True, (2, 32, True)),
+        (Ranks(workers="auto", device="cpu"), MIXED, EIGHT, False, (2, 32, False)),
+        # as asked
+        (Ranks(workers=1), MIXED, EIGHT, False, (1, 64, True)),
+        (Ranks(workers=4, device="cpu"), MIXED, EIGHT, False, (4, 16, False)),
+        (Ranks(workers=5, device="cpu"), MIXED, EIGHT, False, (5, 16, False)),
+        (Ranks(workers=2, cpus_per_worker=3), WORKSTATION, EIGHT, False, (2, 3, False)),
+        (Ranks(workers=(1, 4)), THREE_NODES, EIGHT, False, ((1, 4), 16, False)),
+        (Ranks(workers=(1, 8)), LAPTOP, EIGHT, False, ((1, 8), 1, False)),
+    ],
+)
+def test_ranks_are_placed(ranks, nodes, cut, small, expected):
+    num_workers, cpus, use_gpu = expected
+    assert placed(ranks, nodes, cut, small) == Placement(
+        num_workers=num_workers, cpus=cpus, use_gpu=use_gpu
+    )
+
+
+@pytest.mark.parametrize(
+    ("ranks", "nodes", "cut", "sentence"),
+    [
+        (
+            Ranks(workers=4),
+            WORKSTATION,
+            TWO,
+            "found 4 workers for the 2 micro-batches of pretraining (examples_per_step=32, "
+            "micro_batch_examples=16); set pretraining.micro_batch_examples=8 or set "
+            "place.training_workers to at most 2",
+        ),
+        (Ranks(workers=(1, 16)), WORKSTATION, TWO, "set pretraining.micro_batch_examples=2"),
+        (Ranks(workers=40), WORKSTATION, TWO, "at most 2 or raise pretraining.examples_per_step"),
+        (
+            Ranks(workers=3),
+            LAPTOP,
+            EIGHT,
+            "must have room for 3 training workers with 1 CPU each, found room for 2 on 1 node "
+            "(2 CPUs with 0 GPUs); lower place.training_workers or add nodes",
+        ),
+        (Ranks(workers=2, cpus_per_worker=16), WORKSTATION, EIGHT, "lower place.cpus_per_worker"),
+        # fewer GPUs than asked for: never quietly on CPUs
+        (
+            Ranks(workers=4),
+            [{"CPU": 16.0, "GPU": 2.0}],
+            EIGHT,
+            "with 1 CPU and a GPU each, found room for 2 on 1 node (16 CPUs with 2 GPUs); lower "
+            "place.training_workers or add nodes or set place.device=cpu to train on CPUs",
+        ),
+        (Ranks(device="gpu"), WORKSTATION, EIGHT, "found room for 0 on 1 node"),
+        (Ranks(workers="auto", device="gpu"), WORKSTATION, EIGHT, "place.device=cpu"),
+        (Ranks(workers="auto"), [], EIGHT, "found room for 0 on 0 nodes"),
+    ],
+)
+def test_what_cannot_be_placed_is_refused(ranks, nodes, cut, sentence):
+    with pytest.raises(UserError) as raised:
+        placed(ranks, nodes, cut)
+    assert sentence in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("num_workers", range(1, 10))
+@pytest.mark.parametrize("nodes", [LAPTOP, WORKSTATION, MIXED, THREE_NODES])
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_what_is_placed_fits_and_no_rank_idles(num_workers, nodes, device):
+    """Bin packing, checked by brute force: every worker finds a node that still has room."""
+    try:
+        found = placed(Ranks(workers=num_workers, device=device), nodes)
+    except UserError:
+        return
+    free = [dict(node) for node in nodes]
+    for _ in range(num_workers):
+        node = next(
+            node
+            for node in free
+            if node["CPU"] >= found.cpus and node.get("GPU", 0) >= found.use_gpu
+        )
+        node["CPU"] -= found.cpus
+        node["GPU"] = node.get("GPU", 0) - found.use_gpu
+    assert num_workers <= EIGHT.num_micro_batches

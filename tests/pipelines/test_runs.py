@@ -1,0 +1,88 @@
+"""A training's run in the tracker: one for each attempt, kept through interruptions."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.artifacts import Artifact, ArtifactStore, Draft
+from pipelines.core.settings import Settings
+from pipelines.core.stage import StageContext
+from pipelines.core.tracking import Tracker
+from pipelines.training.metrics import MetricLog
+from pipelines.training.runs import open_run, recorded
+
+
+class InterruptedTrainingError(Exception):
+    """What ends an attempt in the middle."""
+
+
+class Training:
+    """A stage that logs three points, or is interrupted after the first."""
+
+    def __init__(self, home: Path, name: str = "first") -> None:
+        self.tracker = Tracker(uri=f"sqlite:///{home / name}.db", experiment="tests")
+        self.context = StageContext(store=ArtifactStore(home / "store"), tracker=self.tracker)
+        self.run_ids: list[str | None] = []
+
+    def build(self, num_points: int = 3) -> Artifact:
+        def make(draft: Draft) -> dict[str, Any]:
+            run_id = open_run("pretraining", Settings(), draft, self.context)
+            self.run_ids.append(run_id)
+            assert run_id is not None
+            return recorded(run_id, self.context, lambda: self.train(run_id, num_points))
+
+        return self.context.store.get_or_build(
+            "encoder", version=1, settings={}, inputs={}, build=make
+        )
+
+    def train(self, run_id: str, num_points: int) -> dict[str, Any]:
+        log = MetricLog(self.tracker.uri, run_id)
+        for step in range(num_points):
+            log.add(step, {"train/loss": float(step)})
+        log.close(seconds=60)
+        if num_points < 3:
+            raise InterruptedTrainingError
+        return {"eval/accuracy": 0.5}
+
+    def steps(self, run_id: str | None) -> list[int]:
+        assert run_id is not None
+        history = self.tracker.client().get_metric_history(run_id, "train/loss")
+        return [point.step for point in history]
+
+
+def test_an_attempt_keeps_its_run_and_a_retraining_gets_another(tmp_path: Path) -> None:
+    training = Training(tmp_path)
+    with pytest.raises(InterruptedTrainingError):
+        training.build(num_points=1)
+    encoder = training.build()
+    interrupted, resumed = training.run_ids
+    assert interrupted == resumed
+    assert training.steps(resumed) == [0, 1, 2]
+
+    shutil.rmtree(encoder.url)
+    training.build()
+    retrained = training.run_ids[-1]
+    assert retrained != resumed
+    assert training.steps(retrained) == training.steps(resumed) == [0, 1, 2]
+    assert training.tracker.find_run(encoder.fingerprint) == retrained
+    assert training.tracker.client().get_run(retrained).info.status == "FINISHED"
+
+
+def test_an_attempt_that_goes_on_with_another_tracker_gets_a_run_there(tmp_path: Path) -> None:
+    with pytest.raises(InterruptedTrainingError):
+        Training(tmp_path).build(num_points=1)
+    moved = Training(tmp_path, "second")
+    moved.build()
+    assert moved.steps(moved.run_ids[0]) == [0, 1, 2]
+
+
+def test_a_run_that_somebody_deleted_is_not_gone_on_with(tmp_path: Path) -> None:
+    training = Training(tmp_path)
+    with pytest.raises(InterruptedTrainingError):
+        training.build(num_points=1)
+    training.tracker.client().delete_run(training.run_ids[0])
+    training.build()
+    assert training.run_ids[1] != training.run_ids[0]
+    assert training.steps(training.run_ids[1]) == [0, 1, 2]

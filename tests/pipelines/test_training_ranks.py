@@ -1,0 +1,180 @@
+"""Two ranks train together: neither is left waiting for the other, whatever one of them meets."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+import torch
+
+from bert_core.batch import Batch
+from bert_core.config import encoder_config
+from bert_core.model.catalogue import PretrainingModel, TrainableModel
+from pipelines.artifacts import Artifact, ArtifactStore
+from pipelines.core.errors import UserError
+from pipelines.core.ranks import Ranks
+from pipelines.core.stage import StageContext
+from pipelines.core.tracking import Tracker
+from pipelines.stages.examples.batches import ExampleReader, micro_batches
+from pipelines.stages.pretraining.baselines import pretraining_baselines
+from pipelines.stages.pretraining.figures import pretraining_figures
+from pipelines.stages.vocabulary.stage import load_tokenizer
+from pipelines.training.launch import Launch, launch
+from pipelines.training.placement import StepCut
+from pipelines.training.runs import deliver
+from pipelines.training.settings import TrainingSettings
+from pipelines.training.worker import Work, run, this_rank
+
+pytestmark = pytest.mark.slow
+
+NUM_STEPS = 8
+CUT = StepCut(section="pretraining", examples_per_step=8, micro_batch_examples=4)
+_PATIENCE_SECONDS = 120  # waiting in vain for another rank would take half an hour
+
+
+def figures_of_ranks(values: dict[str, Any], rank: int, world_size: int) -> dict[str, float]:
+    """Held-out figures of a model that nobody trained, and those of the baselines."""
+    heldout = ExampleReader(values["examples"], "heldout")
+    torch.manual_seed(7)
+    model = PretrainingModel(encoder_config("tiny", heldout.vocab_size))
+    tokenizer = load_tokenizer(values["vocabulary"])
+    return {
+        **pretraining_figures(model, heldout, 200, rank, world_size),
+        **pretraining_baselines(values["examples"], tokenizer, 200, rank, world_size),
+    }
+
+
+def worker_that(
+    meets: Callable[[int, int], None], evaluation_examples: int = 64
+) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """A training of two ranks that calls `meets(rank, step)` where a reader would read."""
+
+    def worker(values: dict[str, Any]) -> dict[str, Any]:
+        rank, world_size = this_rank()
+        assert world_size == 2
+        reader = ExampleReader(values["examples"], "train")
+        heldout = ExampleReader(values["examples"], "heldout")
+
+        def batches_of(step: int) -> Iterator[tuple[int, Batch]]:
+            meets(rank, step)
+            return micro_batches(
+                reader, seed=0, step=step, examples_per_step=8, micro_batch_examples=4,
+                rank=rank, world_size=world_size,
+            )  # fmt: skip
+
+        def evaluate(model: TrainableModel) -> dict[str, float]:
+            return pretraining_figures(model, heldout, evaluation_examples, rank, world_size)
+
+        work = Work(
+            stage="ranks",
+            settings=TrainingSettings(log_every_steps=2, checkpoint_every_steps=4),
+            num_steps=NUM_STEPS,
+            evaluate_every_steps=4,
+            build_model=lambda: PretrainingModel(encoder_config("tiny", reader.vocab_size)),
+            micro_batches=batches_of,
+            evaluate=evaluate,
+            judge=lambda model: figures_of_ranks(values, rank, world_size),
+        )
+        return run(work, values)
+
+    return worker
+
+
+def train(
+    worker: Callable[..., dict[str, Any]],
+    examples: Artifact,
+    vocabulary: Artifact,
+    folder: Path,
+    **more: Any,
+) -> dict[str, Any]:
+    """What rank 0 told of a training on two ranks; fails where it takes much too long."""
+    context = StageContext(store=ArtifactStore(folder), ranks=Ranks(workers=2))
+    values = {"examples": examples, "vocabulary": vocabulary, "precision": "float32"}
+    values |= {"run_id": None, "tracking_uri": None} | more
+    job = Launch(worker=worker, values=values, name="ranks", work_url=str(folder / "work"), cut=CUT)
+    outcome: list[Any] = []
+
+    def call() -> None:
+        try:
+            outcome.append(launch(job, context, lambda checkpoint, told: told))
+        except Exception as error:  # noqa: BLE001  (raised below, on the test's own thread)
+            outcome.append(error)
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(_PATIENCE_SECONDS)
+    assert outcome, f"the training has not ended within {_PATIENCE_SECONDS} s"
+    if isinstance(outcome[0], Exception):
+        raise outcome[0]
+    told: dict[str, Any] = outcome[0]
+    return told
+
+
+def test_a_mistake_that_one_rank_meets_ends_the_training_with_its_sentence(
+    small_examples: Artifact, small_vocabulary: Artifact, local_ray: None, tmp_path: Path
+) -> None:
+    def meets(rank: int, step: int) -> None:
+        if (rank, step) == (1, 5):
+            raise UserError("the shard must have its checksum, found another")
+
+    with pytest.raises(UserError, match=r"^the shard must have its checksum, found another$"):
+        train(worker_that(meets), small_examples, small_vocabulary, tmp_path)
+
+
+def test_a_rank_without_a_batch_to_evaluate_waits_for_nobody_and_figures_are_those_of_one_rank(
+    small_examples: Artifact, small_vocabulary: Artifact, local_ray: None, tmp_path: Path
+) -> None:
+    worker = worker_that(lambda rank, step: None, evaluation_examples=1)
+    told = train(worker, small_examples, small_vocabulary, tmp_path)
+    last = told["history"][-1]
+    assert last["step"] == NUM_STEPS
+    assert last["eval/mlm_loss"] > 0
+
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as each of the two ranks on two cores
+    try:
+        values = {"examples": small_examples, "vocabulary": small_vocabulary}
+        assert told["judged"] == figures_of_ranks(values, 0, 1)  # to the bit
+    finally:
+        torch.set_num_threads(num_threads)
+
+
+def test_a_tracker_that_never_answers_holds_no_step_up_and_gets_every_point_later(
+    small_examples: Artifact, small_vocabulary: Artifact, local_ray: None, tmp_path: Path
+) -> None:
+    tracker = Tracker(uri=f"sqlite:///{tmp_path / 'mlflow.db'}", experiment="tests")
+    run_id = tracker.open_run("training", "f", {}, {})
+    context = StageContext(store=ArtifactStore(tmp_path), tracker=tracker)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, says nothing
+        told = train(
+            worker_that(lambda rank, step: None), small_examples, small_vocabulary, tmp_path,
+            run_id=run_id, tracking_uri=f"http://127.0.0.1:{silent.getsockname()[1]}",
+        )  # fmt: skip
+    assert told["history"][-1]["step"] == NUM_STEPS
+    client = tracker.client()
+    assert client.get_metric_history(run_id, "train/loss") == []
+    for _ in range(2):  # a second delivery changes nothing
+        deliver(told["undelivered"], run_id, context)
+    steps = [point.step for point in client.get_metric_history(run_id, "train/loss")]
+    assert steps == [2, 4, 6, 8]
+    assert [point.step for point in client.get_metric_history(run_id, "eval/mlm_loss")] == [4, 8]
+
+
+def test_a_cluster_that_stays_busy_is_named(
+    small_examples: Artifact,
+    small_vocabulary: Artifact,
+    local_ray: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "0.5")
+    blocker = ray.remote(num_cpus=1)(lambda: time.sleep(_PATIENCE_SECONDS)).remote()
+    try:
+        with pytest.raises(UserError, match=r"workers: 2, each with 1 CPU\), but others hold it"):
+            train(worker_that(lambda rank, step: None), small_examples, small_vocabulary, tmp_path)
+    finally:
+        ray.cancel(blocker, force=True)

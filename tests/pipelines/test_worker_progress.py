@@ -1,0 +1,39 @@
+"""Progress of the workers: it reaches whoever watches, and its loss reaches nobody."""
+
+import ray
+
+from pipelines.artifacts import ArtifactStore
+from pipelines.core.stage import Progress, StageContext
+from pipelines.training.progress import ProgressSender, progress_from_workers
+
+
+def progress(done: int, note: str = "") -> Progress:
+    return Progress(stage="training", done=done, total=100, unit="steps", note=note)
+
+
+def test_notes_all_arrive_and_the_last_value_too(local_ray, tmp_path):
+    seen: list[Progress] = []
+    context = StageContext(store=ArtifactStore(tmp_path), observe=seen.append)
+    with progress_from_workers(context) as queue:
+        sender = ProgressSender(queue)
+        sender.send(progress(1, "resumed"))
+        for done in range(2, 100):
+            sender.send(progress(done))
+        sender.send(progress(100, "done"))
+        sender.close()
+    assert [each.note for each in seen if each.note] == ["resumed", "done"]
+    assert seen[-1].done == 100
+    assert [each.done for each in seen] == sorted(each.done for each in seen)
+
+
+def test_a_lost_display_ends_no_training(local_ray, tmp_path, caplog):
+    context = StageContext(store=ArtifactStore(tmp_path))
+    with progress_from_workers(context) as queue:
+        sender = ProgressSender(queue)
+        ray.kill(queue.actor)
+        for done in range(1000):
+            sender.send(progress(done, "a note"))
+        sender.close()
+        assert not sender._thread.is_alive()
+    assert caplog.text.count("progress is not sent any more") == 1
+    assert caplog.text.count("progress is not shown any more") == 1
