@@ -10,6 +10,7 @@ from flows.reporting.story import Story
 from flows.run import Run, started_run
 from pipelines.artifacts import Artifact
 from pipelines.core.recipes import EndToEndRecipe, read_recipe
+from pipelines.registry.promotion import due_for_promotion
 from pipelines.registry.registration import RegisteredModel, Submission
 from pipelines.registry.verification import Proof
 
@@ -38,7 +39,7 @@ def end_to_end(recipe: EndToEndRecipe = _DEMO) -> Story:
 def _register_and_prove(
     run: Run[EndToEndRecipe], pretrained: Pretrained, finetuned: Finetuned | None
 ) -> None:
-    """Register as candidates, prove those that have not been proven, then make them champions."""
+    """Register as candidates, prove what is new, and make what was proved now champion."""
     names, tracker = run.recipe.registration, run.tracker
     lineage = pretrained._asdict()
     submitted = {"encoder": (names.encoder_name, pretrained.encoder, lineage, pretrained.examples)}
@@ -47,7 +48,7 @@ def _register_and_prove(
         submitted["classifier"] = (
             names.classifier_name, finetuned.classifier, lineage, finetuned.task
         )  # fmt: skip
-    proofs = []
+    proofs, verifications = [], []
     for kind, (name, artifact, sources, heldout) in submitted.items():
         submission = Submission(
             kind=kind,
@@ -62,19 +63,22 @@ def _register_and_prove(
         if not model.is_verified:
             proofs.append(_proof(run.recipe, model, heldout))
     if proofs:
-        run.stage("verification", stages.verification, proofs, run.context.store.url, tracker)
+        verifications = run.stage(
+            "verification", stages.verification, proofs, run.context.store.url, tracker
+        )
+    run.story.verifications = verifications
     run.story.alias = names.alias
-    for model in run.story.models:
-        run.stage(
+    for model in due_for_promotion(run.story.models, verifications):
+        promotion = run.stage(
             f"promotion, {model.kind}", stages.promotion,
             tracker, model.name, str(model.version), names.alias,
         )  # fmt: skip
+        run.story.promotions.append(promotion)
 
 
 def _proof(recipe: EndToEndRecipe, model: RegisteredModel, heldout: Artifact) -> Proof:
     return Proof(
         model=model,
-        alias=recipe.registration.candidate_alias,
         data=heldout,
         max_examples=recipe.pretraining.final_evaluation_examples,
     )
@@ -82,13 +86,13 @@ def _proof(recipe: EndToEndRecipe, model: RegisteredModel, heldout: Artifact) ->
 
 def _show(run: Run[EndToEndRecipe], pretrained: Pretrained, finetuned: Finetuned | None) -> None:
     """What the models say to held-out sentences, for the final screen."""
-    names, tracker = run.recipe.registration, run.tracker
+    tracker, references = run.tracker, {m.kind: m.reference for m in run.story.models}
     run.story.filled_masks = run.stage(
         "fill-mask examples", stages.filled_masks,
-        tracker, f"{names.encoder_name}@{names.alias}", pretrained.corpus, pretrained.vocabulary,
+        tracker, references["encoder"], pretrained.corpus, pretrained.vocabulary,
     )  # fmt: skip
     if finetuned is not None:
         run.story.predictions = run.stage(
             "example predictions", stages.predictions,
-            tracker, f"{names.classifier_name}@{names.alias}", finetuned.task,
+            tracker, references["classifier"], finetuned.task,
         )  # fmt: skip

@@ -12,6 +12,8 @@ from prefect import Task, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 
+from pipelines.core.redaction import without_secrets
+from pipelines.core.tracking import is_transient
 from pipelines.insight import showcase
 from pipelines.registry.promotion import promote
 from pipelines.registry.registration import register
@@ -25,17 +27,15 @@ from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.stages.vocabulary.stage import build_vocabulary
 
 _RETRY_DELAYS_SECONDS = [2.0, 15.0, 60.0]
-_WILL_FAIL_AGAIN = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 
 
 def _world_failed(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
     """Whether a disk or a server did not answer, which waiting may mend."""
-    failure = state.result(raise_on_failure=False)
-    return isinstance(failure, OSError) and not isinstance(failure, _WILL_FAIL_AGAIN)
+    return is_transient(state.result(raise_on_failure=False))
 
 
 def _stage(function: Callable[..., Any]) -> Task[..., Any]:
-    return task(cache_policy=NO_CACHE, persist_result=False)(function)
+    return task(cache_policy=NO_CACHE, persist_result=False)(without_secrets(function))
 
 
 def _stage_that_reaches_out(function: Callable[..., Any]) -> Task[..., Any]:
@@ -45,7 +45,7 @@ def _stage_that_reaches_out(function: Callable[..., Any]) -> Task[..., Any]:
         retries=len(_RETRY_DELAYS_SECONDS),
         retry_delay_seconds=_RETRY_DELAYS_SECONDS,
         retry_condition_fn=_world_failed,
-    )(function)
+    )(without_secrets(function))
 
 
 corpus = _stage_that_reaches_out(build_corpus)
@@ -56,7 +56,7 @@ labelled_texts = _stage_that_reaches_out(build_task)
 finetuning = _stage(build_classifier)
 evaluation = _stage(build_evaluation)
 registration = _stage_that_reaches_out(register)
-verification = _stage(verify)
+verification = _stage_that_reaches_out(verify)
 promotion = _stage_that_reaches_out(promote)
 filled_masks = _stage(showcase.filled_masks)
 predictions = _stage(showcase.predictions)

@@ -9,6 +9,7 @@ from typing import Any
 from bert_core.training.state import CONFIG_FILE, WEIGHTS_FILE
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Draft
+from pipelines.core.machine import computing_machine
 from pipelines.core.settings import Settings
 from pipelines.core.stage import StageContext
 
@@ -31,15 +32,15 @@ def open_run(stage: str, settings: Settings, fingerprint: str, context: StageCon
 def recorded(
     run_id: str | None, context: StageContext, train: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Run the training and end its run with the statistics it returns, or as failed."""
+    """Run the training and end its run: with the statistics it returns, as failed or as killed."""
     if run_id is None or context.tracker is None:
         return train()
     try:
         statistics = train()
-    except BaseException:
-        context.tracker.finish(run_id, {}, failed=True)
+    except BaseException as error:
+        context.tracker.abandon(run_id, error)
         raise
-    context.tracker.finish(run_id, numbers(statistics))
+    context.tracker.finish(run_id, numbers(statistics), computed_on=computing_machine())
     return statistics
 
 
