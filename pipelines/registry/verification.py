@@ -1,6 +1,7 @@
 """Proof of a registered model: loaded in a process of its own, it repeats its accuracy."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -147,8 +148,11 @@ def _record(verification: Verification, client: MlflowClient) -> None:
 
 def _in_own_process(request: Mapping[str, Any]) -> dict[str, Any]:
     script = Path(serving.__file__).parent / "proof.py"
+    root = str(script.parents[3])  # the child takes `pipelines` from where this process has it
+    paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     completed = subprocess.run(
         [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": paths},
         input=json.dumps(request),
         capture_output=True,
         text=True,
