@@ -24,38 +24,52 @@ def main() -> None:
     from pipelines.core.tracking import is_transient
 
     request = json.load(sys.stdin)
-    try:
-        with tempfile.TemporaryDirectory(prefix="bertsmith-proof-") as scratch:
-            answer = _answer(request, Path(scratch))
-    except (MlflowException, OSError) as error:
-        if not is_transient(error):
-            raise
-        sys.stderr.write(f"{error}\n")
-        sys.exit(TRY_AGAIN)
+    with tempfile.TemporaryDirectory(prefix="bertsmith-proof-") as scratch:
+        try:
+            package, data = _fetched_package(request, scratch), _fetched_data(request)
+        except (MlflowException, OSError) as error:
+            if not is_transient(error):
+                raise
+            sys.stderr.write(f"{error}\n")
+            sys.exit(TRY_AGAIN)
+        unmet = _unmet_requirements(package / "requirements.txt")
+        answer = {"unmet": unmet} if unmet else {"unmet": [], **_reached(request, package, data)}
     sys.stdout.write(json.dumps(answer) + "\n")
 
 
-def _answer(request: dict[str, Any], scratch: Path) -> dict[str, Any]:
+def _fetched_package(request: dict[str, Any], scratch: str) -> Path:
+    mlflow.set_tracking_uri(request["tracking_uri"])
+    mlflow.set_registry_uri(request["tracking_uri"])
+    return Path(mlflow.artifacts.download_artifacts(request["uri"], dst_path=scratch))
+
+
+def _fetched_data(request: dict[str, Any]) -> Any:
+    """The artifact with the held-out data, its files on this machine."""
+    from pipelines.artifacts import ArtifactStore
+
+    kind, fingerprint = _DATA[request["kind"]], request["fingerprint"]
+    data = ArtifactStore(request["store_url"]).find(kind, fingerprint)
+    if data is None:
+        raise LookupError(f"the held-out {kind} {fingerprint} must be in the store, found none")
+    for name in data.names("heldout"):
+        data.local(name)
+    return data
+
+
+def _reached(request: dict[str, Any], package: Path, data: Any) -> dict[str, Any]:
+    """The model's figure, over how many examples, and what computed it; without network."""
     import torch
 
     from pipelines.core.machine import computing_machine
 
-    mlflow.set_tracking_uri(request["tracking_uri"])
-    mlflow.set_registry_uri(request["tracking_uri"])
-    folder = mlflow.artifacts.download_artifacts(request["uri"], dst_path=str(scratch))
-    unmet = _unmet_requirements(Path(folder) / "requirements.txt")
-    if unmet:
-        return {"unmet": unmet}
-    data = _heldout_data(request)
     if request["threads"]:
         torch.set_num_threads(int(request["threads"]))  # sums are split among them
     sys.addaudithook(_refuse_network)
-    loaded = mlflow.pyfunc.load_model(folder)
+    loaded = mlflow.pyfunc.load_model(str(package))
     _check_own_code()
     reach = {"encoder": _encoder_accuracy, "classifier": _classifier_accuracy}[request["kind"]]
     value, num_examples = reach(loaded, data, request)
-    machine = computing_machine()
-    return {"unmet": [], "value": value, "examples": num_examples, "machine": machine}
+    return {"value": value, "examples": num_examples, "machine": computing_machine()}
 
 
 def _unmet_requirements(file: Path) -> list[str]:
@@ -70,19 +84,6 @@ def _unmet_requirements(file: Path) -> list[str]:
         if installed == "none" or not requirement.specifier.contains(installed, prereleases=True):
             unmet.append(f"{requirement.name} {installed} instead of {requirement.specifier}")
     return unmet
-
-
-def _heldout_data(request: dict[str, Any]) -> Any:
-    """The artifact with the held-out data, its files on this machine."""
-    from pipelines.artifacts import ArtifactStore
-
-    kind, fingerprint = _DATA[request["kind"]], request["fingerprint"]
-    data = ArtifactStore(request["store_url"]).find(kind, fingerprint)
-    if data is None:
-        raise LookupError(f"the held-out {kind} {fingerprint} must be in the store, found none")
-    for name in data.names("heldout"):
-        data.local(name)
-    return data
 
 
 def _refuse_network(event: str, arguments: tuple[Any, ...]) -> None:
