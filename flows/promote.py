@@ -10,6 +10,7 @@ from flows import stages
 from pipelines.core.place import PlaceSettings
 from pipelines.core.settings import Settings
 from pipelines.registry.promotion import Promotion
+from pipelines.registry.settings import Alias
 
 
 class PromotionRecipe(Settings):
@@ -26,9 +27,7 @@ class PromotionRecipe(Settings):
         min_length=1,
         description="The version to promote: an alias it has now, or its number.",
     )
-    alias: str = Field(
-        default="champion", min_length=1, description="The alias that the version is given."
-    )
+    alias: Alias = Field(default="champion", description="The alias that the version is given.")
 
 
 _DEFAULT = PromotionRecipe()

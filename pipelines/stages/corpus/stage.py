@@ -15,6 +15,7 @@ from pipelines.artifacts import Artifact, Draft
 from pipelines.artifacts.workspace import Workspace
 from pipelines.core.cluster import map_tasks
 from pipelines.core.errors import UserError
+from pipelines.core.redaction import redacted
 from pipelines.core.stage import Progress, StageContext
 from pipelines.stages.corpus.boilerplate import LineCountingTask, find_boilerplate
 from pipelines.stages.corpus.cleaning.duplicates import find_repeated
@@ -115,7 +116,11 @@ def _build(
         "input": {
             "files": len(files),
             "bytes": sum(file.num_bytes for _, file in files),
-            "paths": [path for source in settings.sources for path in getattr(source, "paths", ())],
+            "paths": [
+                redacted(path)
+                for source in settings.sources
+                for path in getattr(source, "paths", ())
+            ],
         },
     }
 

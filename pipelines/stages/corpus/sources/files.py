@@ -48,7 +48,7 @@ def list_files(paths: Sequence[str], *, label: str | None, splittable: bool) -> 
 @contextmanager
 def open_binary(path: str) -> Iterator[IO[bytes]]:
     """The bytes of a file, decompressed; a corrupt one is named in a UserError."""
-    compression = COMPRESSIONS.get(PurePosixPath(path).suffix.lower())
+    compression = COMPRESSIONS.get(PurePosixPath(_without_query(path)).suffix.lower())
     try:
         with fsspec.open(path, "rb", compression=compression) as stream:
             yield stream
@@ -91,7 +91,7 @@ def _expand(path: str) -> list[str]:
 
 def _describe(path: str, label: str | None, splittable: bool) -> InputFile:
     filesystem, plain = url_to_fs(path)
-    name = PurePosixPath(plain).name
+    name = PurePosixPath(_without_query(plain)).name
     compressed = PurePosixPath(name).suffix.lower() in COMPRESSIONS
     stem = PurePosixPath(name).stem if compressed else name
     details = filesystem.info(plain)
@@ -106,6 +106,11 @@ def _describe(path: str, label: str | None, splittable: bool) -> InputFile:
         digest=digest,
         splittable=splittable and not compressed,
     )
+
+
+def _without_query(path: str) -> str:
+    """A presigned URL ends with parameters, which name no file and are secret."""
+    return path.partition("?")[0] if path.startswith(("http://", "https://")) else path
 
 
 def _digest(filesystem: fsspec.AbstractFileSystem, path: str, details: dict[str, object]) -> str:
