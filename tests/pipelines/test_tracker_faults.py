@@ -126,7 +126,9 @@ def test_a_training_that_was_stopped_is_killed_and_not_failed(
 ) -> None:
     tracker = local_tracker
     context = StageContext(store=small_context.store, tracker=tracker)
-    run_id = open_run("pretraining", Settings(), f"of {raised.__name__ if raised else None}", context)
+    run_id = open_run(
+        "pretraining", Settings(), f"of {raised.__name__ if raised else None}", context
+    )
     assert run_id is not None
 
     def train() -> dict[str, float]:
