@@ -40,6 +40,7 @@ _DEFAULT = PromotionRecipe()
 )
 def promote(recipe: PromotionRecipe = _DEFAULT) -> Promotion:
     """Give an alias to the version that another alias or a number names."""
+    recipe.place.refuse_unreachable_tracker()
     move = stages.promotion.with_options(task_run_name=f"{recipe.alias} of {recipe.name}")
     moved = move(recipe.place.tracker({}), recipe.name, recipe.source, recipe.alias)
     promotion = cast(Promotion, moved)  # a coroutine only where the task is one

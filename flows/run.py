@@ -80,8 +80,10 @@ def started_run(flow: str, recipe: RecipeType) -> Iterator[Run[RecipeType]]:
     """A run of the flow `flow`, called inside it; on leaving, its report is published.
 
     A run that failed or was stopped publishes what it has, and says where it ended. Raises what
-    happened inside; trouble with publishing never hides it.
+    happened inside; trouble with publishing never hides it. Raises UserError at once where no
+    tracker can be reached.
     """
+    recipe.place.refuse_unreachable_tracker()
     started = time.perf_counter()
     story = Story(flow=flow, recipe=recipe, flow_run_url=flow_run.ui_url or "")
     tags = {

@@ -88,6 +88,7 @@ def register(submission: Submission, tracker: Tracker) -> RegisteredModel:
     if version.tags.get(OWED_TAG) == CANDIDATE:
         client.set_registered_model_alias(name, submission.alias, str(version.version))
         client.delete_model_version_tag(name, str(version.version), OWED_TAG)
+    is_verified = version.tags.get(VERIFIED_TAG) == "true"
     return RegisteredModel(
         kind=submission.kind,
         name=name,
@@ -95,8 +96,8 @@ def register(submission: Submission, tracker: Tracker) -> RegisteredModel:
         run_id=version.run_id or "",
         fingerprint=artifact.fingerprint,
         metrics=metrics,
-        is_verified=version.tags.get(VERIFIED_TAG) == "true",
-        awaits_promotion=version.tags.get(OWED_TAG) == PROMOTION,
+        is_verified=is_verified,
+        awaits_promotion=is_verified and version.tags.get(OWED_TAG) == PROMOTION,
         reused=reused,
     )
 

@@ -86,6 +86,17 @@ def everything_written(run_id: str) -> str:
     return "\n".join(part.model_dump_json() for part in parts)
 
 
+def test_a_tracker_that_is_not_there_ends_a_run_before_anything_is_built(
+    prefect_api: str, recipe: CorpusRecipe
+) -> None:
+    runs: list[str] = []
+    place = recipe.place.model_copy(update={"tracking_uri": f"http://ann:{SECRET}@127.0.0.1:9"})
+    with pytest.raises(UserError, match=r"must answer at http://127\.0\.0\.1:9, but no connection"):
+        run_then(recipe.model_copy(update={"place": place}), breaking, runs)
+    assert not recipe.place.home_folder().exists()
+    assert SECRET not in everything_written(runs[0])
+
+
 def test_a_failed_run_publishes_what_it_has_and_where_it_failed(
     prefect_api: str, local_ray: None, recipe: CorpusRecipe
 ) -> None:
