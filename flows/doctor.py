@@ -168,7 +168,7 @@ def check_tracker() -> Check:
         return Check(
             "tracker", "fail", _first_line(error), "start it, or unset MLFLOW_TRACKING_URI"
         )
-    return Check("tracker", "ok", tracker.uri)
+    return Check("tracker", "ok", tracker.shown_uri)
 
 
 def checks(

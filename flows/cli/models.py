@@ -126,10 +126,16 @@ def promote(
     from flows.environment import prepare_flows
 
     surroundings = prepare_flows(home_folder(home))
+    from pydantic import ValidationError
+
     from flows.promote import PromotionRecipe
     from flows.promote import promote as promote_flow
+    from pipelines.core.recipe_files import explain
 
-    recipe = PromotionRecipe(name=name, source=source, alias=alias)
+    try:
+        recipe = PromotionRecipe(name=name, source=source, alias=alias)
+    except ValidationError as error:
+        raise UserError(explain(error, "promotion")) from None
     if surroundings.local_api is not None:
         surroundings.local_api.wait()
     promotion = promote_flow(recipe)

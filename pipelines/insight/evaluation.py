@@ -17,7 +17,8 @@ def evaluate_file(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Figures and report of the classifier that `reference` names, on all rows of a file.
 
-    Raises UserError for labels that the classifier was not trained on.
+    Raises UserError for labels that the classifier was not trained on, for a file that cannot be
+    read as labelled texts, and for a reference that names no classifier.
     """
     rows = read_labelled_file(settings, Tally())
     expected = [label for _, label in rows]

@@ -38,6 +38,7 @@ def filled_masks(
     """`count` held-out sentences with a hidden word, filled by the encoder `reference` names.
 
     Sentences and words are drawn by hash, not picked: the same for every model of the corpus.
+    Raises UserError where `reference` names no encoder.
     """
     pieces = set(vocabulary.local(VOCABULARY_FILE).read_text(encoding="utf-8").split("\n"))
     drawn = heapq.nsmallest(count, _gaps(corpus, pieces))
@@ -57,7 +58,8 @@ def predictions(
 ) -> list[tuple[str, Prediction]]:
     """Labels of `count` held-out texts and what the classifier `reference` names says to each.
 
-    Texts are drawn by hash, another label each while there are labels left.
+    Texts are drawn by hash, another label each while there are labels left. Raises UserError
+    where `reference` names no classifier.
     """
     heldout = read_split(task, "heldout")
     drawn = _one_of_each(heldout.labels)[:count]

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import NamedTuple
 
 # Before MLflow itself: it sets the time limits that MLflow reads when it is imported.
-from pipelines.core import tracking as _  # noqa: F401  isort: skip
+from pipelines.core.tracking import server_address  # isort: skip
 from mlflow import MlflowClient
 from mlflow.entities import Metric
 from mlflow.exceptions import MlflowException
@@ -81,7 +81,7 @@ class MetricLog:
         self._thread.join(seconds)
 
     def _run(self) -> None:
-        client = MlflowClient(tracking_uri=self._uri)
+        client = MlflowClient(tracking_uri=server_address(self._uri))
         is_last_round = False
         while not is_last_round:
             with self._changed:

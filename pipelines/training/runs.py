@@ -9,6 +9,8 @@ from mlflow.entities import Param
 from mlflow.exceptions import MlflowException
 
 from pipelines.artifacts import Draft
+from pipelines.core.machine import computing_machine
+from pipelines.core.redaction import redacted
 from pipelines.core.settings import Settings
 from pipelines.core.stage import StageContext
 from pipelines.core.tracking import FINGERPRINT_TAG, Tracker
@@ -44,11 +46,10 @@ def recorded(
         return train()
     try:
         statistics = train()
-    except BaseException as error:  # what is no Exception is someone's wish that it ends
-        status = "FAILED" if isinstance(error, Exception) else "KILLED"
-        context.tracker.finish(run_id, {}, status)
+    except BaseException as error:
+        context.tracker.abandon(run_id, error)
         raise
-    context.tracker.finish(run_id, numbers(statistics))
+    context.tracker.finish(run_id, numbers(statistics), computed_on=computing_machine())
     return statistics
 
 
@@ -94,9 +95,8 @@ def _new_run(stage: str, settings: Settings, fingerprint: str, tracker: Tracker)
         tags={**tracker.tags, "bertsmith.stage": stage, FINGERPRINT_TAG: fingerprint},
     )
     params = settings.model_dump(mode="json")
-    client.log_batch(
-        run.info.run_id, params=[Param(key, str(value)[:6000]) for key, value in params.items()]
-    )
+    values = [Param(key, redacted(str(value))[:6000]) for key, value in params.items()]
+    client.log_batch(run.info.run_id, params=values)
     return str(run.info.run_id)
 
 

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from pipelines.core.redaction import Uri
 from pipelines.core.settings import Settings
 
 
@@ -24,7 +25,7 @@ class LabelledFileTask(Settings):
     """Labelled texts in a CSV, TSV, JSONL or Parquet file."""
 
     kind: Literal["labelled_file"] = "labelled_file"
-    path: str = Field(
+    path: Uri = Field(
         default="",
         description="CSV, TSV, JSONL or Parquet file (may be compressed), or an fsspec URL.",
     )
