@@ -77,7 +77,7 @@ def _rank(rank, port, num_ranks, results):
     shares = {0: [(0, part(batch, 0, 2))], 1: [(1, part(batch, 2, 8))], 2: []}
     report, _, values = take_step(shares[rank])
     model, _ = new_model()
-    sums = RunningSums()
+    sums = RunningSums("cpu")
     for _, share in shares[rank]:
         sums.add(model.evaluation_sums(share))
     names = ["mlm_accuracy", "mlm_loss", "nsp_accuracy", "nsp_loss"]
@@ -89,7 +89,7 @@ def _rank(rank, port, num_ranks, results):
 def test_ranks_with_unequal_shares_take_the_same_update_as_one_process():
     batch = pretraining_batch(LENGTHS)
     report, _, values = take_step([(0, batch)])
-    sums = RunningSums()
+    sums = RunningSums("cpu")
     sums.add(new_model()[0].evaluation_sums(batch))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -109,13 +109,13 @@ def test_ranks_with_unequal_shares_take_the_same_update_as_one_process():
 def test_means_over_batches_are_means_over_items():
     batch = pretraining_batch(LENGTHS)
     model, _ = new_model()
-    together, apart = RunningSums(), RunningSums()
+    together, apart = RunningSums("cpu"), RunningSums("cpu")
     together.add(model.evaluation_sums(batch))
     for first, last in ((0, 3), (3, 8)):
         apart.add(model.evaluation_sums(part(batch, first, last)))
     assert apart.means() == pytest.approx(together.means(), rel=1e-6)
     with pytest.raises(ValueError, match="nothing to average"):
-        RunningSums().means()
+        RunningSums("cpu").means()
 
 
 def test_precision_is_what_was_asked_for_or_what_the_machine_has():

@@ -134,8 +134,8 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
             yield index, texts["train"].batch(chosen[index * size : (index + 1) * size])
 
     def evaluate(model: TrainableModel) -> dict[str, float]:
-        sums = RunningSums()
         device = next(model.parameters()).device
+        sums = RunningSums(device)
         for batch in texts["heldout"].batches(settings.micro_batch_examples, rank, world_size):
             sums.add(model.evaluation_sums(batch.to(device)))
         means = sums.means(("label_loss", "label_accuracy"))

@@ -19,7 +19,7 @@ def pretraining_figures(
     The first `max_examples` examples count, on any number of ranks; float32, no dropout.
     """
     device = next(model.parameters()).device
-    sums = RunningSums()
+    sums = RunningSums(device)
     batches = evaluation_batches(reader, _BATCH_TOKENS, max_examples=max_examples)
     for index, batch in enumerate(batches):
         if index % world_size == rank:
