@@ -88,6 +88,7 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
         telemetry.training_seconds += time.perf_counter() - started
         is_checkpoint = done % settings.checkpoint_every_steps == 0 or is_last
         if done % settings.log_every_steps == 0 or is_checkpoint:
+            optimizer.raise_if_halted()  # on every rank, before one of them tells or saves
             telemetry.count_tokens(float(num_tokens))
             telemetry.log(done, _figures(report))
         if done % work.evaluate_every_steps == 0 or is_last:

@@ -10,6 +10,7 @@ import torch.multiprocessing as mp
 from bert_core.backends.precision import compute_dtype
 from bert_core.batch import PretrainingBatch, RaggedBatch
 from bert_core.model.catalogue import PretrainingModel
+from bert_core.training.evaluation import evaluate
 from bert_core.training.metrics import RunningSums
 from bert_core.training.optimization import AdamW, OptimizationConfig
 from bert_core.training.step import optimizer_step
@@ -46,6 +47,12 @@ def take_step(micro_batches, dtype=torch.float32):
     return report, optimizer.arena.gradients.clone(), optimizer.arena.values.clone()
 
 
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
 def test_micro_batches_add_up_to_the_whole_batch_whatever_their_sizes():
     batch = pretraining_batch(LENGTHS)
     whole, gradients, values = take_step([(0, batch)])
@@ -65,6 +72,32 @@ def test_gradients_in_bfloat16_point_where_those_of_float32_do():
     _, low, _ = take_step([(0, batch)], torch.bfloat16)
     assert torch.nn.functional.cosine_similarity(exact, low, dim=0) > 0.999
     assert low.norm().item() == pytest.approx(exact.norm().item(), rel=0.02)
+
+
+def test_a_rank_without_a_batch_lays_its_table_where_the_others_do():
+    # "meta" stands for a GPU here: NCCL refuses the table of a rank that is on the CPU.
+    table = RunningSums("meta")._table(["loss", "accuracy"])
+    assert table.device.type == "meta"
+    assert table.shape == (2, 2)
+
+
+def _evaluating_rank(rank, port, num_ranks, results):
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=num_ranks
+    )
+    model, _ = new_model()
+    results[rank] = evaluate(model, [pretraining_batch(LENGTHS)] if rank == 0 else [])
+    dist.destroy_process_group()
+
+
+def test_a_rank_without_a_batch_gets_the_figures_of_all():
+    with mp.get_context("spawn").Manager() as manager:
+        results = manager.dict()
+        mp.spawn(_evaluating_rank, args=(free_port(), 2, results), nprocs=2)
+        ranks = dict(results)
+    assert ranks[0] == ranks[1]
+    assert ranks[0] == pytest.approx(evaluate(new_model()[0], [pretraining_batch(LENGTHS)]))
 
 
 def _rank(rank, port, num_ranks, results):
@@ -91,12 +124,9 @@ def test_ranks_with_unequal_shares_take_the_same_update_as_one_process():
     report, _, values = take_step([(0, batch)])
     sums = RunningSums("cpu")
     sums.add(new_model()[0].evaluation_sums(batch))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     with mp.get_context("spawn").Manager() as manager:
         results = manager.dict()
-        mp.spawn(_rank, args=(port, 3, results), nprocs=3)
+        mp.spawn(_rank, args=(free_port(), 3, results), nprocs=3)
         ranks = dict(results)
     for figures, num_tokens, rank_values, means in ranks.values():
         assert figures == pytest.approx([float(loss) for loss in report.losses.values()], rel=1e-5)
