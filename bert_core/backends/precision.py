@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 Precision = Literal["auto", "bf16", "float32"]
 
-# A product in bfloat16 is cast before it is added; a piece of it stays in a CPU's cache.
-_PIECE_ELEMENTS = 1 << 20
+# A product in bfloat16 is cast before it is added; a chunk of it stays in a CPU's cache.
+_CHUNK_ELEMENTS = 1 << 20
 
 
 def compute_dtype(precision: Precision, device: torch.device | str) -> torch.dtype:
@@ -114,8 +114,8 @@ def add_product(weight: ComputeWeight, left: Tensor, right: Tensor) -> Tensor | 
     if main_grad.dtype == left.dtype:
         main_grad.addmm_(left, right)
         return None
-    num_pieces = -(-main_grad.numel() // _PIECE_ELEMENTS)
-    rows = -(-left.shape[0] // num_pieces)
+    num_chunks = -(-main_grad.numel() // _CHUNK_ELEMENTS)
+    rows = -(-left.shape[0] // num_chunks)
     for part, left_part in zip(main_grad.split(rows), left.split(rows), strict=True):
         part.add_(left_part @ right)
     return None

@@ -16,11 +16,7 @@ from bert_core.model.catalogue import Model
 from bert_core.vocabulary import WordPieceTokenizer
 
 Pooling = Literal["mean", "cls", "pooled"]
-Watcher = Callable[[int, int], None]  # texts done, texts in all
-
-
-def unwatched(done: int, total: int) -> None:
-    """Show no progress."""
+Progress = Callable[[int, int], None]  # called with texts done, texts in all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -41,7 +37,7 @@ def embed(
     normalize: bool = True,
     batch_tokens: int = BATCH_TOKENS,
     precision: Precision = "float32",
-    watch: Watcher = unwatched,
+    progress: Progress | None = None,
 ) -> Embedded:
     """One vector per text: the mean of its tokens, its [CLS], or the pooler's output.
 
@@ -66,7 +62,8 @@ def embed(
                 pooled = torch.nn.functional.normalize(pooled, dim=-1)
             vectors[torch.from_numpy(members)] = pooled.cpu()
             num_done += len(members)
-            watch(num_done, len(texts))
+            if progress is not None:
+                progress(num_done, len(texts))
     return Embedded(vectors=vectors.numpy(), num_truncated=encoded.num_truncated)
 
 

@@ -34,7 +34,11 @@ class Embeddings(nn.Module):
         self.layer_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
 
     def forward(self, tokens: RaggedBatch, generator: DropoutGenerator | None) -> Tensor:
-        """[T, D] the embedded tokens; summed in float32 whatever comes after."""
+        """[T, D] the embedded tokens; summed in float32 whatever comes after.
+
+        Raises ValueError for a sequence longer than there are positions and, on a CPU, for ids
+        outside the tables.
+        """
         self._refuse_impossible(tokens)
         embedded = look_up(self.token, tokens.input_ids)
         embedded = embedded + look_up(self.token_type, tokens.token_type_ids)

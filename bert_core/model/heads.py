@@ -60,7 +60,7 @@ class TaskHead(nn.Module):
     """Dropout and one linear layer, over whatever a task reads.
 
     The rate is the encoder's unless given: as published, next sentence prediction and span
-    prediction have none.
+    prediction have none. Raises ValueError for less than one output.
     """
 
     def __init__(

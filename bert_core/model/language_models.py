@@ -14,7 +14,10 @@ from bert_core.model.trainable import Sum, Sums, TrainableModel, classification_
 
 
 class PretrainingModel(TrainableModel):
-    """Masked language modelling and, unless switched off, next sentence prediction."""
+    """Masked language modelling and, unless switched off, next sentence prediction.
+
+    With the latter its losses raise ValueError for a batch without `next_sentence_labels`.
+    """
 
     head_name = "pretraining"
 
@@ -79,7 +82,10 @@ class PretrainingModel(TrainableModel):
 
 
 class LanguageModel(TrainableModel):
-    """Predict the next token of each from what stands left of it; its encoder must be causal."""
+    """Predict the next token of each from what stands left of it.
+
+    Raises ValueError unless the encoder is causal.
+    """
 
     head_name = "language_model"
 

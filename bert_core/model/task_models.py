@@ -44,7 +44,10 @@ class NextSentencePredictor(TaskModel):
 
 
 class _Classifier(TaskModel):
-    """Which of `num_labels` classes something belongs to; `labels` are their names."""
+    """Which of `num_labels` classes something belongs to; `labels` are their names.
+
+    Raises ValueError where these are not `num_labels` different ones.
+    """
 
     has_pooler: ClassVar[bool]
 
@@ -104,7 +107,10 @@ class SequenceRegressor(_NumberModel):
 
 
 class MultipleChoice(_NumberModel):
-    """Which of C texts fits; the batch holds the C of each question one after the other."""
+    """Which of C texts fits; the batch holds the C of each question one after the other.
+
+    Its losses raise ValueError where the texts do not go into the questions.
+    """
 
     head_name = "multiple_choice"
 

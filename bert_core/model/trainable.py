@@ -1,7 +1,7 @@
 """What every model promises: an encoder, a head, and sums that add up.
 
-A model maps a `RaggedBatch` to logits when called. Dropout happens where a
-`generator` is given.
+A model maps a `RaggedBatch` to logits when called. Dropout happens where a `generator`
+is given.
 """
 
 from abc import abstractmethod

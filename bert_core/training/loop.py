@@ -46,24 +46,24 @@ def train(
     return_freed_memory()
     dtype = compute_dtype(precision, device)
     last_step = optimizer.config.num_steps if num_steps is None else num_steps
-    watch = _FiniteWatch()
+    finite_check = _FiniteCheck()
     for step in range(first_step, last_step):
         if step == first_step + SETTLING_STEPS:
             keep_freed_memory()
         batches = [(index, batch.to(device)) for index, batch in micro_batches(step)]
         report = optimizer_step(model, optimizer, batches, seed=seed, step=step, dtype=dtype)
-        watch.check(report)
+        finite_check.add(report)
         yield report
-    watch.finish()
+    finite_check.finish()
 
 
-class _FiniteWatch:
+class _FiniteCheck:
     """Raises for the first step that was not finite; on a GPU by looking one step back."""
 
     def __init__(self) -> None:
         self._pending: tuple[int, Tensor, torch.cuda.Event] | None = None
 
-    def check(self, report: StepReport) -> None:
+    def add(self, report: StepReport) -> None:
         if not report.is_finite.is_cuda:
             _refuse(report.step, bool(report.is_finite))
             return

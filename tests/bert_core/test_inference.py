@@ -54,20 +54,20 @@ def alone(tokenizer, text):
     return RaggedBatch.from_sequences([ids], [len(ids)])
 
 
-def test_gaps_are_filled_with_the_likeliest_pieces(tokenizer):
+def test_masks_are_filled_with_the_likeliest_pieces(tokenizer):
     model = new_model("pretraining")
-    gaps = fill_mask(model, tokenizer, "a [MASK] b [MASK]", top_k=3)
+    masks = fill_mask(model, tokenizer, "a [MASK] b [MASK]", top_k=3)
     ids = [tokenizer.piece_to_id(p) for p in ("[CLS]", "a", "[MASK]", "b", "[MASK]", "[SEP]")]
     logits, _ = model(RaggedBatch.from_sequences([ids]), torch.tensor([2, 4]))
     probabilities = logits.softmax(-1)
-    assert [len(gap) for gap in gaps] == [3, 3]
-    for gap, row in zip(gaps, probabilities, strict=True):
-        assert gap[0].piece == tokenizer.id_to_piece(int(row.argmax()))
-        assert gap[0].probability == pytest.approx(float(row.max().detach()), abs=1e-6)
-        assert gap[0].probability >= gap[1].probability >= gap[2].probability
+    assert [len(candidates) for candidates in masks] == [3, 3]
+    for candidates, row in zip(masks, probabilities, strict=True):
+        assert candidates[0].piece == tokenizer.id_to_piece(int(row.argmax()))
+        assert candidates[0].probability == pytest.approx(float(row.max().detach()), abs=1e-6)
+        assert candidates[0].probability >= candidates[1].probability >= candidates[2].probability
 
 
-def test_a_text_without_a_gap_is_refused(tokenizer):
+def test_a_text_without_a_mask_is_refused(tokenizer):
     with pytest.raises(ValueError, match=r"must hold \[MASK\] at least once"):
         fill_mask(new_model("pretraining"), tokenizer, "nothing here")
 
@@ -109,7 +109,7 @@ def test_normalized_embeddings_have_length_one_and_progress_is_told(tokenizer):
     seen = []
     embedded = embed(
         new_model("encoder"), tokenizer, TEXTS,
-        batch_tokens=20, watch=lambda done, total: seen.append((done, total)),
+        batch_tokens=20, progress=lambda done, total: seen.append((done, total)),
     )  # fmt: skip
     np.testing.assert_allclose(np.linalg.norm(embedded.vectors, axis=1), 1, atol=1e-6)
     assert seen[-1] == (4, 4)

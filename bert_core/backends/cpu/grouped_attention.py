@@ -1,8 +1,11 @@
 """Attention computed group by group, with dropout of its probabilities, on any device.
 
-The probabilities are made in pieces that stay in a CPU's cache. A dropped probability keeps its
+The probabilities are made in chunks that stay in a CPU's cache. A dropped probability keeps its
 value and gets a minus sign, so that one tensor serves both directions: `relu` drops, `abs` gives
-back the softmax. In a piece: N sequences, H heads, S tokens each, K = head width, R = N * H.
+back the softmax.
+
+R = rows, the T tokens filled up; in a chunk: N sequences, S tokens of the longest, H heads, K =
+head width.
 """
 
 from collections.abc import Iterator
@@ -18,8 +21,8 @@ from bert_core.backends.layout import AttentionLayout, Group
 
 aten = torch.ops.aten
 
-_PIECE_ELEMENTS = 1 << 20  # probabilities computed at a time on a CPU
-_GPU_PIECE_ELEMENTS = 1 << 28
+_CHUNK_ELEMENTS = 1 << 20  # probabilities computed at a time on a CPU
+_GPU_CHUNK_ELEMENTS = 1 << 28
 # Longer sequences do not save their probabilities and compute them again.
 _LONGEST_SAVED = 256
 
@@ -54,10 +57,10 @@ class _Attend(Function):
             rows = _pad(qkv, group)  # [N, S, 3, H, K]
             padded = _padded_buffer(mixed, group)  # [N, S, H, K]
             saved.append(_probabilities_buffer(group, qkv))
-            for piece in _pieces(group, qkv):
-                query, key, value = _heads(rows[piece])
-                probabilities = _piece_of(saved[-1], piece, query)
-                _probabilities(query, key, group, piece, causal, out=probabilities)
+            for chunk in _chunks(group, qkv):
+                query, key, value = _heads(rows[chunk])
+                probabilities = _chunk_of(saved[-1], chunk, query)
+                _probabilities(query, key, group, chunk, causal, out=probabilities)
                 mask = dropout_mask(probabilities, dropout_rate, generator)
                 masks.append(mask)
                 if mask is None:
@@ -65,7 +68,7 @@ class _Attend(Function):
                 else:
                     _negate_dropped(probabilities, mask)
                     mixed_heads = _product(probabilities.relu(), value, 1 / (1 - dropout_rate))
-                padded[piece] = _sequences(mixed_heads, padded[piece])
+                padded[chunk] = _sequences(mixed_heads, padded[chunk])
             _unpad(padded, mixed, group)
         if ctx.needs_input_grad[0]:
             ctx.save_for_backward(qkv, *saved)
@@ -87,13 +90,13 @@ class _Attend(Function):
         for group, saved_of_group in zip(layout.groups, saved, strict=True):
             rows, d_mixed = _pad(qkv, group), _pad(gradient, group)
             d_rows = _padded_buffer(d_qkv, group)
-            for piece in _pieces(group, qkv):
-                query, key, value = _heads(rows[piece])
-                d_heads = d_mixed[piece].transpose(1, 2).flatten(0, 1)  # [R, S, K]
+            for chunk in _chunks(group, qkv):
+                query, key, value = _heads(rows[chunk])
+                d_heads = d_mixed[chunk].transpose(1, 2).flatten(0, 1)  # [N * H, S, K]
                 mask = next(masks)
-                probabilities = _piece_of(saved_of_group, piece, query)
+                probabilities = _chunk_of(saved_of_group, chunk, query)
                 if saved_of_group is None:
-                    _probabilities(query, key, group, piece, causal, out=probabilities)
+                    _probabilities(query, key, group, chunk, causal, out=probabilities)
                     if mask is not None:
                         _negate_dropped(probabilities, mask)
                 dropped = probabilities if mask is None else probabilities.relu()
@@ -110,7 +113,7 @@ class _Attend(Function):
                 d_query = _product(d_scores, key, scale)
                 d_key = _product(d_scores.transpose(1, 2), query, scale)
                 for part, d_part in enumerate((d_query, d_key, d_value)):
-                    target = d_rows[piece][:, :, part]
+                    target = d_rows[chunk][:, :, part]
                     target.copy_(_sequences(d_part, target))
             _unpad(d_rows, d_qkv, group)
         return d_qkv, None, None, None, None
@@ -123,22 +126,22 @@ def _probabilities_buffer(group: Group, qkv: Tensor) -> Tensor | None:
     return qkv.new_empty(group.num_sequences * qkv.shape[-2], group.size, group.size)
 
 
-def _piece_of(saved: Tensor | None, piece: slice, query: Tensor) -> Tensor:
-    """Where a piece's probabilities [R, S, S] are written: among those that are saved, or apart."""
+def _chunk_of(saved: Tensor | None, chunk: slice, query: Tensor) -> Tensor:
+    """Where a chunk's probabilities [N * H, S, S] are written: among the saved or apart."""
     if saved is None:
         return query.new_empty(query.shape[0], query.shape[1], query.shape[1])
-    num_heads = query.shape[0] // (piece.stop - piece.start)
-    return saved[piece.start * num_heads : piece.stop * num_heads]
+    num_heads = query.shape[0] // (chunk.stop - chunk.start)
+    return saved[chunk.start * num_heads : chunk.stop * num_heads]
 
 
 def _probabilities(
-    query: Tensor, key: Tensor, group: Group, piece: slice, causal: bool, *, out: Tensor
+    query: Tensor, key: Tensor, group: Group, chunk: slice, causal: bool, *, out: Tensor
 ) -> None:
-    """Write [R, S, S] what each token reads of each."""
+    """Write [N * H, S, S] what each token reads of each."""
     torch.baddbmm(out, query, key.transpose(1, 2), beta=0, alpha=query.shape[-1] ** -0.5, out=out)
     if group.is_token is not None:
-        by_sequence = out.unflatten(0, (piece.stop - piece.start, -1))
-        by_sequence.masked_fill_(~group.is_token[piece, None, None], -torch.inf)
+        by_sequence = out.unflatten(0, (chunk.stop - chunk.start, -1))
+        by_sequence.masked_fill_(~group.is_token[chunk, None, None], -torch.inf)
     if causal:
         future = torch.ones(group.size, group.size, dtype=torch.bool, device=out.device)
         out.masked_fill_(future.triu(1), -torch.inf)
@@ -159,22 +162,22 @@ def _product(left: Tensor, right: Tensor, factor: float) -> Tensor:
     return torch.baddbmm(left.new_empty(shape), left, right, beta=0, alpha=factor)
 
 
-def _pieces(group: Group, qkv: Tensor) -> Iterator[slice]:
+def _chunks(group: Group, qkv: Tensor) -> Iterator[slice]:
     """Slices of a group's sequences whose probabilities are computed at a time."""
-    elements = _GPU_PIECE_ELEMENTS if qkv.is_cuda else _PIECE_ELEMENTS
+    elements = _GPU_CHUNK_ELEMENTS if qkv.is_cuda else _CHUNK_ELEMENTS
     step = max(1, elements // (qkv.shape[-2] * group.size**2))
     for first in range(0, group.num_sequences, step):
         yield slice(first, min(first + step, group.num_sequences))
 
 
 def _heads(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """[N, S, 3, H, K] -> query, key and value [R, S, K] each."""
+    """[N, S, 3, H, K] -> query, key and value [N * H, S, K] each."""
     query, key, value = rows.permute(2, 0, 3, 1, 4).flatten(1, 2).unbind(0)
     return query, key, value
 
 
 def _sequences(heads: Tensor, like: Tensor) -> Tensor:
-    """[R, S, K] -> [N, S, H, K]."""
+    """[N * H, S, K] -> [N, S, H, K]."""
     return heads.unflatten(0, (like.shape[0], -1)).transpose(1, 2)
 
 

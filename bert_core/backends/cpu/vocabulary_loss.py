@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from bert_core.backends.cpu.layer_kernels import affine
 from bert_core.backends.precision import ComputeWeight, add_gradient, add_product, compute_weight
 
-# Rows whose gradient is saved by the forward pass; of more, pieces of so many are made again.
+# Rows whose gradient is saved by the forward pass; of more, chunks of so many are made again.
 _ROWS = 4096
 
 
@@ -39,7 +39,7 @@ class _VocabularyLoss(Function):
         targets = labels.clamp(min=0)
         total = torch.zeros((), device=hidden.device)
         saved = None
-        for rows in _pieces(hidden.shape[0]):
+        for rows in _chunks(hidden.shape[0]):
             losses, saved = _losses_and_gradient(hidden[rows], weights, targets[rows])
             total += (losses * counted[rows]).sum()
         if hidden.shape[0] > _ROWS:
@@ -58,7 +58,7 @@ class _VocabularyLoss(Function):
         d_hidden = torch.empty_like(hidden) if needs_hidden else None
         d_embeddings: Tensor | None = None
         d_bias: Tensor | None = None
-        for rows in _pieces(hidden.shape[0]):
+        for rows in _chunks(hidden.shape[0]):
             d_logits = saved
             if d_logits is None:
                 _, d_logits = _losses_and_gradient(hidden[rows], ctx.weights, targets[rows])
@@ -97,8 +97,8 @@ def _losses_and_gradient(
     return losses, probabilities
 
 
-def _pieces(num_rows: int) -> list[slice]:
-    starts = range(0, max(1, num_rows), _ROWS)  # one empty piece where there are no rows
+def _chunks(num_rows: int) -> list[slice]:
+    starts = range(0, max(1, num_rows), _ROWS)  # one empty chunk where there are no rows
     return [slice(first, min(first + _ROWS, num_rows)) for first in starts]
 
 
