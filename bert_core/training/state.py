@@ -79,10 +79,12 @@ def load_checkpoint(folder: Path | str, model: Model, optimizer: AdamW) -> Posit
     """
     path = _existing(folder, TRAINING_STATE_FILE)
     _check_same_architecture(model, read_config(folder), folder)
-    _load_exactly(model, _read_weights(folder), Path(folder) / WEIGHTS_FILE)
+    tensors = _read_weights(folder)
+    _check_names(set(model.state_dict()), tensors, Path(folder) / WEIGHTS_FILE)
     device = optimizer.arena.values.device
     state = torch.load(path, map_location=device, weights_only=True)
-    optimizer.load_state_dict(state)
+    optimizer.load_state_dict(state)  # refuses before it changes anything
+    model.load_state_dict(tensors)
     return Position(**state["position"])
 
 

@@ -191,9 +191,14 @@ def test_tied_embeddings_are_frozen_in_pretraining_too():
 
 def test_a_checkpoint_of_a_run_with_other_parts_frozen_is_refused(tmp_path):
     model, optimizer = new_run("embeddings")
+    with torch.no_grad():
+        optimizer.arena.values.add_(1.0)  # so that a weight that was loaded would show
     save_checkpoint(tmp_path / "one", model, optimizer, Position(seed=0, step=1))
+    other, other_optimizer = new_run("lower layers")
+    before = weights(other)
     with pytest.raises(ValueError, match=r"missing .*embeddings\.token.* freeze what"):
-        load_checkpoint(tmp_path / "one", *new_run("lower layers"))
+        load_checkpoint(tmp_path / "one", other, other_optimizer)
+    assert all(torch.equal(before[name], tensor) for name, tensor in weights(other).items())
 
 
 def test_what_is_frozen_must_not_change_under_an_optimizer():
