@@ -56,7 +56,7 @@ class _Attend(Function):
         for group in layout.groups:
             rows = _pad(qkv, group)  # [N, S, 3, H, K]
             padded = _padded_buffer(mixed, group)  # [N, S, H, K]
-            saved.append(_probabilities_buffer(group, qkv))
+            saved.append(_probabilities_buffer(group, qkv) if ctx.needs_input_grad[0] else None)
             for chunk in _chunks(group, qkv):
                 query, key, value = _heads(rows[chunk])
                 probabilities = _chunk_of(saved[-1], chunk, query)
