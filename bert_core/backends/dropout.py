@@ -4,7 +4,7 @@ Which elements are dropped is a function of (seed, step, micro-batch, call, elem
 draws what the killed one would have drawn, whatever other generators did.
 
 Random numbers were a fifth of a step's time. Here a micro-batch draws one pool of random words;
-a call takes the exclusive or of two stretches of it, at places that are its own.
+a call takes the exclusive or of two chunks of it, at offsets that are its own.
 """
 
 from dataclasses import dataclass, field
@@ -17,8 +17,8 @@ from torch import Tensor
 from bert_core.randomness import fold_in, random_bits
 
 _POOL = 1 << 20  # words
-_STRETCH = 1 << 18  # words taken at a time
-_BITS = 15  # of randomness in a word of 16: rates are exact to 1 in 32,768, and signs come free
+_CHUNK = 1 << 18  # words read at a time
+_BITS = 15  # of randomness in a word of 16: rates are exact to 1 in 32,768, and the sign is free
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,10 @@ class DropoutMask:
     shape: tuple[int, ...]
     rate: float
     stream: int
-    first_place: int
+    first_chunk: int
     pool: Tensor
 
-    def signs(self) -> Tensor:
+    def signed_mask(self) -> Tensor:
         """int16 numbers that are negative where an element is dropped, with probability `rate`."""
         return self._words().sub_(self._threshold)
 
@@ -52,9 +52,9 @@ class DropoutMask:
     def _words(self) -> Tensor:
         """Random int16 numbers in [0, 2^15)."""
         result = torch.empty(self.shape, dtype=torch.int16, device=self.pool.device)
-        parts = result.view(-1).split(_STRETCH)
-        begins = stretch_begins(self.stream, self.first_place, len(parts))
-        for part, left, right in zip(parts, *begins.tolist(), strict=True):
+        parts = result.view(-1).split(_CHUNK)
+        offsets = chunk_offsets(self.stream, self.first_chunk, len(parts))
+        for part, left, right in zip(parts, *offsets.tolist(), strict=True):
             size = part.numel()
             torch.bitwise_xor(
                 self.pool[left : left + size], self.pool[right : right + size], out=part
@@ -63,37 +63,37 @@ class DropoutMask:
 
 
 @dataclass(slots=True)
-class DropoutKeys:
-    """The random choices of one micro-batch's dropout calls, in the order of the calls."""
+class DropoutGenerator:
+    """Draws the masks of one micro-batch's dropout calls, in the order of the calls."""
 
     stream: int
     _pool: Tensor | None = field(default=None, init=False)
     _num_drawn: int = field(default=0, init=False)
 
     @classmethod
-    def at(cls, seed: int, step: int, micro_batch: int) -> "DropoutKeys":
-        """The choices of one micro-batch of a step, counted over all ranks."""
+    def at(cls, seed: int, step: int, micro_batch: int) -> "DropoutGenerator":
+        """The generator for one micro-batch of a step, counted over all ranks."""
         return cls(int(random_bits(seed, "dropout", step, micro_batch)))
 
     def mask(self, values: Tensor, rate: float) -> DropoutMask:
-        """The next call's choices, for elements of the shape and on the device of `values`."""
+        """The next call's mask, for elements of the shape and on the device of `values`."""
         if self._pool is None:
             self._pool = _random_words(self.stream, values.device)
         first = self._num_drawn
-        self._num_drawn += -(-values.numel() // _STRETCH)
+        self._num_drawn += -(-values.numel() // _CHUNK)
         return DropoutMask(tuple(values.shape), rate, self.stream, first, self._pool)
 
 
-def stretch_begins(stream: int, first_place: int, num_places: int) -> NDArray[np.uint64]:
-    """[2, num_places] where in the pool the two stretches for each place begin, never alike.
+def chunk_offsets(stream: int, first_chunk: int, num_chunks: int) -> NDArray[np.uint64]:
+    """[2, num_chunks] where in the pool the two chunks of each pair begin, never at the same word.
 
-    A stretch with itself would make zeros, and drop everything.
+    The exclusive or of a chunk with itself is zero, and would drop everything.
     """
-    drawn = fold_in(stream, np.arange(first_place, first_place + num_places))
-    num_begins = np.uint64(_POOL - _STRETCH)
-    lefts = (drawn & np.uint64(0xFFFFFFFF)) % num_begins
-    distances = 1 + (drawn >> np.uint64(32)) % (num_begins - np.uint64(1))
-    return np.stack([lefts, (lefts + distances) % num_begins])
+    drawn = fold_in(stream, np.arange(first_chunk, first_chunk + num_chunks))
+    num_offsets = np.uint64(_POOL - _CHUNK)
+    lefts = (drawn & np.uint64(0xFFFFFFFF)) % num_offsets
+    distances = 1 + (drawn >> np.uint64(32)) % (num_offsets - np.uint64(1))
+    return np.stack([lefts, (lefts + distances) % num_offsets])
 
 
 def _random_words(stream: int, device: torch.device) -> Tensor:
@@ -101,12 +101,14 @@ def _random_words(stream: int, device: torch.device) -> Tensor:
     return torch.from_numpy(words & ((1 << _BITS) - 1)).to(device, non_blocking=True)
 
 
-def dropout_mask(values: Tensor, rate: float, keys: DropoutKeys | None) -> DropoutMask | None:
+def dropout_mask(
+    values: Tensor, rate: float, generator: DropoutGenerator | None
+) -> DropoutMask | None:
     """What is dropped of `values`; None where nothing is."""
-    return None if keys is None or rate == 0.0 else keys.mask(values, rate)
+    return None if generator is None or rate == 0.0 else generator.mask(values, rate)
 
 
-def dropout(values: Tensor, rate: float, keys: DropoutKeys | None) -> Tensor:
-    """Zero elements at `rate` and scale the rest by 1 / (1 - rate); without keys, do nothing."""
-    mask = dropout_mask(values, rate, keys)
+def dropout(values: Tensor, rate: float, generator: DropoutGenerator | None) -> Tensor:
+    """Zero elements at `rate`, scale the rest by 1 / (1 - rate); nothing without a generator."""
+    mask = dropout_mask(values, rate, generator)
     return values if mask is None else values * mask.scale(values.dtype)

@@ -9,15 +9,16 @@ up, and rows past T are filled with a token whose results nobody reads.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
-from bert_core.backends.cpu.layers import take_rows
 from bert_core.batch import RaggedBatch
 
 # Sequences share a group while padding wastes at most this share of its attention, or so little
@@ -35,7 +36,7 @@ class Group:
     num_sequences: int  # N
     size: int  # S
     is_token: Tensor | None  # [N, S] bool; None where nothing is padded
-    grid_index: Tensor | None  # [end - begin] int64, where each token stands among N * S
+    padded_index: Tensor | None  # [end - begin] int64, the index of each token among N * S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +64,7 @@ class AttentionLayout:
         )
         back = np.empty_like(token_order)
         back[token_order] = np.arange(token_order.size)
-        num_filled = common_size(token_order.size, device) - token_order.size
+        num_filled = bucket_size(token_order.size, device) - token_order.size
         is_same = is_sorted and not num_filled
         return cls(
             order=None if is_same else _tensor(np.pad(token_order, (0, num_filled)), device),
@@ -98,15 +99,37 @@ class AttentionLayout:
     def rows_at(self, positions: Tensor) -> Tensor:
         """Which rows hold the tokens at P `positions` of the batch, filled up with row 0."""
         rows = positions if self.restored_order is None else self.restored_order[positions]
-        return F.pad(rows, (0, common_size(len(rows), rows.device) - len(rows)))
+        return F.pad(rows, (0, bucket_size(len(rows), rows.device) - len(rows)))
 
 
-def common_size(num_rows: int, device: torch.device) -> int:
-    """`num_rows` rounded up to one of few sizes, at most 1/16 more above 128; a CPU's matter."""
+def bucket_size(num_rows: int, device: torch.device) -> int:
+    """`num_rows` rounded up to one of few sizes, at most 1/16 more above 128; on a CPU alone."""
     if device.type != "cpu":
         return num_rows
     unit = max(8, 1 << max(0, num_rows.bit_length() - 5))
     return -(-num_rows // unit) * unit
+
+
+class _TakeRows(Function):
+    """Rows of a matrix; the gradients of a row that is taken twice add up."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, index: Tensor) -> Tensor:
+        ctx.save_for_backward(index)
+        ctx.shape = values.shape
+        return values.index_select(0, index)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (index,) = ctx.saved_tensors
+        return gradient.new_zeros(ctx.shape).index_add_(0, index, gradient), None
+
+
+def take_rows(values: Tensor, index: Tensor) -> Tensor:
+    """[T, D] and M indices -> [M, D]."""
+    result: Tensor = _TakeRows.apply(values, index)
+    return result
 
 
 def _groups(sizes: NDArray[np.int64], device: torch.device) -> Iterator[Group]:
@@ -133,7 +156,7 @@ def _group(sizes: NDArray[np.int64], begin: int, device: torch.device) -> Group:
         num_sequences=sizes.size,
         size=size,
         is_token=_tensor(is_token, device) if is_padded else None,
-        grid_index=_tensor(np.flatnonzero(is_token), device) if is_padded else None,
+        padded_index=_tensor(np.flatnonzero(is_token), device) if is_padded else None,
     )
 
 

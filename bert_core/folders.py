@@ -10,7 +10,8 @@ from pathlib import Path
 def publish(folder: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a draft beside `folder`, force it to disk, and rename it into place.
 
-    `folder` must be new or empty. Whatever happens in between, it is never there in part.
+    Raises ValueError unless `folder` is new or empty. Whatever happens in between, it is never
+    there in part.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} must be new or empty, found it in use; choose another folder")
