@@ -17,8 +17,8 @@ from flows.reporting.story import Story
 from flows.run import Overrides, Run, started_run
 from pipelines.artifacts import Artifact
 from pipelines.core.errors import UserError
-from pipelines.core.recipe_files import read_recipe
-from pipelines.core.recipes import CorpusRecipe, narrowest_recipe
+from pipelines.core.recipes.files import read_recipe
+from pipelines.core.recipes.ladder import CorpusRecipe, narrowest_recipe
 from pipelines.core.redaction import without_secrets
 from pipelines.core.stage import Stage
 from pipelines.stages import CHAIN, asked_for, look_at_inputs, with_what_they_need
@@ -28,7 +28,9 @@ _RETRY_DELAYS_SECONDS = [2.0, 15.0, 60.0]
 
 def _world_failed(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
     """Whether a disk or a server did not answer, which waiting may mend."""
-    from pipelines.core.tracking import is_transient  # MLflow takes a second that others need not
+    from pipelines.core.tracking.tracker import (
+        is_transient,  # MLflow takes a second that others need not
+    )
 
     return is_transient(state.result(raise_on_failure=False))
 

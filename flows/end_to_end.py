@@ -6,8 +6,8 @@ from flows.chain import build_chain, plain_task, task_that_reaches_out
 from flows.reporting.story import Story
 from flows.run import Overrides, Run, started_run
 from pipelines.artifacts import Artifact
-from pipelines.core.recipe_files import read_recipe
-from pipelines.core.recipes import EndToEndRecipe
+from pipelines.core.recipes.files import read_recipe
+from pipelines.core.recipes.ladder import EndToEndRecipe
 from pipelines.insight import showcase
 from pipelines.registry.promotion import due_for_promotion, promote
 from pipelines.registry.registration import RegisteredModel, Submission, register

@@ -18,11 +18,11 @@ from flows.reporting.usage import MemorySampler
 from flows.reporting.watch import Watch
 from flows.services.run_records import recorded_run
 from pipelines.artifacts import Artifact
-from pipelines.core.recipe_files import completed, differences, merged
-from pipelines.core.recipes import CorpusRecipe
+from pipelines.core.recipes.files import completed, differences, merged
+from pipelines.core.recipes.ladder import CorpusRecipe
 from pipelines.core.redaction import redacted
 from pipelines.core.stage import StageContext
-from pipelines.core.tracking import Tracker
+from pipelines.core.tracking.tracker import Tracker
 
 Recipe = TypeVar("Recipe", bound=CorpusRecipe, covariant=True)  # a wider one will do
 RecipeType = TypeVar("RecipeType", bound=CorpusRecipe)

@@ -10,7 +10,7 @@ from flows.reporting.quantities import duration, memory
 from flows.reporting.sections import counts, headline, section
 from flows.reporting.story import StageRecord, Story
 from pipelines.core.errors import UserError
-from pipelines.core.tracking import Tracker
+from pipelines.core.tracking.tracker import Tracker
 
 
 def publish_report(story: Story, tracker: Tracker) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from pipelines.artifacts import Artifact
-from pipelines.core.recipes import CorpusRecipe
+from pipelines.core.recipes.ladder import CorpusRecipe
 from pipelines.insight.predictions import Prediction
 from pipelines.insight.showcase import FilledMask
 from pipelines.registry.promotion import Promotion

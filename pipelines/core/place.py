@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, model_validator
 
 from pipelines.artifacts import ArtifactStore
-from pipelines.core.ranks import DeviceKind, Ranks
-from pipelines.core.reachability import refuse_unreachable_tracker
+from pipelines.core.cluster.ranks import DeviceKind, Ranks
+from pipelines.core.home import home_folder
 from pipelines.core.redaction import Uri
 from pipelines.core.settings import Settings
 from pipelines.core.stage import Observer, StageContext, ignore
-from pipelines.home import home_folder
+from pipelines.core.tracking.reachability import refuse_unreachable_tracker
 
 if TYPE_CHECKING:  # importing MLflow takes a second that reading a recipe need not spend
-    from pipelines.core.tracking import Tracker
+    from pipelines.core.tracking.tracker import Tracker
 
 
 _Count = Annotated[int, Field(ge=1, le=4096)]
@@ -92,7 +92,7 @@ class PlaceSettings(Settings):
 
     def tracker(self, tags: Mapping[str, str]) -> "Tracker":
         """The MLflow server; a local home keeps SQLite and files, and is made where missing."""
-        from pipelines.core.tracking import Tracker
+        from pipelines.core.tracking.tracker import Tracker
 
         uri = self._named_tracker()
         if uri:

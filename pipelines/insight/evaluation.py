@@ -3,7 +3,7 @@
 from typing import Any
 
 from pipelines.core.errors import UserError
-from pipelines.core.tracking import Tracker
+from pipelines.core.tracking.tracker import Tracker
 from pipelines.registry.listing import locate
 from pipelines.stages.corpus.cleaning.tally import Tally
 from pipelines.stages.evaluation.stage import answers_of

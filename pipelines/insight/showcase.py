@@ -10,7 +10,7 @@ from bert_core.inference import Candidate
 from bert_core.randomness import random_bits
 from bert_core.vocabulary import MASK
 from pipelines.artifacts import Artifact
-from pipelines.core.tracking import Tracker
+from pipelines.core.tracking.tracker import Tracker
 from pipelines.insight.predictions import Prediction, fill, predict
 from pipelines.registry.listing import locate
 from pipelines.stages.corpus.shards import read_documents

@@ -8,7 +8,7 @@ from bert_core.model.catalogue import count_parameters
 from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
-from pipelines.core.tracking import Tracker
+from pipelines.core.tracking.tracker import Tracker
 from pipelines.registry.listing import locate
 
 

@@ -8,7 +8,7 @@ import mlflow.artifacts
 from mlflow import MlflowClient
 
 from pipelines.core.errors import UserError
-from pipelines.core.tracking import FINGERPRINT_TAG, Tracker, final, server_address
+from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker, final, server_address
 from pipelines.registry.promotion import find_source
 from pipelines.registry.tags import KIND_TAG, VERIFIED_TAG
 from pipelines.registry.verification import METRICS

@@ -12,7 +12,7 @@ from mlflow.exceptions import MlflowException
 
 from pipelines.artifacts import Artifact
 from pipelines.core.redaction import redacted
-from pipelines.core.tracking import COMPUTED_ON_TAG, FINGERPRINT_TAG, Tracker, final
+from pipelines.core.tracking.tracker import COMPUTED_ON_TAG, FINGERPRINT_TAG, Tracker, final
 from pipelines.core.versions import code_version
 from pipelines.registry.packaging import declared_requirements, save_model_package
 from pipelines.registry.tags import (

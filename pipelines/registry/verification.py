@@ -13,7 +13,7 @@ from mlflow import MlflowClient
 
 from pipelines.artifacts import Artifact
 from pipelines.core.redaction import redacted
-from pipelines.core.tracking import COMPUTED_ON_TAG, Tracker, server_address
+from pipelines.core.tracking.tracker import COMPUTED_ON_TAG, Tracker, server_address
 from pipelines.registry import serving
 from pipelines.registry.registration import RegisteredModel
 from pipelines.registry.serving.proof import TRY_AGAIN

@@ -19,11 +19,11 @@ from bert_core.training.loop import MicroBatches, train
 from bert_core.training.optimization import AdamW, OptimizationConfig
 from bert_core.training.state import Position, load_checkpoint, save_checkpoint
 from bert_core.training.step import StepReport
-from pipelines.training.metrics import MetricLog
-from pipelines.training.progress import ProgressSender
 from pipelines.training.results import MODEL_FOLDER
 from pipelines.training.settings import TrainingSettings
-from pipelines.training.telemetry import Telemetry
+from pipelines.training.telemetry.curve import Telemetry
+from pipelines.training.telemetry.metrics import MetricLog
+from pipelines.training.telemetry.progress import ProgressSender
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

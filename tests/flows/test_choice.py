@@ -6,8 +6,8 @@ import pytest
 
 from flows.cli.choice import Choice
 from pipelines.core.errors import UserError
-from pipelines.core.recipe_files import read_recipe
-from pipelines.core.recipes import EndToEndRecipe
+from pipelines.core.recipes.files import read_recipe
+from pipelines.core.recipes.ladder import EndToEndRecipe
 
 
 def test_the_demo_is_the_default_and_own_text_has_its_own_preset() -> None:

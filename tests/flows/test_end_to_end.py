@@ -19,8 +19,8 @@ from flows.chain import flow_of
 from flows.reporting.figures import figures_of
 from flows.reporting.story import Story
 from flows.reporting.summary import print_summary
-from pipelines.core.recipe_files import read_recipe
-from pipelines.core.recipes import EndToEndRecipe, ExamplesRecipe
+from pipelines.core.recipes.files import read_recipe
+from pipelines.core.recipes.ladder import EndToEndRecipe, ExamplesRecipe
 from tests.flows.conftest import WholeRun
 
 STAGES = (

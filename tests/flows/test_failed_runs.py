@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flows.corpus import make_corpus
 from prefect import Task, flow, task
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import (
@@ -22,12 +21,14 @@ from prefect.client.schemas.filters import (
 )
 from prefect.runtime import flow_run
 
-from flows import stages
+from flows.chain import build_chain, plain_task
 from flows.reporting.links import model_page, run_page
 from flows.run import started_run
 from pipelines.core.errors import UserError
-from pipelines.core.recipes import CorpusRecipe, read_recipe
+from pipelines.core.recipes.files import read_recipe
+from pipelines.core.recipes.ladder import CorpusRecipe
 from pipelines.registry.registration import RegisteredModel
+from pipelines.stages.corpus import CORPUS
 
 SECRET = "hidden-word"
 
@@ -53,8 +54,8 @@ def run_then(recipe: CorpusRecipe, second: Task[..., Any], runs: list[str]) -> N
     @flow(name="breaks-off", persist_result=False)
     def breaks_off(recipe: CorpusRecipe) -> None:
         runs.append(str(flow_run.id))
-        with started_run("breaks-off", recipe) as run:
-            make_corpus(run)
+        with started_run("breaks-off", recipe, (), default=recipe) as run:
+            build_chain(run, [CORPUS])
             run.stage("second", second)
 
     breaks_off(recipe)
@@ -178,12 +179,12 @@ def test_a_source_with_a_signature_that_cannot_be_read_leaves_no_signature(
         CorpusRecipe, "own-text", [f"corpus.sources=[{{kind: text, paths: ['{url}']}}]"]
     ).corpus
     runs: list[str] = []
-    once = stages.corpus.with_options(retries=0)
+    once = plain_task(CORPUS.builder())
 
     @flow(name="signed", persist_result=False)
     def signed(recipe: CorpusRecipe) -> None:
         runs.append(str(flow_run.id))
-        with started_run("signed", recipe) as run:
+        with started_run("signed", recipe, (), default=recipe) as run:
             run.stage("corpus", once, recipe.corpus, run.context)
 
     with pytest.raises(Exception) as raised:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
-from pipelines.artifacts.inventory import take_inventory
-from pipelines.artifacts.pruning import carry_out, plan
-from pipelines.core.tracking import FINGERPRINT_TAG, Tracker
+from pipelines.artifacts.housekeeping.inventory import take_inventory
+from pipelines.artifacts.housekeeping.pruning import carry_out, plan
+from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
 from pipelines.registry.lineage import fingerprints_in_use
 
 LATER = datetime.now(UTC) + timedelta(days=100)

@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from pipelines.core.errors import UserError
-from pipelines.core.recipes import CorpusRecipe, EndToEndRecipe, read_recipe
+from pipelines.core.recipes.files import read_recipe
+from pipelines.core.recipes.ladder import CorpusRecipe, EndToEndRecipe
 from pipelines.core.redaction import clean_error, redacted, split_credentials, without_secrets
 
 SIGNED = (

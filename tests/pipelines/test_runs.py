@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from pipelines.artifacts import Artifact, ArtifactStore, Draft
+from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
 from pipelines.core.settings import Settings
 from pipelines.core.stage import StageContext
-from pipelines.core.tracking import Tracker
-from pipelines.training.metrics import MetricLog
-from pipelines.training.runs import open_run, recorded
+from pipelines.core.tracking.tracker import Tracker
+from pipelines.training.telemetry.metrics import MetricLog
+from pipelines.training.telemetry.runs import open_run, recorded
 
 
 class InterruptedTrainingError(Exception):
@@ -27,11 +27,12 @@ class Training:
         self.run_ids: list[str | None] = []
 
     def build(self, num_points: int = 3) -> Artifact:
-        def make(draft: Draft) -> dict[str, Any]:
+        def make(draft: Draft) -> Built:
             run_id = open_run("pretraining", Settings(), draft, self.context)
             self.run_ids.append(run_id)
             assert run_id is not None
-            return recorded(run_id, self.context, lambda: self.train(run_id, num_points))
+            statistics = recorded(run_id, self.context, lambda: self.train(run_id, num_points))
+            return Built((), statistics)
 
         return self.context.store.get_or_build(
             "encoder", version=1, settings={}, inputs={}, build=make

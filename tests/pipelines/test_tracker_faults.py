@@ -9,19 +9,20 @@ import time
 import urllib.request
 from base64 import b64encode
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
 import requests
 from mlflow.exceptions import MlflowException
 
+from pipelines.artifacts import Built, Draft
 from pipelines.core.errors import UserError
 from pipelines.core.settings import Settings
 from pipelines.core.stage import StageContext
-from pipelines.core.tracking import Tracker, is_transient
+from pipelines.core.tracking.tracker import Tracker, is_transient
 from pipelines.registry.promotion import find_source
-from pipelines.training.results import open_run, recorded
+from pipelines.training.telemetry.runs import open_run, recorded
 
 
 @pytest.fixture(scope="module")
@@ -126,22 +127,22 @@ def test_a_training_that_was_stopped_is_killed_and_not_failed(
 ) -> None:
     tracker = local_tracker
     context = StageContext(store=small_context.store, tracker=tracker)
-    run_id = open_run(
-        "pretraining", Settings(), f"of {raised.__name__ if raised else None}", context
-    )
-    assert run_id is not None
+    run_ids: list[str | None] = []
 
     def train() -> dict[str, float]:
         if raised is not None:
             raise raised("so it ended")
         return {"eval/accuracy": 0.5}
 
-    if raised is None:
-        recorded(run_id, context, train)
-    else:
-        with pytest.raises(raised):
-            recorded(run_id, context, train)
-    run = tracker.client().get_run(run_id)
+    def build(draft: Draft) -> Built:
+        run_ids.append(open_run("pretraining", Settings(), draft, context))
+        return Built((), recorded(run_ids[0], context, train))
+
+    with pytest.raises(raised) if raised is not None else nullcontext():
+        context.store.get_or_build(
+            "encoder", version=1, settings={}, inputs={"ends": str(raised)}, build=build
+        )
+    run = tracker.client().get_run(str(run_ids[0]))
     assert run.info.status == status
     assert ("bertsmith.computed_on.processor" in run.data.tags) == (status == "FINISHED")
 
@@ -184,7 +185,7 @@ def password_gate(server: str, seen: list[str]) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """An MLflow server on the loopback and the folder of its files."""
-    from flows.services.ports import free_port
+    from flows.services.processes.ports import free_port
 
     folder, port = tmp_path_factory.mktemp("server"), free_port()
     url = f"http://127.0.0.1:{port}"

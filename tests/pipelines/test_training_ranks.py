@@ -15,18 +15,18 @@ from bert_core.batch import Batch
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel, TrainableModel
 from pipelines.artifacts import Artifact, ArtifactStore
+from pipelines.core.cluster.ranks import Ranks
 from pipelines.core.errors import UserError
-from pipelines.core.ranks import Ranks
 from pipelines.core.stage import StageContext
-from pipelines.core.tracking import Tracker
+from pipelines.core.tracking.tracker import Tracker
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.pretraining.baselines import pretraining_baselines
 from pipelines.stages.pretraining.figures import pretraining_figures
 from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.training.launch import Launch, launch
 from pipelines.training.placement import StepCut
-from pipelines.training.runs import deliver
 from pipelines.training.settings import TrainingSettings
+from pipelines.training.telemetry.runs import deliver
 from pipelines.training.worker import Work, run, this_rank
 
 pytestmark = pytest.mark.slow

@@ -21,7 +21,7 @@ _DATA = {"encoder": "examples", "classifier": "task"}
 
 def main() -> None:
     """Answer the request on standard input."""
-    from pipelines.core.tracking import is_transient
+    from pipelines.core.tracking.tracker import is_transient
 
     request = json.load(sys.stdin)
     with tempfile.TemporaryDirectory(prefix="bertsmith-proof-") as scratch:
@@ -60,7 +60,7 @@ def _reached(request: dict[str, Any], package: Path, data: Any) -> dict[str, Any
     """The model's figure, over how many examples, and what computed it; without network."""
     import torch
 
-    from pipelines.core.machine import computing_machine
+    from pipelines.core.cluster.machine import computing_machine
 
     if request["threads"]:
         torch.set_num_threads(int(request["threads"]))  # sums are split among them

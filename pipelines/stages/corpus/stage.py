@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.artifacts import Artifact, Built, Draft
-from pipelines.artifacts.workspace import Workspace
-from pipelines.core.cluster import map_tasks
+from pipelines.artifacts.attempts.workspace import Workspace
+from pipelines.core.cluster.connection import map_tasks
 from pipelines.core.redaction import redacted
 from pipelines.core.stage import Progress, StageContext
 from pipelines.core.versions import versions_of

@@ -13,7 +13,7 @@ from bert_core.model.catalogue import SequenceClassifier, TrainableModel, count_
 from bert_core.training.state import load_encoder_into, read_config
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, Built, Draft
-from pipelines.artifacts.checkpoints import CheckpointFolder
+from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
 from pipelines.stages.finetuning import FINETUNING
@@ -27,7 +27,7 @@ from pipelines.training.launch import Launch, launch
 from pipelines.training.placement import StepCut
 from pipelines.training.reduction import means_over_ranks
 from pipelines.training.results import MODEL_FILES, publish_model, throughput
-from pipelines.training.runs import deliver, open_run, recorded
+from pipelines.training.telemetry.runs import deliver, open_run, recorded
 from pipelines.training.worker import Work, run, this_rank
 
 STAGE = "finetuning"

@@ -14,7 +14,7 @@ from bert_core.model.catalogue import (
     count_parameters,
 )
 from pipelines.artifacts import Artifact, Built, Draft
-from pipelines.artifacts.checkpoints import CheckpointFolder
+from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
 from pipelines.stages.examples.batches import ExampleReader, micro_batches, prefetched
@@ -27,7 +27,7 @@ from pipelines.training.arithmetic import Arithmetic, resolve, trains_best_on_si
 from pipelines.training.launch import Launch, launch
 from pipelines.training.placement import StepCut
 from pipelines.training.results import MODEL_FILES, publish_model, throughput
-from pipelines.training.runs import deliver, open_run, recorded
+from pipelines.training.telemetry.runs import deliver, open_run, recorded
 from pipelines.training.worker import Work, run, this_rank
 
 STAGE = "pretraining"

@@ -11,9 +11,9 @@ from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.state import save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, Draft
-from pipelines.core.machine import computing_machine
+from pipelines.core.cluster.machine import computing_machine
 from pipelines.core.stage import StageContext
-from pipelines.core.tracking import Tracker
+from pipelines.core.tracking.tracker import Tracker
 from pipelines.registry.registration import RegisteredModel, Submission, register
 from pipelines.stages.examples.batches import ExampleReader
 from pipelines.stages.pretraining.figures import pretraining_figures

@@ -3,7 +3,8 @@
 import pytest
 
 from pipelines.core.errors import UserError
-from pipelines.core.recipes import EndToEndRecipe, read_recipe
+from pipelines.core.recipes.files import read_recipe
+from pipelines.core.recipes.ladder import EndToEndRecipe
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """An MLflow server of one home that asks every request who it is.
 
-    python -m pipelines.tracking_server --port 5000 --home /path/of/the/home
+    python -m pipelines.core.tracking.server --port 5000 --home /path/of/the/home
 
 Name and password come from MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD. MLflow's own
 `basic-auth` app would need two more packages, a user database and a slow hash for every request;
@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
-import pipelines.core.tracking  # noqa: F401  (MLflow's environment, before MLflow)
+import pipelines.core.tracking.tracker  # noqa: F401  (MLflow's environment, before MLflow)
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

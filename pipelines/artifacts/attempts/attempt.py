@@ -8,7 +8,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from pipelines.artifacts.claims import LEASE_SECONDS, attempts, claimed, is_abandoned
+from pipelines.artifacts.attempts.claims import LEASE_SECONDS, attempts, claimed, is_abandoned
 from pipelines.artifacts.draft import Draft, remove_partial_files
 from pipelines.artifacts.layout import Place
 from pipelines.artifacts.manifest import DamagedManifestError, read_manifest

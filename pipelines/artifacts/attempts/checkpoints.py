@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from fsspec import AbstractFileSystem
 from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem
 
-from pipelines.artifacts.claims import Claim
+from pipelines.artifacts.attempts.claims import Claim
 from pipelines.artifacts.draft import Draft
 
 

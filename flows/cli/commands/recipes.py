@@ -23,7 +23,7 @@ def list_recipes() -> None:
 
     Example: bertsmith recipes list
     """
-    from pipelines.core.recipe_files import preset_names
+    from pipelines.core.recipes.files import preset_names
 
     for name in preset_names():
         print(f"{name:<12} {_purpose(name)}")
@@ -37,8 +37,8 @@ def show_recipe(
 
     Example: bertsmith recipes show demo > mine.yaml
     """
-    from pipelines.core.recipe_files import read_recipe
-    from pipelines.core.recipes import EndToEndRecipe
+    from pipelines.core.recipes.files import read_recipe
+    from pipelines.core.recipes.ladder import EndToEndRecipe
 
     print(read_recipe(EndToEndRecipe, recipe, overrides or ()).to_yaml(), end="")
 
@@ -62,6 +62,6 @@ def list_sizes() -> None:
 
 def _purpose(preset: str) -> str:
     """The comment that the preset's file opens with."""
-    text = (files("pipelines.core") / "presets" / f"{preset}.yaml").read_text()
+    text = (files("pipelines.core.recipes") / "presets" / f"{preset}.yaml").read_text()
     comment = takewhile(lambda line: line.startswith("#"), text.splitlines())
     return " ".join(line.lstrip("# ") for line in comment)

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from flows.cli.build import Recipe
 from flows.cli.choice import Choice
+from flows.cli.commands.build import Recipe
 from flows.cli.execution import execute
 from flows.cli.options import AsJson, Home, LabelColumn, Labels, Overrides, TextColumn
 from flows.environment import home_folder, set_defaults

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 from flows.services.credentials import Credentials, make_credentials
-from flows.services.health import answers
-from flows.services.ports import free_port
+from flows.services.processes.health import answers
+from flows.services.processes.ports import free_port
 from pipelines.core.errors import UserError
 
 _START_SECONDS = 180.0  # its first start makes a database, on a busy machine slowly

@@ -20,8 +20,8 @@ from fsspec import AbstractFileSystem
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pipelines.artifacts.access import store_errors
-from pipelines.artifacts.commit import create_only
-from pipelines.artifacts.owners import Owner
+from pipelines.artifacts.attempts.commit import create_only
+from pipelines.artifacts.attempts.owners import Owner
 from pipelines.core.errors import UserError
 
 logger = logging.getLogger(__name__)

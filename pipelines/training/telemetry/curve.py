@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.core.stage import Progress
-from pipelines.training.metrics import MetricLog, Point
-from pipelines.training.progress import ProgressSender
+from pipelines.training.telemetry.metrics import MetricLog, Point
+from pipelines.training.telemetry.progress import ProgressSender
 
 _FILE_NAME = "telemetry.json"
 _PROGRESS_SECONDS = 0.5

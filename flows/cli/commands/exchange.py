@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from flows.cli.models import Model, newest, tracker_of
+from flows.cli.commands.models import Model, newest, tracker_of
 from flows.cli.options import Home
 from pipelines.core.errors import UserError
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.cli.models import tracker_of
+from flows.cli.commands.models import tracker_of
 from flows.cli.options import AsJson, Home, Store
 from flows.environment import home_folder
 from flows.reporting.quantities import duration, memory
 
 if TYPE_CHECKING:
     from pipelines.artifacts import ArtifactStore
-    from pipelines.artifacts.inventory import Inventory, StoredArtifact
-    from pipelines.artifacts.pruning import Removal
+    from pipelines.artifacts.housekeeping.inventory import Inventory, StoredArtifact
+    from pipelines.artifacts.housekeeping.pruning import Removal
 
 
 def add_to(app: typer.Typer) -> None:
@@ -29,7 +29,7 @@ def show(home: Home = None, store: Store = None, as_json: AsJson = False) -> Non
 
     Example: bertsmith store
     """
-    from pipelines.artifacts.inventory import take_inventory
+    from pipelines.artifacts.housekeeping.inventory import take_inventory
     from pipelines.registry.lineage import fingerprints_in_use
 
     artifacts = _open(home, store)
@@ -76,8 +76,8 @@ def prune(
 
     Example: bertsmith prune --days 7
     """
-    from pipelines.artifacts.inventory import take_inventory
-    from pipelines.artifacts.pruning import carry_out, plan
+    from pipelines.artifacts.housekeeping.inventory import take_inventory
+    from pipelines.artifacts.housekeeping.pruning import carry_out, plan
     from pipelines.registry.lineage import fingerprints_in_use
 
     now = datetime.now(UTC)

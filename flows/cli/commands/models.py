@@ -13,7 +13,7 @@ from flows.environment import home_folder, set_defaults
 from pipelines.core.errors import UserError
 
 if TYPE_CHECKING:
-    from pipelines.core.tracking import Tracker
+    from pipelines.core.tracking.tracker import Tracker
     from pipelines.registry.listing import ListedModel
 
 Model = Annotated[
@@ -130,7 +130,7 @@ def promote(
 
     from flows.promote import PromotionRecipe
     from flows.promote import promote as promote_flow
-    from pipelines.core.recipe_files import explain
+    from pipelines.core.recipes.files import explain
 
     try:
         recipe = PromotionRecipe(name=name, source=source, alias=alias)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from pipelines.artifacts.attempts import left_alone
-from pipelines.artifacts.claims import attempts, is_abandoned, remove, take_over
-from pipelines.artifacts.inventory import Inventory, Leftover, StoredArtifact
+from pipelines.artifacts.attempts.attempt import left_alone
+from pipelines.artifacts.attempts.claims import attempts, is_abandoned, remove, take_over
+from pipelines.artifacts.housekeeping.inventory import Inventory, Leftover, StoredArtifact
 from pipelines.artifacts.layout import Place
 from pipelines.artifacts.store import ArtifactStore
 

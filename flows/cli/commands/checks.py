@@ -27,7 +27,7 @@ def doctor(
     """
     folder = home_folder(home)
     set_defaults(folder)
-    from flows.doctor import checks
+    from flows.services.doctor import checks
 
     store_url = store or str(folder / "store")
     failed = False

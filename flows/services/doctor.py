@@ -16,7 +16,7 @@ import psutil
 from packaging.requirements import Requirement
 
 from flows.reporting.quantities import memory
-from flows.services.ports import is_free
+from flows.services.processes.ports import is_free
 from flows.services.record import NAMES, read_record
 
 State = Literal["ok", "warn", "fail"]
@@ -25,7 +25,7 @@ _MEMORY_BYTES = 4 * _GIBIBYTE  # what the demo takes at most
 _DISK_BYTES = 2 * _GIBIBYTE
 _RAY_SECONDS = 180
 _RAY_PROBE = (
-    "from pipelines.core.cluster import connect, disconnect, local_cpus; "
+    "from pipelines.core.cluster.connection import connect, disconnect, local_cpus; "
     "connect(); disconnect(); print(local_cpus(), 'CPUs here')"
 )
 _RAY_ADVICE = "unset RAY_ADDRESS, or look into /tmp/ray/session_latest/logs"

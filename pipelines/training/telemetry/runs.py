@@ -9,13 +9,13 @@ from mlflow.entities import Param
 from mlflow.exceptions import MlflowException
 
 from pipelines.artifacts import Draft
-from pipelines.core.machine import computing_machine
+from pipelines.core.cluster.machine import computing_machine
 from pipelines.core.redaction import redacted
 from pipelines.core.settings import Settings
 from pipelines.core.stage import StageContext
-from pipelines.core.tracking import FINGERPRINT_TAG, Tracker
-from pipelines.training.metrics import MetricLog, Point
+from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
 from pipelines.training.results import numbers
+from pipelines.training.telemetry.metrics import MetricLog, Point
 
 logger = logging.getLogger(__name__)
 

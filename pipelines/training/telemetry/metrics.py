@@ -13,7 +13,7 @@ from itertools import islice
 from typing import NamedTuple
 
 # Before MLflow itself: it sets the time limits that MLflow reads when it is imported.
-from pipelines.core.tracking import server_address  # isort: skip
+from pipelines.core.tracking.tracker import server_address  # isort: skip
 from mlflow import MlflowClient
 from mlflow.entities import Metric
 from mlflow.exceptions import MlflowException

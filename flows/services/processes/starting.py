@@ -8,9 +8,9 @@ from pathlib import Path
 
 import psutil
 
-from flows.services.health import answers
-from flows.services.identity import ProcessIdentity
-from flows.services.marks import mark_of, marked_processes
+from flows.services.processes.health import answers
+from flows.services.processes.identity import ProcessIdentity
+from flows.services.processes.marks import mark_of, marked_processes
 from flows.services.record import ServiceProcess
 from pipelines.core.errors import UserError
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.artifacts.access import explained
-from pipelines.artifacts.attempts import left_alone
+from pipelines.artifacts.attempts.attempt import left_alone
 from pipelines.artifacts.layout import INPUTS_NAME, Place, beside, is_fingerprint, is_kind
 from pipelines.artifacts.manifest import Manifest, read_manifest
 from pipelines.artifacts.store import ArtifactStore

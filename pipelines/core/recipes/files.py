@@ -10,12 +10,12 @@ import yaml
 from pydantic import ValidationError
 
 from pipelines.core.errors import UserError
-from pipelines.core.recipes import EndToEndRecipe, RecipeType
+from pipelines.core.recipes.ladder import EndToEndRecipe, RecipeType
 
 
 def preset_names() -> list[str]:
     """Names of the recipes that come with Bertsmith."""
-    folder = files("pipelines.core") / "presets"
+    folder = files("pipelines.core.recipes") / "presets"
     return sorted(Path(item.name).stem for item in folder.iterdir() if item.name.endswith(".yaml"))
 
 
@@ -105,7 +105,7 @@ def _shortened(value: object) -> str:
 
 def _read_source(source: str) -> dict[str, Any]:
     if source in preset_names():
-        text = (files("pipelines.core") / "presets" / f"{source}.yaml").read_text()
+        text = (files("pipelines.core.recipes") / "presets" / f"{source}.yaml").read_text()
     elif Path(source).is_file():
         text = Path(source).read_text()
     else:

@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pipelines.core.cluster import connect
+from pipelines.core.cluster.connection import connect
 from pipelines.core.stage import Progress, StageContext
 
-import ray  # isort: skip  (after pipelines.core.cluster, which sets its environment)
+import ray  # isort: skip  (after pipelines.core.cluster.connection, which sets its environment)
 from ray.exceptions import RayError
 from ray.util.queue import Empty, Full, Queue
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
