@@ -54,17 +54,17 @@ def filled_masks(
 
 
 def predictions(
-    tracker: Tracker, reference: str, task: Artifact, count: int = 3
+    tracker: Tracker, reference: str, labelled: Artifact, count: int = 3
 ) -> list[tuple[str, Prediction]]:
     """Labels of `count` held-out texts and what the classifier `reference` names says to each.
 
     Texts are drawn by hash, another label each while there are labels left. Raises UserError
     where `reference` names no classifier.
     """
-    heldout = read_split(task, "heldout")
+    heldout = read_split(labelled, "heldout")
     drawn = _one_of_each(heldout.labels)[:count]
     answers = predict(tracker, reference, [heldout.texts[index] for index in drawn])
-    names = task.statistics["labels"]
+    names = labelled.statistics["labels"]
     return [
         (names[heldout.labels[index]], answer) for index, answer in zip(drawn, answers, strict=True)
     ]

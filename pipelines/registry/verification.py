@@ -32,7 +32,7 @@ class Proof:
     """A registered model to prove, and the held-out data for it."""
 
     model: RegisteredModel
-    data: Artifact  # the examples of an encoder, the task of a classifier
+    data: Artifact  # the examples of an encoder, the labelled texts of a classifier
     max_examples: int = 0  # of an encoder's final evaluation
 
 

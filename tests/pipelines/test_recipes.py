@@ -89,12 +89,12 @@ def test_what_is_not_given_comes_from_the_base() -> None:
 def test_a_part_of_another_kind_replaces_the_bases_as_a_whole() -> None:
     base = read_recipe(FinetuningRecipe, "demo").model_dump(mode="json")
     other = {"kind": "labelled_file", "path": "reviews.csv"}
-    given = FinetuningRecipe.model_validate({"task": {"labelled": other}})
-    assert completed(given, base).task.labelled.path == "reviews.csv"
+    given = FinetuningRecipe.model_validate({"labelled": {"source": other}})
+    assert completed(given, base).labelled.source.path == "reviews.csv"
     same = FinetuningRecipe.model_validate(
-        {"task": {"labelled": {"kind": "corpus_source", "min_words": 3}}}
+        {"labelled": {"source": {"kind": "corpus_source", "min_words": 3}}}
     )
-    kept = completed(same, base).task.labelled
+    kept = completed(same, base).labelled.source
     assert (kept.min_words, kept.max_train_documents) == (3, 6000)
 
 

@@ -70,7 +70,7 @@ def test_a_recipe_as_yaml_holds_no_secret_and_the_recipe_itself_still_works() ->
             "place.tracking_uri=http://ann:hidden@host:5000",
             "place.store=s3://key:hidden@bucket/store",
             f"corpus.sources=[{{kind: text, paths: ['{SIGNED}']}}]",
-            "task.labelled={kind: labelled_file, path: 'https://ann:hidden@host/a.csv'}",
+            "labelled.source={kind: labelled_file, path: 'https://ann:hidden@host/a.csv'}",
         ],
     )
     text = recipe.to_yaml()

@@ -54,12 +54,12 @@ def evaluate(
     set_defaults(home_folder(home))
     from pipelines.core.place import PlaceSettings
     from pipelines.insight.evaluation import evaluate_file
-    from pipelines.stages.labelled.settings import LabelledFileTask
+    from pipelines.stages.labelled.settings import LabelledFile
 
-    task = LabelledFileTask(
+    labelled = LabelledFile(
         path=labels, text_column=text_column or "", label_column=label_column or ""
     )
-    figures, report = evaluate_file(PlaceSettings().tracker({}), model, task)
+    figures, report = evaluate_file(PlaceSettings().tracker({}), model, labelled)
     if as_json:
         print(json.dumps({**figures, **report}, ensure_ascii=False))
         return

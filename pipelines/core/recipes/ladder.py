@@ -17,7 +17,7 @@ from pipelines.registry.settings import RegistrationSettings
 from pipelines.stages.corpus.settings import CorpusSettings
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.finetuning.settings import FinetuningSettings
-from pipelines.stages.labelled.settings import TaskSettings
+from pipelines.stages.labelled.settings import LabelledSettings
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.vocabulary.settings import VocabularySettings
 
@@ -79,8 +79,8 @@ class PretrainingRecipe(ExamplesRecipe):
 class FinetuningRecipe(PretrainingRecipe):
     """From a pretrained encoder and labelled texts to a classifier."""
 
-    task: TaskSettings = Field(
-        default_factory=TaskSettings, description="The labelled texts to fine-tune on."
+    labelled: LabelledSettings = Field(
+        default_factory=LabelledSettings, description="The labelled texts to fine-tune on."
     )
     finetuning: FinetuningSettings = Field(
         default_factory=FinetuningSettings, description="How the classifier is trained."

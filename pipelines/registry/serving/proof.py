@@ -16,7 +16,7 @@ from mlflow.exceptions import MlflowException
 from packaging.requirements import Requirement
 
 TRY_AGAIN = 75  # exit status (EX_TEMPFAIL) where tracker or store did not answer
-_DATA = {"encoder": "examples", "classifier": "task"}
+_DATA = {"encoder": "examples", "classifier": "labelled"}
 
 
 def main() -> None:
@@ -92,15 +92,15 @@ def _refuse_network(event: str, arguments: tuple[Any, ...]) -> None:
         raise PermissionError(f"a model must run without network, it asked for {arguments}")
 
 
-def _classifier_accuracy(loaded: Any, task: Any, request: dict[str, Any]) -> tuple[float, int]:
+def _classifier_accuracy(loaded: Any, labelled: Any, request: dict[str, Any]) -> tuple[float, int]:
     # Imported only now, so that they find the model's own bert_core already there.
     import pandas as pd
 
     from pipelines.stages.labelled.stage import read_split
 
-    heldout = read_split(task, "heldout")
+    heldout = read_split(labelled, "heldout")
     answers = loaded.predict(pd.DataFrame({"text": heldout.texts}))["label"]
-    expected = [task.statistics["labels"][index] for index in heldout.labels]
+    expected = [labelled.statistics["labels"][index] for index in heldout.labels]
     right = sum(a == b for a, b in zip(answers, expected, strict=True))
     return right / len(expected), len(expected)
 

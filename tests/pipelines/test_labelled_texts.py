@@ -13,12 +13,12 @@ from pipelines.stages.corpus.settings import CorpusSettings, PlainText
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.finetuning.encoding import EncodedTexts
 from pipelines.stages.labelled.settings import (
-    CorpusSourceTask,
-    LabelledFileTask,
-    NoTask,
-    TaskSettings,
+    CorpusSourceLabels,
+    LabelledFile,
+    LabelledSettings,
+    NoLabels,
 )
-from pipelines.stages.labelled.stage import LabelledTexts, build_task, read_split
+from pipelines.stages.labelled.stage import LabelledTexts, build_labelled, read_split
 from pipelines.tasks.classification import figures_of, report_on
 
 
@@ -27,9 +27,9 @@ def context(tmp_path: Path) -> StageContext:
     return StageContext(store=ArtifactStore(tmp_path / "store"))
 
 
-def _write(path: Path, rows: list[tuple[str, str]]) -> TaskSettings:
+def _write(path: Path, rows: list[tuple[str, str]]) -> LabelledSettings:
     path.write_text("".join(f"{label}\t{text}\n" for text, label in rows))
-    return TaskSettings(labelled=LabelledFileTask(path=str(path)))
+    return LabelledSettings(source=LabelledFile(path=str(path)))
 
 
 def _rows(count: int = 200) -> list[tuple[str, str]]:
@@ -39,25 +39,25 @@ def _rows(count: int = 200) -> list[tuple[str, str]]:
 
 
 def test_both_splits_hold_every_text_once(tmp_path: Path, context: StageContext) -> None:
-    task = build_task(_write(tmp_path / "a.tsv", _rows()), None, context)
-    train, heldout = read_split(task, "train"), read_split(task, "heldout")
+    labelled = build_labelled(_write(tmp_path / "a.tsv", _rows()), None, context)
+    train, heldout = read_split(labelled, "train"), read_split(labelled, "heldout")
     assert sorted(train.texts + heldout.texts) == sorted(text for text, _ in _rows())
     assert 20 <= len(heldout.texts) <= 60
-    assert task.statistics["labels"] == ["common", "rare"]
+    assert labelled.statistics["labels"] == ["common", "rare"]
     share = np.mean([label == 0 for label in heldout.labels])
-    assert task.statistics["baseline/accuracy"] == pytest.approx(share)
+    assert labelled.statistics["baseline/accuracy"] == pytest.approx(share)
 
 
 def test_equal_texts_never_stand_on_both_sides(tmp_path: Path, context: StageContext) -> None:
-    task = build_task(_write(tmp_path / "a.tsv", _rows(100) * 3), None, context)
-    train, heldout = (set(read_split(task, split).texts) for split in ("train", "heldout"))
+    labelled = build_labelled(_write(tmp_path / "a.tsv", _rows(100) * 3), None, context)
+    train, heldout = (set(read_split(labelled, split).texts) for split in ("train", "heldout"))
     assert not train & heldout
 
 
 def test_the_same_bytes_elsewhere_are_the_same_task(tmp_path: Path, context: StageContext) -> None:
-    first = build_task(_write(tmp_path / "a.tsv", _rows()), None, context)
-    second = build_task(_write(tmp_path / "b.tsv", _rows()), None, context)
-    changed = build_task(_write(tmp_path / "c.tsv", _rows(201)), None, context)
+    first = build_labelled(_write(tmp_path / "a.tsv", _rows()), None, context)
+    second = build_labelled(_write(tmp_path / "b.tsv", _rows()), None, context)
+    changed = build_labelled(_write(tmp_path / "c.tsv", _rows(201)), None, context)
     assert second.reused
     assert first.fingerprint == second.fingerprint != changed.fingerprint
 
@@ -65,9 +65,9 @@ def test_the_same_bytes_elsewhere_are_the_same_task(tmp_path: Path, context: Sta
 def test_a_corpus_gives_its_sources_as_labels_and_keeps_its_own_split(
     small_corpus, context: StageContext
 ) -> None:
-    settings = TaskSettings(labelled=CorpusSourceTask(max_train_documents=10, min_words=1))
+    settings = LabelledSettings(source=CorpusSourceLabels(max_train_documents=10, min_words=1))
     with pytest.raises(UserError, match=r"a label must come with several texts"):
-        build_task(settings, small_corpus, context)  # every file is a source of its own
+        build_labelled(settings, small_corpus, context)  # every file is a source of its own
 
 
 def test_documents_of_too_few_words_are_left_out_and_counted(
@@ -81,10 +81,10 @@ def test_documents_of_too_few_words_are_left_out_and_counted(
         path = str(tmp_path / f"{name}.txt")
         sources.append(PlainText(paths=(path,), layout="blank_line"))
     corpus = build_corpus(CorpusSettings(sources=tuple(sources)), context)
-    task = build_task(TaskSettings(labelled=CorpusSourceTask()), corpus, context)
-    assert task.statistics["labels"] == ["letters", "reports"]
-    assert task.statistics["dropped"] == {"too few words": 6}
-    assert sum(task.statistics["texts"].values()) == 24
+    labelled = build_labelled(LabelledSettings(source=CorpusSourceLabels()), corpus, context)
+    assert labelled.statistics["labels"] == ["letters", "reports"]
+    assert labelled.statistics["dropped"] == {"too few words": 6}
+    assert sum(labelled.statistics["texts"].values()) == 24
 
 
 @pytest.mark.parametrize(
@@ -100,12 +100,12 @@ def test_labels_that_teach_nothing_are_refused(
     path = tmp_path / "a.tsv"
     path.write_text("label\ttext\n" + "".join(f"{label}\t{text}\n" for text, label in rows))
     with pytest.raises(UserError, match=message):
-        build_task(TaskSettings(labelled=LabelledFileTask(path=str(path))), None, context)
+        build_labelled(LabelledSettings(source=LabelledFile(path=str(path))), None, context)
 
 
 def test_no_task_is_not_built(context: StageContext) -> None:
-    with pytest.raises(UserError, match="there is no task to build"):
-        build_task(TaskSettings(labelled=NoTask()), None, context)
+    with pytest.raises(UserError, match="found a source of kind 'none'"):
+        build_labelled(LabelledSettings(source=NoLabels()), None, context)
 
 
 def test_every_text_comes_once_an_epoch_in_another_order() -> None:
