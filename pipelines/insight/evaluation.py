@@ -2,11 +2,14 @@
 
 from typing import Any
 
+from bert_core.inference import classify
+from bert_core.model.catalogue import SequenceClassifier
+from bert_core.training.state import load_model
+from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
 from pipelines.core.tracking.tracker import Tracker
 from pipelines.registry.listing import locate
 from pipelines.stages.corpus.cleaning.tally import Tally
-from pipelines.stages.evaluation.stage import answers_of
 from pipelines.stages.labelled.files import read_labelled_file
 from pipelines.stages.labelled.settings import LabelledFile
 from pipelines.tasks.classification import figures_of, report_on
@@ -22,7 +25,12 @@ def evaluate_file(
     """
     rows = read_labelled_file(settings, Tally())
     expected = [label for _, label in rows]
-    model, answers = answers_of(locate(tracker, reference), [text for text, _ in rows])
+    folder = locate(tracker, reference)
+    model = load_model(folder)
+    if not isinstance(model, SequenceClassifier):
+        raise UserError(f"{reference} must be a classifier, found a {model.head_name} model")
+    texts = [text for text, _ in rows]
+    answers = classify(model, WordPieceTokenizer.from_directory(folder), texts)
     unknown = sorted(set(expected) - set(model.labels or ()))
     if unknown:
         raise UserError(

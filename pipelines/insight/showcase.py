@@ -14,7 +14,7 @@ from pipelines.core.tracking.tracker import Tracker
 from pipelines.insight.predictions import Prediction, fill, predict
 from pipelines.registry.listing import locate
 from pipelines.stages.corpus.shards import read_documents
-from pipelines.stages.labelled.stage import read_split
+from pipelines.tasks.classification import read_split
 
 VOCABULARY_FILE = "vocab.txt"
 _WORD = re.compile(r"[^\W\d_]{4,}")

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from pipelines.core.cluster.connection import connection as cluster
+from pipelines.core.cluster import connection as cluster
 from pipelines.core.errors import UserError
 
 

@@ -11,15 +11,20 @@ from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
 from pipelines.stages.corpus.settings import CorpusSettings, PlainText
 from pipelines.stages.corpus.stage import build_corpus
-from pipelines.stages.finetuning.encoding import EncodedTexts
 from pipelines.stages.labelled.settings import (
     CorpusSourceLabels,
     LabelledFile,
     LabelledSettings,
     NoLabels,
 )
-from pipelines.stages.labelled.stage import LabelledTexts, build_labelled, read_split
-from pipelines.tasks.classification import figures_of, report_on
+from pipelines.stages.labelled.stage import build_labelled
+from pipelines.tasks.classification import (
+    EncodedTexts,
+    LabelledTexts,
+    figures_of,
+    read_split,
+    report_on,
+)
 
 
 @pytest.fixture

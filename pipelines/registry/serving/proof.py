@@ -96,7 +96,7 @@ def _classifier_accuracy(loaded: Any, labelled: Any, request: dict[str, Any]) ->
     # Imported only now, so that they find the model's own bert_core already there.
     import pandas as pd
 
-    from pipelines.stages.labelled.stage import read_split
+    from pipelines.tasks.classification import read_split
 
     heldout = read_split(labelled, "heldout")
     answers = loaded.predict(pd.DataFrame({"text": heldout.texts}))["label"]

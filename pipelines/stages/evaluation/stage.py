@@ -1,20 +1,15 @@
 """Stage: what a classifier answers on held-out texts, label by label."""
 
 import json
-from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
-from bert_core.inference import Classified, classify
-from bert_core.model.catalogue import SequenceClassifier
+from bert_core.model.catalogue import TrainableModel
 from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, Built, Draft
-from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
 from pipelines.stages.evaluation import EVALUATION
-from pipelines.stages.labelled.stage import names_of, read_split
-from pipelines.tasks.classification import figures_of, report_on
+from pipelines.tasks import family_of
 
 REPORT_FILE = "report.json"
 
@@ -31,24 +26,17 @@ def build_evaluation(classifier: Artifact, labelled: Artifact, context: StageCon
 
 
 def _evaluate(classifier: Artifact, labelled: Artifact, draft: Draft) -> Built:
-    heldout = read_split(labelled, "heldout")
-    _, answers = answers_of(classifier.local_folder(), heldout.texts)
-    expected = names_of(heldout.labels, labelled)
+    folder, family = classifier.local_folder(), family_of(labelled)
+    model = load_model(folder)
+    assert isinstance(model, TrainableModel), "a fine-tuning leaves a model that can be trained"
+    tokenizer = WordPieceTokenizer.from_directory(folder)
+    answers = family.answers(model, tokenizer, labelled)
     with draft.file(REPORT_FILE) as target:
-        report = report_on(answers.labels, expected)
+        report = family.report(answers, labelled)
         target.path.write_text(json.dumps(report, indent=2, ensure_ascii=False))
     statistics = {
-        **figures_of(answers.labels, expected),
-        "baseline/accuracy": labelled.statistics["baseline/accuracy"],
-        "texts": len(heldout.texts),
+        **family.figures(answers, labelled),
+        "texts": len(answers.values),
         "texts_truncated": answers.num_truncated,
     }
     return Built([REPORT_FILE], statistics)
-
-
-def answers_of(folder: Path, texts: Sequence[str]) -> tuple[SequenceClassifier, Classified]:
-    """The classifier in a model folder, and what it answers; UserError for another model."""
-    model = load_model(folder)
-    if not isinstance(model, SequenceClassifier):
-        raise UserError(f"{folder} must hold a classifier, found a {model.head_name} model")
-    return model, classify(model, WordPieceTokenizer.from_directory(folder), texts)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from bert_core.batch import LabelledBatch
 from bert_core.config import EncoderConfig
-from bert_core.model.catalogue import SequenceClassifier, TrainableModel, count_parameters
+from bert_core.model.catalogue import TrainableModel, count_parameters
 from bert_core.training.state import load_encoder_into, read_config
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, Built, Draft
@@ -17,11 +17,8 @@ from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
 from pipelines.stages.finetuning import FINETUNING
-from pipelines.stages.finetuning.answers import answers_over_ranks
-from pipelines.stages.finetuning.encoding import EncodedTexts
 from pipelines.stages.finetuning.settings import FinetuningSettings
-from pipelines.stages.labelled.stage import names_of, read_split
-from pipelines.tasks.classification import figures_of
+from pipelines.tasks import Answers, family_of
 from pipelines.training.arithmetic import Arithmetic, resolve, trains_best_on_single_threads
 from pipelines.training.launch import Launch, launch
 from pipelines.training.placement import StepCut
@@ -99,11 +96,8 @@ def _finetune(
         tokenizer = WordPieceTokenizer.from_directory(encoder.local_folder())
         publish_model(draft, checkpoint, tokenizer, told)
         deliver(told["undelivered"], run_id, context)
-        labels = labelled.statistics["labels"]
-        answered = [labels[index] for index in told["judged"]["answers"]]
         return {
-            **figures_of(answered, names_of(read_split(labelled, "heldout").labels, labelled)),
-            "baseline/accuracy": labelled.statistics["baseline/accuracy"],
+            **family_of(labelled).figures(Answers(*told["judged"]["answers"]), labelled),
             "num_parameters": told["judged"]["num_parameters"],
             "num_steps": num_steps,
             **throughput(told),
@@ -121,42 +115,41 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
     tokenizer = WordPieceTokenizer.from_directory(encoder_folder)
     encoder_config = EncoderConfig.from_dict(read_config(encoder_folder)["encoder"])
     max_tokens = _max_tokens(settings, encoder_config)
-    texts = {
-        split: EncodedTexts(read_split(labelled, split), tokenizer, max_tokens)
+    family = family_of(labelled)
+    items = {
+        split: family.examples(labelled, split, tokenizer, max_tokens)
         for split in ("train", "heldout")
     }
 
     def build_model() -> TrainableModel:
         dropout = settings.dropout
         config = replace(encoder_config, hidden_dropout=dropout, attention_dropout=dropout)
-        labels = labelled.statistics["labels"]
-        model = SequenceClassifier(config, num_labels=len(labels), labels=labels)
+        model = family.build_model(config, labelled)
         if values["initialization"] == "pretrained":
             load_encoder_into(model, encoder_folder)
         return model
 
     def micro_batches(step: int) -> Iterator[tuple[int, LabelledBatch]]:
-        chosen = texts["train"].shuffled(settings.seed, step, settings.examples_per_step)
+        chosen = items["train"].shuffled(settings.seed, step, settings.examples_per_step)
         size = settings.micro_batch_examples
         for index in range(rank, math.ceil(len(chosen) / size), world_size):
-            yield index, texts["train"].batch(chosen[index * size : (index + 1) * size])
+            yield index, items["train"].batch(chosen[index * size : (index + 1) * size])
 
     def evaluate(model: TrainableModel) -> dict[str, float]:
         size, device = settings.micro_batch_examples, next(model.parameters()).device
         means = means_over_ranks(
-            ("label_loss", "label_accuracy"),
-            math.ceil(len(texts["heldout"]) / size),
+            tuple(family.curve),
+            math.ceil(len(items["heldout"]) / size),
             (
                 (number, model.evaluation_sums(batch.to(device)))
-                for number, batch in texts["heldout"].batches(size, rank, world_size)
+                for number, batch in items["heldout"].batches(size, rank, world_size)
             ),
         )
-        return {"eval/loss": means["label_loss"], "eval/accuracy": means["label_accuracy"]}
+        return {family.curve[name]: value for name, value in means.items()}
 
     def judge(model: TrainableModel) -> dict[str, Any]:
-        heldout = read_split(labelled, "heldout").texts
-        answers = answers_over_ranks(model, tokenizer, heldout, rank, world_size)
-        return {"answers": answers, "num_parameters": count_parameters(model)}
+        answers = family.answers(model, tokenizer, labelled, rank, world_size)
+        return {"answers": tuple(answers), "num_parameters": count_parameters(model)}
 
     work = Work(
         stage=values["stage"],

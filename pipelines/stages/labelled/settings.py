@@ -2,10 +2,11 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from pipelines.core.redaction import Uri
 from pipelines.core.settings import Settings
+from pipelines.tasks import family_names
 
 
 class CorpusSourceLabels(Settings):
@@ -55,6 +56,16 @@ LabelSource = Annotated[CorpusSourceLabels | LabelledFile | NoLabels, Field(disc
 class LabelledSettings(Settings):
     """The labelled texts of the fine-tuning."""
 
+    family: str = Field(
+        default="classification", description="Family of the task: a module of pipelines.tasks."
+    )
     source: LabelSource = Field(
         default_factory=CorpusSourceLabels, description="Where the labelled texts come from."
     )
+
+    @field_validator("family")
+    @classmethod
+    def _is_there(cls, family: str) -> str:
+        if family not in family_names():
+            raise ValueError(f"must be one of {', '.join(family_names())}")
+        return family

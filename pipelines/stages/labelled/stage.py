@@ -2,9 +2,8 @@
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,13 +20,6 @@ from pipelines.stages.labelled.files import LabelledText, name_of_file, read_lab
 from pipelines.stages.labelled.settings import CorpusSourceLabels, LabelledFile, LabelledSettings
 
 SPLITS: tuple[Split, Split] = ("train", "heldout")
-
-
-class LabelledTexts(NamedTuple):
-    """One split: N texts and, for each, the index of its label."""
-
-    texts: list[str]
-    labels: list[int]
 
 
 def build_labelled(
@@ -54,26 +46,14 @@ def build_labelled(
     return context.store.get_or_build(
         LABELLED.kind,
         version=LABELLED.version,
-        settings=source,
+        settings={"family": settings.family, "source": source.model_dump(mode="json")},
         # Parquet files name the library that wrote them; white space is Unicode's.
         inputs={**inputs, "libraries": versions_of("pyarrow", "unicode")},
-        build=partial(_write, parts_of),
+        build=partial(_write, settings.family, parts_of),
     )
 
 
-def read_split(labelled: Artifact, split: str) -> LabelledTexts:
-    """The texts and label indices of `train` or `heldout`, in the artifact's order."""
-    table = pq.read_table(labelled.local(f"{split}.parquet"))
-    return LabelledTexts(table["text"].to_pylist(), table["label"].to_pylist())
-
-
-def names_of(labels: Iterable[int], labelled: Artifact) -> list[str]:
-    """The names of label indices."""
-    names = labelled.statistics["labels"]
-    return [names[label] for label in labels]
-
-
-def _write(parts_of: Callable[[Tally], Parts], draft: Draft) -> Built:
+def _write(family: str, parts_of: Callable[[Tally], Parts], draft: Draft) -> Built:
     tally = Tally()
     parts = parts_of(tally)
     labels = check_parts(parts)
@@ -95,6 +75,7 @@ def _write(parts_of: Callable[[Tally], Parts], draft: Draft) -> Built:
     }
     commonest = min(labels, key=lambda label: (-counts["train"][label], label))
     statistics = {
+        "family": family,
         "labels": labels,
         "texts": {"train": len(train), "heldout": len(heldout)},
         "texts_by_label": {split: dict(sorted(count.items())) for split, count in counts.items()},

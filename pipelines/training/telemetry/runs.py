@@ -9,7 +9,6 @@ from mlflow.entities import Param
 from mlflow.exceptions import MlflowException
 
 from pipelines.artifacts import Draft
-from pipelines.core.cluster.machine import computing_machine
 from pipelines.core.redaction import redacted
 from pipelines.core.settings import Settings
 from pipelines.core.stage import StageContext
@@ -41,7 +40,10 @@ def open_run(stage: str, settings: Settings, draft: Draft, context: StageContext
 def recorded(
     run_id: str | None, context: StageContext, train: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Run the training and end its run with the statistics it returns, as failed, or as killed."""
+    """Run the training and end its run with the statistics it returns, as failed, or as killed.
+
+    `computed_on` among the statistics is the machine that computed the held-out figures.
+    """
     if run_id is None or context.tracker is None:
         return train()
     try:
@@ -49,7 +51,7 @@ def recorded(
     except BaseException as error:
         context.tracker.abandon(run_id, error)
         raise
-    context.tracker.finish(run_id, numbers(statistics), computed_on=computing_machine())
+    context.tracker.finish(run_id, numbers(statistics), computed_on=statistics.get("computed_on"))
     return statistics
 
 
