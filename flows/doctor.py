@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 
 from flows.reporting.quantities import memory
 from flows.services.ports import is_free
-from flows.services.record import read_services
+from flows.services.record import NAMES, read_record
 
 State = Literal["ok", "warn", "fail"]
 _GIBIBYTE = 2**30
@@ -99,11 +99,17 @@ def check_disk(home: Path) -> Check:
     return Check("home", "ok", finding)
 
 
-def check_ports(home: Path, prefect_port: int, mlflow_port: int) -> Check:
+def check_servers(home: Path, prefect_port: int, mlflow_port: int) -> Check:
     """`bertsmith up` could listen, or runs."""
-    services = read_services(home)
+    services = read_record(home)
     if services is not None:
-        return Check("servers", "ok", f"running: {services.prefect_url}, {services.mlflow_url}")
+        dead = [name for name in NAMES if services.running(name) is None]
+        if not dead:
+            return Check("servers", "ok", f"running: {services.prefect_url}, {services.mlflow_url}")
+        return Check(
+            "servers", "warn", f"started, but no longer running: {', '.join(dead)}",
+            "start them again: bertsmith up",
+        )  # fmt: skip
     taken = [port for port in (prefect_port, mlflow_port) if not is_free(port)]
     if taken:
         return Check(
@@ -136,13 +142,15 @@ def check_ray() -> Check:
 def check_store(url: str) -> Check:
     """The artifact store can be written and read."""
     from pipelines.artifacts import ArtifactStore
+    from pipelines.artifacts.access import explained
 
     try:
         store = ArtifactStore(url)
         probe = f"{store.root}/.doctor-{os.getpid()}"
-        store.filesystem.makedirs(store.root, exist_ok=True)
-        store.filesystem.pipe_file(probe, b"probe")
-        store.filesystem.rm(probe)
+        with explained(url):
+            store.filesystem.makedirs(store.root, exist_ok=True)
+            store.filesystem.pipe_file(probe, b"probe")
+            store.filesystem.rm(probe)
     except (OSError, ValueError, ImportError) as error:
         return Check("store", "fail", f"{url}: {_first_line(error)}", "choose one with --store")
     return Check("store", "ok", url)
@@ -173,7 +181,7 @@ def checks(
         check_processor,
         check_memory,
         lambda: check_disk(home),
-        lambda: check_ports(home, prefect_port, mlflow_port),
+        lambda: check_servers(home, prefect_port, mlflow_port),
         lambda: check_store(store_url),
         check_tracker,
         check_ray,

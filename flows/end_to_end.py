@@ -2,18 +2,26 @@
 
 from prefect import flow
 
-from flows import stages
-from flows.evaluate import make_evaluation
-from flows.finetune import Finetuned, has_task, make_classifier
-from flows.pretrain import Pretrained, make_encoder
+from flows.chain import build_chain, plain_task, task_that_reaches_out
 from flows.reporting.story import Story
-from flows.run import Run, started_run
+from flows.run import Overrides, Run, started_run
 from pipelines.artifacts import Artifact
-from pipelines.core.recipes import EndToEndRecipe, read_recipe
-from pipelines.registry.registration import RegisteredModel, Submission
-from pipelines.registry.verification import Proof
+from pipelines.core.recipe_files import read_recipe
+from pipelines.core.recipes import EndToEndRecipe
+from pipelines.insight import showcase
+from pipelines.registry.promotion import promote
+from pipelines.registry.registration import RegisteredModel, Submission, register
+from pipelines.registry.verification import Proof, verify
+from pipelines.stages import CHAIN
 
 _DEMO = read_recipe(EndToEndRecipe, "demo")
+_ENCODER_LINEAGE = ("corpus", "vocabulary", "examples", "pretraining")
+
+registration = task_that_reaches_out(register)
+verification = plain_task(verify)
+promotion = task_that_reaches_out(promote)
+filled_masks = plain_task(showcase.filled_masks)
+predictions = plain_task(showcase.predictions)
 
 
 @flow(
@@ -21,31 +29,25 @@ _DEMO = read_recipe(EndToEndRecipe, "demo")
     flow_run_name="{recipe.name}: raw text to registered models",
     persist_result=False,
 )
-def end_to_end(recipe: EndToEndRecipe = _DEMO) -> Story:
+def end_to_end(recipe: EndToEndRecipe = _DEMO, overrides: Overrides = ()) -> Story:
     """Build whatever is missing of corpus, vocabulary, examples, encoder and classifier, register
     the models, and have each repeat its held-out accuracy in a fresh process."""
-    with started_run("end-to-end", recipe) as run:
-        pretrained = make_encoder(run)
-        finetuned = None
-        if has_task(recipe):
-            finetuned = make_classifier(run, pretrained)
-            make_evaluation(run, finetuned)
-        _register_and_prove(run, pretrained, finetuned)
-        _show(run, pretrained, finetuned)
+    with started_run("end-to-end", recipe, overrides, default=_DEMO) as run:
+        made = build_chain(run, CHAIN)
+        _register_and_prove(run, made)
+        _show(run, made)
     return run.story
 
 
-def _register_and_prove(
-    run: Run[EndToEndRecipe], pretrained: Pretrained, finetuned: Finetuned | None
-) -> None:
+def _register_and_prove(run: Run[EndToEndRecipe], made: dict[str, Artifact]) -> None:
     """Register as candidates, prove those that have not been proven, then make them champions."""
     names, tracker = run.recipe.registration, run.tracker
-    lineage = pretrained._asdict()
-    submitted = {"encoder": (names.encoder_name, pretrained.encoder, lineage, pretrained.examples)}
-    if finetuned is not None:
-        lineage = lineage | {"task": finetuned.task, "classifier": finetuned.classifier}
+    lineage = {made[name].kind: made[name] for name in _ENCODER_LINEAGE}
+    submitted = {"encoder": (names.encoder_name, made["pretraining"], lineage, made["examples"])}
+    if "finetuning" in made:
+        lineage = lineage | {made[name].kind: made[name] for name in ("labelled", "finetuning")}
         submitted["classifier"] = (
-            names.classifier_name, finetuned.classifier, lineage, finetuned.task
+            names.classifier_name, made["finetuning"], lineage, made["labelled"]
         )  # fmt: skip
     proofs = []
     for kind, (name, artifact, sources, heldout) in submitted.items():
@@ -57,16 +59,16 @@ def _register_and_prove(
             lineage=sources,
             recipe_yaml=run.recipe.to_yaml(),
         )
-        model = run.stage(f"registration, {kind}", stages.registration, submission, tracker)
+        model = run.stage(f"registration, {kind}", registration, submission, tracker)
         run.story.models.append(model)
         if not model.is_verified:
             proofs.append(_proof(run.recipe, model, heldout))
     if proofs:
-        run.stage("verification", stages.verification, proofs, run.context.store.url, tracker)
+        run.stage("verification", verification, proofs, run.context.store.url, tracker)
     run.story.alias = names.alias
     for model in run.story.models:
         run.stage(
-            f"promotion, {model.kind}", stages.promotion,
+            f"promotion, {model.kind}", promotion,
             tracker, model.name, str(model.version), names.alias,
         )  # fmt: skip
 
@@ -80,15 +82,15 @@ def _proof(recipe: EndToEndRecipe, model: RegisteredModel, heldout: Artifact) ->
     )
 
 
-def _show(run: Run[EndToEndRecipe], pretrained: Pretrained, finetuned: Finetuned | None) -> None:
+def _show(run: Run[EndToEndRecipe], made: dict[str, Artifact]) -> None:
     """What the models say to held-out sentences, for the final screen."""
     names, tracker = run.recipe.registration, run.tracker
     run.story.filled_masks = run.stage(
-        "fill-mask examples", stages.filled_masks,
-        tracker, f"{names.encoder_name}@{names.alias}", pretrained.corpus, pretrained.vocabulary,
+        "fill-mask examples", filled_masks,
+        tracker, f"{names.encoder_name}@{names.alias}", made["corpus"], made["vocabulary"],
     )  # fmt: skip
-    if finetuned is not None:
+    if "finetuning" in made:
         run.story.predictions = run.stage(
-            "example predictions", stages.predictions,
-            tracker, f"{names.classifier_name}@{names.alias}", finetuned.task,
+            "example predictions", predictions,
+            tracker, f"{names.classifier_name}@{names.alias}", made["labelled"],
         )  # fmt: skip

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flows.local_api import LocalApi
+from flows.services.credentials import read_credentials
 from flows.services.record import Services, read_services
+from pipelines.home import home_folder as home_folder
 
 # Chatter and calls home that a local run has no use for; a person's own setting wins.
 _DEFAULTS = {
@@ -36,11 +38,6 @@ class Surroundings:
     local_api: LocalApi | None  # started for this process alone, where no other API is known
 
 
-def home_folder(home: str | Path | None = None) -> Path:
-    """The absolute home: what was given, else $BERTSMITH_HOME, else .bertsmith here."""
-    return Path(home or os.environ.get("BERTSMITH_HOME") or ".bertsmith").absolute()
-
-
 def set_defaults(home: Path) -> Services | None:
     """Point this process and its children at `home` and, where they run, at its services."""
     os.environ["BERTSMITH_HOME"] = str(home)
@@ -50,6 +47,7 @@ def set_defaults(home: Path) -> Services | None:
     if services is not None:
         os.environ.setdefault("PREFECT_API_URL", services.prefect_api_url)
         os.environ.setdefault("MLFLOW_TRACKING_URI", services.mlflow_url)
+        _let_in(home, services)
     if not _prefect_api_is_configured():
         os.environ.setdefault("PREFECT_HOME", str(home / "prefect"))
     return services
@@ -68,7 +66,19 @@ def prepare_flows(home: Path) -> Surroundings:
     if not _prefect_api_is_configured():
         local_api = LocalApi.start(home)
         os.environ["PREFECT_API_URL"] = local_api.url
+        os.environ.update(local_api.credentials.for_prefect_clients())
     return Surroundings(home, services, local_api)
+
+
+def _let_in(home: Path, services: Services) -> None:
+    """Bring the home's credentials along, to its own servers and to no others."""
+    credentials = read_credentials(home)
+    if credentials is None:
+        return  # the servers are of a version that asked nobody
+    if os.environ["PREFECT_API_URL"] == services.prefect_api_url:
+        os.environ.update(credentials.for_prefect_clients())
+    if os.environ["MLFLOW_TRACKING_URI"] == services.mlflow_url:
+        os.environ.update(credentials.for_mlflow_clients())
 
 
 def _prefect_api_is_configured() -> bool:

@@ -6,10 +6,11 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
+from flows.services.credentials import Credentials, make_credentials
+from flows.services.health import answers
+from flows.services.ports import free_port
 from pipelines.core.errors import UserError
 
 _START_SECONDS = 180.0  # its first start makes a database, on a busy machine slowly
@@ -21,10 +22,13 @@ _IDLE_SERVICES = ("SCHEDULER", "LATE_RUNS", "CANCELLATION_CLEANUP", "PAUSE_EXPIR
 class LocalApi:
     """A Prefect API on the loopback that lives as long as the process that started it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], port: int, credentials: Credentials, log: Path
+    ) -> None:
         self._process = process
         self._log = log
         self.url = f"http://127.0.0.1:{port}/api"
+        self.credentials = credentials  # without them it answers nobody
 
     @classmethod
     def start(cls, home: Path) -> "LocalApi":
@@ -33,11 +37,9 @@ class LocalApi:
         Call it on the main thread: the API ends when the thread that started it ends, so that
         even `kill -9` of a run leaves nothing behind.
         """
-        from flows.services.ports import free_port
-
         log = home / "logs" / "prefect-local.log"
         log.parent.mkdir(parents=True, exist_ok=True)
-        port = free_port()
+        port, credentials = free_port(), make_credentials(home)
         command = [sys.executable, "-m", "prefect", "server", "start", "--no-ui"]
         idle = {f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in _IDLE_SERVICES}
         with log.open("wb") as output:
@@ -46,18 +48,22 @@ class LocalApi:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**os.environ, **idle},
+                env={
+                    **os.environ,
+                    **idle,
+                    **credentials.for_prefect_server(f"http://127.0.0.1:{port}"),
+                },
                 start_new_session=True,  # Ctrl-C is for the run, which reports it to the API
                 preexec_fn=_die_with_parent if sys.platform == "linux" else None,
             )
-        local_api = cls(process, port, log)
+        local_api = cls(process, port, credentials, log)
         atexit.register(local_api.stop)
         return local_api
 
     def wait(self) -> None:
         """Return when the API answers."""
         deadline = time.monotonic() + _START_SECONDS
-        while not _answers(f"{self.url}/health"):
+        while not answers(f"{self.url}/health"):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise UserError(
                     f"a local Prefect API must start within {_START_SECONDS:.0f} s, but it did "
@@ -74,14 +80,6 @@ class LocalApi:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=2) as response:
-            return bool(response.status == 200)
-    except (urllib.error.URLError, ConnectionError, TimeoutError):
-        return False
 
 
 def _die_with_parent() -> None:

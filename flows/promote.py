@@ -4,11 +4,14 @@ from typing import cast
 
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
+from prefect.runtime import flow_run
 from pydantic import Field
 
-from flows import stages
+from flows.chain import task_that_reaches_out
+from flows.services.run_records import recorded_run
 from pipelines.core.place import PlaceSettings
 from pipelines.core.settings import Settings
+from pipelines.registry import promotion as registry
 from pipelines.registry.promotion import Promotion
 
 
@@ -41,8 +44,11 @@ _DEFAULT = PromotionRecipe()
 )
 def promote(recipe: PromotionRecipe = _DEFAULT) -> Promotion:
     """Give an alias to the version that another alias or a number names."""
-    move = stages.promotion.with_options(task_run_name=f"{recipe.alias} of {recipe.name}")
-    moved = move(recipe.place.tracker({}), recipe.name, recipe.source, recipe.alias)
+    move = task_that_reaches_out(registry.promote).with_options(
+        task_run_name=f"{recipe.alias} of {recipe.name}"
+    )
+    with recorded_run(flow_run.id):
+        moved = move(recipe.place.tracker({}), recipe.name, recipe.source, recipe.alias)
     promotion = cast(Promotion, moved)  # a coroutine only where the task is one
     create_markdown_artifact(
         f"`{promotion.alias}` of **{promotion.name}** is now version {promotion.version}"

@@ -1,25 +1,37 @@
 """A flow run in progress: runs its stages, times them, and tells those who watch."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
+from uuid import UUID
 
 from prefect import Task
-from prefect.runtime import flow_run
+from prefect.client.orchestration import get_client
+from prefect.runtime import deployment, flow_run
+from pydantic import Field
 
 from flows.reporting.quantities import duration, memory
 from flows.reporting.report import publish_report
 from flows.reporting.story import StageRecord, Story
 from flows.reporting.usage import MemorySampler
 from flows.reporting.watch import Watch
+from flows.services.run_records import recorded_run
 from pipelines.artifacts import Artifact
+from pipelines.core.recipe_files import completed, differences, merged
 from pipelines.core.recipes import CorpusRecipe
 from pipelines.core.stage import StageContext
 from pipelines.core.tracking import Tracker
 
 Recipe = TypeVar("Recipe", bound=CorpusRecipe, covariant=True)  # a wider one will do
 RecipeType = TypeVar("RecipeType", bound=CorpusRecipe)
+Overrides = Annotated[
+    tuple[str, ...],
+    Field(
+        description="Single values by dotted path, such as pretraining.num_steps=100; they have "
+        "the last word."
+    ),
+]
 
 
 class Run(Generic[Recipe]):
@@ -68,16 +80,25 @@ class Run(Generic[Recipe]):
 
 
 @contextmanager
-def started_run(flow: str, recipe: RecipeType) -> Iterator[Run[RecipeType]]:
-    """A run of the flow `flow`, called inside it; on leaving, its report is published."""
+def started_run(
+    flow: str, recipe: RecipeType, overrides: Sequence[str], *, default: RecipeType
+) -> Iterator[Run[RecipeType]]:
+    """A run of the flow `flow`, called inside it; on leaving, its report is published.
+
+    What a deployment was not given comes from its own recipe, and what that does not say from the
+    flow's `default`. Raises UserError for values that do not go together.
+    """
     started = time.perf_counter()
+    recipe, changed = _resolved(recipe, overrides, default)
     story = Story(flow=flow, recipe=recipe, flow_run_url=flow_run.ui_url or "")
     tags = {
         "bertsmith.flow_run": flow_run.id or "",
         "bertsmith.flow": flow,
         "bertsmith.recipe": recipe.name,
     }
-    with MemorySampler() as sampler, Watch(flow) as watch:
+    with recorded_run(flow_run.id), MemorySampler() as sampler, Watch(flow) as watch:
+        for sentence in changed:
+            watch.note(sentence)
         context = recipe.place.context(observe=watch.observe, tags=tags)
         run = Run(recipe, context, story, watch, sampler)
         try:
@@ -87,3 +108,25 @@ def started_run(flow: str, recipe: RecipeType) -> Iterator[Run[RecipeType]]:
         story.seconds = time.perf_counter() - started
         story.peak_bytes = sampler.peak_bytes
         publish_report(story, run.tracker)
+
+
+def _resolved(
+    recipe: RecipeType, overrides: Sequence[str], default: RecipeType
+) -> tuple[RecipeType, list[str]]:
+    """The recipe to run, and a sentence for each value that is not the deployment's own."""
+    if deployment.id is None:  # called as a function: the recipe is whole
+        if not overrides:
+            return recipe, []
+        return completed(recipe, recipe.model_dump(mode="json"), overrides), []
+    with get_client(sync_client=True) as client:
+        parameters = client.read_deployment(UUID(deployment.id)).parameters
+        own = merged(default.model_dump(mode="json"), parameters.get("recipe", {}))
+        whole = completed(recipe, own, overrides)
+        if whole.name != recipe.name:  # the run was named after what it was given
+            name = flow_run.name.replace(recipe.name, whole.name)
+            client.update_flow_run(UUID(flow_run.id), name=name)
+    changed = differences(whole.model_dump(mode="json"), own)
+    return whole, [
+        f"{path} is {value!r}, in the deployment's own recipe it is {before!r}"
+        for path, value, before in changed
+    ]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import typer
 from typer.exceptions import Abort, Exit, TyperException
 
-from flows.cli import build, checks, evaluation, exchange, models, recipes, services
+from flows.cli import build, checks, evaluation, exchange, models, recipes, services, store
 from pipelines.core.errors import UserError
 
 DONE, FAILED, MISTAKE, INTERRUPTED = 0, 1, 2, 130
@@ -28,6 +28,7 @@ evaluation.add_to(app)
 models.add_to(app)
 exchange.add_to(app)
 recipes.add_to(app)
+store.add_to(app)
 checks.add_to(app)
 services.add_to(app)
 

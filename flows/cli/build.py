@@ -6,12 +6,13 @@ from typing import Annotated
 import typer
 
 from flows.cli.choice import Choice
-from flows.cli.execution import execute
+from flows.cli.execution import END_TO_END, execute
 from flows.cli.options import (
     Corpus,
     Home,
     LabelColumn,
     Labels,
+    Layout,
     Overrides,
     ShowRecipe,
     Store,
@@ -19,6 +20,7 @@ from flows.cli.options import (
     TrainingWorkers,
     Workers,
 )
+from pipelines.stages import CHAIN, EVALUATION, LABELLED, with_what_they_need
 
 Recipe = Annotated[
     str | None,
@@ -30,39 +32,21 @@ Recipe = Annotated[
     ),
 ]
 
-_DATA_COMMANDS = {
-    "corpus": ("Read, clean and divide the text.", "bertsmith corpus demo --workers 2"),
-    "vocabulary": (
-        "Learn the WordPiece vocabulary of the corpus.",
-        "bertsmith vocabulary --set vocabulary.size=16000",
-    ),
-    "examples": (
-        "Write training examples as Arrow shards.",
-        "bertsmith examples --set examples.mask_fraction=0.2",
-    ),
-    "pretrain": (
-        "Pretrain an encoder.",
-        "bertsmith pretrain --corpus 'texts/*.txt' --set pretraining.size=mini",
-    ),
-}
-_TASK_COMMANDS = {
-    "run": (
-        "Everything, from raw text to registered models that proved themselves.",
-        "bertsmith run --corpus 'texts/*.txt' --labels reviews.csv --label-column stars",
-    ),
-    "finetune": (
-        "Fine-tune a classifier from the pretrained encoder.",
-        "bertsmith finetune demo --labels reviews.csv",
-    ),
-}
+_RUN = (
+    "Everything, from raw text to registered models that proved themselves.",
+    "bertsmith run --corpus 'texts/*.txt' --labels reviews.csv --label-column stars",
+)
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add these commands to the application."""
-    for name, (promise, example) in _TASK_COMMANDS.items():
-        app.command(name, help=_help(promise, example))(_task_command(name))
-    for name, (promise, example) in _DATA_COMMANDS.items():
-        app.command(name, help=_help(promise, example))(_data_command(name))
+    """Add these commands to the application: one for each stage of the chain, and the whole."""
+    app.command(END_TO_END, help=_help(*_RUN))(_labelled_command(END_TO_END))
+    for stage in CHAIN:
+        if stage is EVALUATION:
+            continue  # its command takes registered models, too: `evaluation.py`
+        takes_labels = LABELLED in with_what_they_need([stage])
+        make = _labelled_command if takes_labels else _text_command
+        app.command(stage.command, help=_help(stage.purpose, stage.example))(make(stage.command))
 
 
 def _help(promise: str, example: str) -> str:
@@ -72,11 +56,12 @@ def _help(promise: str, example: str) -> str:
     )
 
 
-def _data_command(name: str) -> Callable[..., None]:
+def _text_command(name: str) -> Callable[..., None]:
     def command(
         recipe: Recipe = None,
         overrides: Overrides = None,
         corpus: Corpus = None,
+        layout: Layout = None,
         home: Home = None,
         store: Store = None,
         workers: Workers = None,
@@ -87,6 +72,7 @@ def _data_command(name: str) -> Callable[..., None]:
             recipe=recipe,
             overrides=tuple(overrides or ()),
             corpus=tuple(corpus or ()),
+            layout=layout,
             home=home,
             store=store,
             num_workers=workers,
@@ -97,11 +83,12 @@ def _data_command(name: str) -> Callable[..., None]:
     return command
 
 
-def _task_command(name: str) -> Callable[..., None]:
+def _labelled_command(name: str) -> Callable[..., None]:
     def command(
         recipe: Recipe = None,
         overrides: Overrides = None,
         corpus: Corpus = None,
+        layout: Layout = None,
         labels: Labels = None,
         text_column: TextColumn = None,
         label_column: LabelColumn = None,
@@ -115,6 +102,7 @@ def _task_command(name: str) -> Callable[..., None]:
             recipe=recipe,
             overrides=tuple(overrides or ()),
             corpus=tuple(corpus or ()),
+            layout=layout,
             labels=labels,
             text_column=text_column,
             label_column=label_column,

@@ -4,6 +4,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipelines.core.errors import UserError
+
 OWN_TEXT_PRESET = "own-text"
 DEFAULT_PRESET = "demo"
 
@@ -15,6 +17,7 @@ class Choice:
     recipe: str | None = None
     overrides: tuple[str, ...] = ()
     corpus: tuple[str, ...] = ()
+    layout: str | None = None
     labels: str | None = None
     text_column: str | None = None
     label_column: str | None = None
@@ -29,7 +32,15 @@ class Choice:
         return self.recipe or (OWN_TEXT_PRESET if self.corpus else DEFAULT_PRESET)
 
     def all_overrides(self) -> list[str]:
-        """Options first, then `--set`, which has the last word."""
+        """Options first, then `--set`, which has the last word.
+
+        Raises UserError for a layout without files that it could be of.
+        """
+        if self.layout is not None and not self.corpus:
+            raise UserError(
+                "--layout says what a document is in the files of --corpus, found no --corpus; "
+                "give both, or set the layout in the recipe's corpus.sources"
+            )
         options: dict[str, object] = {
             "place.home": str(self.home.absolute()) if self.home else None,
             "place.store": self.store,
@@ -37,7 +48,8 @@ class Choice:
             "place.training_workers": self.training_workers,
         }
         if self.corpus:
-            options["corpus.sources"] = [{"kind": "text", "paths": list(self.corpus)}]
+            layout = {} if self.layout is None else {"layout": self.layout}
+            options["corpus.sources"] = [{"kind": "text", "paths": list(self.corpus), **layout}]
         if self.labels is not None:
             columns = {"text_column": self.text_column, "label_column": self.label_column}
             options["task.labelled"] = {

@@ -1,39 +1,29 @@
 """Run one flow for a person at a terminal: recipe first, progress while it runs, summary last."""
 
 import os
-from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flows.cli.choice import Choice
-from flows.environment import home_folder, prepare_flows
+from flows.environment import home_folder, prepare_flows, set_defaults
 
 if TYPE_CHECKING:
     from pipelines.core.recipes import CorpusRecipe
 
-# command -> module and name of its flow, and the recipe that the flow takes
-_FLOWS = {
-    "run": ("flows.end_to_end", "end_to_end", "EndToEndRecipe"),
-    "corpus": ("flows.corpus", "corpus", "CorpusRecipe"),
-    "vocabulary": ("flows.vocabulary", "vocabulary", "VocabularyRecipe"),
-    "examples": ("flows.examples", "examples", "ExamplesRecipe"),
-    "pretrain": ("flows.pretrain", "pretrain", "PretrainingRecipe"),
-    "finetune": ("flows.finetune", "finetune", "FinetuningRecipe"),
-    "evaluate": ("flows.evaluate", "evaluate", "FinetuningRecipe"),
-}
+END_TO_END = "run"
 
 
 def execute(command: str, choice: Choice, *, show_recipe: bool) -> None:
-    """Run the flow of `command` with the recipe that `choice` describes."""
-    module, name, recipe_name = _FLOWS[command]
-    surroundings = prepare_flows(home_folder(choice.home))
+    """Run the flow of `command` with the recipe that `choice` describes.
 
-    from pipelines.core import recipes
-
-    recipe = recipes.read_recipe(
-        getattr(recipes, recipe_name), choice.source, choice.all_overrides()
-    )
+    Raises UserError for a recipe, a place or an input that cannot work, before anything starts.
+    """
+    home = home_folder(choice.home)
+    set_defaults(home)
+    recipe = checked_recipe(command, choice)
     print(recipe.to_yaml() if show_recipe else short_form(recipe), flush=True)
-    flow = getattr(import_module(module), name)
+
+    surroundings = prepare_flows(home)  # it comes up while the imports below go on
+    flow = _flow_of(command)
 
     from flows.reporting.summary import print_summary
     from flows.reporting.terminal import progress_on_terminal
@@ -49,6 +39,33 @@ def execute(command: str, choice: Choice, *, show_recipe: bool) -> None:
     if surroundings.local_api is not None:
         story.flow_run_url = ""  # its API ends with this process and has no pages
     print_summary(story, os.environ.get("MLFLOW_TRACKING_URI", ""))
+
+
+def checked_recipe(command: str, choice: Choice) -> "CorpusRecipe":
+    """The recipe for `command`, whose inputs can be read.
+
+    Raises UserError where a value, the place or an input that the recipe names cannot work.
+    """
+    from pipelines.core.recipe_files import read_recipe
+    from pipelines.core.recipes import EndToEndRecipe, narrowest_recipe
+    from pipelines.stages import CHAIN, look_at_inputs, with_what_they_need
+
+    goals = [stage for stage in CHAIN if command in (END_TO_END, stage.command)]
+    sections = {stage.section for stage in with_what_they_need(goals) if stage.section}
+    recipe_type = EndToEndRecipe if command == END_TO_END else narrowest_recipe(sections)
+    recipe = read_recipe(recipe_type, choice.source, choice.all_overrides())
+    look_at_inputs(recipe, goals)
+    return recipe
+
+
+def _flow_of(command: str) -> Any:
+    if command == END_TO_END:
+        from flows.end_to_end import end_to_end
+
+        return end_to_end
+    from flows.chain import flow_of
+
+    return flow_of(command)
 
 
 def short_form(recipe: "CorpusRecipe") -> str:

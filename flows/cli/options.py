@@ -21,6 +21,15 @@ Corpus = Annotated[
     list[str] | None,
     typer.Option(metavar="GLOB", help="Your own plain text files in place of the recipe's."),
 ]
+Layout = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LAYOUT",
+        help="What a document is in the files of --corpus: file, blank_line (a block between blank "
+        "lines), line, sentences (one a line, blank lines between documents), headings "
+        "(' = Title = '), or auto: found out and said. [default: auto]",
+    ),
+]
 Store = Annotated[
     str | None, typer.Option(help="Where artifacts are kept: a folder or a URL (s3://…).")
 ]

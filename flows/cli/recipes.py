@@ -23,7 +23,7 @@ def list_recipes() -> None:
 
     Example: bertsmith recipes list
     """
-    from pipelines.core.recipes import preset_names
+    from pipelines.core.recipe_files import preset_names
 
     for name in preset_names():
         print(f"{name:<12} {_purpose(name)}")
@@ -37,7 +37,8 @@ def show_recipe(
 
     Example: bertsmith recipes show demo > mine.yaml
     """
-    from pipelines.core.recipes import EndToEndRecipe, read_recipe
+    from pipelines.core.recipe_files import read_recipe
+    from pipelines.core.recipes import EndToEndRecipe
 
     print(read_recipe(EndToEndRecipe, recipe, overrides or ()).to_yaml(), end="")
 

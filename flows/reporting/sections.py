@@ -6,6 +6,7 @@ import json
 from flows.reporting.quantities import number
 from pipelines.artifacts import Artifact
 from pipelines.insight.pictures import draw, draw_lengths, training_panels
+from pipelines.stages import stage_of_kind
 
 _HISTORY_FILE = "history.json"
 _REPORT_FILE = "report.json"
@@ -35,21 +36,7 @@ def section(name: str, artifact: Artifact) -> list[str]:
 
 def headline(artifact: Artifact) -> str:
     """The one count or figure that says most of an artifact, for a line on the screen."""
-    statistics = artifact.statistics
-    match artifact.kind:
-        case "corpus":
-            return f"{number(statistics['train']['documents'])} documents to learn from"
-        case "vocabulary":
-            return f"{number(statistics['size'])} pieces"
-        case "examples":
-            return f"{number(statistics['train']['examples'])} examples to learn from"
-        case "encoder":
-            return f"{number(statistics['num_parameters'])} parameters"
-        case "task":
-            return f"{len(statistics['labels'])} labels"
-        case "classifier" | "evaluation":
-            return f"accuracy {statistics['eval/accuracy']:.1%}"
-    return ""
+    return stage_of_kind(artifact.kind).headline(artifact.statistics)
 
 
 def counts(artifact: Artifact) -> list[tuple[str, str]]:

@@ -74,6 +74,12 @@ class Watch:
         if self._line is not None:
             self._line.keep(text)
 
+    def note(self, sentence: str) -> None:
+        """A sentence for the log, the terminal and the report."""
+        with self._lock:
+            self.notes.append(sentence)
+        self.say(sentence)
+
     def _seconds_left(self, progress: Progress, now: float) -> float | None:
         """By the rate since the stage was first seen: a resumed one did not start from nothing."""
         started, done_then = self._first.setdefault(progress.stage, (now, progress.done))

@@ -1,31 +1,30 @@
-"""What `bertsmith up` started, as it wrote it down: the only thing that `down` goes by."""
+"""What `bertsmith up` started, as it wrote it down."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from flows.services.identity import ProcessIdentity
+from pipelines.core.errors import UserError
+
 RECORD_NAME = "services.json"
+PREFECT_SERVER = "Prefect server"
+MLFLOW_SERVER = "MLflow server"
+WORKER = "Prefect worker"
+NAMES = (PREFECT_SERVER, MLFLOW_SERVER, WORKER)
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceProcess:
-    """One process and when it started: a process id alone may be someone else's by now."""
+    """One process that `up` started."""
 
     name: str
-    pid: int
-    started: float  # seconds since the epoch, as the operating system tells it
+    process: ProcessIdentity
     log: str
 
     def is_running(self) -> bool:
         """Whether the very process that was started still runs."""
-        import psutil
-
-        try:
-            process = psutil.Process(self.pid)
-            same = abs(process.create_time() - self.started) < 1
-            return same and process.status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
+        return self.process.is_running()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,30 +34,54 @@ class Services:
     prefect_url: str
     mlflow_url: str
     work_pool: str
-    processes: tuple[ServiceProcess, ...]
+    mark: str  # in the environment of every process that descends from them
+    processes: tuple[ServiceProcess, ...] = ()
 
     @property
     def prefect_api_url(self) -> str:
         """Where clients of the Prefect server go."""
         return f"{self.prefect_url}/api"
 
+    def running(self, name: str) -> ServiceProcess | None:
+        """The process of the service `name` while it runs."""
+        found = (process for process in self.processes if process.name == name)
+        return next((process for process in found if process.is_running()), None)
+
+    def with_process(self, process: ServiceProcess) -> "Services":
+        """These services with `process` in place of an earlier one of its name."""
+        others = tuple(other for other in self.processes if other.name != process.name)
+        return replace(self, processes=(*others, process))
+
 
 def read_services(home: Path) -> Services | None:
-    """The services of this home while its servers run, else None."""
+    """The services of this home while both servers run, else None."""
     services = read_record(home)
-    if services is None or not all(process.is_running() for process in services.processes):
+    if services is None or not all(map(services.running, (PREFECT_SERVER, MLFLOW_SERVER))):
         return None
     return services
 
 
 def read_record(home: Path) -> Services | None:
-    """What was written down, whether it still runs or not."""
+    """What was written down, whether it still runs or not.
+
+    Raises UserError where the file is not what `write_record` of this version writes.
+    """
     path = home / RECORD_NAME
     if not path.is_file():
         return None
-    values = json.loads(path.read_text())
-    processes = tuple(ServiceProcess(**process) for process in values.pop("processes"))
-    return Services(**values, processes=processes)
+    try:
+        values = json.loads(path.read_text())
+        processes = tuple(
+            ServiceProcess(process["name"], ProcessIdentity(**process["process"]), process["log"])
+            for process in values.pop("processes")
+        )
+        return Services(**values, processes=processes)
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path} must be what `bertsmith up` of this version wrote, but it is not; end the "
+            "processes that it names (`bertsmith down` of the version that started them does), "
+            "then remove it"
+        ) from error
 
 
 def write_record(home: Path, services: Services) -> None:

@@ -1,13 +1,15 @@
 """Artifacts: every stage's output, named by what made it, published whole or not at all."""
 
-from pipelines.artifacts.draft import Draft, DraftFile
+from pipelines.artifacts.artifact import Artifact
+from pipelines.artifacts.draft import Built, Draft, DraftFile
 from pipelines.artifacts.fingerprint import fingerprint_of, sha256_of_file
 from pipelines.artifacts.manifest import FileRecord, Manifest
-from pipelines.artifacts.store import Artifact, ArtifactStore
+from pipelines.artifacts.store import ArtifactStore
 
 __all__ = [
     "Artifact",
     "ArtifactStore",
+    "Built",
     "Draft",
     "DraftFile",
     "FileRecord",

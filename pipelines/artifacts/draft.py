@@ -1,25 +1,26 @@
 """A draft: an artifact in the making, kept file by file so that an interrupted stage goes on."""
 
 import errno
-import os
+import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote, unquote
+from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from pydantic import ValidationError
 
+from pipelines.artifacts.claims import Claim
+from pipelines.artifacts.commit import flush, write_to_disk
 from pipelines.artifacts.fingerprint import sha256_of_file
-from pipelines.artifacts.manifest import FileRecord
+from pipelines.artifacts.layout import INPUTS_NAME, check_file_name
+from pipelines.artifacts.manifest import FileRecord, path_by_content
 from pipelines.core.errors import UserError
-
-LEDGER_FOLDER = ".ledger"
 
 
 @dataclass(slots=True)
@@ -30,19 +31,28 @@ class DraftFile:
     figures: dict[str, Any] = field(default_factory=dict)
 
 
+class Built(NamedTuple):
+    """What a stage's build leaves: the names of exactly its files, and what it counted."""
+
+    files: Iterable[str]
+    statistics: dict[str, Any]
+
+
 @dataclass(frozen=True, slots=True)
 class Draft:
     """Where a stage writes its files; each appears whole, with a ledger entry, or not at all.
 
-    A draft pickles, so that tasks on any node write their own files through it. On a local store
-    `root` is a hidden folder beside the artifact; on an object store it is the artifact's own
-    prefix, which no reader looks at before its manifest is there.
+    A draft pickles, so that tasks on any node write their own files through it. It belongs to one
+    attempt at the artifact: what another builder does at the same time is not seen in it.
     """
 
     fingerprint: str  # of the artifact in the making
     filesystem: AbstractFileSystem
-    root: str
-    work_url: str  # for a stage's working state (training checkpoints); removed on publishing
+    root: str  # of its files
+    work: str  # a folder for a stage's working state; removed on publishing
+    ledger: str  # a folder with an entry for each finished file
+    claim: Claim | None = None  # on an object store: the attempt that these files belong to
+    by_content: bool = False  # whether other bytes under the same name lie at another path
 
     @property
     def is_local(self) -> bool:
@@ -54,9 +64,10 @@ class Draft:
         """Yield a local path to write `name` to; on leaving without an error it is published.
 
         A file that was being written when the process died leaves nothing that a reader or
-        `finished` would take for whole.
+        `finished` would take for whole. Raises ClaimLostError where another process has taken
+        the attempt over, UserError where the disk is full.
         """
-        target = f"{self.root}/{name}"
+        target = f"{self.root}/{check_file_name(name)}"
         # A local draft renames within its own file system; a remote one uploads from scratch space.
         beside = Path(target).parent if self.is_local else None
         if beside is not None:
@@ -70,11 +81,13 @@ class Draft:
                 sha256=sha256_of_file(draft_file.path),
                 figures=draft_file.figures,
             )
+            if self.claim is not None:
+                self.claim.check()
             if self.is_local:
-                _flush_to_disk(draft_file.path)
+                flush(draft_file.path)
                 draft_file.path.replace(target)
             else:
-                self.filesystem.put_file(str(draft_file.path), target)
+                self.filesystem.put_file(str(draft_file.path), self._path(name, record))
             self._write_ledger(name, record)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -86,41 +99,69 @@ class Draft:
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
+    def note_inputs(self, inputs: Mapping[str, str]) -> None:
+        """Say what is read for this artifact, so that nobody removes it meanwhile."""
+        path, text = f"{self.work}/{INPUTS_NAME}", json.dumps(dict(inputs))
+        if not self.is_local:
+            self.filesystem.pipe_file(path, text.encode())
+            return
+        if Path(path).is_file():
+            return  # an earlier attempt said so: the fingerprint names the same inputs
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        write_to_disk(Path(path), text)
+
     def finished(self, name: str) -> dict[str, Any] | None:
         """Figures of `name` if it is whole and its bytes still verify, else None."""
-        record = self._read_ledger(name)
+        record = self._record_of_whole(name)
         if record is None:
             return None
-        path = f"{self.root}/{name}"
-        if not self.filesystem.exists(path) or self.filesystem.size(path) != record.bytes:
-            return None
-        if self.is_local and sha256_of_file(Path(path)) != record.sha256:
+        if self.is_local and sha256_of_file(Path(self._path(name, record))) != record.sha256:
             return None
         return record.figures
 
-    def records(self) -> dict[str, FileRecord]:
-        """Every finished file by name, sorted."""
-        ledger = f"{self.root}/{LEDGER_FOLDER}"
-        if not self.filesystem.exists(ledger):
-            return {}
-        self.filesystem.invalidate_cache(ledger)
-        entries = self.filesystem.ls(ledger, detail=False)
-        names = sorted(unquote(Path(entry).name.removesuffix(".json")) for entry in entries)
-        records = {name: self._read_ledger(name) for name in names}
-        return {name: record for name, record in records.items() if record is not None}
+    def path_of(self, name: str) -> str:
+        """The path of the finished file `name`; raises FileNotFoundError where it is not whole."""
+        record = self._record_of_whole(name)
+        if record is None:
+            raise FileNotFoundError(f"{self.root} has no finished file {name}")
+        return self._path(name, record)
+
+    def records(self, names: Iterable[str]) -> dict[str, FileRecord]:
+        """The record of every file named, each of them whole.
+
+        Raises RuntimeError, naming the file, where one is missing: a stage says what it made.
+        """
+        records = {}
+        for name in sorted(set(names)):
+            record = self._record_of_whole(name)
+            if record is None:
+                raise RuntimeError(f"the build must have left {name} whole in {self.root}")
+            records[name] = record
+        return records
+
+    def _record_of_whole(self, name: str) -> FileRecord | None:
+        record = self._read_ledger(name)
+        if record is None:
+            return None
+        path = self._path(name, record)
+        try:
+            return record if self.filesystem.size(path) == record.bytes else None
+        except FileNotFoundError:
+            return None
+
+    def _path(self, name: str, record: FileRecord) -> str:
+        return f"{self.root}/{path_by_content(name, record) if self.by_content else name}"
 
     def _ledger_path(self, name: str) -> str:
-        return f"{self.root}/{LEDGER_FOLDER}/{quote(name, safe='')}.json"
+        return f"{self.ledger}/{quote(name, safe='')}.json"
 
     def _write_ledger(self, name: str, record: FileRecord) -> None:
-        path = self._ledger_path(name)
+        path, text = self._ledger_path(name), record.model_dump_json()
         if not self.is_local:
-            self.filesystem.pipe_file(path, record.model_dump_json().encode())
+            self.filesystem.pipe_file(path, text.encode())
             return
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(f"{path}.partial-{os.getpid()}")
-        partial.write_text(record.model_dump_json())
-        partial.replace(path)
+        write_to_disk(Path(path), text)
 
     def _read_ledger(self, name: str) -> FileRecord | None:
         try:
@@ -129,6 +170,21 @@ class Draft:
             return None  # never finished
 
 
-def _flush_to_disk(path: Path) -> None:
-    with path.open("rb+") as stream:
-        os.fsync(stream.fileno())
+def remove_partial_files(folder: Path) -> None:
+    """Drop what a killed run left half-written in `folder`."""
+    for partial in sorted(folder.rglob(".partial-*")):
+        if partial.is_dir():
+            shutil.rmtree(partial)
+        else:
+            partial.unlink()
+
+
+def keep_only(folder: Path, names: Iterable[str]) -> None:
+    """Remove from `folder` every file not named, and the directories that this empties."""
+    wanted = {folder / name for name in names}
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if path.is_dir() and not path.is_symlink():
+            if not any(path.iterdir()):
+                path.rmdir()
+        elif path not in wanted:
+            path.unlink()

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fsspec.core import url_to_fs
-
 from pipelines.artifacts import Draft, DraftFile
 
 
@@ -24,7 +22,8 @@ class Workspace:
     @classmethod
     def of(cls, draft: Draft) -> "Workspace":
         """The working files of the artifact that `draft` becomes."""
-        return cls(replace(draft, root=url_to_fs(draft.work_url)[1]))
+        ledger = f"{draft.work}/.ledger-of-work"
+        return cls(replace(draft, root=draft.work, ledger=ledger, by_content=False))
 
     def file(self, name: str) -> AbstractContextManager[DraftFile]:
         """Write `name` whole or not at all, as `Draft.file` does."""

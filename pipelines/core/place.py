@@ -11,6 +11,7 @@ from pipelines.artifacts import ArtifactStore
 from pipelines.core.ranks import DeviceKind, Ranks
 from pipelines.core.settings import Settings
 from pipelines.core.stage import Observer, StageContext, ignore
+from pipelines.home import home_folder
 
 if TYPE_CHECKING:  # importing MLflow takes a second that reading a recipe need not spend
     from pipelines.core.tracking import Tracker
@@ -70,7 +71,7 @@ class PlaceSettings(Settings):
 
     def home_folder(self) -> Path:
         """The absolute home folder."""
-        return Path(self.home or os.environ.get("BERTSMITH_HOME") or ".bertsmith").absolute()
+        return home_folder(self.home)
 
     def store_url(self) -> str:
         """The absolute URL or path of the artifact store."""

@@ -5,15 +5,12 @@ Each flow takes the recipe of its own stage, which holds the sections of the sta
 < `EndToEndRecipe`. A wider recipe narrows to any of them.
 """
 
-from collections.abc import Sequence
-from importlib.resources import files
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Iterable
+from typing import Self, TypeVar
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field, model_validator
 
-from pipelines.core.errors import UserError
 from pipelines.core.place import PlaceSettings
 from pipelines.core.settings import Settings
 from pipelines.registry.settings import RegistrationSettings
@@ -89,6 +86,18 @@ class FinetuningRecipe(PretrainingRecipe):
         default_factory=FinetuningSettings, description="How the classifier is trained."
     )
 
+    @model_validator(mode="after")
+    def _texts_fit_the_encoder(self) -> Self:
+        """The encoder has as many positions as it was pretrained on."""
+        asked, readable = self.finetuning.max_tokens, self.examples.max_tokens
+        if asked is not None and asked > readable:
+            raise ValueError(
+                f"finetuning.max_tokens must be at most the {readable} tokens of "
+                f"examples.max_tokens, which the encoder is pretrained on, got {asked}; lower it "
+                "or raise examples.max_tokens"
+            )
+        return self
+
 
 class EndToEndRecipe(FinetuningRecipe):
     """From raw text to registered models that proved themselves."""
@@ -98,90 +107,16 @@ class EndToEndRecipe(FinetuningRecipe):
     )
 
 
-def preset_names() -> list[str]:
-    """Names of the recipes that come with Bertsmith."""
-    folder = files("pipelines.core") / "presets"
-    return sorted(Path(item.name).stem for item in folder.iterdir() if item.name.endswith(".yaml"))
+_LADDER = (
+    CorpusRecipe, VocabularyRecipe, ExamplesRecipe, PretrainingRecipe, FinetuningRecipe,
+    EndToEndRecipe,
+)  # fmt: skip
 
 
-def read_recipe(
-    recipe_type: type[RecipeType], source: str, overrides: Sequence[str] = ()
-) -> RecipeType:
-    """The recipe that a preset name or a YAML file holds, with `dotted.path=value` overrides.
+def narrowest_recipe(sections: Iterable[str]) -> type[CorpusRecipe]:
+    """The recipe with the fewest sections that has all of `sections`.
 
-    A wider recipe may be given where a narrower one is asked for. Raises UserError, one sentence a
-    fault, for an unknown preset, a missing file, an unknown key or a value out of bounds.
+    Raises StopIteration where none has them.
     """
-    values = _read_source(source)
-    for override in overrides:
-        _apply_override(values, override)
-    try:
-        return EndToEndRecipe.model_validate(values).narrowed(recipe_type)
-    except ValidationError as error:
-        raise UserError(explain(error, f"recipe {source!r}")) from None
-
-
-def explain(error: ValidationError, subject: str) -> str:
-    """What a validation error says, as one sentence a fault."""
-    faults = []
-    for fault in error.errors():
-        path = ".".join(str(part) for part in fault["loc"])
-        if fault["type"] == "extra_forbidden":
-            faults.append(f"{subject} has no setting {path!r}; see `bertsmith recipes show`")
-        else:
-            message = fault["msg"].removeprefix("Value error, ")
-            faults.append(f"{subject}: {path}: {message}, got {_shortened(fault['input'])}")
-    return "\n".join(faults)
-
-
-def _shortened(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _read_source(source: str) -> dict[str, Any]:
-    if source in preset_names():
-        text = (files("pipelines.core") / "presets" / f"{source}.yaml").read_text()
-    elif Path(source).is_file():
-        text = Path(source).read_text()
-    else:
-        raise UserError(
-            f"a recipe must be a YAML file or one of the presets {', '.join(preset_names())}, "
-            f"found neither a preset nor a file named {source!r}"
-        )
-    try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        where = " ".join(str(error).split())
-        raise UserError(f"the recipe {source!r} must be valid YAML: {where}") from None
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
-        raise UserError(
-            f"the recipe {source!r} must hold sections such as `corpus:`, "
-            f"found {_shortened(values)}"
-        )
-    return values
-
-
-def _apply_override(values: dict[str, Any], override: str) -> None:
-    path, separator, text = override.partition("=")
-    keys = path.strip().split(".")
-    if not separator or not all(keys):
-        raise UserError(
-            "an override must read section.setting=value, as in examples.mask_fraction=0.2, "
-            f"got {override!r}"
-        )
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise UserError(f"the value of the override {override!r} must be valid YAML") from None
-    section = values
-    for key in keys[:-1]:
-        section = section.setdefault(key, {})
-        if not isinstance(section, dict):
-            raise UserError(
-                f"the override {override!r} goes below {key!r}, which is a single value; "
-                "give the whole value instead"
-            )
-    section[keys[-1]] = value
+    wanted = set(sections)
+    return next(recipe for recipe in _LADDER if wanted <= recipe.model_fields.keys())

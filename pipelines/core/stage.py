@@ -1,14 +1,79 @@
-"""What every stage is given beside settings and inputs: where to write, how wide, who watches."""
+"""What a stage is: how it is declared, and what it is given beside settings and inputs."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from pipelines.artifacts import ArtifactStore
 from pipelines.core.ranks import Ranks
 
 if TYPE_CHECKING:  # importing MLflow takes a second that data workers need not spend
+    from pipelines.core.settings import Settings
     from pipelines.core.tracking import Tracker
+
+Statistics = Mapping[str, Any]
+
+
+def _always(settings: Any) -> bool:
+    return True
+
+
+def _no_variants(settings: Any) -> Mapping[str, Mapping[str, Any]]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One link of the chain. Task, flow, command, deployment and report derive from it.
+
+    It is declared in its folder's `__init__`, which imports nothing heavy: `build` and `check` are
+    named as `module:function` and imported when they are first called.
+    """
+
+    name: str  # of its folder
+    section: str  # of the recipe; empty where it has no settings
+    title: str  # what a person reads
+    command: str  # that builds it and what it needs; its flow and deployment have the same name
+    purpose: str  # one sentence
+    example: str  # of the command
+    kind: str  # of its artifact
+    version: int  # raise when the same settings and inputs would give other bytes
+    needs: tuple[str, ...] = ()  # stages whose artifacts it takes, in the order of its arguments
+    build: str  # build(settings, *artifacts, context), without settings where it has no section
+    # check(settings, *what the checks of its needs returned): refuses what the recipe names and
+    # cannot be read, before anything is built.
+    check: str = ""
+    reaches_out: bool = False  # to sources or servers, which may fail and come back
+    # Whether settings ask for it at all; where not, what needs it is left out as well.
+    is_wanted: Callable[[Any], bool] = _always
+    # More artifacts of the same settings, by title: further arguments of `build`.
+    variants: Callable[[Any], Mapping[str, Mapping[str, Any]]] = _no_variants
+    headline: Callable[[Statistics], str]  # the one count or figure that says most
+
+    def settings_of(self, recipe: "Settings") -> Any:
+        """Its section of `recipe`; None where it has none."""
+        return getattr(recipe, self.section) if self.section else None
+
+    def builder(self) -> Callable[..., Any]:
+        """The function that `build` names."""
+        return _imported(self.build)
+
+    def looked_at(self, recipe: "Settings", earlier: Mapping[str, Any]) -> Any:
+        """What a look at the inputs that `recipe` names for this stage tells; None without a check.
+
+        `earlier` are the results of stages before it, by name. Raises UserError where an input
+        cannot be read or cannot be enough.
+        """
+        if not self.check:
+            return None
+        return _imported(self.check)(self.settings_of(recipe), *map(earlier.get, self.needs))
+
+
+def _imported(reference: str) -> Callable[..., Any]:
+    module, _, name = reference.partition(":")
+    function: Callable[..., Any] = getattr(import_module(module), name)
+    return function
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,6 +74,7 @@ class Tracker:
         if earlier:
             run_id = earlier[0].info.run_id
             client.update_run(run_id, status="RUNNING")
+            self.set_tags(run_id, self.tags)  # of who works on it now
             return run_id
         run = client.create_run(
             experiment_id,
@@ -93,13 +94,16 @@ class Tracker:
         )
         return found[0].info.run_id if found else None
 
-    def finish(self, run_id: str, metrics: Mapping[str, float], *, failed: bool = False) -> None:
-        """Record the final figures and end the run; a tracker that is down costs only these."""
+    def finish(self, run_id: str, metrics: Mapping[str, float], status: str = "FINISHED") -> None:
+        """Record the final figures and end the run as FINISHED, FAILED or KILLED.
+
+        A tracker that is down costs only these.
+        """
         client, now = self.client(), _now_ms()
         points = [Metric(f"final/{key}", value, now, 0) for key, value in metrics.items()]
         try:
             client.log_batch(run_id, points)
-            client.set_terminated(run_id, "FAILED" if failed else "FINISHED")
+            client.set_terminated(run_id, status)
         except MlflowException as error:
             logger.warning("the run %s stays open, the tracker does not answer: %s", run_id, error)
 

@@ -2,6 +2,8 @@
 
 import hashlib
 import platform
+import sys
+import unicodedata
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -14,6 +16,19 @@ _PACKAGES = ("bert_core", "pipelines", "flows")
 def library_versions() -> dict[str, str]:
     """Versions of Python and of the libraries that shape our results."""
     return {"python": platform.python_version()} | {name: version(name) for name in _LIBRARIES}
+
+
+def versions_of(*names: str) -> str:
+    """`name version` of each, sorted: what of them decides an artifact's bytes is in its name.
+
+    Distributions, and two parts of the interpreter: `python`, its language (3.11), and `unicode`,
+    the tables that normal forms, lower case and white space follow.
+    """
+    interpreter = {
+        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "unicode": unicodedata.unidata_version,
+    }
+    return ", ".join(f"{name} {interpreter.get(name) or version(name)}" for name in sorted(names))
 
 
 @cache

@@ -5,6 +5,7 @@ from typing import Any
 from pipelines.core.errors import UserError
 from pipelines.core.tracking import Tracker
 from pipelines.registry.listing import locate
+from pipelines.stages.corpus.cleaning.tally import Tally
 from pipelines.stages.evaluation.stage import answers_of
 from pipelines.stages.labelled.files import read_labelled_file
 from pipelines.stages.labelled.settings import LabelledFileTask
@@ -18,7 +19,7 @@ def evaluate_file(
 
     Raises UserError for labels that the classifier was not trained on.
     """
-    rows = list(read_labelled_file(settings))
+    rows = read_labelled_file(settings, Tally())
     expected = [label for _, label in rows]
     model, answers = answers_of(locate(tracker, reference), [text for text, _ in rows])
     unknown = sorted(set(expected) - set(model.labels or ()))

@@ -1,3 +1,57 @@
-"""The chain, one folder a stage: corpus, vocabulary, examples, pretraining, labelled, finetuning,
-evaluation.
-"""
+"""The chain: every stage in its order. Flows, commands, deployments and reports derive from it."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from pipelines.core.settings import Settings
+from pipelines.core.stage import Stage
+from pipelines.stages.corpus import CORPUS
+from pipelines.stages.evaluation import EVALUATION
+from pipelines.stages.examples import EXAMPLES
+from pipelines.stages.finetuning import FINETUNING
+from pipelines.stages.labelled import LABELLED
+from pipelines.stages.pretraining import PRETRAINING
+from pipelines.stages.vocabulary import VOCABULARY
+
+CHAIN = (CORPUS, VOCABULARY, EXAMPLES, PRETRAINING, LABELLED, FINETUNING, EVALUATION)
+
+
+def with_what_they_need(goals: Iterable[Stage]) -> tuple[Stage, ...]:
+    """`goals` and every stage whose artifacts they are made from, in the chain's order."""
+    wanted: set[str] = set()
+    for stage in reversed(CHAIN):
+        if stage in goals or stage.name in wanted:
+            wanted.update((stage.name, *stage.needs))
+    return tuple(stage for stage in CHAIN if stage.name in wanted)
+
+
+def asked_for(recipe: Settings, goals: Iterable[Stage]) -> tuple[Stage, ...]:
+    """What `recipe` asks for of `goals` and of what they need, in the chain's order.
+
+    A stage that its settings leave out is missing, and so is what needs it.
+    """
+    stages: list[Stage] = []
+    names: set[str] = set()
+    for stage in with_what_they_need(goals):
+        if stage.is_wanted(stage.settings_of(recipe)) and names >= set(stage.needs):
+            stages.append(stage)
+            names.add(stage.name)
+    return tuple(stages)
+
+
+def look_at_inputs(recipe: Settings, goals: Iterable[Stage]) -> None:
+    """Look at every input that `recipe` names for `goals`, before anything is built.
+
+    Raises UserError where one cannot be read or cannot be enough.
+    """
+    told: dict[str, Any] = {}
+    for stage in asked_for(recipe, goals):
+        told[stage.name] = stage.looked_at(recipe, told)
+
+
+def stage_of_kind(kind: str) -> Stage:
+    """The stage whose artifacts are of this kind.
+
+    Raises KeyError where no stage makes any.
+    """
+    return {stage.kind: stage for stage in CHAIN}[kind]

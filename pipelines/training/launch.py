@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pipelines.artifacts.checkpoints import CheckpointFolder
 from pipelines.core.cluster import connect, keep_signal_handlers, nodes
 from pipelines.core.stage import StageContext
 from pipelines.training.failures import EndOnFinalError, told
@@ -38,7 +39,7 @@ class Launch:
     worker: Callable[[dict[str, Any]], dict[str, Any]]
     values: dict[str, Any]  # plain values and artifacts; pickled to every worker
     name: str  # names the checkpoints: the same name goes on where it stopped
-    work_url: str
+    checkpoints: CheckpointFolder
     cut: StepCut  # what the workers share
     one_thread_each: bool = False  # whether a CPU trains this model fastest with a rank a core
 
@@ -76,7 +77,8 @@ def launch(
             scaling_config=scaling,
             run_config=RunConfig(
                 name=job.name,
-                storage_path=job.work_url,
+                storage_path=job.checkpoints.path,
+                storage_filesystem=job.checkpoints.filesystem,
                 failure_config=FailureConfig(**failures),
                 checkpoint_config=CheckpointConfig(num_to_keep=2),
                 callbacks=callbacks,

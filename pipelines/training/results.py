@@ -13,6 +13,10 @@ from pipelines.artifacts import Draft
 MODEL_FOLDER = "model"  # inside a training checkpoint
 HISTORY_FILE = "history.json"
 
+# What `publish_model` puts into an artifact.
+_TOKENIZER_FILES = ("vocab.txt", "tokenizer.json", "tokenizer_config.json")
+MODEL_FILES = (WEIGHTS_FILE, CONFIG_FILE, *_TOKENIZER_FILES, HISTORY_FILE)
+
 
 def numbers(statistics: Mapping[str, Any]) -> dict[str, float]:
     """The entries that a metric can hold."""

@@ -39,13 +39,14 @@ def open_run(stage: str, settings: Settings, draft: Draft, context: StageContext
 def recorded(
     run_id: str | None, context: StageContext, train: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Run the training and end its run with the statistics it returns, or as failed."""
+    """Run the training and end its run with the statistics it returns, as failed, or as killed."""
     if run_id is None or context.tracker is None:
         return train()
     try:
         statistics = train()
-    except BaseException:
-        context.tracker.finish(run_id, {}, failed=True)
+    except BaseException as error:  # what is no Exception is someone's wish that it ends
+        status = "FAILED" if isinstance(error, Exception) else "KILLED"
+        context.tracker.finish(run_id, {}, status)
         raise
     context.tracker.finish(run_id, numbers(statistics))
     return statistics
@@ -81,6 +82,7 @@ def _kept_run(draft: Draft, tracker: Tracker) -> str | None:
     if run.info.lifecycle_stage != "active":
         return None
     client.update_run(run.info.run_id, status="RUNNING")
+    tracker.set_tags(run.info.run_id, tracker.tags)  # of who works on it now
     return str(run.info.run_id)
 
 
@@ -105,4 +107,4 @@ def _keep_run(draft: Draft, tracker: Tracker, run_id: str) -> None:
 
 
 def _record_path(draft: Draft) -> str:
-    return f"{draft.filesystem._strip_protocol(draft.work_url)}/{_RECORD}"
+    return f"{draft.work}/{_RECORD}"

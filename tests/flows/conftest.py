@@ -9,6 +9,8 @@ import pytest
 
 from flows.reporting.story import Story
 
+_CREDENTIALS = ("PREFECT_API_AUTH_STRING", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
+
 
 @pytest.fixture(autouse=True)
 def own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
@@ -18,6 +20,11 @@ def own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
     monkeypatch.setenv("PREFECT_API_URL", os.environ.get("PREFECT_API_URL", ""))
     monkeypatch.setenv("PREFECT_HOME", os.environ.get("PREFECT_HOME", str(home / "prefect")))
+    for name in _CREDENTIALS:
+        known = os.environ.get(name)
+        monkeypatch.setenv(name, known or "")
+        if known is None:
+            monkeypatch.delenv(name)
     return home
 
 
@@ -36,7 +43,8 @@ def whole_run(
 ) -> Iterator[WholeRun]:
     """The end-to-end flow, run once with real components."""
     from flows.end_to_end import end_to_end
-    from pipelines.core.recipes import EndToEndRecipe, read_recipe
+    from pipelines.core.recipe_files import read_recipe
+    from pipelines.core.recipes import EndToEndRecipe
 
     home = tmp_path_factory.mktemp("whole run")  # a path with a space
     recipe = read_recipe(EndToEndRecipe, str(small_recipe), [f"place.home={home}"])

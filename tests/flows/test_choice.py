@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from flows.cli.choice import Choice
-from pipelines.core.recipes import EndToEndRecipe, read_recipe
+from pipelines.core.errors import UserError
+from pipelines.core.recipe_files import read_recipe
+from pipelines.core.recipes import EndToEndRecipe
 
 
 def test_the_demo_is_the_default_and_own_text_has_its_own_preset() -> None:
@@ -36,3 +40,14 @@ def test_set_has_the_last_word() -> None:
     choice = Choice(recipe="demo", num_workers=3, overrides=("place.num_workers=5",))
     recipe = read_recipe(EndToEndRecipe, choice.source, choice.all_overrides())
     assert recipe.place.num_workers == 5
+
+
+def test_a_layout_is_of_the_files_that_are_named() -> None:
+    choice = Choice(corpus=("a.txt",), layout="blank_line")
+    recipe = read_recipe(EndToEndRecipe, choice.source, choice.all_overrides())
+    assert recipe.corpus.sources[0].layout == "blank_line"
+    with pytest.raises(UserError, match=r"layout: Input should be 'auto', 'file'.*got 'pages'"):
+        wrong = Choice(corpus=("a.txt",), layout="pages")
+        read_recipe(EndToEndRecipe, wrong.source, wrong.all_overrides())
+    with pytest.raises(UserError, match="found no --corpus"):
+        Choice(layout="line").all_overrides()

@@ -15,11 +15,12 @@ from prefect.client.schemas.filters import (
     LogFilterFlowRunId,
 )
 
-from flows.examples import examples
+from flows.chain import flow_of
 from flows.reporting.figures import figures_of
 from flows.reporting.story import Story
 from flows.reporting.summary import print_summary
-from pipelines.core.recipes import EndToEndRecipe, ExamplesRecipe, read_recipe
+from pipelines.core.recipe_files import read_recipe
+from pipelines.core.recipes import EndToEndRecipe, ExamplesRecipe
 from tests.flows.conftest import WholeRun
 
 STAGES = (
@@ -131,7 +132,7 @@ def test_another_mask_rate_rebuilds_the_examples_alone(whole_run: WholeRun) -> N
         str(whole_run.recipe),
         [f"place.home={whole_run.home}", "examples.mask_fraction=0.2"],
     )
-    assert outcomes(examples(recipe)) == {
+    assert outcomes(flow_of("examples")(recipe)) == {
         "corpus": "reused",
         "vocabulary": "reused",
         "examples": "built",

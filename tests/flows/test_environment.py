@@ -1,13 +1,23 @@
 """Where a command finds its Prefect API and its home."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 
 from flows import environment
-from flows.services.record import ServiceProcess, Services, read_services, write_record
+from flows.services.identity import ProcessIdentity
+from flows.services.record import (
+    MLFLOW_SERVER,
+    PREFECT_SERVER,
+    ServiceProcess,
+    Services,
+    read_services,
+    write_record,
+)
+from pipelines.core.errors import UserError
+from pipelines.core.place import PlaceSettings
 
 
 @pytest.fixture
@@ -20,15 +30,11 @@ def nothing_configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def services_of(process: psutil.Process, started: float | None = None) -> Services:
-    return Services(
-        prefect_url="http://127.0.0.1:4999",
-        mlflow_url="http://127.0.0.1:5999",
-        work_pool="bertsmith",
-        processes=(
-            ServiceProcess("Prefect server", process.pid, started or process.create_time(), "log"),
-        ),
-    )
+def services_of(process: ProcessIdentity) -> Services:
+    services = Services("http://127.0.0.1:4999", "http://127.0.0.1:5999", "bertsmith", "mark")
+    for name in (PREFECT_SERVER, MLFLOW_SERVER):
+        services = services.with_process(ServiceProcess(name, process, "log"))
+    return services
 
 
 def test_the_home_is_what_was_given_else_the_variable_else_here(
@@ -39,6 +45,16 @@ def test_the_home_is_what_was_given_else_the_variable_else_here(
     assert environment.home_folder() == Path(os.environ["BERTSMITH_HOME"])
     monkeypatch.delenv("BERTSMITH_HOME")
     assert environment.home_folder() == tmp_path / ".bertsmith"
+
+
+def test_a_home_that_is_a_file_gets_a_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("mine")
+    for home in (file, file / "below"):
+        with pytest.raises(UserError, match=r"must be a folder, but .*notes.txt is a file"):
+            environment.home_folder(home)
+        with pytest.raises(UserError, match="must be a folder"):
+            PlaceSettings(home=str(home)).store_url()
 
 
 def test_prefect_writes_into_the_home_where_nothing_is_configured(
@@ -62,12 +78,12 @@ def test_a_persons_prefect_profile_is_left_alone(nothing_configured: Path) -> No
 def test_commands_use_the_services_that_run_for_their_home(nothing_configured: Path) -> None:
     home = nothing_configured / "home"
     home.mkdir()
-    write_record(home, services_of(psutil.Process()))
+    write_record(home, services_of(ProcessIdentity.of(os.getpid())))
     environment.set_defaults(home)
     assert os.environ["PREFECT_API_URL"] == "http://127.0.0.1:4999/api"
     assert os.environ["MLFLOW_TRACKING_URI"] == "http://127.0.0.1:5999"
 
 
 def test_a_process_id_that_belongs_to_someone_else_by_now_does_not_count(tmp_path: Path) -> None:
-    write_record(tmp_path, services_of(psutil.Process(), started=1.0))
+    write_record(tmp_path, services_of(replace(ProcessIdentity.of(os.getpid()), started="1")))
     assert read_services(tmp_path) is None

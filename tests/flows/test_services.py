@@ -1,11 +1,11 @@
 """`bertsmith up` and `bertsmith down`: they start and stop exactly their own processes."""
 
-import json
 import os
+import signal
 import socket
-import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -13,26 +13,48 @@ import pytest
 import yaml
 
 from flows.cli.app import MISTAKE, run
-from flows.services import lifecycle, processes
+from flows.doctor import check_servers
+from flows.services import deployments, lifecycle, processes
+from flows.services.marks import marked_processes
 from flows.services.ports import free_port, is_free
-from flows.services.record import Services, read_record, write_record
+from flows.services.record import (
+    PREFECT_SERVER,
+    WORKER,
+    ServiceProcess,
+    Services,
+    read_record,
+    write_record,
+)
+from pipelines.core.errors import UserError
 
-FLOWS = {"corpus", "vocabulary", "examples", "pretrain", "finetune", "evaluate", "promote"}
+FLOWS = {
+    "corpus", "vocabulary", "examples", "pretrain", "labelled", "finetune", "evaluate", "promote",
+}  # fmt: skip
 
 
-def sleeper(log: Path, seconds: int = 60) -> processes.ServiceProcess:
-    """A process with a child, each in a session of its own, as a worker and its flow run are."""
-    child = f"import time; time.sleep({seconds})"
+MARK = "a mark of the tests"
+
+
+def sleeper(log: Path, name: str = "sleeper") -> ServiceProcess:
+    """A marked process with a child, each in a session of its own, as a worker and its run are."""
     code = (
         "import subprocess, sys, time; "
-        f"subprocess.Popen([sys.executable, '-c', '{child}'], start_new_session=True); "
-        f"print('ready', flush=True); time.sleep({seconds})"
+        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], "
+        "start_new_session=True); "
+        "print('ready', flush=True); time.sleep(60)"
     )
-    service = processes.start("sleeper", [sys.executable, "-c", code], os.environ, log)
+    service = processes.start(name, [sys.executable, "-c", code], os.environ, MARK, log)
     deadline = time.monotonic() + 30
     while "ready" not in log.read_text() and time.monotonic() < deadline:
         time.sleep(0.05)
     return service
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    """Whatever a test does, its sleepers end."""
+    yield
+    processes.stop(MARK)
 
 
 def test_a_port_that_someone_listens_on_is_not_free() -> None:
@@ -55,77 +77,77 @@ def test_up_names_the_port_that_is_taken(
     assert read_record(own_home) is None
 
 
-def test_stopping_ends_a_process_and_its_descendants(tmp_path: Path) -> None:
+def test_stopping_ends_a_process_and_what_it_started(tmp_path: Path) -> None:
     service = sleeper(tmp_path / "log")
-    (child,) = psutil.Process(service.pid).children()
-    assert processes.stop([service]) == [service]
+    (child,) = psutil.Process(service.process.pid).children()
+    assert processes.stop(MARK) == 2
     assert not service.is_running()
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
 
 
-def test_stopping_leaves_a_stranger_with_the_same_process_id_alone(tmp_path: Path) -> None:
+def test_what_a_killed_process_started_is_found_by_its_mark(tmp_path: Path) -> None:
     service = sleeper(tmp_path / "log")
-    stranger = processes.ServiceProcess("stranger", service.pid, service.started - 100, "log")
-    assert processes.stop([stranger]) == []
-    assert service.is_running()
-    processes.stop([service])
+    (orphan,) = psutil.Process(service.process.pid).children()
+    os.kill(service.process.pid, signal.SIGKILL)
+    os.waitpid(service.process.pid, 0)
+    assert [process.pid for process in marked_processes(MARK)] == [orphan.pid]
+    assert processes.stop(MARK) == 1
+    assert not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE
+
+
+def test_stopping_one_service_leaves_the_others_and_strangers_alone(tmp_path: Path) -> None:
+    worker, server = sleeper(tmp_path / "a", "worker"), sleeper(tmp_path / "b", "server")
+    stranger = processes.start(
+        "worker", [sys.executable, "-c", "input()"], os.environ, "another mark", tmp_path / "c"
+    )
+    assert processes.stop(MARK, "worker") == 2
+    assert not worker.is_running()
+    assert server.is_running()
+    processes.stop("another mark")
+    assert not stranger.is_running()
 
 
 def test_down_stops_what_was_written_down_and_forgets_it(own_home: Path, tmp_path: Path) -> None:
-    service = sleeper(tmp_path / "log")
+    service = sleeper(tmp_path / "log", WORKER)
     own_home.mkdir()
-    write_record(own_home, Services("http://127.0.0.1:1", "http://127.0.0.1:2", "pool", (service,)))
-    assert lifecycle.stop_services(own_home) == [service]
+    services = Services("http://127.0.0.1:1", "http://127.0.0.1:2", "pool", MARK)
+    write_record(own_home, services.with_process(service))
+    assert lifecycle.stop_services(own_home, print) == [WORKER]
+    assert not service.is_running()
     assert read_record(own_home) is None
-    assert lifecycle.stop_services(own_home) == []
+    assert lifecycle.stop_services(own_home, print) == []
+
+
+def test_a_record_of_another_version_gets_a_sentence(own_home: Path) -> None:
+    own_home.mkdir()
+    for text in ('{"prefect_url": "x", "processes": [{"name": "a", "pid": 1}]}', "half a rec"):
+        (own_home / "services.json").write_text(text)
+        with pytest.raises(UserError, match=r"must be what `bertsmith up` of this version wrote"):
+            read_record(own_home)
+
+
+def test_doctor_names_what_ended_and_the_cure(own_home: Path, tmp_path: Path) -> None:
+    own_home.mkdir()
+    services = Services("http://127.0.0.1:1", "http://127.0.0.1:2", "pool", MARK)
+    for name in (PREFECT_SERVER, WORKER):
+        services = services.with_process(sleeper(tmp_path / name, name))
+    write_record(own_home, services)
+    found = check_servers(own_home, 4200, 5000)
+    assert found.finding == "started, but no longer running: MLflow server"
+    assert found.advice == "start them again: bertsmith up"
+
+
+def test_env_wants_servers_that_run(own_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["env"]) == MISTAKE
+    captured = capsys.readouterr()
+    assert "must run, but they do not" in captured.err
+    assert captured.out == ""
 
 
 def test_every_flow_is_deployed_and_the_nightly_schedule_is_paused() -> None:
-    declared = yaml.safe_load(lifecycle.deployments_file().read_text())["deployments"]
+    declared = yaml.safe_load(deployments.deployments_file().read_text())["deployments"]
     by_name = {deployment["name"]: deployment for deployment in declared}
     assert set(by_name) == FLOWS | {"demo"}
     demo = by_name["demo"]
     assert demo["concurrency_limit"]["limit"] == 1
     assert [schedule["active"] for schedule in demo["schedules"]] == [False]
-
-
-@pytest.mark.slow
-def test_a_deployment_completes_between_up_and_down(small_recipe: Path, tmp_path: Path) -> None:
-    """Both servers, the worker, a deployment triggered from a shell, and nothing left behind."""
-    home = tmp_path / "a home"
-    command = [sys.executable, "-c", "from flows.cli import main; main()"]
-    environment = {
-        key: value
-        for key, value in os.environ.items()
-        if key not in ("PREFECT_API_URL", "PREFECT_HOME", "MLFLOW_TRACKING_URI")
-    } | {"BERTSMITH_HOME": str(home)}
-    prefect_port, mlflow_port = free_port(), free_port()
-    up = [*command, "up", "--prefect-port", str(prefect_port), "--mlflow-port", str(mlflow_port)]
-
-    def call(arguments: list[str], **more: str) -> str:
-        completed = subprocess.run(
-            arguments, env={**environment, **more}, capture_output=True, text=True, timeout=900
-        )
-        assert completed.returncode == 0, completed.stdout + completed.stderr
-        return completed.stdout
-
-    try:
-        assert f"http://127.0.0.1:{prefect_port}" in call(up)
-        started = read_record(home)
-        assert started is not None
-        assert "running already" in call(up)
-        recipe = yaml.safe_load(small_recipe.read_text())
-        trigger = [sys.executable, "-m", "prefect", "deployment", "run", "corpus/corpus", "--watch"]
-        corpus = {key: recipe[key] for key in ("name", "corpus")}
-        said = call(
-            [*trigger, "--param", f"recipe={json.dumps(corpus)}"],
-            PREFECT_API_URL=f"http://127.0.0.1:{prefect_port}/api",
-        )
-        assert "Completed" in said
-        assert list((home / "store" / "corpus").glob("*/manifest.json"))
-    finally:
-        said = call([*command, "down"])
-    assert said.count("Stopped the") == 3
-    assert not any(service.is_running() for service in started.processes)
-    assert is_free(prefect_port)
-    assert is_free(mlflow_port)

@@ -34,9 +34,11 @@ from pipelines.core.cluster import connect, nodes
 
 import ray
 import ray.train
+from pyarrow.fs import LocalFileSystem
 from ray.cluster_utils import Cluster
 
 from pipelines.artifacts import ArtifactStore
+from pipelines.artifacts.checkpoints import CheckpointFolder
 from pipelines.core.errors import UserError
 from pipelines.core.ranks import Ranks
 from pipelines.core.stage import StageContext
@@ -67,7 +69,7 @@ def train(num_workers, folder):
     context = StageContext(store=ArtifactStore(folder), ranks=Ranks(workers=num_workers))
     job = Launch(
         worker=worker, values={"larger": larger.node_id}, name="mixed",
-        work_url=f"{folder}/work", cut=CUT,
+        checkpoints=CheckpointFolder(f"{folder}/work", LocalFileSystem()), cut=CUT,
     )
     return launch(job, context, lambda checkpoint, told: told)
 

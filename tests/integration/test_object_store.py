@@ -9,7 +9,6 @@ from pathlib import Path
 
 import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
 from pipelines.artifacts import ArtifactStore
 from pipelines.core.stage import StageContext
@@ -17,6 +16,7 @@ from pipelines.stages.corpus.settings import CorpusSettings, PlainText
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.examples.stage import ExampleSettings, build_examples
 from pipelines.stages.vocabulary.stage import VocabularySettings, build_vocabulary
+from tests.integration.object_stores import s3_server
 from tests.pipelines.small_data import invented_text
 
 CHAIN = """
@@ -55,21 +55,9 @@ print(json.dumps({
 @pytest.fixture
 def object_store(monkeypatch, tmp_path):
     """Environment of processes that use an S3 server on the loopback; a bucket is there."""
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    environment = {
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-        "AWS_ACCESS_KEY_ID": "testing",
-        "AWS_SECRET_ACCESS_KEY": "testing",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "BERTSMITH_CACHE": str(tmp_path / "cache"),
-    }
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    boto3.client("s3").create_bucket(Bucket="bertsmith")
-    yield environment
-    server.stop()
+    monkeypatch.setenv("BERTSMITH_CACHE", str(tmp_path / "cache"))
+    with s3_server(monkeypatch) as environment:
+        yield {**environment, "BERTSMITH_CACHE": str(tmp_path / "cache")}
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.artifacts import Artifact, ArtifactStore, Draft
+from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
 from pipelines.artifacts.fingerprint import canonical_json
 from pipelines.core.errors import UserError
 
@@ -23,12 +23,12 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     return ArtifactStore(f"memory://{tmp_path.name}/store")
 
 
-def _write_two(draft: Draft) -> dict:
+def _write_two(draft: Draft) -> Built:
     for name in ("a.txt", "deeper/b.txt"):
         with draft.file(name) as target:
             target.path.write_text(f"contents of {name}")
             target.figures["letters"] = len(name)
-    return {"files": 2}
+    return Built(["a.txt", "deeper/b.txt"], {"files": 2})
 
 
 def _build(store: ArtifactStore, build=_write_two, **settings) -> Artifact:
@@ -36,7 +36,7 @@ def _build(store: ArtifactStore, build=_write_two, **settings) -> Artifact:
 
 
 def test_an_artifact_is_built_once_and_then_found(store: ArtifactStore) -> None:
-    def must_not_run(draft: Draft) -> dict:
+    def must_not_run(draft: Draft) -> Built:
         raise AssertionError("built twice")
 
     built = _build(store, rate=0.1)
@@ -51,7 +51,11 @@ def test_an_artifact_is_built_once_and_then_found(store: ArtifactStore) -> None:
 def test_the_fingerprint_follows_settings_version_and_inputs(store: ArtifactStore) -> None:
     def fingerprint(version: int, settings: dict, inputs: dict) -> str:
         return store.get_or_build(
-            "thing", version=version, settings=settings, inputs=inputs, build=lambda draft: {}
+            "thing",
+            version=version,
+            settings=settings,
+            inputs=inputs,
+            build=lambda draft: Built([], {}),
         ).fingerprint
 
     same = fingerprint(1, {"a": 1, "b": 2}, {"corpus": "x"})
@@ -72,7 +76,7 @@ def test_canonical_json_refuses_what_has_no_one_spelling() -> None:
 def test_a_stage_that_fails_publishes_nothing_and_keeps_its_whole_files(
     store: ArtifactStore,
 ) -> None:
-    def fail_in_second(draft: Draft) -> dict:
+    def fail_in_second(draft: Draft) -> Built:
         with draft.file("a.txt") as target:
             target.path.write_text("whole")
         with draft.file("b.txt") as target:
@@ -82,12 +86,12 @@ def test_a_stage_that_fails_publishes_nothing_and_keeps_its_whole_files(
     with pytest.raises(RuntimeError, match="power cut"):
         _build(store, fail_in_second)
 
-    def go_on(draft: Draft) -> dict:
+    def go_on(draft: Draft) -> Built:
         assert draft.finished("a.txt") == {}
         assert draft.finished("b.txt") is None
         with draft.file("b.txt") as target:
             target.path.write_text("whole too")
-        return {}
+        return Built(["a.txt", "b.txt"], {})
 
     artifact = _build(store, go_on)
     assert artifact.names() == ["a.txt", "b.txt"]
@@ -97,15 +101,15 @@ def test_a_stage_that_fails_publishes_nothing_and_keeps_its_whole_files(
 def test_a_damaged_file_of_a_draft_is_written_again(tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path)
 
-    def damage_and_stop(draft: Draft) -> dict:
+    def damage_and_stop(draft: Draft) -> Built:
         with draft.file("a.txt") as target:
             target.path.write_text("right")
         Path(draft.root, "a.txt").write_text("wrong")
         raise RuntimeError("stop")
 
-    def check(draft: Draft) -> dict:
+    def check(draft: Draft) -> Built:
         assert draft.finished("a.txt") is None
-        return {}
+        return Built([], {})
 
     with pytest.raises(RuntimeError, match="stop"):
         _build(store, damage_and_stop)
@@ -124,11 +128,11 @@ def test_a_reader_refuses_a_changed_byte_and_names_the_file(tmp_path: Path) -> N
 
 
 def test_a_draft_travels_to_other_processes(store: ArtifactStore) -> None:
-    def write_through_copy(draft: Draft) -> dict:
+    def write_through_copy(draft: Draft) -> Built:
         copy = pickle.loads(pickle.dumps(draft))
         with copy.file("a.txt") as target:
             target.path.write_text("from afar")
-        return {}
+        return Built(["a.txt"], {})
 
     assert _build(store, write_through_copy).local("a.txt").read_text() == "from afar"
 
@@ -136,7 +140,7 @@ def test_a_draft_travels_to_other_processes(store: ArtifactStore) -> None:
 def test_two_builders_of_one_artifact_take_turns(tmp_path: Path) -> None:
     store, builds = ArtifactStore(tmp_path), []
 
-    def build(draft: Draft) -> dict:
+    def build(draft: Draft) -> Built:
         builds.append(threading.get_ident())
         return _write_two(draft)
 
@@ -167,11 +171,11 @@ def test_a_builder_killed_in_the_middle_leaves_no_artifact_and_its_whole_files(
     assert killed.returncode == -signal.SIGKILL
     assert not list(tmp_path.rglob("manifest.json"))
 
-    def go_on(draft: Draft) -> dict:
+    def go_on(draft: Draft) -> Built:
         assert draft.finished("a.txt") == {}
         with draft.file("b.txt") as target:
             target.path.write_text("whole")
-        return {}
+        return Built(["a.txt", "b.txt"], {})
 
     artifact = _build(ArtifactStore(tmp_path), go_on)
     names = sorted(path.name for path in Path(artifact.root).iterdir())
@@ -190,11 +194,11 @@ def test_the_cache_of_remote_files_stays_within_its_bound(
     monkeypatch.setenv("BERTSMITH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("BERTSMITH_CACHE_BYTES", "2500")
 
-    def write_three(draft: Draft) -> dict:
+    def write_three(draft: Draft) -> Built:
         for index in range(3):
             with draft.file(f"{index}.bin") as target:
                 target.path.write_bytes(bytes([index]) * 1000)
-        return {}
+        return Built([f"{index}.bin" for index in range(3)], {})
 
     artifact = _build(ArtifactStore(f"memory://{tmp_path.name}/bounded"), write_three)
     for name in artifact.names():

@@ -9,6 +9,8 @@ from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import ArtifactStore
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
+from pipelines.stages.corpus.settings import CorpusSettings, PlainText
+from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.finetuning.encoding import EncodedTexts
 from pipelines.stages.labelled.settings import (
     CorpusSourceTask,
@@ -66,6 +68,23 @@ def test_a_corpus_gives_its_sources_as_labels_and_keeps_its_own_split(
     settings = TaskSettings(labelled=CorpusSourceTask(max_train_documents=10, min_words=1))
     with pytest.raises(UserError, match=r"a label must come with several texts"):
         build_task(settings, small_corpus, context)  # every file is a source of its own
+
+
+def test_documents_of_too_few_words_are_left_out_and_counted(
+    tmp_path: Path, context: StageContext
+) -> None:
+    sources = []
+    for name in ("letters", "reports"):
+        blocks = [f"The {name} say number {number} of twelve things." for number in range(12)]
+        blocks += [f"Only {name}, number {number}." for number in range(3)]
+        (tmp_path / f"{name}.txt").write_text("\n\n".join(blocks))
+        path = str(tmp_path / f"{name}.txt")
+        sources.append(PlainText(paths=(path,), layout="blank_line"))
+    corpus = build_corpus(CorpusSettings(sources=tuple(sources)), context)
+    task = build_task(TaskSettings(labelled=CorpusSourceTask()), corpus, context)
+    assert task.statistics["labels"] == ["letters", "reports"]
+    assert task.statistics["dropped"] == {"too few words": 6}
+    assert sum(task.statistics["texts"].values()) == 24
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -134,7 +135,7 @@ def test_asking_again_is_a_look_up_and_another_mask_rate_keeps_corpus_and_vocabu
 
 
 def test_one_changed_byte_of_the_text_names_another_corpus(tmp_path, small_context):
-    for name in ("a", "b"):
+    for name in ("a", "b", "c", "d"):
         (tmp_path / f"{name}.txt").write_text(invented_text(ord(name), 10))
     settings = CorpusSettings(sources=(PlainText(paths=(str(tmp_path),)),))
     before = build_corpus(settings, small_context)
@@ -157,6 +158,23 @@ def test_a_changed_byte_of_a_shard_is_named(tmp_path, small_settings):
     path.write_bytes(data)
     with pytest.raises(UserError, match=name):
         list(read_documents(corpus, "train"))
+
+
+def test_what_was_found_about_the_layout_is_said_and_kept(tmp_path, small_context):
+    for number in range(5):
+        lines = [f"Number {number} of these lines goes on and on {word}" for word in "abcdefghijkl"]
+        goes_on = [f"and comes to no end before the line is full {line[-1]}" for line in lines]
+        both = [line for pair in zip(lines, goes_on, strict=True) for line in pair]
+        (tmp_path / f"{number}.txt").write_text("\n".join(both))
+    settings = CorpusSettings(sources=(PlainText(paths=(str(tmp_path),)),))
+    notes: list[str] = []
+    context = replace(small_context, observe=lambda progress: notes.append(progress.note))
+    corpus = build_corpus(settings, context)
+    found = corpus.statistics["input"]
+    assert found["hard_wrapped_files"] == 5
+    assert found["found"] == [note for note in notes if note]
+    assert "layout file (there are 5 files" in found["found"][0]
+    assert corpus.manifest.settings["sources"][0]["layout"] == "file"
 
 
 def test_nothing_is_dropped_without_being_counted(tmp_path, small_context):
@@ -197,7 +215,7 @@ def test_corpora_that_hold_too_little_are_refused(tmp_path, small_context):
 
     with pytest.raises(UserError, match=r"found none \(dropped: 1 too few characters\)"):
         build_corpus(settings("Short."), small_context)
-    with pytest.raises(UserError, match=r"at least two documents.*found one"):
+    with pytest.raises(UserError, match=r"at least 4 documents.*found 1; .*a finer layout"):
         build_corpus(settings(invented_text(0, 20)), small_context)
 
 

@@ -1,12 +1,16 @@
 """Labelled files are read as people write them, and every fault is named."""
 
 import gzip
+import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pipelines.core.errors import UserError
-from pipelines.stages.labelled.files import fingerprint_of_file, read_labelled_file
+from pipelines.stages.corpus.cleaning.tally import Tally
+from pipelines.stages.labelled.files import name_of_file, read_labelled_file
 from pipelines.stages.labelled.settings import LabelledFileTask
 
 SMS = Path("../shared/data/sms_spam/SMSSpamCollection.tsv")
@@ -14,7 +18,7 @@ SMS = Path("../shared/data/sms_spam/SMSSpamCollection.tsv")
 
 def _read(path: Path, text: str, **columns: str) -> list[tuple[str, str]]:
     path.write_text(text, encoding="utf-8")
-    return list(read_labelled_file(LabelledFileTask(path=str(path), **columns)))
+    return read_labelled_file(LabelledFileTask(path=str(path), **columns), Tally())
 
 
 def test_columns_are_found_by_their_usual_names(tmp_path: Path) -> None:
@@ -50,7 +54,7 @@ def test_jsonl_gzip_and_a_byte_order_mark_are_read(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.gz"
     lines = '\ufeff{"text": "one", "label": 1}\n\n{"text": "two", "label": 0}\n'
     path.write_bytes(gzip.compress(lines.encode()))
-    rows = list(read_labelled_file(LabelledFileTask(path=str(path))))
+    rows = read_labelled_file(LabelledFileTask(path=str(path)), Tally())
     assert rows == [("one", "1"), ("two", "0")]
 
 
@@ -60,10 +64,15 @@ def test_jsonl_gzip_and_a_byte_order_mark_are_read(tmp_path: Path) -> None:
         ("a.csv", "", {}, "must hold labelled texts, found no row"),
         ("a.csv", "x,y,z\n1,2,3\n", {}, "the columns .* must be told: found x, y, z"),
         ("a.csv", "text,label\na,b\n", {"label_column": "kind"}, "must have a column 'kind'"),
-        ("a.tsv", "text\tlabel\none\n", {}, "must have 2 columns, found 1 in row 2"),
-        ("a.jsonl", "{'text': 1}\n", {}, "line 1 of .* must be JSON"),
-        ("a.jsonl", "[1]\n", {}, "line 1 of .* must be a JSON object"),
-        ("a.pdf", "text,label\n", {}, "must end in .csv, .tsv or .jsonl"),
+        (
+            "a.tsv",
+            "text\tlabel\none\n",
+            {},
+            "line 2 of .*, found 1 fields where the first row has 2",
+        ),
+        ("a.jsonl", "{'text': 1}\n", {}, "line 1 of .*found no JSON"),
+        ("a.jsonl", "[1]\n", {}, "line 1 of .*found no JSON object but"),
+        ("a.pdf", "text,label\n", {}, "must end in .csv, .tsv, .jsonl or .parquet"),
     ],
 )
 def test_faults_are_named(
@@ -73,18 +82,75 @@ def test_faults_are_named(
         _read(tmp_path / name, text, **columns)
 
 
+@pytest.mark.parametrize("label", ["", "nan", "NaN", "<NA>"])
+def test_a_text_without_a_label_is_refused_by_its_line(tmp_path: Path, label: str) -> None:
+    with pytest.raises(UserError, match=r"must have a label, found .* in line 3; label that row"):
+        _read(tmp_path / "a.csv", f'text,label\nx,a\n"y\nz",{label}\nw,b\n')
+
+
+@pytest.mark.parametrize("value", ["null", "NaN"])
+def test_a_json_label_that_is_none_is_refused(tmp_path: Path, value: str) -> None:
+    with pytest.raises(UserError, match="must have a label, found 'none' in line 2"):
+        _read(
+            tmp_path / "a.jsonl", f'{{"text": "x", "label": 1}}\n{{"text": "y", "label": {value}}}'
+        )
+
+
+def test_words_that_only_look_empty_are_labels(tmp_path: Path) -> None:
+    rows = _read(tmp_path / "a.csv", "text,label\nx,none\ny,NA\nz,null\n")
+    assert [label for _, label in rows] == ["none", "NA", "null"]
+
+
+def test_rows_without_a_text_and_repairs_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes("text,label\ncafé,a\n,b\nx,b\n".encode("cp1252"))
+    tally = Tally()
+    rows = read_labelled_file(LabelledFileTask(path=str(path)), tally)
+    assert rows == [("café", "a"), ("x", "b")]
+    assert tally.dropped == {"rows without a text": 1}
+    assert tally.repaired == {"bytes that were not UTF-8": 1}
+
+
+def test_a_comma_that_parts_a_text_in_two_is_named_and_not_read_over(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"line 3 of .*found 3 fields where the first row has 2"):
+        _read(tmp_path / "a.csv", "label,text\nham,fine\nspam,hello, you\n")
+
+
+def test_line_breaks_that_are_none_part_no_row(tmp_path: Path) -> None:
+    odd = "one\u2028two\x1cthree\x85four"
+    assert _read(tmp_path / "a.tsv", f"text\tlabel\n{odd}\ta\nx\tb\n")[0] == (odd, "a")
+    lines = json.dumps({"text": odd, "label": "a"}, ensure_ascii=False)
+    assert _read(tmp_path / "a.jsonl", lines) == [(odd, "a")]
+
+
+def test_parquet_files_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"id": [7, 8], "text": ["one", "two"], "label": [1, 0]}), path)
+    rows = read_labelled_file(LabelledFileTask(path=str(path)), Tally())
+    assert rows == [("one", "1"), ("two", "0")]
+
+
+def test_the_same_bytes_parsed_otherwise_have_another_name(tmp_path: Path) -> None:
+    for name in ("a.csv", "a.tsv", "b.csv"):
+        (tmp_path / name).write_text("text,x\tlabel,y\n")
+    (tmp_path / "c.csv.gz").write_bytes(gzip.compress(b"text,x\tlabel,y\n"))
+    names = [name_of_file(str(tmp_path / n)) for n in ("a.csv", "a.tsv", "b.csv", "c.csv.gz")]
+    assert names[0] != names[1]
+    assert names[0] == names[2] == names[3]
+
+
 def test_a_missing_or_binary_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="must exist, found none at"):
-        fingerprint_of_file(str(tmp_path / "nothing.csv"))
+    with pytest.raises(UserError, match=r"nothing\.csv must be a file, found nothing there"):
+        name_of_file(str(tmp_path / "nothing.csv"))
     path = tmp_path / "binary.csv"
-    path.write_bytes(b"text,label\n\xff\xfe\x00,x\n")
-    with pytest.raises(UserError, match="must be text in UTF-8, found byte 0xff at 11"):
-        list(read_labelled_file(LabelledFileTask(path=str(path))))
+    path.write_bytes(b"text,label\n" + bytes(range(32)) + b",x\n")
+    with pytest.raises(UserError, match=r"binary\.csv must be text, but .* control characters"):
+        read_labelled_file(LabelledFileTask(path=str(path)), Tally())
 
 
 def test_the_sms_collection_is_read_whole_without_naming_a_column() -> None:
     if not SMS.exists():
         pytest.skip("the SMS Spam Collection is not on this machine")
-    rows = list(read_labelled_file(LabelledFileTask(path=str(SMS))))
+    rows = read_labelled_file(LabelledFileTask(path=str(SMS)), Tally())
     labels = [label for _, label in rows]
     assert (labels.count("ham"), labels.count("spam")) == (4827, 747)

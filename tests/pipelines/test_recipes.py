@@ -7,7 +7,8 @@ import yaml
 
 from pipelines.core.errors import UserError
 from pipelines.core.ranks import Ranks
-from pipelines.core.recipes import CorpusRecipe, EndToEndRecipe, preset_names, read_recipe
+from pipelines.core.recipe_files import completed, differences, preset_names, read_recipe
+from pipelines.core.recipes import CorpusRecipe, EndToEndRecipe, FinetuningRecipe
 
 
 def test_every_preset_is_a_whole_recipe_and_survives_its_own_yaml(tmp_path: Path) -> None:
@@ -98,3 +99,47 @@ def test_what_a_place_says_of_ranks_reaches_the_stages(tmp_path):
     ]  # fmt: skip
     context = read_recipe(EndToEndRecipe, "demo", overrides).place.context()
     assert context.ranks == Ranks(workers="auto", cpus_per_worker=3, device="cpu", max_failures=7)
+
+
+def test_what_is_not_given_comes_from_the_base() -> None:
+    base = read_recipe(EndToEndRecipe, "demo").model_dump(mode="json")
+    given = EndToEndRecipe.model_validate({"pretraining": {"num_steps": 100}})
+    whole = completed(given, base, ["finetuning.learning_rate=3e-4"])
+    assert whole.pretraining.size == "tiny"  # the schema's default is mini
+    assert whole.finetuning.num_epochs == 1
+    changed = {path: value for path, value, _ in differences(whole.model_dump(mode="json"), base)}
+    assert changed == {"pretraining.num_steps": 100, "finetuning.learning_rate": 3e-4}
+
+
+def test_a_part_of_another_kind_replaces_the_bases_as_a_whole() -> None:
+    base = read_recipe(FinetuningRecipe, "demo").model_dump(mode="json")
+    other = {"kind": "labelled_file", "path": "reviews.csv"}
+    given = FinetuningRecipe.model_validate({"task": {"labelled": other}})
+    assert completed(given, base).task.labelled.path == "reviews.csv"
+    same = FinetuningRecipe.model_validate(
+        {"task": {"labelled": {"kind": "corpus_source", "min_words": 3}}}
+    )
+    kept = completed(same, base).task.labelled
+    assert (kept.min_words, kept.max_train_documents) == (3, 6000)
+
+
+def test_an_override_of_a_completed_recipe_leaves_its_base_alone() -> None:
+    base = read_recipe(CorpusRecipe, "demo").model_dump(mode="json")
+    before = CorpusRecipe.model_validate(base)
+    completed(CorpusRecipe(), base, ["corpus.cleaning.min_characters=30"])
+    assert CorpusRecipe.model_validate(base) == before
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("examples.random_share=0.9", "mask_share and random_share must not .* 0.8 and 0.9"),
+        ("corpus.cleaning.max_characters=3", "max_characters must be at least min_characters"),
+        ("finetuning.max_tokens=512", "finetuning.max_tokens must be at most the 128 tokens"),
+    ],
+)
+def test_values_that_do_not_go_together_are_one_sentence(override: str, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence) as caught:
+        read_recipe(EndToEndRecipe, "demo", [override])
+    assert len(str(caught.value).splitlines()) == 1
+    assert len(str(caught.value)) < 250

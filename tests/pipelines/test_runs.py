@@ -1,12 +1,13 @@
 """A training's run in the tracker: one for each attempt, kept through interruptions."""
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipelines.artifacts import Artifact, ArtifactStore, Draft
+from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
 from pipelines.core.settings import Settings
 from pipelines.core.stage import StageContext
 from pipelines.core.tracking import Tracker
@@ -27,11 +28,12 @@ class Training:
         self.run_ids: list[str | None] = []
 
     def build(self, num_points: int = 3) -> Artifact:
-        def make(draft: Draft) -> dict[str, Any]:
+        def make(draft: Draft) -> Built:
             run_id = open_run("pretraining", Settings(), draft, self.context)
             self.run_ids.append(run_id)
             assert run_id is not None
-            return recorded(run_id, self.context, lambda: self.train(run_id, num_points))
+            train = partial(self.train, run_id, num_points)
+            return Built([], recorded(run_id, self.context, train))
 
         return self.context.store.get_or_build(
             "encoder", version=1, settings={}, inputs={}, build=make

@@ -1,1 +1,18 @@
-"""The corpus stage: text of any origin in, clean and deduplicated documents in Arrow shards out."""
+"""Stage: text of any origin in, clean and deduplicated documents in Arrow shards out."""
+
+from pipelines.core.stage import Stage
+
+CORPUS = Stage(
+    name="corpus",
+    section="corpus",
+    title="corpus",
+    command="corpus",
+    purpose="Read, clean and deduplicate the text, and divide it into train and held-out.",
+    example="bertsmith corpus demo --workers 2",
+    kind="corpus",
+    version=2,
+    build="pipelines.stages.corpus.stage:build_corpus",
+    check="pipelines.stages.corpus.checks:check_inputs",
+    reaches_out=True,
+    headline=lambda statistics: f"{statistics['train']['documents']:,} documents to learn from",
+)

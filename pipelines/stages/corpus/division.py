@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from bert_core.randomness import random_bits, uniform
 from pipelines.core.errors import UserError
+from pipelines.stages.corpus.settings import FEWEST_DOCUMENTS
 
 
 def heldout_draws(groups: NDArray[np.uint64], seed: int) -> NDArray[np.float64]:
@@ -23,22 +24,28 @@ def heldout_threshold(
 ) -> float:
     """Documents that draw at most this are held out: about `fraction` of them.
 
-    Where these would be too few it is two (so that sentences of one can be paired with another's),
-    or one of fewer than four documents. Raises UserError where there are fewer than two.
+    Where these would be too few, or too few would be left to learn from, it is two, so that
+    sentences of one can be paired with another's. Raises UserError where there are fewer than
+    four in all.
     """
-    lowest, highest = np.empty(0), -1.0
+    lowest, highest = np.empty(0), np.empty(0)
     for groups in groups_by_file:
         draws = heldout_draws(groups, seed)
-        lowest = np.unique(np.concatenate([lowest, draws]))[:4]
-        highest = max(highest, float(draws.max(initial=-1.0)))
-    if lowest.size < 2:
-        count = "one" if lowest.size else "none"
-        raise UserError(
-            "a corpus must hold at least two documents, so that one can be held out, found "
-            f"{count}; give more text, or a layout in which a paragraph or a line is a document"
-        )
-    least = float(lowest[1] if lowest.size == 4 else lowest[0])
-    return fraction if least <= fraction < highest else least
+        lowest = np.unique(np.concatenate([lowest, draws]))[:FEWEST_DOCUMENTS]
+        highest = np.unique(np.concatenate([highest, draws]))[-2:]
+    if lowest.size < FEWEST_DOCUMENTS:
+        raise too_few_documents(lowest.size)
+    least = float(lowest[1])
+    return fraction if least <= fraction < highest[0] else least
+
+
+def too_few_documents(count: int, why: str = "") -> UserError:
+    """What to say of a corpus with `count` documents, and `why` there are not more."""
+    return UserError(
+        f"a corpus must hold at least {FEWEST_DOCUMENTS} documents, two to learn from and two to "
+        f"hold out, found {count or 'none'}{why}; give more text, or set a finer layout such as "
+        "blank_line, in which each block between blank lines is a document"
+    )
 
 
 def copies(groups: NDArray[np.uint64], weight: float, seed: int) -> NDArray[np.int64]:

@@ -40,7 +40,7 @@ class PublishingTask:
         marker = f"published-{file.index:06d}"
         done = self.work.finished(marker)
         if done is not None and all(
-            self.draft.finished(_name(split, file.index)) is not None for split in done
+            self.draft.finished(shard_name(split, file.index)) is not None for split in done
         ):
             return done
         groups = read_keys(self.work, file.name)["group"].astype(np.uint64)
@@ -65,7 +65,7 @@ class PublishingTask:
         statistics: dict[str, Any] = {}
         options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
         with (
-            self.draft.file(_name(split, index)) as shard,
+            self.draft.file(shard_name(split, index)) as shard,
             pa.OSFile(str(shard.path), "wb") as stream,
             pa.ipc.new_file(stream, SCHEMA, options=options) as writer,
         ):
@@ -82,5 +82,6 @@ class PublishingTask:
         return statistics
 
 
-def _name(split: str, index: int) -> str:
+def shard_name(split: str, index: int) -> str:
+    """The file of a split that the screened file `index` becomes."""
     return f"{split}-{index:06d}.arrow"

@@ -1,10 +1,12 @@
 """What the corpus stage can be told: where text comes from, how it is cleaned and divided."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from pipelines.core.settings import Settings
+
+FEWEST_DOCUMENTS: Final = 4  # of a corpus: two to learn from, two to be held out
 
 
 class SourceSettings(Settings):
@@ -63,7 +65,7 @@ class RecordSource(FileSource):
     )
 
 
-TextLayout = Literal["file", "blank_line", "line", "sentences", "headings"]
+TextLayout = Literal["auto", "file", "blank_line", "line", "sentences", "headings"]
 
 
 class PlainText(FileSource):
@@ -71,15 +73,19 @@ class PlainText(FileSource):
 
     kind: Literal["text"] = Field(default="text", description="Kind of the source.")
     layout: TextLayout = Field(
-        default="file",
+        default="auto",
         description=(
             "What a document is: a file, a block between blank lines, a line, a block of one "
-            "sentence per line (Google's format), or what follows a ' = Title = ' heading."
+            "sentence per line (Google's format), or what follows a ' = Title = ' heading; auto: "
+            "found out from the heads of the files, and noted in the corpus's statistics."
         ),
     )
-    hard_wrapped: bool = Field(
-        default=False,
-        description="Lines were broken to fit a page: only a blank line ends a paragraph.",
+    hard_wrapped: bool | None = Field(
+        default=None,
+        description=(
+            "Lines were broken to fit a page: only a blank line ends a paragraph. Left out, it is "
+            "found out for each file from its head."
+        ),
     )
 
 
@@ -176,6 +182,15 @@ class CleaningSettings(Settings):
         ge=2,
         description="Remove lines that stand in at least so many documents; none if left out.",
     )
+
+    @model_validator(mode="after")
+    def _some_length_is_kept(self) -> Self:
+        if self.max_characters is not None and self.max_characters < self.min_characters:
+            raise ValueError(
+                "max_characters must be at least min_characters, got "
+                f"{self.max_characters} and {self.min_characters}: every document would be dropped"
+            )
+        return self
 
 
 class CorpusSettings(Settings):

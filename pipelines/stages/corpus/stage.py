@@ -11,18 +11,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.artifacts import Artifact, Draft
+from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.artifacts.workspace import Workspace
 from pipelines.core.cluster import map_tasks
-from pipelines.core.errors import UserError
 from pipelines.core.stage import Progress, StageContext
-from pipelines.stages.corpus.boilerplate import LineCountingTask, find_boilerplate
+from pipelines.core.versions import versions_of
+from pipelines.stages.corpus import CORPUS
+from pipelines.stages.corpus.cleaning.boilerplate import LineCountingTask, find_boilerplate
 from pipelines.stages.corpus.cleaning.duplicates import find_repeated
 from pipelines.stages.corpus.cleaning.languages import check_codes, count_languages
 from pipelines.stages.corpus.cleaning.near_duplicates import NUM_HASHES, find_near
 from pipelines.stages.corpus.cleaning.tally import Tally
-from pipelines.stages.corpus.division import copies, heldout_threshold
-from pipelines.stages.corpus.publishing import PublishingTask, ScreenedFile
+from pipelines.stages.corpus.division import copies, heldout_threshold, too_few_documents
+from pipelines.stages.corpus.publishing import PublishingTask, ScreenedFile, shard_name
 from pipelines.stages.corpus.report import add_up
 from pipelines.stages.corpus.screening import ScreeningTask, read_keys, signatures_of
 from pipelines.stages.corpus.settings import CorpusSettings
@@ -33,42 +34,54 @@ from pipelines.stages.corpus.sources.inputs import (
     inputs_fingerprint,
     shard_bytes,
 )
-from pipelines.stages.corpus.sources.readers import list_inputs
+from pipelines.stages.corpus.sources.readers import libraries_of, resolve
 
-VERSION = 1  # raise when the same settings and inputs would give other bytes
 STAGE = "corpus"
 _LANGUAGE_SAMPLES = 100
+_IN_THE_INPUTS = {"paths", "hard_wrapped", "dataset", "revision", "delimiter", "quoted"}
 
 
 def build_corpus(settings: CorpusSettings, context: StageContext) -> Artifact:
     """Read, clean, deduplicate and divide the text that `settings` name.
 
     Files `train-*.arrow` and `heldout-*.arrow` hold one row per document: `id` (a hash of its
-    content), `source`, `sentences`. The statistics say what came in, what was mended and what was
-    dropped, and why.
+    content), `source`, `sentences`. The statistics say what came in, how it was found to be laid
+    out, what was mended and what was dropped, and why. Raises UserError where a source cannot be
+    read, or fewer than four documents are left.
     """
     check_codes(settings.cleaning.languages)
-    files = [
-        (index, file)
-        for index, source in enumerate(settings.sources)
-        for file in list_inputs(source)
-    ]
+    resolved = [resolve(source) for source in settings.sources]
+    settings = settings.model_copy(update={"sources": tuple(each.source for each in resolved)})
+    files = [(index, file) for index, each in enumerate(resolved) for file in each.files]
+    notes = [each.note for each in resolved if each.note]
     return context.store.get_or_build(
-        "corpus",
-        version=VERSION,
-        # Where the files lie does not matter: their bytes and labels are in the input's name.
-        settings=settings.model_dump(mode="json", exclude={"sources": {"__all__": {"paths"}}}),
-        inputs={"text": inputs_fingerprint(files)},
-        build=partial(_build, settings, files, context),
+        CORPUS.kind,
+        version=CORPUS.version,
+        # Where the text lies does not matter. Its bytes, its commit, its labels and how each file
+        # is parsed are in the input's name.
+        settings=settings.model_dump(mode="json", exclude={"sources": {"__all__": _IN_THE_INPUTS}}),
+        inputs={"text": inputs_fingerprint(files), "libraries": versions_of(*_libraries(settings))},
+        build=partial(_build, settings, files, notes, context),
     )
+
+
+def _libraries(settings: CorpusSettings) -> set[str]:
+    """What decides the bytes of the shards, beside this code.
+
+    Arrow writes and compresses them. numpy does not: of it come integers, stable sorts and products
+    of 64 bits, which are defined.
+    """
+    found = {"pyarrow", "unicode"}.union(*map(libraries_of, settings.sources))
+    return found | {"py3langid"} if settings.cleaning.languages else found
 
 
 def _build(
     settings: CorpusSettings,
     files: list[tuple[int, InputFile]],
+    notes: list[str],
     context: StageContext,
     draft: Draft,
-) -> dict[str, Any]:
+) -> Built:
     target = shard_bytes(sum(file.num_bytes for _, file in files), settings.shard_megabytes)
     parts = divide(files, target)
     work = Workspace.of(draft)
@@ -85,6 +98,10 @@ def _build(
             )
         )
 
+    for note in notes:
+        context.observe(
+            Progress(stage=STAGE, done=0, total=2 * len(parts), unit="parts", note=note)
+        )
     _note_boilerplate(settings, parts, work, context)
     names = map_tasks(
         ScreeningTask(settings=settings, work=work, shard_bytes=target),
@@ -108,16 +125,24 @@ def _build(
     )
     for of_shard in published:
         add_up(statistics, of_shard)
-    return {
+    shards = [
+        shard_name(split, file.index)
+        for file, of_shard in zip(screened, published, strict=True)
+        for split in of_shard
+    ]
+    statistics = {
         **statistics,
         "sample_languages": _languages(published),
         **tally.to_json(),
         "input": {
             "files": len(files),
             "bytes": sum(file.num_bytes for _, file in files),
+            "hard_wrapped_files": sum(file.hard_wrapped for _, file in files),
+            "found": notes,
             "paths": [path for source in settings.sources for path in getattr(source, "paths", ())],
         },
     }
+    return Built(shards, statistics)
 
 
 def _tally(work: Workspace, parts: list[Part]) -> Tally:
@@ -145,11 +170,7 @@ def _decide(
     flat = [(part, name) for part, of_part in zip(parts, names, strict=True) for name in of_part]
     if not flat:
         reasons = ", ".join(f"{count} {reason}" for reason, count in tally.dropped.items())
-        raise UserError(
-            "a corpus must hold at least two documents, found none"
-            + (f" (dropped: {reasons})" if reasons else "")
-            + "; check the sources, their layout and the cleaning"
-        )
+        raise too_few_documents(0, f" (dropped: {reasons})" if reasons else "")
     counts = [len(read_keys(work, name)) for _, name in flat]
     is_repeated = [np.zeros(count, dtype=np.bool_) for count in counts]
     if settings.cleaning.exact_duplicates:

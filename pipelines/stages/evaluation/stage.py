@@ -4,13 +4,12 @@ import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from bert_core.inference import Classified, classify
 from bert_core.model.catalogue import SequenceClassifier
 from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.artifacts import Artifact, Draft
+from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
 from pipelines.stages.labelled.stage import names_of, read_split
@@ -31,19 +30,20 @@ def build_evaluation(classifier: Artifact, task: Artifact, context: StageContext
     )
 
 
-def _evaluate(classifier: Artifact, task: Artifact, draft: Draft) -> dict[str, Any]:
+def _evaluate(classifier: Artifact, task: Artifact, draft: Draft) -> Built:
     heldout = read_split(task, "heldout")
     _, answers = answers_of(classifier.local_folder(), heldout.texts)
     expected = names_of(heldout.labels, task)
     with draft.file(REPORT_FILE) as target:
         report = report_on(answers.labels, expected)
         target.path.write_text(json.dumps(report, indent=2, ensure_ascii=False))
-    return {
+    statistics = {
         **figures_of(answers.labels, expected),
         "baseline/accuracy": task.statistics["baseline/accuracy"],
         "texts": len(heldout.texts),
         "texts_truncated": answers.num_truncated,
     }
+    return Built([REPORT_FILE], statistics)
 
 
 def answers_of(folder: Path, texts: Sequence[str]) -> tuple[SequenceClassifier, Classified]:

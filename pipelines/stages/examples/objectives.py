@@ -8,15 +8,12 @@ cuts the stream [CLS] document [SEP] [CLS] ... into windows for a left-to-right 
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.stages.examples.pairs import PairPlanner, SentenceTable
 from pipelines.stages.examples.token_shards import TokenShard, ranges
-
-Objective = Literal["mlm_nsp", "mlm", "clm"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

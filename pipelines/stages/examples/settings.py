@@ -1,12 +1,13 @@
 """What training examples are made of: the objective, the lengths, the masks."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from bert_core.masking import MaskingConfig
 from pipelines.core.settings import Settings
-from pipelines.stages.examples.objectives import Objective
+
+Objective = Literal["mlm_nsp", "mlm", "clm"]
 
 
 class ExampleSettings(Settings):
@@ -63,6 +64,11 @@ class ExampleSettings(Settings):
         description="Tokens of a shard, about; all shards of a pass are equally large.",
     )
     seed: int = Field(default=0, description="Seed of pairs and static masks.")
+
+    @model_validator(mode="after")
+    def _rates_go_together(self) -> Self:
+        self.masking_config()  # refuses rates that exceed 1 together
+        return self
 
     def has_static_masks(self, split: str) -> bool:
         """Whether the shards of `split` carry their masks: held-out ones do, to be one set."""

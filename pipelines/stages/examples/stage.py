@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.artifacts import Artifact, Draft
+from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.artifacts.workspace import Workspace
 from pipelines.core.cluster import map_tasks
 from pipelines.core.errors import UserError
 from pipelines.core.stage import Progress, StageContext
+from pipelines.core.versions import versions_of
+from pipelines.stages.examples import EXAMPLES
+from pipelines.stages.examples.report import describe
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.shards import list_column, read_example_batch
 from pipelines.stages.examples.workers import (
@@ -24,7 +27,6 @@ from pipelines.stages.examples.workers import (
 
 __all__ = ["ExampleSettings", "build_examples"]
 
-VERSION = 2  # raise when the same settings and inputs would give other bytes
 STAGE = "examples"
 SPLITS = ("train", "heldout")
 TOKENIZER_FILES = ("vocab.txt", "tokenizer_config.json")
@@ -46,10 +48,15 @@ def build_examples(
         if artifact.kind != kind:
             raise UserError(f"{artifact.url} must be a {kind}, found a {artifact.kind}")
     return context.store.get_or_build(
-        "examples",
-        version=VERSION,
+        EXAMPLES.kind,
+        version=EXAMPLES.version,
         settings=settings,
-        inputs={"corpus": corpus, "vocabulary": vocabulary},
+        # Every draw is our own arithmetic, or one that Python's `random` guarantees.
+        inputs={
+            "corpus": corpus,
+            "vocabulary": vocabulary,
+            "libraries": versions_of("pyarrow", "tokenizers"),
+        },
         build=partial(_build, settings, corpus, vocabulary, context),
     )
 
@@ -60,7 +67,7 @@ def _build(
     vocabulary: Artifact,
     context: StageContext,
     draft: Draft,
-) -> dict[str, Any]:
+) -> Built:
     work = Workspace.of(draft)
     steps = _Steps(context)
     for name in TOKENIZER_FILES:
@@ -75,13 +82,12 @@ def _build(
     even = _even_shards(settings, work, list(zip(wanted, made, strict=True)))
     cutting = CuttingTask(settings=settings, vocabulary=vocabulary, work=work, draft=draft)
     cut = steps.run("cut shards", cutting, even)
-    return {
+    statistics = {
         "objective": settings.objective,
         "max_tokens": settings.max_tokens,
         "vocab_size": vocabulary.statistics["size"],
         **{
-            split: _statistics(
-                split,
+            split: describe(
                 [figures for name, figures in encoded.items() if name.startswith(f"{split}-")],
                 [
                     figures
@@ -93,6 +99,7 @@ def _build(
             for split in SPLITS
         },
     }
+    return Built([*TOKENIZER_FILES, *(shard.name for shard in even)], statistics)
 
 
 class _Steps:
@@ -216,34 +223,3 @@ def _place(work: Workspace, files: list[tuple[str, int, int]], token: int) -> tu
         _, offsets = list_column(read_example_batch(path), "input_ids")
         row = int(np.searchsorted(offsets, token))
     return (index, row) if row < files[index][2] else (index + 1, 0)
-
-
-def _statistics(
-    split: str,
-    encoded: list[dict[str, Any]],
-    made: list[dict[str, Any]],
-    cut: list[dict[str, Any]],
-) -> dict[str, Any]:
-    def total(rows: list[dict[str, Any]], key: str) -> int:
-        return sum(row.get(key, 0) for row in rows)
-
-    examples, tokens = total(made, "examples"), total(made, "tokens")
-    statistics = {
-        "examples": examples,
-        "tokens": tokens,
-        "mean_tokens": round(tokens / examples, 2),
-        "shards": len(cut),
-        "shard_tokens_min": min(row["tokens"] for row in cut),
-        "shard_tokens_max": max(row["tokens"] for row in cut),
-        "corpus_documents": total(encoded, "documents"),
-        "corpus_sentences": total(encoded, "sentences"),
-        "corpus_tokens": total(encoded, "tokens"),
-        "sentences_without_pieces": total(encoded, "empty_sentences"),
-    }
-    if any("random_next" in row for row in made):
-        statistics["random_next_share"] = round(total(made, "random_next") / examples, 4)
-        statistics["examples_without_choice"] = total(made, "examples_without_choice")
-        statistics["truncated_tokens"] = total(made, "truncated_tokens")
-    if total(made, "masked_tokens"):
-        statistics["masked_tokens"] = total(made, "masked_tokens")
-    return statistics

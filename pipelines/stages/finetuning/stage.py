@@ -12,7 +12,8 @@ from bert_core.config import EncoderConfig
 from bert_core.model.catalogue import SequenceClassifier, TrainableModel, count_parameters
 from bert_core.training.state import load_encoder_into, read_config
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.artifacts import Artifact, Draft
+from pipelines.artifacts import Artifact, Built, Draft
+from pipelines.artifacts.checkpoints import CheckpointFolder
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
 from pipelines.stages.finetuning.answers import answers_over_ranks
@@ -24,7 +25,7 @@ from pipelines.training.arithmetic import Arithmetic, resolve, trains_best_on_si
 from pipelines.training.launch import Launch, launch
 from pipelines.training.placement import StepCut
 from pipelines.training.reduction import means_over_ranks
-from pipelines.training.results import publish_model, throughput
+from pipelines.training.results import MODEL_FILES, publish_model, throughput
 from pipelines.training.runs import deliver, open_run, recorded
 from pipelines.training.worker import Work, run, this_rank
 
@@ -66,7 +67,7 @@ def _finetune(
     initialization: Initialization,
     context: StageContext,
     draft: Draft,
-) -> dict[str, Any]:
+) -> Built:
     stage = f"{STAGE} from {initialization} weights"
     num_texts = task.statistics["texts"]["train"]
     num_steps = max(1, math.ceil(num_texts * settings.num_epochs / settings.examples_per_step))
@@ -85,7 +86,7 @@ def _finetune(
             "tracking_uri": context.tracker.uri if context.tracker else None,
         },
         name=STAGE,
-        work_url=draft.work_url,
+        checkpoints=CheckpointFolder.of(draft),
         cut=StepCut(
             section=STAGE,
             examples_per_step=settings.examples_per_step,
@@ -108,7 +109,8 @@ def _finetune(
             **throughput(told),
         }
 
-    return recorded(run_id, context, lambda: launch(job, context, finish))
+    statistics = recorded(run_id, context, lambda: launch(job, context, finish))
+    return Built(MODEL_FILES, statistics)
 
 
 def _worker(values: dict[str, Any]) -> dict[str, Any]:

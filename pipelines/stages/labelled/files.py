@@ -1,104 +1,184 @@
-"""Reading labelled texts from CSV, TSV and JSONL files."""
+"""Labelled texts of CSV, TSV, JSONL and Parquet files, by the rules of `pipelines.core.reading`.
 
-import csv
+A row without a text is left out and counted. A row with a text must have a label: an empty one,
+null, NaN, or the words nan and <NA> that stand for it in tables say that somebody has not labelled
+the row, and are refused.
+"""
+
 import hashlib
 import io
-import json
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import PurePosixPath
-
-import fsspec
+from contextlib import AbstractContextManager
+from typing import IO, Any, Final, NamedTuple
 
 from pipelines.core.errors import UserError
+from pipelines.core.reading.files import format_suffix, is_local, open_binary, require_regular
+from pipelines.core.reading.records import (
+    BadRow,
+    Row,
+    delimited_rows,
+    dialect_of,
+    json_record,
+)
+from pipelines.core.reading.text import refuse_binary, restored
+from pipelines.stages.corpus.cleaning.tally import Tally
 from pipelines.stages.labelled.settings import LabelledFileTask
 
-_TEXT_NAMES = ("text", "sentence", "message", "content", "review", "document", "body")
-_LABEL_NAMES = ("label", "class", "category", "target", "tag")
-_COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
+_TEXT_NAMES: Final = ("text", "sentence", "message", "content", "review", "document", "body")
+_LABEL_NAMES: Final = ("label", "class", "category", "target", "tag")
+_FORMATS: Final = {
+    ".csv": "delimited",
+    ".tsv": "delimited",
+    ".txt": "delimited",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+}
+_NO_LABEL: Final = ("", "nan", "<na>")
+_HEAD_BYTES: Final = 65536
+_BLOCK_BYTES: Final = 2**20
 
-csv.field_size_limit(2**31 - 1)
+
+class LabelledText(NamedTuple):
+    """A text and what it is labelled with."""
+
+    text: str
+    label: str
 
 
-def fingerprint_of_file(path: str) -> str:
-    """SHA-256 of the file's bytes."""
-    return hashlib.sha256(_read_bytes(path)).hexdigest()
+def name_of_file(path: str) -> dict[str, str]:
+    """What decides the texts of a file: its bytes, decompressed, and how they are parsed.
+
+    Raises UserError where it is not there, not readable or of an unknown format.
+    """
+    kind = name_of_format(path)
+    parsing = kind
+    if kind == "delimited":
+        dialect = dialect_of(path)
+        parsing = f"delimiter {dialect.delimiter!r}, quotes {'enclose' if dialect.quoted else ''}"
+    digest = hashlib.sha256()
+    with opened(path) as stream:
+        while block := stream.read(_BLOCK_BYTES):
+            digest.update(block)
+    return {"file": digest.hexdigest(), "format": parsing}
 
 
-def read_labelled_file(settings: LabelledFileTask) -> Iterator[tuple[str, str]]:
-    """Yield (text, label) for each row; rows with an empty text or label are left out.
+def read_labelled_file(
+    settings: LabelledFileTask, tally: Tally, *, head_bytes: int | None = None
+) -> list[LabelledText]:
+    """The labelled texts in their order; what is mended or left out is counted.
 
-    In TSV quotes are ordinary characters, as in GLUE's files. Two columns without a header are
-    understood: the column with fewer different values is the label.
+    Columns are those that the settings name, or found by their usual names. Two columns without a
+    header are understood: the column with fewer different values is the label. With `head_bytes`
+    only that much of the file is looked at, and a row that breaks off there is no fault. Raises
+    UserError, naming the line, for a row that cannot be read or has no label.
     """
     path = settings.path
-    rows = _read_rows(path)
-    if not rows:
+    rows = list(_rows(path, head_bytes))
+    if head_bytes is not None:
+        rows = rows[:-1]
+    for row in rows:
+        if isinstance(row, BadRow):
+            raise row.refusal(path)
+    whole = [row for row in rows if isinstance(row, Row)]
+    if not whole:
         raise UserError(f"{path} must hold labelled texts, found no row in it")
-    text_index, label_index, first_row = _columns(settings, rows)
-    for number, row in enumerate(rows[first_row:], start=first_row + 1):
-        if max(text_index, label_index) >= len(row):
+    text_index, label_index, first_row = _columns(settings, [row.cells for row in whole])
+    found: list[LabelledText] = []
+    for line, cells in whole[first_row:]:
+        text = restored(cells[text_index], tally.repaired).strip()
+        label = restored(cells[label_index], tally.repaired).strip()
+        if not text:
+            tally.dropped["rows without a text"] += 1
+        elif label.lower() in _NO_LABEL:
             raise UserError(
-                f"every row of {path} must have {len(rows[0])} columns, found {len(row)} in row "
-                f"{number}; mend or remove that row"
+                f"every text of {path} must have a label, found {label or 'none'!r} in line "
+                f"{line:,}; label that row or remove it"
             )
-        text, label = row[text_index].strip(), row[label_index].strip()
-        if text and label:
-            yield text, label
+        else:
+            found.append(LabelledText(text, label))
+    return found
 
 
-def _read_bytes(path: str) -> bytes:
+def name_of_format(path: str) -> str:
+    """`delimited`, `jsonl` or `parquet`, by the suffix; raises UserError for any other."""
     if not path:
         raise UserError("task.labelled.path must name a CSV, TSV or JSONL file, found nothing")
-    try:
-        with fsspec.open(path, "rb", compression="infer") as stream:
-            return stream.read()
-    except FileNotFoundError:
-        raise UserError(f"the labelled file must exist, found none at {path}") from None
-    except PermissionError:
-        raise UserError(f"the labelled file {path} must be readable, but may not be read") from None
-    except IsADirectoryError:
-        raise UserError(f"the labels must be one file, but {path} is a folder") from None
-
-
-def _read_rows(path: str) -> list[list[str]]:
-    try:
-        text = _read_bytes(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
+    kind = _FORMATS.get(format_suffix(path))
+    if kind is None:
         raise UserError(
-            f"{path} must be text in UTF-8, found byte {error.object[error.start]:#04x} at "
-            f"{error.start}; convert it first"
-        ) from None
-    name = PurePosixPath(path.lower())
-    suffix = PurePosixPath(name.stem).suffix if name.suffix in _COMPRESSIONS else name.suffix
-    if suffix == ".csv":
-        return [row for row in csv.reader(io.StringIO(text, newline="")) if row]
-    if suffix in (".tsv", ".txt"):
-        return [line.split("\t") for line in text.splitlines() if line.strip()]
-    if suffix in (".jsonl", ".ndjson"):
-        return _rows_of_json(path, text)
-    raise UserError(
-        f"the labelled file must end in .csv, .tsv or .jsonl (or one of these compressed), "
-        f"found {path}"
-    )
+            f"the labelled file must end in .csv, .tsv, .jsonl or .parquet (or one of these "
+            f"compressed), found {path}"
+        )
+    return kind
 
 
-def _rows_of_json(path: str, text: str) -> list[list[str]]:
-    """The objects as rows, the first of which is the header."""
+def opened(path: str) -> AbstractContextManager[IO[bytes]]:
+    """The bytes of the file, decompressed; raises UserError unless it is one and readable."""
+    if is_local(path):
+        require_regular(path.removeprefix("file://"))
+    return open_binary(path)
+
+
+def _rows(path: str, head_bytes: int | None) -> Iterator[Row | BadRow]:
+    """Rows of the file, the names of the columns first where the format has any."""
+    kind = name_of_format(path)
+    with opened(path) as whole:
+        if kind == "parquet":
+            yield from _rows_of_parquet(path, whole, head_bytes is not None)
+            return
+        stream = whole if head_bytes is None else io.BytesIO(whole.read(head_bytes))
+        head = stream.read(_HEAD_BYTES)
+        refuse_binary(head, path)
+        stream.seek(0)
+        if kind == "jsonl":
+            yield from _rows_of_json(stream)
+        else:
+            yield from delimited_rows(stream, dialect_of(path))
+
+
+def _rows_of_json(stream: IO[bytes]) -> Iterator[Row | BadRow]:
     header: list[str] = []
-    rows = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(stream, start=1):
         if not line.strip():
             continue
-        try:
-            item = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(f"line {number} of {path} must be JSON: {error}") from None
-        if not isinstance(item, dict):
-            raise UserError(f"line {number} of {path} must be a JSON object, found {line[:60]!r}")
-        header = header or list(item)
-        rows.append([str(item.get(key, "")) for key in header])
-    return [header, *rows] if rows else []
+        record = json_record(line, number)
+        if isinstance(record, BadRow):
+            yield record
+            continue
+        if not header:
+            header = list(record)
+            yield Row(number, header)
+        yield Row(number, [_cell(record.get(key)) for key in header])
+
+
+def _rows_of_parquet(path: str, stream: IO[bytes], only_head: bool) -> Iterator[Row]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(stream)
+        yield Row(0, file.schema_arrow.names)
+        number = 0
+        for batch in file.iter_batches(1024):
+            for values in batch.to_pylist():
+                number += 1
+                yield Row(number, [_cell(value) for value in values.values()])
+            if only_head:
+                return
+    except pa.ArrowInvalid as error:
+        raise UserError(
+            f"{path} must be a whole Parquet file, but it cannot be read ({error}); fetch it again"
+        ) from error
+
+
+def _cell(value: Any) -> str:
+    """A value as the text of a CSV file; nothing and NaN are empty."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    return str(value)
 
 
 def _columns(settings: LabelledFileTask, rows: Sequence[Sequence[str]]) -> tuple[int, int, int]:
@@ -117,7 +197,7 @@ def _columns(settings: LabelledFileTask, rows: Sequence[Sequence[str]]) -> tuple
             f"the columns of {settings.path} must be told: found {', '.join(header)[:200]}; name "
             "them with text_column and label_column"
         )
-    values = [Counter(row[column] for row in rows if len(row) == 2) for column in (0, 1)]
+    values = [Counter(row[column] for row in rows) for column in (0, 1)]
     label = 0 if len(values[0]) <= len(values[1]) else 1
     # A first row whose label occurs nowhere else is a header.
     is_header = len(rows) > 1 and values[label][rows[0][label]] == 1

@@ -21,11 +21,12 @@ class CorpusSourceTask(Settings):
 
 
 class LabelledFileTask(Settings):
-    """Labelled texts in a CSV, TSV or JSONL file."""
+    """Labelled texts in a CSV, TSV, JSONL or Parquet file."""
 
     kind: Literal["labelled_file"] = "labelled_file"
     path: str = Field(
-        default="", description="CSV, TSV or JSONL file (may be gzipped), or an fsspec URL."
+        default="",
+        description="CSV, TSV, JSONL or Parquet file (may be compressed), or an fsspec URL.",
     )
     text_column: str = Field(
         default="",

@@ -1,1 +1,17 @@
 """Stage: from training examples to a pretrained encoder."""
+
+from pipelines.core.stage import Stage
+
+PRETRAINING = Stage(
+    name="pretraining",
+    section="pretraining",
+    title="pretraining",
+    command="pretrain",
+    purpose="Pretrain an encoder under Ray Train, with held-out evaluation while it learns.",
+    example="bertsmith pretrain --corpus 'texts/*.txt' --set pretraining.size=mini",
+    kind="encoder",
+    version=1,
+    needs=("examples", "vocabulary"),
+    build="pipelines.stages.pretraining.stage:build_encoder",
+    headline=lambda statistics: f"{statistics['num_parameters']:,} parameters",
+)

@@ -13,7 +13,8 @@ from bert_core.model.catalogue import (
     TrainableModel,
     count_parameters,
 )
-from pipelines.artifacts import Artifact, Draft
+from pipelines.artifacts import Artifact, Built, Draft
+from pipelines.artifacts.checkpoints import CheckpointFolder
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
 from pipelines.stages.examples.batches import ExampleReader, micro_batches, prefetched
@@ -24,7 +25,7 @@ from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.training.arithmetic import Arithmetic, resolve, trains_best_on_single_threads
 from pipelines.training.launch import Launch, launch
 from pipelines.training.placement import StepCut
-from pipelines.training.results import publish_model, throughput
+from pipelines.training.results import MODEL_FILES, publish_model, throughput
 from pipelines.training.runs import deliver, open_run, recorded
 from pipelines.training.worker import Work, run, this_rank
 
@@ -62,7 +63,7 @@ def _pretrain(
     vocabulary: Artifact,
     context: StageContext,
     draft: Draft,
-) -> dict[str, Any]:
+) -> Built:
     run_id = open_run(STAGE, settings, draft, context)
     job = Launch(
         worker=_worker,
@@ -75,7 +76,7 @@ def _pretrain(
             "tracking_uri": context.tracker.uri if context.tracker else None,
         },
         name=STAGE,
-        work_url=draft.work_url,
+        checkpoints=CheckpointFolder.of(draft),
         cut=StepCut(
             section=STAGE,
             examples_per_step=settings.examples_per_step,
@@ -89,7 +90,8 @@ def _pretrain(
         deliver(told["undelivered"], run_id, context)
         return {**told["judged"], "num_steps": settings.num_steps, **throughput(told)}
 
-    return recorded(run_id, context, lambda: launch(job, context, finish))
+    statistics = recorded(run_id, context, lambda: launch(job, context, finish))
+    return Built(MODEL_FILES, statistics)
 
 
 def _worker(values: dict[str, Any]) -> dict[str, Any]:

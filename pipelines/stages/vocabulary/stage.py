@@ -10,12 +10,14 @@ from typing import Any
 import pyarrow.compute as pc
 
 from bert_core.vocabulary import SPECIAL_PIECES, WordPieceTokenizer
-from pipelines.artifacts import Artifact, Draft
+from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.artifacts.workspace import Workspace
 from pipelines.core.cluster import map_tasks
 from pipelines.core.errors import UserError
 from pipelines.core.stage import Progress, StageContext
+from pipelines.core.versions import versions_of
 from pipelines.stages.corpus.shards import read_tables
+from pipelines.stages.vocabulary import VOCABULARY
 from pipelines.stages.vocabulary.encoding import SentenceEncoder
 from pipelines.stages.vocabulary.settings import VocabularySettings
 from pipelines.stages.vocabulary.word_counts import (
@@ -27,7 +29,6 @@ from pipelines.stages.vocabulary.word_counts import (
 )
 from pipelines.stages.vocabulary.wordpiece import choose_alphabet, learn_pieces
 
-VERSION = 1  # raise when the same settings and corpus would give other bytes
 STAGE = "vocabulary"
 _HELDOUT_BYTES = 64 * 2**20  # of held-out text that the figures are taken from
 
@@ -42,10 +43,11 @@ def build_vocabulary(
     support as many pieces.
     """
     return context.store.get_or_build(
-        "vocabulary",
-        version=VERSION,
+        VOCABULARY.kind,
+        version=VOCABULARY.version,
         settings=settings,
-        inputs={"corpus": corpus},
+        # The trainer, the normalizer's tables and the spelling of the files are the library's.
+        inputs={"corpus": corpus, "libraries": versions_of("tokenizers")},
         build=partial(_build, settings, corpus, context),
     )
 
@@ -61,12 +63,15 @@ def import_vocabulary(
     files = tokenizer.files()
     digest = hashlib.sha256("".join(files[name] for name in sorted(files)).encode()).hexdigest()
 
-    def build(draft: Draft) -> dict[str, Any]:
-        _write(tokenizer, draft)
-        return _figures(tokenizer)
+    def build(draft: Draft) -> Built:
+        return Built(_write(tokenizer, draft), _figures(tokenizer))
 
     return context.store.get_or_build(
-        "vocabulary", version=VERSION, settings={}, inputs={"files": digest}, build=build
+        VOCABULARY.kind,
+        version=VOCABULARY.version,
+        settings={},
+        inputs={"files": digest},
+        build=build,
     )
 
 
@@ -97,7 +102,7 @@ class _CountingTask:
 
 def _build(
     settings: VocabularySettings, corpus: Artifact, context: StageContext, draft: Draft
-) -> dict[str, Any]:
+) -> Built:
     counts, num_forgotten = _count(settings, corpus, context, Workspace.of(draft))
     alphabet = choose_alphabet(
         counts,
@@ -127,8 +132,7 @@ def _build(
             "add text"
         )
     tokenizer = WordPieceTokenizer(pieces, settings.normalization)
-    _write(tokenizer, draft)
-    return {
+    statistics = {
         **_figures(tokenizer),
         "characters": len(alphabet.first),
         "characters_left_out": alphabet.num_left_out,
@@ -136,12 +140,15 @@ def _build(
         "rare_words_forgotten": num_forgotten,
         "heldout": _heldout_figures(tokenizer, corpus),
     }
+    return Built(_write(tokenizer, draft), statistics)
 
 
-def _write(tokenizer: WordPieceTokenizer, draft: Draft) -> None:
-    for name, content in tokenizer.files().items():
+def _write(tokenizer: WordPieceTokenizer, draft: Draft) -> list[str]:
+    files = tokenizer.files()
+    for name, content in files.items():
         with draft.file(name) as file:
             file.path.write_text(content, encoding="utf-8", newline="\n")
+    return list(files)
 
 
 def _figures(tokenizer: WordPieceTokenizer) -> dict[str, Any]:

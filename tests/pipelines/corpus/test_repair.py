@@ -5,7 +5,8 @@ from collections import Counter
 import pytest
 
 from pipelines.core.errors import UserError
-from pipelines.stages.corpus.cleaning.repair import decode, mend, refuse_binary
+from pipelines.core.reading.text import decode, refuse_binary
+from pipelines.stages.corpus.cleaning.repair import mend
 
 
 def clean(data: bytes) -> tuple[str, Counter[str]]:

@@ -79,6 +79,27 @@ def test_tsv_quotes_are_not_quoting(tmp_path):
     assert found == [("x", '"Open quote'), ("y", "next")]
 
 
+def test_rows_with_other_fields_than_the_first_are_left_out_and_counted(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("id,text\n1,one\n2,two, and more\n3\n4,four\n")
+    found, tally = read(DelimitedText(paths=(str(path),)))
+    assert [text for _, text in found] == ["one", "four"]
+    assert tally.dropped == {"rows with another number of fields than the first": 2}
+
+
+def test_the_same_bytes_parsed_otherwise_are_another_input(tmp_path):
+    for name in ("a.csv", "a.tsv", "a.csv.gz"):
+        (tmp_path / "x" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "x" / name).write_bytes(b"text,label\nx,y\n")
+
+    def name(file: str, **settings: str) -> str:
+        source = DelimitedText(paths=(str(tmp_path / "x" / file),), name="same", **settings)
+        return inputs_fingerprint([(0, found) for found in list_inputs(source)])
+
+    assert len({name("a.csv"), name("a.tsv"), name("a.csv.gz"), name("a.csv", delimiter=";")}) == 4
+    assert name("a.tsv", delimiter=",", quoted=True) == name("a.csv")
+
+
 def test_a_missing_column_is_named_with_those_that_are_there(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("id,body\n1,one\n")
@@ -207,7 +228,7 @@ def test_an_unreadable_file_is_named(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(
-        "pipelines.stages.corpus.sources.files.sha256_of_file", deny
+        "pipelines.core.reading.files.sha256_of_file", deny
     )  # tests may run as root
     with pytest.raises(UserError, match=r"secret\.jsonl must be readable"):
         list_inputs(JsonLines(paths=(str(path),)))

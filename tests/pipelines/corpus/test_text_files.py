@@ -14,6 +14,7 @@ from pipelines.stages.corpus.cleaning.tally import Tally
 from pipelines.stages.corpus.settings import PlainText
 from pipelines.stages.corpus.sources import text_files
 from pipelines.stages.corpus.sources.inputs import InputFile, Span
+from pipelines.stages.corpus.sources.readers import list_inputs, resolve
 
 BLOCKS = "One.\nTwo.\n\nThree.\n \n\n\nFour\nfive.\n"
 WIKITEXT = (
@@ -22,8 +23,7 @@ WIKITEXT = (
 
 
 def documents(path: Path, layout: str, span: tuple[int, int | None] = (0, None), **settings):
-    source = PlainText(paths=(str(path),), layout=layout, **settings)
-    (file,) = text_files.list_inputs(source)
+    source, (file,), _ = resolve(PlainText(paths=(str(path),), layout=layout, **settings))
     where = Span(source=0, file=file, begin=span[0], end=span[1])
     return list(text_files.read(source, where, Tally()))
 
@@ -83,6 +83,13 @@ def test_hard_wrapped_lines_are_joined(tmp_path):
     assert texts(path, "file", hard_wrapped=True) == ["A line that goes on.\nNext paragraph here."]
 
 
+def test_scripts_without_blanks_gain_none_where_lines_are_joined(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("我来到\n北京。\n\nประเทศ\nไทย\nand here\n日本\n", encoding="utf-8")
+    found = texts(path, "file", hard_wrapped=True)
+    assert found == ["我来到北京。\nประเทศไทย and here 日本"]
+
+
 @pytest.mark.parametrize(
     ("suffix", "compress"),
     [
@@ -138,14 +145,14 @@ def test_a_binary_file_named_txt_is_refused(tmp_path):
 
 def test_a_glob_without_a_match_is_refused(tmp_path):
     with pytest.raises(UserError, match="must match at least one file"):
-        text_files.list_inputs(PlainText(paths=(str(tmp_path / "*.txt"),)))
+        list_inputs(PlainText(paths=(str(tmp_path / "*.txt"),)))
 
 
 def test_a_missing_file_and_no_path_at_all_are_refused(tmp_path):
     with pytest.raises(UserError, match="found nothing there"):
-        text_files.list_inputs(PlainText(paths=(str(tmp_path / "none.txt"),)))
+        list_inputs(PlainText(paths=(str(tmp_path / "none.txt"),)))
     with pytest.raises(UserError, match="at least one path"):
-        text_files.list_inputs(PlainText())
+        list_inputs(PlainText())
 
 
 def test_folders_and_globs_list_their_files_sorted_and_once(tmp_path):
@@ -153,13 +160,13 @@ def test_folders_and_globs_list_their_files_sorted_and_once(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("text")
     paths = (str(tmp_path / "b.txt"), str(tmp_path), str(tmp_path / "*.txt"))
-    found: list[InputFile] = text_files.list_inputs(PlainText(paths=paths))
+    found: list[InputFile] = list_inputs(PlainText(paths=paths))
     assert [file.label for file in found] == ["b", "a", "c"]
 
 
 def test_what_a_file_is_named_by_covers_its_bytes(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("text")
-    before = text_files.list_inputs(PlainText(paths=(str(path),)))[0].digest
+    before = list_inputs(PlainText(paths=(str(path),)))[0].digest
     path.write_text("tex!")
-    assert text_files.list_inputs(PlainText(paths=(str(path),)))[0].digest != before
+    assert list_inputs(PlainText(paths=(str(path),)))[0].digest != before

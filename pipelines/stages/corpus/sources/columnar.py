@@ -1,17 +1,18 @@
 """Documents in the columns of Parquet and Arrow files."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import IO, Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipelines.core.errors import UserError
+from pipelines.core.reading.files import open_binary
 from pipelines.stages.corpus.cleaning.tally import Tally
 from pipelines.stages.corpus.settings import Columnar
-from pipelines.stages.corpus.sources.files import list_files, open_binary
-from pipelines.stages.corpus.sources.inputs import InputFile, RawDocument, Span
-from pipelines.stages.corpus.sources.records import document_of
+from pipelines.stages.corpus.sources.inputs import InputFile, RawDocument, Span, list_files
+from pipelines.stages.corpus.sources.records import document_of, require_fields
 
 _ROWS_AT_ONCE: Final = 1024
 _PARQUET_MAGIC: Final = b"PAR1"
@@ -28,26 +29,48 @@ def read(settings: Columnar, span: Span, tally: Tally) -> Iterator[RawDocument]:
     columns = [settings.text_field]
     if settings.label_field is not None:
         columns.append(settings.label_field)
-    with open_binary(span.file.path) as stream:
-        try:
-            for batch in _batches(stream, span, columns):
-                for record in batch.to_pylist():
-                    document = document_of(settings, record, span.file.label, tally)
-                    if document is not None:
-                        yield document
-        except pa.ArrowInvalid as error:
-            raise UserError(
-                f"{span.file.path} must be a whole Parquet or Arrow file, but it cannot be read "
-                f"({error}); fetch it again"
-            ) from error
+    with open_binary(span.file.path) as stream, _whole(span.file.path):
+        for batch in _batches(stream, settings, span, columns):
+            for record in batch.to_pylist():
+                document = document_of(settings, record, span.file.label, tally)
+                if document is not None:
+                    yield document
 
 
-def _batches(stream: IO[bytes], span: Span, columns: list[str]) -> Iterator[pa.RecordBatch]:
+def count_rows(settings: Columnar, path: str) -> int | None:
+    """Rows of a Parquet file; None for Arrow files, which do not say.
+
+    Raises UserError where the file is not whole or lacks a column.
+    """
+    with open_binary(path) as stream, _whole(path):
+        magic = stream.read(len(_PARQUET_MAGIC))
+        stream.seek(0)
+        if magic != _PARQUET_MAGIC:
+            return None
+        file = pq.ParquetFile(stream)
+        require_fields(settings, path, file.schema_arrow.names)
+        return int(file.metadata.num_rows)
+
+
+@contextmanager
+def _whole(path: str) -> Iterator[None]:
+    try:
+        yield
+    except pa.ArrowInvalid as error:
+        raise UserError(
+            f"{path} must be a whole Parquet or Arrow file, but it cannot be read "
+            f"({error}); fetch it again"
+        ) from error
+
+
+def _batches(
+    stream: IO[bytes], settings: Columnar, span: Span, columns: list[str]
+) -> Iterator[pa.RecordBatch]:
     magic = stream.read(len(_ARROW_FILE_MAGIC))
     stream.seek(0)
     if magic.startswith(_PARQUET_MAGIC):
         file = pq.ParquetFile(stream)
-        _check_columns(span, file.schema_arrow, columns)
+        require_fields(settings, span.file.path, file.schema_arrow.names)
         groups = [
             index
             for index in range(file.num_row_groups)
@@ -58,11 +81,11 @@ def _batches(stream: IO[bytes], span: Span, columns: list[str]) -> Iterator[pa.R
     elif span.begin == 0:  # Arrow files are read as one, by the task that owns their beginning
         if magic == _ARROW_FILE_MAGIC:
             reader: Any = pa.ipc.open_file(stream)
-            _check_columns(span, reader.schema, columns)
+            require_fields(settings, span.file.path, reader.schema.names)
             batches = (reader.get_batch(index) for index in range(reader.num_record_batches))
         else:
             reader = pa.ipc.open_stream(stream)
-            _check_columns(span, reader.schema, columns)
+            require_fields(settings, span.file.path, reader.schema.names)
             batches = iter(reader)
         for batch in batches:
             yield batch.select(columns)
@@ -76,12 +99,3 @@ def _offset(row_group: Any) -> int:
     """Where the row group's first column begins in the file."""
     column = row_group.column(0)
     return int(column.dictionary_page_offset or column.data_page_offset)
-
-
-def _check_columns(span: Span, schema: pa.Schema, columns: list[str]) -> None:
-    for column in columns:
-        if column not in schema.names:
-            raise UserError(
-                f"{span.file.path} must have the column {column!r}, found "
-                f"{', '.join(schema.names)}; set `text_field` or `label_field`"
-            )

@@ -1,17 +1,20 @@
 """The documentation of installed Python packages: a document per docstring."""
 
 import ast
+import base64
 import hashlib
 import inspect
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from pipelines.core.errors import UserError
-from pipelines.stages.corpus.cleaning.repair import decode, mend
+from pipelines.core.reading.text import decode
+from pipelines.stages.corpus.cleaning.repair import mend
 from pipelines.stages.corpus.cleaning.tally import Tally
 from pipelines.stages.corpus.settings import InstalledDocumentation
 from pipelines.stages.corpus.sources.inputs import MEGABYTE, InputFile, RawDocument, Span
@@ -33,15 +36,19 @@ def list_inputs(settings: InstalledDocumentation) -> list[InputFile]:
             room -= file.num_bytes
             if room < 0:
                 break
-            files.append(file)
+            files.append(replace(file, digest=_digest(_read(file.path))))
     return files
+
+
+def require_installed(packages: Iterable[str]) -> None:
+    """Raise UserError, naming it, for a package that is not installed here."""
+    for package in packages:
+        _installed(package)
 
 
 def read(settings: InstalledDocumentation, span: Span, tally: Tally) -> Iterator[RawDocument]:
     """The docstrings of one source file, in the order of the code."""
-    package, _, relative = span.file.path.partition(":")
-    data = _installed(package).locate_file(relative).read_bytes()  # type: ignore[attr-defined]
-    source = decode(data, tally.repaired)
+    source = decode(_read(span.file.path), tally.repaired)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes are the package's own affair
@@ -107,8 +114,26 @@ def _installed(package: str) -> Distribution:
         ) from error
 
 
+def _read(path: str) -> bytes:
+    """Bytes of `package:file`; raises UserError where an installation has lost the file."""
+    package, _, relative = path.partition(":")
+    file = Path(str(_installed(package).locate_file(relative)))
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise UserError(
+            f"{file} must be readable, as {package} was installed with it, but it is not "
+            f"({error.strerror}); install the package again or leave it out of `packages`"
+        ) from error
+
+
+def _digest(data: bytes) -> str:
+    """SHA-256 as a RECORD spells it; a file may have been edited since it was installed."""
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+
+
 def _python_files(package: str, label: str | None) -> list[InputFile]:
-    """Python files of an installed package, shuffled; hashes and sizes come from its RECORD."""
+    """Python files of an installed package, shuffled; their sizes come from its RECORD."""
     installed = _installed(package)
     files: list[InputFile] = []
     for file in installed.files or ():
@@ -120,7 +145,7 @@ def _python_files(package: str, label: str | None) -> list[InputFile]:
                 path=f"{package}:{path}",
                 label=label or package,
                 num_bytes=file.size or 0,
-                digest=file.hash.value,
+                digest="",  # of the few that are chosen
                 splittable=False,
             )
         )

@@ -13,10 +13,13 @@ from pipelines.stages.corpus.sources.inputs import InputFile, RawDocument, Span
 from pipelines.stages.corpus.sources.records import document_of
 
 
-def list_inputs(settings: HuggingFaceDataset) -> list[InputFile]:
-    """The data set as one input: named by its files' bytes, or by its commit on the hub."""
-    if not settings.dataset:
-        raise UserError("a Hugging Face source must name a data set; set `dataset`")
+def resolve(settings: HuggingFaceDataset) -> tuple[HuggingFaceDataset, list[InputFile], str]:
+    """The commit that is read, and the data set as one input.
+
+    It is named by its files' bytes, or by its commit on the hub. Raises UserError where it is
+    neither a local folder nor found on the hub.
+    """
+    settings = resolve_revision(settings)
     folder = Path(settings.dataset)
     if folder.is_dir():
         files = sorted(path for path in folder.rglob("*") if path.is_file())
@@ -24,16 +27,31 @@ def list_inputs(settings: HuggingFaceDataset) -> list[InputFile]:
         digest = hashlib.sha256("\n".join(names).encode()).hexdigest()
         num_bytes = sum(path.stat().st_size for path in files)
     else:
-        digest, num_bytes = _commit(settings), 0
-    return [
-        InputFile(
-            path=settings.dataset,
-            label=settings.name or settings.dataset.rstrip("/").rsplit("/", 1)[-1],
-            num_bytes=num_bytes,
-            digest=f"{digest} {settings.configuration} {settings.split}",
-            splittable=False,
-        )
-    ]
+        digest, num_bytes = f"{settings.dataset}@{settings.revision}", 0
+    file = InputFile(
+        path=settings.dataset,
+        label=label_of_dataset(settings),
+        num_bytes=num_bytes,
+        digest=digest,
+        splittable=False,
+    )
+    return settings, [file], ""
+
+
+def resolve_revision(settings: HuggingFaceDataset) -> HuggingFaceDataset:
+    """The same data set at one commit: what a branch or tag names now, or none for a local copy.
+
+    Raises UserError where it is neither a local folder nor found on the hub.
+    """
+    if not settings.dataset:
+        raise UserError("a Hugging Face source must name a data set; set `dataset`")
+    revision = None if Path(settings.dataset).is_dir() else _commit(settings)
+    return settings.model_copy(update={"revision": revision})
+
+
+def label_of_dataset(settings: HuggingFaceDataset) -> str:
+    """What its documents are labelled with, where no field says it."""
+    return settings.name or settings.dataset.rstrip("/").rsplit("/", 1)[-1]
 
 
 def read(settings: HuggingFaceDataset, span: Span, tally: Tally) -> Iterator[RawDocument]:

@@ -6,7 +6,14 @@ shards made from them are the same for any.
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from pipelines.artifacts.fingerprint import canonical_json
+from pipelines.core.errors import UserError
+from pipelines.core.reading.files import compression_of, expand, size_and_digest
+from pipelines.core.reading.records import Dialect
 
 MEGABYTE = 10**6
 
@@ -20,6 +27,10 @@ class InputFile:
     num_bytes: int
     digest: str
     splittable: bool
+    # How the bytes are parsed, where the settings of the source do not say it.
+    compression: str | None = None
+    hard_wrapped: bool = False  # plain text whose lines were broken to fit a page
+    dialect: Dialect | None = None  # of delimited text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +70,43 @@ class RawDocument:
     piece: int = 0
 
 
+def list_files(paths: Sequence[str], *, label: str | None, splittable: bool) -> list[InputFile]:
+    """Every file that `paths` name, in the order of the paths and sorted within each.
+
+    `splittable` says whether the format can be read from the middle; compressed files never can.
+    Raises UserError where a path names nothing that can be read.
+    """
+
+    def describe(path: str) -> InputFile:
+        size, digest = size_and_digest(path)
+        compression = compression_of(path)
+        return InputFile(
+            path=path,
+            label=label or label_of(path),
+            num_bytes=size,
+            digest=digest,
+            splittable=splittable and compression is None,
+            compression=compression,
+        )
+
+    with ThreadPoolExecutor(8) as pool:  # hashing and remote look-ups leave the interpreter
+        return list(pool.map(describe, expand_all(paths)))
+
+
+def expand_all(paths: Sequence[str]) -> list[str]:
+    """The files that `paths` name, each once; raises UserError where there are none."""
+    if not paths:
+        raise UserError("a source of files must name at least one path, found none; set `paths`")
+    return list(dict.fromkeys(file for path in paths for file in expand(path)))
+
+
+def label_of(path: str) -> str:
+    """A file's name without its format and compression."""
+    name = PurePosixPath(path).name
+    stem = PurePosixPath(name).stem if compression_of(name) else name
+    return PurePosixPath(stem).stem
+
+
 def shard_bytes(total_bytes: int, shard_megabytes: float | None) -> int:
     """Bytes of input per shard: what was asked for, or a 64th of all from 1 to 64 MB."""
     if shard_megabytes is not None:
@@ -96,8 +144,14 @@ def _spans(files: Sequence[tuple[int, InputFile]], part_bytes: int) -> Iterator[
 
 
 def inputs_fingerprint(files: Sequence[tuple[int, InputFile]]) -> str:
-    """One name for all bytes that will be read and the labels they get."""
+    """One name for all bytes that will be read, how they are parsed, and the labels they get."""
     digest = hashlib.sha256()
     for source, file in files:
-        digest.update(f"{source}\0{file.label}\0{file.digest}\n".encode())
+        parsing = {
+            "compression": file.compression,
+            "hard_wrapped": file.hard_wrapped,
+            "dialect": file.dialect and [file.dialect.delimiter, file.dialect.quoted],
+        }
+        named = {key: value for key, value in parsing.items() if value}
+        digest.update(f"{source}\0{file.label}\0{file.digest}\0{canonical_json(named)}\n".encode())
     return digest.hexdigest()[:32]

@@ -6,11 +6,12 @@ from typing import Final
 
 from markdown_it import MarkdownIt
 
-from pipelines.stages.corpus.cleaning.repair import decode, mend, refuse_binary
+from pipelines.core.reading.files import open_binary
+from pipelines.core.reading.text import decode, refuse_binary
+from pipelines.stages.corpus.cleaning.repair import mend
 from pipelines.stages.corpus.cleaning.tally import Tally
 from pipelines.stages.corpus.settings import Markdown
-from pipelines.stages.corpus.sources.files import list_files, open_binary
-from pipelines.stages.corpus.sources.inputs import InputFile, RawDocument, Span
+from pipelines.stages.corpus.sources.inputs import InputFile, RawDocument, Span, list_files
 
 _FRONT_MATTER: Final = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
 _PARSER: Final = MarkdownIt("commonmark").enable("table").enable("strikethrough")

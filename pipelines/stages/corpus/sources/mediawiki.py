@@ -7,11 +7,12 @@ from xml.etree import ElementTree
 
 import mwparserfromhell
 
-from pipelines.stages.corpus.cleaning.repair import decode, mend
+from pipelines.core.reading.files import open_binary
+from pipelines.core.reading.text import decode
+from pipelines.stages.corpus.cleaning.repair import mend
 from pipelines.stages.corpus.cleaning.tally import Tally
 from pipelines.stages.corpus.settings import MediaWiki
-from pipelines.stages.corpus.sources.files import list_files, open_binary
-from pipelines.stages.corpus.sources.inputs import InputFile, RawDocument, Span
+from pipelines.stages.corpus.sources.inputs import InputFile, RawDocument, Span, list_files
 from pipelines.stages.corpus.sources.text_files import cut_documents
 
 _PAGE_BEGINS: Final = re.compile(rb"(?=<page>)")

@@ -1,30 +1,38 @@
 """Documents in records with fields: JSON lines, CSV and TSV."""
 
-import csv
-import io
-import json
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import PurePosixPath
+from dataclasses import replace
 from typing import Any, Final
 
 from pipelines.core.errors import UserError
-from pipelines.stages.corpus.cleaning.repair import decode, mend
+from pipelines.core.reading.files import open_binary
+from pipelines.core.reading.records import (
+    LONGEST_RECORD_BYTES,
+    BadRow,
+    delimited_rows,
+    dialect_of,
+    json_record,
+)
+from pipelines.core.reading.text import restored
+from pipelines.stages.corpus.cleaning.repair import mend
 from pipelines.stages.corpus.cleaning.tally import Tally
 from pipelines.stages.corpus.settings import DelimitedText, JsonLines, RecordSource
-from pipelines.stages.corpus.sources.files import list_files, open_binary
-from pipelines.stages.corpus.sources.inputs import InputFile, RawDocument, Span
+from pipelines.stages.corpus.sources.inputs import InputFile, RawDocument, Span, list_files
 from pipelines.stages.corpus.sources.text_files import cut_documents
 
 _LINE: Final = re.compile(rb"\n+")
-_LONGEST_RECORD_BYTES: Final = 256 * 2**20
 
 
 def list_inputs(settings: JsonLines | DelimitedText) -> list[InputFile]:
     """The files that the source names; quoted line breaks forbid splitting a CSV file."""
-    return list_files(
-        settings.paths, label=settings.name, splittable=isinstance(settings, JsonLines)
-    )
+    if isinstance(settings, JsonLines):
+        return list_files(settings.paths, label=settings.name, splittable=True)
+    files = list_files(settings.paths, label=settings.name, splittable=False)
+    return [
+        replace(file, dialect=dialect_of(file.path, settings.delimiter, settings.quoted))
+        for file in files
+    ]
 
 
 def read(settings: JsonLines | DelimitedText, span: Span, tally: Tally) -> Iterator[RawDocument]:
@@ -50,58 +58,44 @@ def document_of(
     if settings.label_field is not None:
         found = record.get(settings.label_field)
         label = label if found is None else str(found)
-    # Bytes that were no UTF-8 come as surrogates; they are mended like any others.
-    plain = decode(text.encode("utf-8", "surrogateescape"), tally.repaired)
-    return RawDocument(text=mend(plain, tally.repaired), label=label)
+    return RawDocument(text=mend(restored(text, tally.repaired), tally.repaired), label=label)
+
+
+def require_fields(settings: RecordSource, path: str, fields: list[str]) -> None:
+    """Raise UserError unless the columns that the source names are among `fields`."""
+    for setting in ("text_field", "label_field"):
+        wanted = getattr(settings, setting)
+        if wanted is not None and wanted not in fields:
+            raise UserError(
+                f"{path} must have the column {wanted!r}, found "
+                f"{', '.join(fields)[:200] or 'nothing'}; set `{setting}`"
+            )
 
 
 def _json_records(span: Span, tally: Tally) -> Iterator[Mapping[str, Any]]:
     with open_binary(span.file.path) as stream:
-        for line, _ in cut_documents(stream, span, _LINE, _LONGEST_RECORD_BYTES):
+        for line, _ in cut_documents(stream, span, _LINE, LONGEST_RECORD_BYTES):
             if line.isspace():
                 continue
-            try:
-                record = json.loads(line.decode("utf-8-sig", "surrogateescape"))
-            except json.JSONDecodeError:
-                tally.dropped["lines that are not JSON"] += 1
-                continue
-            if isinstance(record, dict):
-                yield _without_lone_surrogates(record)
+            record = json_record(line, 0)  # of a span's lines nobody knows the numbers
+            if isinstance(record, BadRow):
+                tally.dropped[record.reason] += 1
             else:
-                tally.dropped["lines that are not a JSON object"] += 1
-
-
-def _without_lone_surrogates(record: dict[str, Any]) -> dict[str, Any]:
-    """A `\\ud800` escape alone stands for no character: it becomes U+FFFD."""
-    return {
-        key: re.sub("[\ud800-\udc7f\udd00-\udfff]", "\ufffd", value)
-        if isinstance(value, str) and not value.isascii()
-        else value
-        for key, value in record.items()
-    }
+                yield record
 
 
 def _delimited_records(
     settings: DelimitedText, span: Span, tally: Tally
 ) -> Iterator[Mapping[str, Any]]:
-    suffixes = PurePosixPath(span.file.path).suffixes
-    is_tsv = ".tsv" in suffixes
-    quoted = settings.quoted if settings.quoted is not None else not is_tsv
-    csv.field_size_limit(_LONGEST_RECORD_BYTES)
-    with (
-        open_binary(span.file.path) as stream,
-        io.TextIOWrapper(
-            stream, encoding="utf-8-sig", errors="surrogateescape", newline=""
-        ) as lines,
-    ):
-        reader = csv.DictReader(
-            lines,
-            delimiter=settings.delimiter or ("\t" if is_tsv else ","),
-            quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
-        )
-        if settings.text_field not in (reader.fieldnames or ()):
-            raise UserError(
-                f"{span.file.path} must have the column {settings.text_field!r} in its first "
-                f"line, found {', '.join(reader.fieldnames or ()) or 'nothing'}; set `text_field`"
-            )
-        yield from reader
+    dialect = span.file.dialect
+    assert dialect is not None, "list_inputs says how the fields of a file are parted"
+    with open_binary(span.file.path) as stream:
+        rows = delimited_rows(stream, dialect)
+        first = next(rows, None)
+        header = [] if first is None or isinstance(first, BadRow) else first.cells
+        require_fields(settings, span.file.path, header)
+        for row in rows:
+            if isinstance(row, BadRow):
+                tally.dropped[row.reason] += 1
+            else:
+                yield dict(zip(header, row.cells, strict=True))

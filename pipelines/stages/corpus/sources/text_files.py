@@ -5,21 +5,34 @@ than `PIECE_BYTES` is passed on in pieces.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import IO, Final
 
+from pipelines.core.reading.files import open_binary, read_head
+from pipelines.core.reading.text import decode, refuse_binary
 from pipelines.stages.corpus.cleaning.duplicates import content_hash
-from pipelines.stages.corpus.cleaning.repair import decode, mend, refuse_binary
+from pipelines.stages.corpus.cleaning.repair import mend
 from pipelines.stages.corpus.cleaning.tally import Tally
 from pipelines.stages.corpus.settings import PlainText
-from pipelines.stages.corpus.sources.files import list_files, open_binary
-from pipelines.stages.corpus.sources.inputs import InputFile, RawDocument, Span
+from pipelines.stages.corpus.sources.inputs import InputFile, RawDocument, Span, list_files
+from pipelines.stages.corpus.sources.layouts import (
+    HEAD_BYTES,
+    Shape,
+    are_hard_wrapped,
+    measure,
+    recognize,
+)
 
 PIECE_BYTES: Final = 4 * 2**20
 _BLOCK_BYTES: Final = 2**20
 _OVERLAP_BYTES: Final = 4096  # read before a span, to see the boundary that ends where it begins
 # What parts two documents. A heading belongs to the document it begins.
 _BLANK_LINE: Final = re.compile(rb"\n[ \t\r]*\n\s*")
+_NO_BLANKS: Final = "\u0e00-\u0eff\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef"
+_BREAK_WITHOUT_BLANK: Final = re.compile(f"(?<=[{_NO_BLANKS}])\n(?=[{_NO_BLANKS}])")
+_BY_THE_LINE: Final = ("line", "sentences")  # layouts in which a line is never a part of one
 _BOUNDARIES: Final = {
     "file": None,
     "line": re.compile(rb"[\r\n]+"),
@@ -29,10 +42,67 @@ _BOUNDARIES: Final = {
 }
 
 
-def list_inputs(settings: PlainText) -> list[InputFile]:
-    """The files that the source names."""
+def resolve(settings: PlainText) -> tuple[PlainText, list[InputFile], str]:
+    """The layout settled, the files that the source names, and what was found out about them."""
+    files = list_files(settings.paths, label=settings.name, splittable=True)
+    asks_wrapping = settings.hard_wrapped is None and settings.layout not in _BY_THE_LINE
+    shapes: list[Shape] = []
+    if settings.layout == "auto" or asks_wrapping:
+        with ThreadPoolExecutor(8) as pool:
+            shapes = list(pool.map(_shape, files))
+    notes: list[str] = []
+    if settings.layout == "auto":
+        layout, reason = recognize(shapes)
+        settings = settings.model_copy(update={"layout": layout})
+        notes.append(f"layout {layout} ({reason})")
+    wrapped = [bool(settings.hard_wrapped)] * len(files)
+    if settings.layout in _BY_THE_LINE:
+        wrapped = [False] * len(files)
+    elif settings.hard_wrapped is None:
+        wrapped = are_hard_wrapped(shapes)
+        notes.append(
+            f"lines were broken to fit a page in {sum(wrapped):,} of {len(files):,} files and are "
+            "joined up to a blank line"
+            if any(wrapped)
+            else "no lines were broken to fit a page"
+        )
     splittable = settings.layout != "file"
-    return list_files(settings.paths, label=settings.name, splittable=splittable)
+    files = [
+        replace(file, hard_wrapped=is_wrapped, splittable=file.splittable and splittable)
+        for file, is_wrapped in zip(files, wrapped, strict=True)
+    ]
+    others = f" and {len(settings.paths) - 1:,} more" if len(settings.paths) > 1 else ""
+    note = f"{settings.paths[0]}{others}: {'; '.join(notes)}" if notes else ""
+    return settings, files, note
+
+
+def count_documents(
+    settings: PlainText, paths: Sequence[str], min_characters: int
+) -> list[int | None]:
+    """Documents in each file, from its head; None where more of a file may follow.
+
+    Raises UserError for a file that is no text.
+    """
+    heads = [read_head(path, HEAD_BYTES) for path in paths]
+    for path, (head, _) in zip(paths, heads, strict=True):
+        refuse_binary(head, path)
+    layout = settings.layout
+    if layout == "auto":
+        layout = recognize([measure(head, is_whole=is_whole) for head, is_whole in heads]).layout
+    boundary = _BOUNDARIES[layout]
+    if boundary is None:
+        return [int(len(head.strip()) >= min_characters) for head, _ in heads]
+    return [
+        sum(len(text.strip()) >= min_characters for text in boundary.split(head))
+        if is_whole
+        else None
+        for head, is_whole in heads
+    ]
+
+
+def _shape(file: InputFile) -> Shape:
+    head, is_whole = read_head(file.path, HEAD_BYTES)
+    return measure(head, is_whole=is_whole)
 
 
 def read(settings: PlainText, span: Span, tally: Tally) -> Iterator[RawDocument]:
@@ -48,7 +118,7 @@ def read(settings: PlainText, span: Span, tally: Tally) -> Iterator[RawDocument]
             sentences = None
             if settings.layout == "sentences":
                 sentences = tuple(line for line in text.split("\n") if line)
-            elif settings.hard_wrapped:
+            elif span.file.hard_wrapped:
                 text = unwrap(text)
             yield RawDocument(text, span.file.label, sentences, group, piece)
             group, piece = (group, piece + 1) if continues else (None, 0)
@@ -99,7 +169,12 @@ def cut_documents(
 
 
 def unwrap(text: str) -> str:
-    """Join the lines of each paragraph; only blank lines part them."""
+    """Join the lines of each paragraph; only blank lines part them.
+
+    Where a script does without blanks between words, none comes in.
+    """
+    if not text.isascii():
+        text = _BREAK_WITHOUT_BLANK.sub("", text)
     return "\n".join(block.replace("\n", " ") for block in re.split(r"\n{2,}", text.strip()))
 
 

@@ -1,0 +1,108 @@
+"""The chain as Prefect flows and tasks: one of each for every stage, derived from `CHAIN`.
+
+The artifact store is the only cache: Prefect's would not see a change inside a stage. A stage is
+tried again where the world can fail, in reading sources and in speaking to the registry; what
+computes is not, since it would fail the same way, and Ray replaces workers that die by itself.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any
+
+from prefect import Flow, Task, flow, task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State, TaskRun
+
+from flows.reporting.story import Story
+from flows.run import Overrides, Run, started_run
+from pipelines.artifacts import Artifact
+from pipelines.core.errors import UserError
+from pipelines.core.recipe_files import read_recipe
+from pipelines.core.recipes import CorpusRecipe, narrowest_recipe
+from pipelines.core.stage import Stage
+from pipelines.stages import CHAIN, asked_for, look_at_inputs, with_what_they_need
+
+_RETRY_DELAYS_SECONDS = [2.0, 15.0, 60.0]
+_WILL_FAIL_AGAIN = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+
+
+def _world_failed(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
+    """Whether a disk or a server did not answer, which waiting may mend."""
+    failure = state.result(raise_on_failure=False)
+    return isinstance(failure, OSError) and not isinstance(failure, _WILL_FAIL_AGAIN)
+
+
+def plain_task(function: Callable[..., Any]) -> Task[..., Any]:
+    """`function` as a task that is run once."""
+    return task(cache_policy=NO_CACHE, persist_result=False)(function)
+
+
+def task_that_reaches_out(function: Callable[..., Any]) -> Task[..., Any]:
+    """`function` as a task that is tried again where the world failed."""
+    return task(
+        cache_policy=NO_CACHE,
+        persist_result=False,
+        retries=len(_RETRY_DELAYS_SECONDS),
+        retry_delay_seconds=_RETRY_DELAYS_SECONDS,
+        retry_condition_fn=_world_failed,
+    )(function)
+
+
+def build_chain(run: Run[CorpusRecipe], goals: Iterable[Stage]) -> dict[str, Artifact]:
+    """Build what is missing of `goals` and of what they need, in order; artifacts by stage name.
+
+    What the recipe does not ask for is left out. Raises UserError, before anything is built, where
+    an input that it names cannot be read.
+    """
+    goals = list(goals)
+    look_at_inputs(run.recipe, goals)
+    made: dict[str, Artifact] = {}
+    for stage in asked_for(run.recipe, goals):
+        settings = stage.settings_of(run.recipe)
+        as_task = task_that_reaches_out if stage.reaches_out else plain_task
+        build = as_task(stage.builder())
+        inputs = [made[name] for name in stage.needs]
+        arguments = [settings, *inputs] if stage.section else inputs
+        made[stage.name] = run.stage(stage.title, build, *arguments, run.context)
+        for title, options in stage.variants(settings).items():
+            run.stage(title, build, *arguments, run.context, **options)
+    return made
+
+
+@cache
+def flow_of(command: str) -> Flow[..., Story]:
+    """The flow that builds the stage of this command and what it needs.
+
+    Raises KeyError where no stage has this command.
+    """
+    stage = {each.command: each for each in CHAIN}[command]
+    sections = [each.section for each in with_what_they_need([stage]) if each.section]
+    recipe_type = narrowest_recipe(sections)
+    demo = read_recipe(recipe_type, "demo")
+
+    def build(
+        recipe: recipe_type = demo,  # type: ignore[valid-type]
+        overrides: Overrides = (),
+    ) -> Story:
+        with started_run(stage.command, recipe, overrides, default=demo) as run:
+            if stage not in asked_for(run.recipe, [stage]):
+                raise UserError(
+                    f"the recipe must ask for {stage.title}, but its labelled texts are of kind "
+                    "'none'; name some with --labels or in the recipe"
+                )
+            build_chain(run, [stage])
+        return run.story
+
+    build.__name__ = stage.command
+    build.__doc__ = stage.purpose
+    return flow(
+        name=stage.command, flow_run_name=f"{stage.title} of {{recipe.name}}", persist_result=False
+    )(build)
+
+
+def __getattr__(name: str) -> Flow[..., Story]:
+    """`flows.chain.<command>`, as deployments name a stage's flow; made when it is asked for."""
+    try:
+        return flow_of(name)
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no flow {name!r}") from None

@@ -1,0 +1,94 @@
+"""Reaching a store: from its URL to a file system, and what to say where it does not answer."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fsspec import AbstractFileSystem
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+
+from pipelines.core.errors import UserError
+
+
+def open_store(url: str) -> tuple[AbstractFileSystem, str]:
+    """The file system of the store at `url`, and the store's path in it.
+
+    Raises UserError where the protocol is unknown, its package is missing, or a local path cannot
+    be a folder.
+    """
+    try:
+        # A listing kept from before would hide what other processes have written since.
+        filesystem, root = url_to_fs(url, use_listings_cache=False)
+    except ImportError as error:
+        raise UserError(
+            f"the store {url} needs a package that is not installed ({error}); install it, or "
+            "choose a folder or s3://bucket/prefix"
+        ) from None
+    except ValueError as error:
+        raise UserError(
+            f"the store must be a folder or a URL such as s3://bucket/prefix, found {url} "
+            f"({error}); choose another store"
+        ) from None
+    root = root.rstrip("/")
+    if isinstance(filesystem, LocalFileSystem):
+        _refuse_file(Path(root))
+    elif not root.strip("/"):
+        raise UserError(
+            f"the store must name a bucket, found {url}; write for example s3://bucket/prefix"
+        )
+    return filesystem, root
+
+
+def _refuse_file(root: Path) -> None:
+    for path in (root, *root.parents):
+        if path.is_dir():
+            return
+        if path.exists():
+            raise UserError(
+                f"the store must be a folder that can be written, but {path} is a file; choose "
+                "another store"
+            )
+
+
+@contextmanager
+def explained(url: str) -> Iterator[None]:
+    """Say in a sentence why the store at `url` cannot be used, whatever its client raises."""
+    try:
+        yield
+    except store_errors() as error:
+        reason = _reason(error)
+        if reason is None:
+            raise
+        raise UserError(f"the store {url} must be readable and writable, but {reason}") from error
+
+
+def store_errors() -> tuple[type[Exception], ...]:
+    """What a store that fails may raise; the S3 client's own errors are no OSError."""
+    botocore = sys.modules.get("botocore.exceptions")
+    return (OSError, botocore.BotoCoreError) if botocore is not None else (OSError,)
+
+
+def _reason(error: Exception) -> str | None:
+    name = type(error).__name__
+    if name in ("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"):
+        return (
+            "no credentials for it were found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+            "or AWS_PROFILE"
+        )
+    if isinstance(error, PermissionError):
+        return f"access was denied ({_first_line(error)}); check the credentials and its rights"
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        if "bucket" not in str(error).lower():
+            return None  # an answer
+        return f"its bucket is not there ({_first_line(error)}); create it or choose another"
+    if name in ("EndpointConnectionError", "ConnectTimeoutError", "ConnectionClosedError"):
+        return f"nobody answers ({_first_line(error)}); check AWS_ENDPOINT_URL and the network"
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}; choose another store"
+    return None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

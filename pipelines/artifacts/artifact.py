@@ -1,0 +1,87 @@
+"""An artifact as its readers see it."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fsspec import AbstractFileSystem
+from fsspec.implementations.local import LocalFileSystem
+
+from pipelines.artifacts.cache import LocalCache
+from pipelines.artifacts.checksums import has_checksum
+from pipelines.artifacts.manifest import Manifest
+from pipelines.core.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A published artifact: read its files with `local`, its story from `manifest`."""
+
+    manifest: Manifest
+    root: str
+    filesystem: AbstractFileSystem = field(repr=False, compare=False)
+    reused: bool = field(default=True, compare=False)  # False where this very call built it
+
+    @property
+    def kind(self) -> str:
+        """The stage that made it, such as `corpus`."""
+        return self.manifest.kind
+
+    @property
+    def fingerprint(self) -> str:
+        """Its name: what made it, as 32 hexadecimal digits."""
+        return self.manifest.fingerprint
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """What its stage counted."""
+        return self.manifest.statistics
+
+    @property
+    def is_local(self) -> bool:
+        """Whether its files are files of this machine."""
+        return isinstance(self.filesystem, LocalFileSystem)
+
+    @property
+    def url(self) -> str:
+        """Where it lies, as a URL or a local path."""
+        if self.is_local:
+            return self.root
+        return str(self.filesystem.unstrip_protocol(self.root))
+
+    def names(self, prefix: str = "") -> list[str]:
+        """Names of its files that begin with `prefix`, sorted."""
+        return sorted(name for name in self.manifest.files if name.startswith(prefix))
+
+    def local(self, name: str) -> Path:
+        """A local path of the file `name`, whose bytes were verified as they are now.
+
+        Raises UserError, naming the file, where size or checksum differ from the manifest.
+        """
+        if name not in self.manifest.files:
+            raise KeyError(f"artifact {self.kind}/{self.fingerprint} has no file {name!r}")
+        record = self.manifest.files[name]
+        path = f"{self.root}/{self.manifest.path_of(name)}"
+        if not self.is_local:
+            return LocalCache().fetch(self.filesystem, path, record)
+        local = Path(path)
+        found = f"{local.stat().st_size} bytes" if local.is_file() else "no file"
+        if found != f"{record.bytes} bytes" or not has_checksum(local, record.sha256):
+            raise UserError(
+                f"{local} must be the {record.bytes} bytes with sha256 {record.sha256[:12]}… "
+                f"that its manifest names, found {found} that do not match; remove the folder "
+                f"{self.root} and run again to rebuild it"
+            )
+        return local
+
+    def local_folder(self) -> Path:
+        """A local folder that holds all its files, verified; for readers that want a directory."""
+        if self.is_local and not self.manifest.attempt:
+            for name in self.names():
+                self.local(name)
+            return Path(self.root)
+        files = {
+            name: (f"{self.root}/{self.manifest.path_of(name)}", record)
+            for name, record in self.manifest.files.items()
+        }
+        return LocalCache().folder(self.filesystem, files)

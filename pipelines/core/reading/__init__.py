@@ -1,0 +1,1 @@
+"""Files that people bring: finding and opening them, bytes to text, text to records."""

@@ -1,0 +1,210 @@
+"""Files, wherever they lie: finding them, naming their bytes, opening them.
+
+A path is a file, a glob or a folder, local or any URL that fsspec knows; files ending in .gz, .bz2,
+.xz or .zst are opened through their decompressor.
+"""
+
+import hashlib
+import lzma
+import os
+import socket
+import stat
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import IO, Final
+from urllib.parse import urlsplit
+
+import fsspec
+import zstandard
+from fsspec.core import url_to_fs
+
+from pipelines.artifacts import sha256_of_file
+from pipelines.core.errors import UserError
+
+COMPRESSIONS: Final = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}
+_DECOMPRESSION_ERRORS: Final = (
+    EOFError,
+    OSError,  # gzip.BadGzipFile, and bz2's errors
+    zlib.error,
+    lzma.LZMAError,
+    zstandard.ZstdError,
+)
+_SPECIAL: Final = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFDIR: "a folder",
+}
+_ANSWER_SECONDS: Final = 5
+
+
+def expand(path: str) -> list[str]:
+    """The files that a path, a folder or a glob names, sorted; hidden ones are left out.
+
+    Raises UserError where there are none, or where one is no regular file: a pipe or a device
+    would never end.
+    """
+    filesystem, plain = url_to_fs(path)
+    try:
+        if any(character in plain for character in "*?["):
+            matches = [match for match in filesystem.glob(plain) if not filesystem.isdir(match)]
+        elif filesystem.isdir(plain):
+            matches = filesystem.find(plain)
+        elif filesystem.exists(plain) or (is_local(path) and Path(plain).is_symlink()):
+            matches = [plain]
+        else:
+            raise UserError(f"{path} must be a file, a folder or a glob, found nothing there")
+    except _errors_of_credentials() as error:
+        raise UserError(
+            f"{path} must be readable, but no credentials were found for it; give them, for "
+            "instance as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        ) from error
+    visible = sorted(match for match in matches if not PurePosixPath(match).name.startswith("."))
+    if not visible:
+        raise UserError(f"{path} must match at least one file, found none; check the path")
+    if is_local(path):
+        for match in visible:
+            require_regular(match)
+    protocol = path.split("://", 1)[0] + "://" if "://" in path else ""
+    return [
+        match
+        if "://" in match
+        else protocol + match.removeprefix("/")
+        if protocol and protocol != "file://"
+        else match
+        for match in visible
+    ]
+
+
+def require_regular(path: str) -> None:
+    """Raise UserError unless the local `path` is a readable regular file, after its links."""
+    try:
+        mode = Path(path).stat().st_mode
+    except FileNotFoundError as error:
+        what = "a link to nothing" if Path(path).is_symlink() else "nothing there"
+        raise UserError(f"{path} must be a file, found {what}") from error
+    except PermissionError as error:
+        raise UserError(f"{path} must be readable; give read permission to this user") from error
+    if not stat.S_ISREG(mode):
+        found = _SPECIAL.get(stat.S_IFMT(mode), "something else")
+        raise UserError(
+            f"{path} must be a regular file, found {found}; write what it holds to a file first"
+        )
+    if not os.access(path, os.R_OK):
+        raise UserError(f"{path} must be readable; give read permission to this user")
+
+
+def require_answer(path: str) -> None:
+    """Raise UserError where the server that a URL names does not answer within seconds."""
+    url = urlsplit(path)
+    if url.scheme == "s3":
+        url = urlsplit(os.environ.get("AWS_ENDPOINT_URL", ""))
+    if url.scheme not in ("http", "https") or url.hostname is None:
+        return
+    port = url.port or (443 if url.scheme == "https" else 80)
+    try:
+        socket.create_connection((url.hostname, port), timeout=_ANSWER_SECONDS).close()
+    except OSError as error:
+        raise UserError(
+            f"{path} must be on a server that answers, but {url.hostname}:{port} does not "
+            f"({error.strerror or error}); check the address and the network"
+        ) from error
+
+
+@contextmanager
+def reached(path: str) -> Iterator[None]:
+    """Say in a UserError that `path` could not be read from its server, where that is so.
+
+    For a look before a run: within a run the error itself says that trying again may help.
+    """
+    try:
+        yield
+    except _errors_of_servers() as error:
+        raise UserError(
+            f"{path} must be readable, but its server does not give it ({error}); check the "
+            "address, the network and your rights"
+        ) from error
+
+
+def is_local(path: str) -> bool:
+    """Whether the path lies in a file system of this machine."""
+    return "://" not in path or path.startswith(("file://", "local://"))
+
+
+def compression_of(path: str) -> str | None:
+    """The compression that the last suffix names."""
+    return COMPRESSIONS.get(PurePosixPath(path).suffix.lower())
+
+
+def format_suffix(path: str) -> str:
+    """The suffix that names the format, below that of a compression; in lower case."""
+    name = PurePosixPath(path.lower())
+    return PurePosixPath(name.stem).suffix if name.suffix in COMPRESSIONS else name.suffix
+
+
+@contextmanager
+def open_binary(path: str) -> Iterator[IO[bytes]]:
+    """The bytes of a file, decompressed.
+
+    Raises UserError, naming the file, where it is corrupt, gone or not to be read.
+    """
+    compression = compression_of(path)
+    try:
+        with fsspec.open(path, "rb", compression=compression) as stream:
+            yield stream
+    except PermissionError as error:
+        raise UserError(f"{path} must be readable; give read permission to this user") from error
+    except FileNotFoundError as error:
+        raise UserError(f"{path} must exist, and was there when the run began") from error
+    except _DECOMPRESSION_ERRORS as error:
+        if compression is None:
+            raise
+        raise UserError(
+            f"{path} must be a whole {compression} file, but it cannot be decompressed "
+            f"({error}); fetch it again"
+        ) from error
+
+
+def read_head(path: str, num_bytes: int) -> tuple[bytes, bool]:
+    """The first bytes of a file, decompressed, and whether they are all of it."""
+    with open_binary(path) as stream:
+        head = stream.read(num_bytes + 1)
+    return head[:num_bytes], len(head) <= num_bytes
+
+
+def size_and_digest(path: str) -> tuple[int, str]:
+    """Size of the stored file, and what its bytes are named by.
+
+    That is their SHA-256, or a remote store's own checksum. Raises UserError where it may not be
+    read.
+    """
+    filesystem, plain = url_to_fs(path)
+    details = filesystem.info(plain)
+    size = int(details["size"] or 0)  # a web server need not say it
+    try:
+        if is_local(path):
+            return size, sha256_of_file(Path(plain))
+        for key in ("ETag", "etag", "md5Hash", "content_md5", "checksum"):
+            if details.get(key):
+                return size, f"{details[key]}/{size}"
+        with filesystem.open(plain, "rb") as stream:
+            return size, hashlib.file_digest(stream, "sha256").hexdigest()
+    except PermissionError as error:
+        raise UserError(f"{path} must be readable; give read permission to this user") from error
+
+
+def _errors_of_credentials() -> tuple[type[Exception], ...]:
+    """Asked when something was raised: importing the library takes a while."""
+    from botocore.exceptions import NoCredentialsError
+
+    return (NoCredentialsError,)
+
+
+def _errors_of_servers() -> tuple[type[Exception], ...]:
+    from aiohttp import ClientError
+    from botocore.exceptions import BotoCoreError
+
+    return (OSError, ClientError, BotoCoreError)

@@ -1,0 +1,112 @@
+"""Records of CSV, TSV and JSON lines, read by one set of rules.
+
+Bytes are UTF-8, with or without a byte order mark; others come as surrogate escapes, for
+`text.restored` to mend and count. Fields stand between tabs in .tsv and .txt files and between
+commas in all others. Quotes enclose fields where commas part them, and are ordinary characters
+where tabs do, as in GLUE's files. A row has as many fields as the first one, a JSON line holds an
+object; what does not comes as a `BadRow`, which its reader counts or refuses.
+"""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO, Any, Final, NamedTuple
+
+from pipelines.core.errors import UserError
+from pipelines.core.reading.files import format_suffix
+
+LONGEST_RECORD_BYTES: Final = 256 * 2**20
+NOT_JSON: Final = "lines that are not JSON"
+NO_OBJECT: Final = "lines that are not a JSON object"
+OTHER_LENGTH: Final = "rows with another number of fields than the first"
+NOT_DELIMITED: Final = "rows that cannot be parsed"
+_LONE_SURROGATES: Final = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How the fields of a row are parted."""
+
+    delimiter: str
+    quoted: bool  # quotes enclose fields; else they are ordinary characters
+
+
+class Row(NamedTuple):
+    """The fields of a row that begins in line `line`, counted from 1."""
+
+    line: int
+    cells: list[str]
+
+
+class BadRow(NamedTuple):
+    """A row that breaks the rules: where it begins, which rule, and what was found."""
+
+    line: int
+    reason: str  # the same for all such rows
+    found: str
+
+    def refusal(self, path: str) -> UserError:
+        """The error that names the row."""
+        return UserError(
+            f"line {self.line:,} of {path} must be a record like the others, {self.found}; mend "
+            "or remove it"
+        )
+
+
+def dialect_of(path: str, delimiter: str | None = None, quoted: bool | None = None) -> Dialect:
+    """What is set, and for the rest what the file's name says."""
+    has_tabs = format_suffix(path) in (".tsv", ".txt")
+    return Dialect(
+        delimiter or ("\t" if has_tabs else ","), (not has_tabs) if quoted is None else quoted
+    )
+
+
+def delimited_rows(stream: IO[bytes], dialect: Dialect) -> Iterator[Row | BadRow]:
+    """Rows with fields, the first one's number in each; blank lines are passed over."""
+    csv.field_size_limit(LONGEST_RECORD_BYTES)
+    with io.TextIOWrapper(
+        stream, encoding="utf-8-sig", errors="surrogateescape", newline=""
+    ) as lines:
+        reader = csv.reader(
+            lines,
+            delimiter=dialect.delimiter,
+            quoting=csv.QUOTE_MINIMAL if dialect.quoted else csv.QUOTE_NONE,
+        )
+        width = 0
+        while True:
+            line = reader.line_num + 1
+            try:
+                cells = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                yield BadRow(line, NOT_DELIMITED, f"found that {error}")
+                continue
+            if not cells or (len(cells) == 1 and not cells[0].strip()):
+                continue
+            width = width or len(cells)
+            if len(cells) == width:
+                yield Row(line, cells)
+            else:
+                found = f"found {len(cells)} fields where the first row has {width}"
+                yield BadRow(line, OTHER_LENGTH, found)
+
+
+def json_record(line: bytes, number: int) -> dict[str, Any] | BadRow:
+    """The object in a line; a `\\ud800` escape alone stands for no character and becomes U+FFFD."""
+    try:
+        record = json.loads(line.decode("utf-8-sig", "surrogateescape"))
+    except (ValueError, RecursionError) as error:
+        return BadRow(number, NOT_JSON, f"found no JSON ({error})")
+    if not isinstance(record, dict):
+        return BadRow(number, NO_OBJECT, f"found no JSON object but {line[:60]!r}")
+    return {key: _without_lone_surrogates(value) for key, value in record.items()}
+
+
+def _without_lone_surrogates(value: Any) -> Any:
+    if isinstance(value, str) and not value.isascii():
+        return _LONE_SURROGATES.sub("\ufffd", value)
+    return value

@@ -1,0 +1,52 @@
+"""Bytes to text: UTF-8, with what is not mended and counted, and files that are no text refused."""
+
+import codecs
+from collections import Counter
+from typing import Final
+
+from pipelines.core.errors import UserError
+
+# C0 controls but for tab, line feed and carriage return, and DEL. As bytes they are the same in
+# UTF-8, where deleting them is the fastest.
+CONTROL_BYTES: Final = bytes({*range(32), 127} - {9, 10, 13})
+_SAMPLE_BYTES: Final = 65536
+
+
+def decode(data: bytes, counts: Counter[str]) -> str:
+    """UTF-8 bytes as text; bytes that are not UTF-8 are read as Windows-1252 and counted."""
+    if data.startswith(codecs.BOM_UTF8):
+        data = data[len(codecs.BOM_UTF8) :]
+        counts["byte order marks"] += 1
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return _decode_mixed(data, counts)
+
+
+def restored(text: str, counts: Counter[str]) -> str:
+    """Text that was decoded with `surrogateescape`, its undecodable bytes read as Windows-1252."""
+    return decode(text.encode("utf-8", "surrogateescape"), counts)
+
+
+def refuse_binary(data: bytes, name: str) -> None:
+    """Raise UserError where the beginning of a file cannot be text."""
+    sample = data[:_SAMPLE_BYTES]
+    if sample.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UserError(f"{name} must be UTF-8, found UTF-16; convert it, for instance with iconv")
+    controls = len(sample) - len(sample.translate(None, CONTROL_BYTES))
+    if controls > max(1, len(sample) / 50):
+        raise UserError(
+            f"{name} must be text, but {controls} of its first {len(sample)} bytes are control "
+            "characters, as in a binary file; leave it out or name its format"
+        )
+
+
+def _decode_mixed(data: bytes, counts: Counter[str]) -> str:
+    def read_as_windows_1252(error: UnicodeError) -> tuple[str, int]:
+        assert isinstance(error, UnicodeDecodeError)
+        counts["bytes that were not UTF-8"] += error.end - error.start
+        bad = error.object[error.start : error.end]
+        return bad.decode("cp1252", errors="replace"), error.end
+
+    codecs.register_error("bertsmith.windows_1252", read_as_windows_1252)
+    return data.decode("utf-8", errors="bertsmith.windows_1252")

@@ -1,0 +1,122 @@
+"""What a recipe names as its text, looked at before a run begins.
+
+A look is cheap: names, sizes and the heads of some files, well within a second where files are
+local. What only shows when all is read is found out in the stage.
+"""
+
+import io
+from typing import Final, NamedTuple
+
+from pipelines.core.reading.files import reached, read_head, require_answer
+from pipelines.core.reading.records import BadRow, delimited_rows, dialect_of, json_record
+from pipelines.core.reading.text import refuse_binary
+from pipelines.stages.corpus.cleaning.languages import check_codes
+from pipelines.stages.corpus.division import too_few_documents
+from pipelines.stages.corpus.settings import (
+    FEWEST_DOCUMENTS,
+    Columnar,
+    CorpusSettings,
+    DelimitedText,
+    FileSource,
+    HuggingFaceDataset,
+    InstalledDocumentation,
+    JsonLines,
+    Markdown,
+    MediaWiki,
+    PlainText,
+    Source,
+)
+from pipelines.stages.corpus.sources.inputs import expand_all, label_of
+
+_FILES_LOOKED_INTO: Final = 64
+
+
+class Look(NamedTuple):
+    """What a look at a source told: its documents, and the labels that they will get."""
+
+    documents: int | None  # None: enough, or nobody knows before all is read
+    labels: frozenset[str] | None  # None: the records say
+
+
+def check_inputs(settings: CorpusSettings) -> frozenset[str]:
+    """Raise UserError where the sources cannot be read, or cannot make a corpus.
+
+    Returns the labels that documents will get; none where only the records say.
+    """
+    check_codes(settings.cleaning.languages)
+    looks = [_look(source, settings.cleaning.min_characters) for source in settings.sources]
+    counts = [look.documents for look in looks]
+    known = [count for count in counts if count is not None]
+    if len(known) == len(counts) and sum(known) < FEWEST_DOCUMENTS:
+        raise too_few_documents(sum(known))
+    labels = [look.labels for look in looks]
+    if None in labels:
+        return frozenset()
+    return frozenset().union(*(each for each in labels if each is not None))
+
+
+def _look(source: Source, min_characters: int) -> Look:
+    if isinstance(source, InstalledDocumentation):
+        from pipelines.stages.corpus.sources.documentation import require_installed
+
+        require_installed(source.packages)
+        return Look(None, frozenset([source.name] if source.name else source.packages))
+    if isinstance(source, HuggingFaceDataset):
+        from pipelines.stages.corpus.sources.hugging_face import label_of_dataset, resolve_revision
+
+        resolve_revision(source)
+        return Look(None, None if source.label_field else frozenset([label_of_dataset(source)]))
+    for path in source.paths:
+        require_answer(path)
+    with reached(", ".join(source.paths)):
+        paths = expand_all(source.paths)
+        documents = _count(source, paths, min_characters)
+    if getattr(source, "label_field", None) is not None:
+        return Look(documents, None)
+    return Look(documents, frozenset([source.name] if source.name else map(label_of, paths)))
+
+
+def _count(source: FileSource, paths: list[str], min_characters: int) -> int | None:
+    """Documents in the files, from their heads; None where these show enough or too little."""
+    looked_into = paths[:_FILES_LOOKED_INTO]
+    if isinstance(source, Columnar):
+        from pipelines.stages.corpus.sources.columnar import count_rows
+
+        counts = [count_rows(source, path) for path in looked_into]
+    elif isinstance(source, PlainText):
+        from pipelines.stages.corpus.sources.text_files import count_documents
+
+        counts = count_documents(source, looked_into, min_characters)
+    else:
+        counts = [_count_in_head(source, path) for path in looked_into]
+    known = [count for count in counts if count is not None]
+    if len(known) < len(paths) or sum(known) >= FEWEST_DOCUMENTS:
+        return None
+    return sum(known)
+
+
+def _count_in_head(source: FileSource, path: str) -> int | None:
+    from pipelines.stages.corpus.sources.layouts import HEAD_BYTES
+    from pipelines.stages.corpus.sources.records import require_fields
+
+    head, is_whole = read_head(path, HEAD_BYTES)
+    refuse_binary(head, path)
+    if isinstance(source, Markdown):
+        return int(bool(head.strip()))
+    if isinstance(source, MediaWiki):
+        return None
+    if isinstance(source, DelimitedText):
+        dialect = dialect_of(path, source.delimiter, source.quoted)
+        rows = list(delimited_rows(io.BytesIO(head), dialect))
+        first = rows[0] if rows else None
+        if isinstance(first, BadRow):
+            raise first.refusal(path)
+        require_fields(source, path, [] if first is None else first.cells)
+        return sum(not isinstance(row, BadRow) for row in rows[1:]) if is_whole else None
+    assert isinstance(source, JsonLines)
+    lines = [line for line in head.split(b"\n") if line.strip()]
+    records = [json_record(line, 0) for line in (lines if is_whole else lines[:-1])]
+    found = [record for record in records if isinstance(record, dict)]
+    if found and not any(source.text_field in record for record in found):
+        require_fields(source, path, sorted({key for record in found for key in record}))
+    return len(found) if is_whole else None

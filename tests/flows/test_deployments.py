@@ -1,0 +1,90 @@
+"""A deployment's own recipe stands where a run is given less."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+import yaml
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
+from prefect.client.schemas.objects import FlowRun
+
+from flows.chain import flow_of
+
+pytestmark = pytest.mark.slow
+
+
+def run_of_deployment(name: str, own: dict[str, Any], given: dict[str, Any]) -> FlowRun:
+    """Make a deployment of the corpus flow whose recipe is `own`, and run it with `given`."""
+    corpus = flow_of("corpus")
+    with get_client(sync_client=True) as client:
+        deployment = client.create_deployment(
+            flow_id=client.create_flow(corpus),
+            name=name,
+            parameters={"recipe": own},
+            entrypoint="flows.chain.corpus",
+            path=str(Path(__file__).parents[2]),
+            parameter_openapi_schema=_schema(corpus),
+        )
+        run = client.create_flow_run_from_deployment(deployment, parameters=given)
+        subprocess.run(
+            [sys.executable, "-m", "prefect", "flow-run", "execute", str(run.id)],
+            env=dict(os.environ),
+            capture_output=True,
+            check=False,
+        )
+        return client.read_flow_run(run.id)
+
+
+def _schema(flow: Any) -> dict[str, Any]:
+    from prefect.utilities.callables import parameter_schema
+
+    return parameter_schema(flow.fn).model_dump_for_openapi()
+
+
+def said(run_id: UUID) -> str:
+    with get_client(sync_client=True) as client:
+        logs = client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run_id])))
+    return "\n".join(log.message for log in logs)
+
+
+@pytest.fixture
+def own_recipe(small_recipe: Path, tmp_path: Path) -> dict[str, Any]:
+    values = yaml.safe_load(small_recipe.read_text())
+    return {"name": "ours", "corpus": values["corpus"], "place": {"home": str(tmp_path / "home")}}
+
+
+def test_what_a_run_is_not_given_comes_from_the_deployments_own_recipe(
+    prefect_api: str, own_recipe: dict[str, Any]
+) -> None:
+    run = run_of_deployment(
+        "partial",
+        own_recipe,
+        {
+            "recipe": {"corpus": {"heldout_fraction": 0.2}},
+            "overrides": ["corpus.cleaning.min_characters=30"],
+        },
+    )
+    log = said(run.id)
+    assert run.state is not None
+    assert run.state.is_completed(), log
+    assert "corpus.heldout_fraction is 0.2, in the deployment's own recipe it is 0.05" in log
+    assert "corpus.cleaning.min_characters is 30" in log
+    # Neither the schema's packages nor its name: both are the deployment's own.
+    assert "packages" not in log
+    assert run.name == "corpus of ours"
+
+
+def test_values_that_do_not_go_together_fail_before_anything_is_built(
+    prefect_api: str, own_recipe: dict[str, Any], tmp_path: Path
+) -> None:
+    run = run_of_deployment(
+        "wrong", own_recipe, {"recipe": {"corpus": {"cleaning": {"max_characters": 3}}}}
+    )
+    assert run.state is not None
+    assert "max_characters must be at least min_characters" in (run.state.message or "")
+    assert not (tmp_path / "home" / "store").exists()

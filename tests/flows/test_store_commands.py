@@ -1,0 +1,66 @@
+"""`bertsmith store` and `bertsmith prune`, on a home of a few small artifacts."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flows.cli.app import MISTAKE, run
+from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
+
+
+def _build(home: Path, kind: str, **inputs: Artifact) -> Artifact:
+    def write(draft: Draft) -> Built:
+        with draft.file("a.txt") as file:
+            file.path.write_text("a" * 2048)
+        return Built(["a.txt"], {})
+
+    store = ArtifactStore(home / "store")
+    return store.get_or_build(kind, version=1, settings={}, inputs=inputs, build=write)
+
+
+def test_the_store_is_listed_and_pruned_only_when_asked(
+    own_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = _build(own_home, "corpus")
+    encoder = _build(own_home, "encoder", corpus=corpus)
+    assert run(["store", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [each["kind"] for each in found["artifacts"]] == ["corpus", "encoder"]
+    assert found["artifacts"][0]["used_by"] == [encoder.fingerprint]
+
+    from pipelines.core.place import PlaceSettings
+    from pipelines.core.tracking import FINGERPRINT_TAG
+
+    client = PlaceSettings(home=str(own_home)).tracker({}).client()
+    client.create_registered_model("model")
+    tags = {FINGERPRINT_TAG: encoder.fingerprint}
+    client.create_model_version("model", source=str(own_home), tags=tags)
+    _build(own_home, "task", corpus=corpus)
+    assert run(["store"]) == 0
+    listed = capsys.readouterr().out
+    assert f"encoder {encoder.fingerprint[:8]}" in listed
+    assert "model/1" in listed
+
+    assert run(["prune", "--days", "0"]) == 0
+    said = capsys.readouterr().out
+    assert "task" in said
+    assert "`bertsmith prune --yes` removes it" in said
+    assert list((own_home / "store" / "task").glob("*/manifest.json"))
+    assert run(["prune", "--days", "0", "--yes"]) == 0
+    assert "freed" in capsys.readouterr().out
+    assert not (own_home / "store" / "task").exists() or not list(
+        (own_home / "store" / "task").iterdir()
+    )
+    assert ArtifactStore(own_home / "store").find("corpus", corpus.fingerprint) == corpus
+    assert run(["prune"]) == 0
+    assert "Nothing to remove." in capsys.readouterr().out
+
+
+def test_an_empty_store_and_a_wrong_one_are_told(
+    own_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["store"]) == 0
+    assert "is empty" in capsys.readouterr().out
+    assert run(["store", "--store", "qq://bucket"]) == MISTAKE
+    assert "must be a folder or a URL" in capsys.readouterr().err

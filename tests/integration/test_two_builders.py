@@ -1,0 +1,220 @@
+"""Two processes build one artifact of an object store at once: one wins, the other finds it."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import boto3
+import pytest
+
+from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
+from tests.integration.object_stores import BUCKET, keys_below, s3_server
+
+STORE = f"s3://{BUCKET}/store"
+
+# Reads one request a line: which artifact, and how long to dawdle between its files.
+BUILDER = """
+import json, os, sys, time
+from pipelines.artifacts import ArtifactStore, Built
+store = ArtifactStore(sys.argv[1], lease_seconds=float(sys.argv[2]))
+print("ready", flush=True)
+for line in sys.stdin:
+    request = json.loads(line)
+    def build(draft):
+        names = [f"train-{number}" for number in range(3)]
+        for name, pause in zip(names, request["pauses"]):
+            time.sleep(pause)
+            if draft.finished(name) is None:
+                with draft.file(name) as file:  # as of a training: other bytes in any process
+                    file.path.write_text(f"{name} of {os.getpid()}")
+                print("wrote", name, flush=True)
+        time.sleep(request["pauses"][3])
+        return Built(names, {"builder": os.getpid()})
+    artifact = store.get_or_build(
+        "thing", version=1, settings={"number": request["number"]}, inputs={}, build=build)
+    texts = [artifact.local(name).read_text() for name in artifact.names()]
+    print(json.dumps({"texts": texts, "manifest": artifact.manifest.model_dump(),
+                      "reused": artifact.reused}), flush=True)
+"""
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dict[str, str]]:
+    monkeypatch.setenv("BERTSMITH_CACHE", str(tmp_path / "cache"))
+    with s3_server(monkeypatch) as environment:
+        yield environment
+
+
+class Builder:
+    """A process that builds what it is told to."""
+
+    def __init__(self, lease_seconds: float = 60.0) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", BUILDER, STORE, str(lease_seconds)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            env=dict(os.environ),
+        )
+        assert self.said() == "ready"
+
+    def ask(self, number: int, pauses: list[float]) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"number": number, "pauses": pauses}) + "\n")
+        self.process.stdin.flush()
+
+    def said(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def answer(self) -> dict:
+        while not (line := self.said()).startswith("{"):
+            assert line, "the builder ended without an answer"
+        return json.loads(line)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def builders(environment: dict[str, str]) -> Iterator[list[Builder]]:
+    pair = [Builder(), Builder()]
+    yield pair
+    for builder in pair:
+        builder.end()
+
+
+def _interleave(builders: list[Builder], number: int) -> set[bool]:
+    """Both builders at one artifact; whatever their order, what they find is one whole thing."""
+    chance = random.Random(number)
+    for builder in builders:
+        builder.ask(number, [chance.choice([0, 0, 0.005, 0.02, 0.06]) for _ in range(4)])
+    answers = [builder.answer() for builder in builders]
+    assert answers[0]["manifest"] == answers[1]["manifest"]
+    manifest = answers[0]["manifest"]
+    assert sorted(manifest["files"]) == ["train-0", "train-1", "train-2"]
+    winner = manifest["statistics"]["builder"]
+    whole = [f"train-{index} of {winner}" for index in range(3)]
+    assert [answer["texts"] for answer in answers] == [whole, whole]
+    # Nothing of the loser stays: three files and the manifest.
+    left = keys_below("store/thing/")
+    assert len([key for key in left if manifest["fingerprint"] in key]) == 4, left
+    assert not [key for key in left if ".work" in key], left
+    return {answer["reused"] for answer in answers}
+
+
+def test_two_builders_one_winner(builders: list[Builder]) -> None:
+    for number in range(4):
+        assert _interleave(builders, number) == {True, False}
+
+
+@pytest.mark.slow
+def test_two_builders_one_winner_in_a_hundred_interleavings(builders: list[Builder]) -> None:
+    for number in range(100):
+        assert _interleave(builders, number) == {True, False}
+
+
+def test_a_killed_build_goes_on_in_its_own_attempt_at_once(environment: dict[str, str]) -> None:
+    killed = Builder()
+    killed.ask(0, [0, 0, 60, 0])
+    assert [killed.said(), killed.said()] == ["wrote train-0", "wrote train-1"]
+    os.kill(killed.process.pid, signal.SIGKILL)
+    attempt = {key.split("/")[3] for key in keys_below("store/thing/.work-")}
+    written = []
+
+    def go_on(draft: Draft) -> Built:
+        assert draft.claim is not None
+        assert {draft.claim.attempt} == attempt
+        names = [f"train-{number}" for number in range(3)]
+        for name in names:
+            if draft.finished(name) is None:
+                written.append(name)
+                with draft.file(name) as file:
+                    file.path.write_text(f"{name} of the second")
+        return Built(names, {})
+
+    artifact = _build(ArtifactStore(STORE), go_on)
+    killed.end()
+    assert written == ["train-2"]
+    assert artifact.local("train-0").read_text() == f"train-0 of {killed.process.pid}"
+    assert not keys_below("store/thing/.work-")
+
+
+def test_a_second_builder_beside_a_live_one_has_an_attempt_of_its_own(
+    environment: dict[str, str],
+) -> None:
+    first = Builder()
+    first.ask(0, [0, 3, 0, 0])
+    assert first.said() == "wrote train-0"
+
+    def build(draft: Draft) -> Built:
+        assert draft.finished("train-0") is None
+        assert len({key.split("/")[3] for key in keys_below("store/thing/.work-")}) == 2
+        with draft.file("train-0") as file:
+            file.path.write_text("of the second")
+        return Built(["train-0"], {})
+
+    second = _build(ArtifactStore(STORE), build)
+    found = first.answer()
+    first.end()
+    assert second.names() == ["train-0"]  # it was first to finish; what it says is what there is
+    assert found["manifest"] == second.manifest.model_dump()
+    assert found["reused"]
+
+
+def test_a_builder_that_fell_silent_is_followed_and_then_writes_no_more(
+    environment: dict[str, str],
+) -> None:
+    """Another machine's builder that stops for longer than its lease, and wakes up again."""
+    silent = Builder(lease_seconds=1.0)
+    silent.ask(0, [0, 1, 0, 0])
+    assert silent.said() == "wrote train-0"
+    os.kill(silent.process.pid, signal.SIGSTOP)
+    _pretend_another_machine()
+    time.sleep(3)  # S3 dates objects to the second
+
+    def go_on(draft: Draft) -> Built:
+        assert draft.finished("train-0") is not None
+        os.kill(silent.process.pid, signal.SIGCONT)
+        _, error = silent.process.communicate(timeout=60)
+        assert silent.process.returncode != 0
+        assert "another goes on with its work" in error
+        return Built(["train-0"], {})
+
+    artifact = _build(ArtifactStore(STORE, lease_seconds=1.0), go_on)
+    assert artifact.names() == ["train-0"]
+    assert len(keys_below("store/thing/")) == 2  # the manifest and the file
+
+
+def test_files_are_published_as_the_build_says_and_a_missing_one_is_an_error(
+    environment: dict[str, str],
+) -> None:
+    def build_without(draft: Draft) -> Built:
+        with draft.file("train-0") as file:
+            file.path.write_text("here")
+        return Built(["train-0", "train-1"], {})
+
+    with pytest.raises(RuntimeError, match="must have left train-1 whole"):
+        _build(ArtifactStore(STORE), build_without)
+    assert not [key for key in keys_below("store/thing/") if "manifest" in key]
+
+
+def _build(store: ArtifactStore, build) -> Artifact:
+    return store.get_or_build("thing", version=1, settings={"number": 0}, inputs={}, build=build)
+
+
+def _pretend_another_machine() -> None:
+    client = boto3.client("s3")
+    (key,) = [key for key in keys_below("store/thing/.work-") if "/.owners/" in key]
+    record = json.loads(client.get_object(Bucket=BUCKET, Key=key)["Body"].read())
+    record["owner"]["machine"] = "elsewhere"
+    client.put_object(Bucket=BUCKET, Key=key, Body=json.dumps(record).encode())

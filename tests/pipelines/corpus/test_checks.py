@@ -1,0 +1,161 @@
+"""What a recipe names is looked at before a run begins: quickly, a sentence for each fault."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipelines.core.errors import UserError
+from pipelines.stages.corpus.checks import check_inputs
+from pipelines.stages.corpus.settings import (
+    Columnar,
+    CorpusSettings,
+    DelimitedText,
+    HuggingFaceDataset,
+    InstalledDocumentation,
+    JsonLines,
+    Markdown,
+    PlainText,
+)
+
+NOVELS = Path("../shared/data/corpus/english_novels")
+TEXT = "A sentence that is long enough to be kept."
+
+
+def check(*sources) -> frozenset[str]:
+    return check_inputs(CorpusSettings(sources=sources))
+
+
+def write(path: Path, content: str | bytes) -> str:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("layout", "content", "message"),
+    [
+        ("file", f"{TEXT}\n\n" * 9, "found 1; .*finer layout such as blank_line"),
+        ("blank_line", TEXT * 9, "found 1"),
+        ("line", f"{TEXT}\n{TEXT}\nshort\n{TEXT}\n", "found 3"),
+        ("auto", TEXT * 9, "found 1"),
+        ("auto", "", "found none"),
+    ],
+)
+def test_too_few_documents_are_told_at_once(tmp_path, layout, content, message):
+    path = write(tmp_path / "a.txt", content)
+    with pytest.raises(UserError, match=rf"at least 4 documents.*{message}"):
+        check(PlainText(paths=(path,), layout=layout))
+    check(PlainText(paths=(path,), layout=layout), InstalledDocumentation(packages=("numpy",)))
+
+
+def test_one_book_is_enough_where_its_paragraphs_are_documents(tmp_path):
+    path = write(tmp_path / "book.txt", f"{TEXT}\n\n" * 9)
+    assert check(PlainText(paths=(path,))) == {"book"}
+
+
+def test_what_can_be_read_gives_its_labels(tmp_path):
+    rows = "text,kind\n" + f"{TEXT},a\n" * 9
+    csv = write(tmp_path / "rows.csv", rows)
+    jsonl = write(tmp_path / "rows.jsonl", (json.dumps({"text": TEXT}) + "\n") * 9)
+    parquet = str(tmp_path / "columns.parquet")
+    pq.write_table(pa.table({"text": [TEXT] * 9}), parquet)
+    pages = [write(tmp_path / f"{number}.md", f"# {TEXT}") for number in range(4)]
+    assert check(DelimitedText(paths=(csv,), label_field="kind")) == frozenset()
+    assert check(JsonLines(paths=(jsonl,)), Columnar(paths=(parquet,))) == {"rows", "columns"}
+    assert check(Markdown(paths=tuple(pages), name="pages")) == {"pages"}
+    assert check(InstalledDocumentation(packages=("numpy", "networkx"))) == {"numpy", "networkx"}
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "content", "message"),
+    [
+        (DelimitedText, "a.csv", "body\nx\n", "must have the column 'text', found body"),
+        (JsonLines, "a.jsonl", '{"body": 1}\n' * 9, "must have the column 'text', found body"),
+        (Columnar, "a.parquet", b"PAR1 and no more", "must be a whole Parquet or Arrow file"),
+        (PlainText, "a.txt", bytes(range(32)) * 99, "must be text, but"),
+        (PlainText, "a.txt.gz", b"no gzip at all", "must be a whole gzip file"),
+        (Markdown, "a.md", "\ufeffx".encode("utf-16"), "must be UTF-8, found UTF-16"),
+    ],
+)
+def test_files_that_cannot_be_read_are_named(tmp_path, source, name, content, message):
+    with pytest.raises(UserError, match=message):
+        check(source(paths=(write(tmp_path / name, content),)))
+
+
+def test_pipes_devices_sockets_and_loose_links_are_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe.txt")
+    (tmp_path / "loose.txt").symlink_to(tmp_path / "nothing")
+    (tmp_path / "link.txt").symlink_to(tmp_path / "pipe.txt")
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(tmp_path / "socket.txt"))
+    listening.close()
+    for name, found in (
+        (tmp_path / "pipe.txt", "a pipe"),
+        (tmp_path / "link.txt", "a pipe"),
+        (tmp_path / "loose.txt", "a link to nothing"),
+        (tmp_path / "socket.txt", "a socket"),
+        (Path("/dev/zero"), "a device"),
+        (tmp_path / "pipe*.txt", "a pipe"),
+        (tmp_path, "a pipe|a link to nothing|a socket"),
+    ):
+        with pytest.raises(UserError, match=f"must be a (regular )?file, found ({found})"):
+            check(PlainText(paths=(str(name),)))
+
+
+def test_what_is_not_there_is_told():
+    for source, message in (
+        (PlainText(), "at least one path"),
+        (PlainText(paths=("/none/at/all.txt",)), "found nothing there"),
+        (InstalledDocumentation(packages=("no-such-package",)), "must be installed"),
+        (HuggingFaceDataset(), "must name a data set"),
+    ):
+        with pytest.raises(UserError, match=message):
+            check(source)
+
+
+def test_servers_that_do_not_answer_are_told_within_seconds(monkeypatch):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    started = time.monotonic()
+    with pytest.raises(UserError, match=rf"server that answers, but 127\.0\.0\.1:{port} does not"):
+        check(PlainText(paths=(f"http://127.0.0.1:{port}/a.txt",)))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+    with pytest.raises(UserError, match="server that answers"):
+        check(PlainText(paths=("s3://bucket/a.txt",)))
+    assert time.monotonic() - started < 8
+
+
+def test_an_object_store_without_credentials_is_told(monkeypatch, tmp_path):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(UserError, match="no credentials were found"):
+        check(PlainText(paths=("s3://some-bucket/a.txt",)))
+
+
+def test_the_checks_import_nothing_heavy():
+    code = (
+        "import sys; import pipelines.stages.corpus.checks, pipelines.stages.labelled.checks; "
+        "print([m for m in ('torch', 'ray', 'mlflow', 'prefect', 'pandas', 'pyarrow', 'datasets') "
+        "if m in sys.modules])"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "[]"
+
+
+def test_eighty_novels_are_looked_at_in_no_time():
+    if not NOVELS.exists():
+        pytest.skip("the English novels are not on this machine")
+    started = time.process_time()
+    assert len(check(PlainText(paths=(str(NOVELS),)))) > 70
+    assert time.process_time() - started < 2

@@ -1,0 +1,123 @@
+"""The local cache of remote files: shared by processes, bounded, verified whatever happens."""
+
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from pipelines.artifacts.cache import LocalCache
+from pipelines.artifacts.manifest import FileRecord
+from pipelines.artifacts.owners import Owner
+from pipelines.core.errors import UserError
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("BERTSMITH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("BERTSMITH_CACHE_BYTES", "2500")
+    return tmp_path / "cache"
+
+
+def _remote(name: str, data: bytes) -> tuple[MemoryFileSystem, str, FileRecord]:
+    remote = MemoryFileSystem()
+    remote.pipe_file(f"/cache-test/{name}", data)
+    record = FileRecord(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+    return remote, f"/cache-test/{name}", record
+
+
+def test_a_file_that_was_evicted_and_fetched_again_is_verified_again(folder: Path) -> None:
+    remote, path, record = _remote("again", b"right")
+    LocalCache().fetch(remote, path, record).unlink()
+    remote.pipe_file(path, b"wrong")
+    with pytest.raises(UserError, match=r"memory://.*again must be the 5 bytes .* do not match"):
+        LocalCache().fetch(remote, path, record)
+    assert not list((folder / "files").iterdir())
+
+
+def test_a_cached_copy_that_was_damaged_is_fetched_anew(folder: Path) -> None:
+    remote, path, record = _remote("damaged", b"right")
+    cached = LocalCache().fetch(remote, path, record)
+    cached.write_bytes(b"wrong")
+    assert LocalCache().fetch(remote, path, record).read_bytes() == b"right"
+
+
+def test_a_missing_remote_file_is_named(folder: Path) -> None:
+    remote, path, record = _remote("missing", b"right")
+    remote.rm_file(path)
+    with pytest.raises(UserError, match=r"missing must be the 5 bytes .* found no file"):
+        LocalCache().fetch(remote, path, record)
+
+
+def test_what_dead_downloads_left_is_removed_and_live_ones_stay(folder: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    here = Owner.this_process()
+    owners = {
+        "download-dead": here.model_copy(update={"pid": dead.pid}),
+        "download-live": here,
+        "download-elsewhere": here.model_copy(update={"machine": "elsewhere"}),
+        "download-long-ago": here.model_copy(update={"machine": "elsewhere"}),
+    }
+    for name, owner in owners.items():
+        scratch = folder / "partial" / name
+        scratch.mkdir(parents=True)
+        (scratch / "owner.json").write_text(owner.model_dump_json())
+        (scratch / "half").write_bytes(b"half")
+    os.utime(folder / "partial" / "download-long-ago", (0, 0))
+    LocalCache().fetch(*_remote("any", b"any"))
+    left = sorted(path.name for path in (folder / "partial").iterdir())
+    assert left == ["download-elsewhere", "download-live"]
+
+
+def test_a_folder_in_use_outlives_the_making_of_room(folder: Path) -> None:
+    remote, path, record = _remote("model", b"m" * 1000)
+    shown = LocalCache().folder(remote, {"deeper/model.bin": (path, record)})
+    for index in range(4):
+        LocalCache().fetch(*_remote(f"shard-{index}", bytes([index]) * 1000))
+    assert (shown / "deeper" / "model.bin").read_bytes() == b"m" * 1000
+    os.utime(shown, (0, 0))  # nobody has asked for it in a long time
+    for index in range(4, 8):
+        LocalCache().fetch(*_remote(f"shard-{index}", bytes([index]) * 1000))
+    assert not shown.exists()
+    assert sum(path.stat().st_size for path in (folder / "files").iterdir()) <= 2500
+
+
+def test_what_another_process_was_just_given_is_not_taken_from_it(folder: Path) -> None:
+    remote, path, record = _remote("theirs", b"t" * 1000)
+    theirs = LocalCache().fetch(remote, path, record)
+    now = time.time_ns() + 10**6
+    os.utime(theirs, ns=(now, theirs.stat().st_mtime_ns))  # as another process would
+    for index in range(4):
+        LocalCache().fetch(*_remote(f"ours-{index}", bytes([index]) * 1000))
+    assert theirs.exists()
+    long_ago = now - 120 * 10**9
+    os.utime(theirs, ns=(long_ago, theirs.stat().st_mtime_ns))
+    LocalCache().fetch(*_remote("ours-4", b"\4" * 1000))
+    assert not theirs.exists()
+
+
+def test_two_processes_fill_one_cache_that_holds_half_of_it(folder: Path, tmp_path: Path) -> None:
+    program = """
+import hashlib, sys
+from pathlib import Path
+from fsspec.implementations.local import LocalFileSystem
+from pipelines.artifacts.cache import LocalCache
+from pipelines.artifacts.manifest import FileRecord
+for turn in range(3):
+    for path in sorted(Path(sys.argv[1]).iterdir()):
+        data = path.read_bytes()
+        record = FileRecord(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+        assert LocalCache().fetch(LocalFileSystem(), str(path), record).read_bytes() == data
+"""
+    source = tmp_path / "source"
+    source.mkdir()
+    for index in range(20):
+        (source / f"{index}").write_bytes(bytes([index]) * 250)
+    processes = [subprocess.Popen([sys.executable, "-c", program, str(source)]) for _ in range(2)]
+    assert [process.wait(timeout=120) for process in processes] == [0, 0]
+    assert not list((folder / "partial").iterdir())

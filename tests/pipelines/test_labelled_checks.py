@@ -1,0 +1,99 @@
+"""Labelled files are looked at before a run begins."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from pipelines.core.errors import UserError
+from pipelines.stages.labelled import checks
+from pipelines.stages.labelled.checks import check_inputs
+from pipelines.stages.labelled.settings import (
+    CorpusSourceTask,
+    LabelledFileTask,
+    NoTask,
+    TaskSettings,
+)
+
+SST2 = Path("../shared/data/glue/SST-2/train.tsv")
+
+
+def check(path: Path | str, **columns: str) -> None:
+    check_inputs(TaskSettings(labelled=LabelledFileTask(path=str(path), **columns)))
+
+
+def rows(labels: list[str]) -> str:
+    lines = [f"text number {number},{label}" for number, label in enumerate(labels)]
+    return "\n".join(["text,label", *lines])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (rows(["a", "b"] * 20), None),
+        (rows(["a"] * 40), r"at least two labels to tell apart, found \['a'\]"),
+        (rows([str(n) for n in range(40)]), "several texts to learn from"),
+        (rows([*["a", "b"] * 20, "nan"]), "must have a label, found 'nan' in line 42"),
+        (rows([*["a", "b"] * 20, ""]), "must have a label, found 'none' in line 42"),
+        (rows(["a", "b"] * 20) + "\nx,y,z\n", "line 42 of .* found 3 fields"),
+        ("text,stars\nx,1\n", None),
+        ("one,two,three\nx,1,y\n", "must be told"),
+        ("", "found no row"),
+    ],
+)
+def test_a_small_file_is_checked_as_the_stage_would(tmp_path, content, message):
+    path = tmp_path / "a.csv"
+    path.write_text(content)
+    if "stars" in content:
+        with pytest.raises(UserError, match="must have a column 'label'"):
+            check(path, text_column="text")
+    elif message is None:
+        check(path)
+    else:
+        with pytest.raises(UserError, match=message):
+            check(path)
+
+
+def test_the_head_of_a_large_file_is_checked(tmp_path, monkeypatch):
+    monkeypatch.setattr(checks, "_BYTES_LOOKED_AT", 2000)
+    path = tmp_path / "a.csv"
+    path.write_text(rows(["a"] * 400 + ["b"] * 400))  # sorted by label: the head shows one
+    check(path)
+    path.write_text(rows(["a"] * 20 + ["nan"] + ["b"] * 400))
+    with pytest.raises(UserError, match="found 'nan' in line 22"):
+        check(path)
+
+
+def test_what_is_no_file_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe.csv")
+    for name, message in (
+        ("", "must name a CSV, TSV or JSONL file"),
+        ("/none/a.csv", "found nothing there"),
+        (str(tmp_path / "pipe.csv"), "must be a regular file, found a pipe"),
+        ("/dev/zero", "must end in .csv"),
+        ("http://127.0.0.1:9/a.csv", "server that answers"),
+    ):
+        with pytest.raises(UserError, match=message):
+            check(name)
+    folder = tmp_path / "folder.csv"
+    folder.mkdir()
+    with pytest.raises(UserError, match="must be a regular file, found a folder"):
+        check(folder)
+
+
+def test_a_task_of_one_source_has_nothing_to_tell_apart():
+    task = TaskSettings(labelled=CorpusSourceTask())
+    with pytest.raises(UserError, match="at least two of them to tell apart, found 'books' alone"):
+        check_inputs(task, frozenset(["books"]))
+    check_inputs(task, frozenset(["books", "letters"]))
+    check_inputs(task)
+    check_inputs(TaskSettings(labelled=NoTask()), frozenset(["books"]))
+
+
+def test_real_labelled_texts_pass_within_a_second():
+    if not SST2.exists():
+        pytest.skip("SST-2 is not on this machine")
+    started = time.process_time()
+    check(SST2)
+    assert time.process_time() - started < 3

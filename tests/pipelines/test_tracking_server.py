@@ -1,0 +1,94 @@
+"""The MLflow server of a home: who it lets in, and from which page."""
+
+import base64
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+
+import pytest
+from mlflow import MlflowClient
+
+from flows.services.health import answers
+from flows.services.ports import free_port
+
+CREATE = "/api/2.0/mlflow/registered-models/create"
+READ = "/api/2.0/mlflow/registered-models/get?name=mine"
+OWN = "Basic " + base64.b64encode(b"bertsmith:secret").decode()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a server on a home of its own (in a path with a space)."""
+    home, port = tmp_path_factory.mktemp("a home"), free_port()
+    secret = {"MLFLOW_TRACKING_USERNAME": "bertsmith", "MLFLOW_TRACKING_PASSWORD": "secret"}
+    with (home / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pipelines.tracking_server", "--home", str(home),
+             "--port", str(port)],
+            env={**os.environ, **secret}, stdout=log, stderr=log,
+        )  # fmt: skip
+    url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + 120
+    while not answers(f"{url}/health"):
+        assert process.poll() is None, (home / "log").read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    yield url
+    process.terminate()
+    process.wait()
+    assert "secret" not in (home / "log").read_text()
+
+
+def status(url: str, body: bytes | None = None, **headers: str) -> int:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json", **named})
+    try:
+        with urllib.request.urlopen(request, timeout=30) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+@pytest.mark.parametrize("path", ["/", READ, "/static-files/index.html", "/graphql", "/metrics"])
+def test_nobody_reads_without_the_password(server: str, path: str) -> None:
+    assert status(server + path) == 401
+    assert status(server + path, Authorization="Basic d3Jvbmc6d3Jvbmc=") == 401
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": "Basic d3Jvbmc6d3Jvbmc="},
+        {"Authorization": OWN.replace("Basic", "Bearer")},
+        {"Origin": "http://page.example"},
+    ],
+)
+def test_nobody_writes_without_the_password(server: str, headers: Mapping[str, str]) -> None:
+    assert status(server + CREATE, b'{"name": "theirs"}', **headers) == 401
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://page.example", "http://127.0.0.1:9", "http://localhost:9", "null"]
+)
+def test_another_page_in_the_persons_browser_writes_nothing(server: str, origin: str) -> None:
+    body = b'{"name": "theirs"}'
+    assert status(server + CREATE, body, Authorization=OWN, Origin=origin) == 403
+
+
+def test_a_name_that_points_here_is_not_this_server(server: str) -> None:
+    assert status(server + READ, Authorization=OWN, Host="page.example") == 403
+
+
+def test_its_own_page_and_clients_read_and_write(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = b'{"name": "mine"}'
+    assert status(server + CREATE, body, Authorization=OWN, Origin=server) == 200
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "bertsmith")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "secret")
+    client = MlflowClient(server, server)
+    assert [model.name for model in client.search_registered_models()] == ["mine"]
