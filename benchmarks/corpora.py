@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.alternating import ROOT, one_of, report
 from pipelines.artifacts import Artifact, ArtifactStore
-from pipelines.core.cluster import connect, disconnect
+from pipelines.core.cluster.connection import connect, disconnect
 from pipelines.core.stage import Progress, StageContext
 from pipelines.stages.corpus.settings import CorpusSettings, MediaWiki, PlainText
 from pipelines.stages.corpus.stage import build_corpus

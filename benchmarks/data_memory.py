@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from pipelines.artifacts import ArtifactStore
-from pipelines.core.cluster import connect, disconnect
+from pipelines.core.cluster.connection import connect, disconnect
 from pipelines.core.stage import StageContext
 from pipelines.stages.corpus.settings import CorpusSettings, PlainText
 from pipelines.stages.corpus.stage import build_corpus

@@ -1,0 +1,121 @@
+"""BERT as published, in plain PyTorch: `import bert_core as bc` reaches everything.
+
+A name brings its module, and torch with it, when it is first asked for; the import itself brings
+nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bert_core.backends.precision import Precision
+    from bert_core.batch import (
+        IGNORED_LABEL,
+        LabelledBatch,
+        PretrainingBatch,
+        RaggedBatch,
+        next_token_labels,
+    )
+    from bert_core.config import SIZES, EncoderConfig, encoder_config
+    from bert_core.hugging_face import export_model, import_model
+    from bert_core.inference import (
+        answer,
+        attention_maps,
+        choose,
+        classify,
+        complete,
+        cosine_similarity,
+        embed,
+        fill_mask,
+        nearest,
+        next_sentence_probability,
+        rate,
+        tag,
+    )
+    from bert_core.masking import MaskingConfig, mask_tokens
+    from bert_core.model import (
+        EncoderModel,
+        LanguageModel,
+        Model,
+        MultipleChoice,
+        NextSentencePredictor,
+        PretrainingModel,
+        SequenceClassifier,
+        SequenceRegressor,
+        SpanPredictor,
+        TokenClassifier,
+        TrainableModel,
+        build_model,
+        count_parameters,
+        freeze,
+    )
+    from bert_core.randomness import random_bits
+    from bert_core.training import (
+        AdamW,
+        NonFiniteGradientError,
+        OptimizationConfig,
+        Position,
+        StepReport,
+        evaluate,
+        load_checkpoint,
+        load_encoder_into,
+        load_model,
+        save_checkpoint,
+        save_model,
+        train,
+    )
+    from bert_core.vocabulary import SPECIAL_PIECES, Normalization, WordPieceTokenizer
+
+_NAMES_BY_MODULE = {
+    "backends.precision": ("Precision",),
+    "batch": (
+        "IGNORED_LABEL", "LabelledBatch", "PretrainingBatch", "RaggedBatch", "next_token_labels",
+    ),
+    "config": ("SIZES", "EncoderConfig", "encoder_config"),
+    "hugging_face": ("export_model", "import_model"),
+    "inference": (
+        "answer", "attention_maps", "choose", "classify", "complete", "cosine_similarity",
+        "embed", "fill_mask", "nearest", "next_sentence_probability", "rate", "tag",
+    ),
+    "masking": ("MaskingConfig", "mask_tokens"),
+    "model": (
+        "EncoderModel", "LanguageModel", "Model", "MultipleChoice", "NextSentencePredictor",
+        "PretrainingModel", "SequenceClassifier", "SequenceRegressor", "SpanPredictor",
+        "TokenClassifier", "TrainableModel", "build_model", "count_parameters", "freeze",
+    ),
+    "randomness": ("random_bits",),
+    "training": (
+        "AdamW", "NonFiniteGradientError", "OptimizationConfig", "Position", "StepReport",
+        "evaluate", "load_checkpoint", "load_encoder_into", "load_model", "save_checkpoint",
+        "save_model", "train",
+    ),
+    "vocabulary": ("SPECIAL_PIECES", "Normalization", "WordPieceTokenizer"),
+}  # fmt: skip
+_MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
+
+__all__ = [
+    "IGNORED_LABEL", "SIZES", "SPECIAL_PIECES", "AdamW", "EncoderConfig", "EncoderModel",
+    "LabelledBatch", "LanguageModel", "MaskingConfig", "Model", "MultipleChoice",
+    "NextSentencePredictor", "NonFiniteGradientError", "Normalization", "OptimizationConfig",
+    "Position", "Precision", "PretrainingBatch", "PretrainingModel", "RaggedBatch",
+    "SequenceClassifier", "SequenceRegressor", "SpanPredictor", "StepReport", "TokenClassifier",
+    "TrainableModel", "WordPieceTokenizer", "answer", "attention_maps", "build_model", "choose",
+    "classify", "complete", "cosine_similarity", "count_parameters", "embed", "encoder_config",
+    "evaluate", "export_model", "fill_mask", "freeze", "import_model", "load_checkpoint",
+    "load_encoder_into", "load_model", "mask_tokens", "nearest", "next_sentence_probability",
+    "next_token_labels", "random_bits", "rate", "save_checkpoint", "save_model", "tag", "train",
+]  # fmt: skip
+
+
+if not TYPE_CHECKING:  # a type checker would take any name from it
+
+    def __getattr__(name: str) -> Any:
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+        globals()[name] = value  # asked for once
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

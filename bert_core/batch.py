@@ -48,7 +48,8 @@ class RaggedBatch:
         """Build the batch from T ids and the B lengths that cut them into sequences.
 
         `segment_b_start` holds for each sequence the index of its second segment's first token;
-        its length where there is one segment. None means one segment everywhere.
+        its length where there is one segment. None means one segment everywhere. Raises ValueError
+        for an empty batch or sequence, and where the arrays do not fit together.
         """
         ids = np.asarray(input_ids)
         sizes = np.asarray(lengths, dtype=np.int64)
@@ -86,7 +87,7 @@ class RaggedBatch:
     def from_sequences(
         cls, sequences: Sequence[Sequence[int]], segment_b_start: Sequence[int] | None = None
     ) -> Self:
-        """Build the batch from B lists of ids."""
+        """Build the batch from B lists of ids; raises ValueError for none or an empty one."""
         if not sequences:
             raise ValueError("a batch must hold at least one sequence, got none")
         arrays = [np.asarray(sequence, dtype=np.int64) for sequence in sequences]

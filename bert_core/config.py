@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderConfig:
-    """Sizes and options of one encoder; whatever is impossible is refused at once.
+    """Sizes and options of one encoder; raises ValueError for whatever is impossible.
 
     The defaults are those of the published BERT-base (Devlin et al., 2019). With `causal` a token
     reads only itself and what stands left of it; with `positions="sinusoidal"` the position
@@ -65,7 +65,7 @@ class EncoderConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The config that `to_dict` described; unknown or missing keys are an error."""
+        """The config that `to_dict` described; raises ValueError for unknown or missing entries."""
         known = {field.name for field in fields(cls)}
         if unknown := sorted(set(values) - known):
             raise ValueError(
@@ -97,7 +97,10 @@ PUBLISHED_VOCABULARIES: MappingProxyType[str, int] = MappingProxyType(
 
 
 def encoder_config(size: str, vocab_size: int, **overrides: Any) -> EncoderConfig:
-    """The encoder of a named size; `overrides` replace single entries."""
+    """The encoder of a named size; `overrides` replace single entries.
+
+    Raises ValueError for another name, or entries that are impossible.
+    """
     if size not in SIZES:
         raise ValueError(f"size must be one of {', '.join(SIZES)}, got {size!r}")
     num_layers, hidden_size, num_attention_heads = SIZES[size]

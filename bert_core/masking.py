@@ -20,7 +20,7 @@ _LIMIT = 1 << 16  # rows and columns have 16 bits each in the sorting key
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskingConfig:
-    """How many tokens are masked and how."""
+    """How many tokens are masked and how; raises ValueError for shares that are impossible."""
 
     fraction: float = 0.15
     mask_share: float = 0.8
@@ -76,7 +76,8 @@ def mask_tokens(
             index of the example).
 
     An example of n tokens gets max(1, round(fraction * n)) masks as published, n counting its
-    special tokens; fewer where it has fewer maskable tokens or whole words leave a rest.
+    special tokens; fewer where it has fewer maskable tokens or whole words leave a rest. Raises
+    ValueError where the arrays do not fit together or the batch is too large.
     """
     original = input_ids.astype(np.int64)
     row_lengths = lengths.astype(np.int64)

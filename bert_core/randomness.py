@@ -68,7 +68,8 @@ class Permutation:
     """A shuffle of range(size) for (seed, purpose, indices) that is evaluated where asked.
 
     It stores nothing: `permutation[positions]` computes the members at these positions, for any
-    integer array of positions in [0, size).
+    integer array of positions in [0, size). Raises ValueError for a size beyond 2**62, IndexError
+    for a position outside.
     """
 
     _ROUNDS = 8
@@ -91,7 +92,7 @@ class Permutation:
         if position.size and (int(position.min()) < 0 or int(position.max()) >= self.size):
             raise IndexError(f"positions must lie in [0, {self.size}), got {positions!r}")
         value = self._shuffle(np.atleast_1d(position).astype(np.uint64))
-        # Places outside the range walk along their cycle until they re-enter.
+        # Values outside the range walk along their cycle until they re-enter.
         outside = np.flatnonzero(value >= self.size)
         while outside.size:
             value[outside] = self._shuffle(value[outside])

@@ -7,7 +7,6 @@ special token.
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -20,25 +19,18 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 
 from bert_core.masking import MaskableVocabulary
+from bert_core.tokenizer_files import Normalization, read_normalization, read_pieces
 
 PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
 SPECIAL_PIECES: Final = (PAD, UNK, CLS, SEP, MASK)
 CONTINUATION: Final = "##"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Normalization:
-    """What happens to a text before it is cut into pieces."""
-
-    lowercase: bool = True
-    strip_accents: bool | None = None  # None: as published, together with lowercase
-    split_chinese_characters: bool = True
-
-
 class WordPieceTokenizer:
     """A vocabulary and the rules to read and write text with it.
 
-    `pieces[i]` is the piece with id i. All five special pieces must be there, no piece twice.
+    `pieces[i]` is the piece with id i. Raises ValueError unless all five special pieces are there
+    and no piece twice.
     """
 
     def __init__(self, pieces: Sequence[str], normalization: Normalization | None = None) -> None:
@@ -59,10 +51,11 @@ class WordPieceTokenizer:
         """Load `vocab.txt` (or `tokenizer.json` alone), with the settings that lie beside it.
 
         Settings come from `tokenizer_config.json`, else from `tokenizer.json`; `lowercase` decides
-        where both are missing and must agree where they are not.
+        where both are missing and must agree where they are not. Raises ValueError where it does
+        not, or where the folder holds no WordPiece vocabulary.
         """
         folder = Path(directory)
-        pieces, normalization = _read_pieces(folder), _read_normalization(folder)
+        pieces, normalization = read_pieces(folder), read_normalization(folder)
         if normalization is None:
             if lowercase is None:
                 raise ValueError(
@@ -90,6 +83,7 @@ class WordPieceTokenizer:
         return self._ids.get(piece, self.unk_id)
 
     def id_to_piece(self, index: int) -> str:
+        """The piece with id `index`; raises ValueError where there is none."""
         if not 0 <= index < self.vocab_size:
             raise ValueError(f"a piece id must lie in [0, {self.vocab_size}), got {index}")
         return self.pieces[index]
@@ -134,21 +128,24 @@ class WordPieceTokenizer:
             ),
         )
 
-    def save(self, directory: str | Path) -> None:
-        """Write `vocab.txt`, `tokenizer.json` and what `AutoTokenizer` needs beside them."""
+    def save(self, directory: str | Path, *, max_tokens: int = 512) -> None:
+        """Write `vocab.txt`, `tokenizer.json` and what `AutoTokenizer` needs beside them.
+
+        `max_tokens` is where `AutoTokenizer` is to cut texts: what the model can read.
+        """
         folder = Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
-        for name, content in self.files().items():
+        for name, content in self.files(max_tokens=max_tokens).items():
             (folder / name).write_text(content, encoding="utf-8", newline="\n")
 
-    def files(self) -> dict[str, str]:
+    def files(self, *, max_tokens: int = 512) -> dict[str, str]:
         """The files that `save` writes, by name; equal tokenizers give equal texts."""
         settings = {
             "tokenizer_class": "BertTokenizer",
             "do_lower_case": self.normalization.lowercase,
             "strip_accents": self.normalization.strip_accents,
             "tokenize_chinese_chars": self.normalization.split_chinese_characters,
-            "model_max_length": 512,
+            "model_max_length": max_tokens,
             **{f"{piece.strip('[]').lower()}_token": piece for piece in SPECIAL_PIECES},
         }
         return {
@@ -200,51 +197,3 @@ def _check_pieces(pieces: tuple[str, ...], ids: dict[str, int]) -> None:
     if len(ids) != len(pieces):
         twice = next(piece for index, piece in enumerate(pieces) if ids[piece] != index)
         raise ValueError(f"every piece must be listed once, but {twice!r} is there twice")
-
-
-def _read_pieces(folder: Path) -> list[str]:
-    vocabulary = folder / "vocab.txt"
-    if vocabulary.is_file():
-        text = vocabulary.read_text(encoding="utf-8")
-        # Only \n ends a line: some vocabularies hold pieces such as U+2028.
-        return [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")]
-    tokenizer = folder / "tokenizer.json"
-    if not tokenizer.is_file():
-        raise ValueError(f"{folder} must hold vocab.txt or tokenizer.json, found neither")
-    model = json.loads(tokenizer.read_text(encoding="utf-8"))["model"]
-    if model.get("type") != "WordPiece":
-        raise ValueError(
-            f"{tokenizer} must hold a WordPiece model, found {model.get('type')}; "
-            "other tokenizers have other rules and cannot be read here"
-        )
-    return sorted(model["vocab"], key=model["vocab"].__getitem__)
-
-
-def _read_normalization(folder: Path) -> Normalization | None:
-    settings, tokenizer = folder / "tokenizer_config.json", folder / "tokenizer.json"
-    if settings.is_file():
-        found = json.loads(settings.read_text(encoding="utf-8"))
-        names = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
-        if "do_lower_case" in found:
-            return _normalization(*(found.get(name) for name in names))
-    if tokenizer.is_file():
-        found = json.loads(tokenizer.read_text(encoding="utf-8")).get("normalizer") or {}
-        if found.get("type") != "BertNormalizer":
-            raise ValueError(
-                f"{tokenizer} must normalize as BERT does (BertNormalizer), "
-                f"found {found.get('type')}"
-            )
-        return _normalization(
-            *(found.get(name) for name in ("lowercase", "strip_accents", "handle_chinese_chars"))
-        )
-    return None
-
-
-def _normalization(
-    lowercase: bool | None, strip_accents: bool | None, split_chinese: bool | None
-) -> Normalization:
-    return Normalization(
-        lowercase=True if lowercase is None else lowercase,
-        strip_accents=strip_accents,
-        split_chinese_characters=True if split_chinese is None else split_chinese,
-    )

@@ -17,24 +17,27 @@ from flows.reporting.story import Story
 from flows.run import Overrides, Run, started_run
 from pipelines.artifacts import Artifact
 from pipelines.core.errors import UserError
-from pipelines.core.recipe_files import read_recipe
-from pipelines.core.recipes import CorpusRecipe, narrowest_recipe
+from pipelines.core.recipes.files import read_recipe
+from pipelines.core.recipes.ladder import CorpusRecipe, narrowest_recipe
+from pipelines.core.redaction import without_secrets
 from pipelines.core.stage import Stage
 from pipelines.stages import CHAIN, asked_for, look_at_inputs, with_what_they_need
 
 _RETRY_DELAYS_SECONDS = [2.0, 15.0, 60.0]
-_WILL_FAIL_AGAIN = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 
 
 def _world_failed(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
     """Whether a disk or a server did not answer, which waiting may mend."""
-    failure = state.result(raise_on_failure=False)
-    return isinstance(failure, OSError) and not isinstance(failure, _WILL_FAIL_AGAIN)
+    from pipelines.core.tracking.tracker import (
+        is_transient,  # MLflow takes a second that others need not
+    )
+
+    return is_transient(state.result(raise_on_failure=False))
 
 
 def plain_task(function: Callable[..., Any]) -> Task[..., Any]:
     """`function` as a task that is run once."""
-    return task(cache_policy=NO_CACHE, persist_result=False)(function)
+    return task(cache_policy=NO_CACHE, persist_result=False)(without_secrets(function))
 
 
 def task_that_reaches_out(function: Callable[..., Any]) -> Task[..., Any]:
@@ -45,7 +48,7 @@ def task_that_reaches_out(function: Callable[..., Any]) -> Task[..., Any]:
         retries=len(_RETRY_DELAYS_SECONDS),
         retry_delay_seconds=_RETRY_DELAYS_SECONDS,
         retry_condition_fn=_world_failed,
-    )(function)
+    )(without_secrets(function))
 
 
 def build_chain(run: Run[CorpusRecipe], goals: Iterable[Stage]) -> dict[str, Artifact]:

@@ -6,10 +6,10 @@ from flows.chain import build_chain, plain_task, task_that_reaches_out
 from flows.reporting.story import Story
 from flows.run import Overrides, Run, started_run
 from pipelines.artifacts import Artifact
-from pipelines.core.recipe_files import read_recipe
-from pipelines.core.recipes import EndToEndRecipe
+from pipelines.core.recipes.files import read_recipe
+from pipelines.core.recipes.ladder import EndToEndRecipe
 from pipelines.insight import showcase
-from pipelines.registry.promotion import promote
+from pipelines.registry.promotion import due_for_promotion, promote
 from pipelines.registry.registration import RegisteredModel, Submission, register
 from pipelines.registry.verification import Proof, verify
 from pipelines.stages import CHAIN
@@ -18,7 +18,7 @@ _DEMO = read_recipe(EndToEndRecipe, "demo")
 _ENCODER_LINEAGE = ("corpus", "vocabulary", "examples", "pretraining")
 
 registration = task_that_reaches_out(register)
-verification = plain_task(verify)
+verification = task_that_reaches_out(verify)
 promotion = task_that_reaches_out(promote)
 filled_masks = plain_task(showcase.filled_masks)
 predictions = plain_task(showcase.predictions)
@@ -40,7 +40,7 @@ def end_to_end(recipe: EndToEndRecipe = _DEMO, overrides: Overrides = ()) -> Sto
 
 
 def _register_and_prove(run: Run[EndToEndRecipe], made: dict[str, Artifact]) -> None:
-    """Register as candidates, prove those that have not been proven, then make them champions."""
+    """Register as candidates, prove what is new, and make what was proved now champion."""
     names, tracker = run.recipe.registration, run.tracker
     lineage = {made[name].kind: made[name] for name in _ENCODER_LINEAGE}
     submitted = {"encoder": (names.encoder_name, made["pretraining"], lineage, made["examples"])}
@@ -49,7 +49,7 @@ def _register_and_prove(run: Run[EndToEndRecipe], made: dict[str, Artifact]) -> 
         submitted["classifier"] = (
             names.classifier_name, made["finetuning"], lineage, made["labelled"]
         )  # fmt: skip
-    proofs = []
+    proofs, verifications = [], []
     for kind, (name, artifact, sources, heldout) in submitted.items():
         submission = Submission(
             kind=kind,
@@ -64,19 +64,22 @@ def _register_and_prove(run: Run[EndToEndRecipe], made: dict[str, Artifact]) -> 
         if not model.is_verified:
             proofs.append(_proof(run.recipe, model, heldout))
     if proofs:
-        run.stage("verification", verification, proofs, run.context.store.url, tracker)
+        verifications = run.stage(
+            "verification", verification, proofs, run.context.store.url, tracker
+        )
+    run.story.verifications = verifications
     run.story.alias = names.alias
-    for model in run.story.models:
-        run.stage(
+    for model in due_for_promotion(run.story.models, verifications):
+        promoted = run.stage(
             f"promotion, {model.kind}", promotion,
             tracker, model.name, str(model.version), names.alias,
         )  # fmt: skip
+        run.story.promotions.append(promoted)
 
 
 def _proof(recipe: EndToEndRecipe, model: RegisteredModel, heldout: Artifact) -> Proof:
     return Proof(
         model=model,
-        alias=recipe.registration.candidate_alias,
         data=heldout,
         max_examples=recipe.pretraining.final_evaluation_examples,
     )
@@ -84,13 +87,13 @@ def _proof(recipe: EndToEndRecipe, model: RegisteredModel, heldout: Artifact) ->
 
 def _show(run: Run[EndToEndRecipe], made: dict[str, Artifact]) -> None:
     """What the models say to held-out sentences, for the final screen."""
-    names, tracker = run.recipe.registration, run.tracker
+    tracker, references = run.tracker, {m.kind: m.reference for m in run.story.models}
     run.story.filled_masks = run.stage(
         "fill-mask examples", filled_masks,
-        tracker, f"{names.encoder_name}@{names.alias}", made["corpus"], made["vocabulary"],
+        tracker, references["encoder"], made["corpus"], made["vocabulary"],
     )  # fmt: skip
     if "finetuning" in made:
         run.story.predictions = run.stage(
             "example predictions", predictions,
-            tracker, f"{names.classifier_name}@{names.alias}", made["labelled"],
+            tracker, references["classifier"], made["labelled"],
         )  # fmt: skip

@@ -8,10 +8,10 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.local_api import LocalApi
 from flows.services.credentials import read_credentials
+from flows.services.local_api import LocalApi
 from flows.services.record import Services, read_services
-from pipelines.home import home_folder as home_folder
+from pipelines.core.home import home_folder as home_folder
 
 # Chatter and calls home that a local run has no use for; a person's own setting wins.
 _DEFAULTS = {

@@ -13,6 +13,7 @@ from pipelines.core.place import PlaceSettings
 from pipelines.core.settings import Settings
 from pipelines.registry import promotion as registry
 from pipelines.registry.promotion import Promotion
+from pipelines.registry.settings import Alias
 
 
 class PromotionRecipe(Settings):
@@ -29,9 +30,7 @@ class PromotionRecipe(Settings):
         min_length=1,
         description="The version to promote: an alias it has now, or its number.",
     )
-    alias: str = Field(
-        default="champion", min_length=1, description="The alias that the version is given."
-    )
+    alias: Alias = Field(default="champion", description="The alias that the version is given.")
 
 
 _DEFAULT = PromotionRecipe()
@@ -44,6 +43,7 @@ _DEFAULT = PromotionRecipe()
 )
 def promote(recipe: PromotionRecipe = _DEFAULT) -> Promotion:
     """Give an alias to the version that another alias or a number names."""
+    recipe.place.refuse_unreachable_tracker()
     move = task_that_reaches_out(registry.promote).with_options(
         task_run_name=f"{recipe.alias} of {recipe.name}"
     )

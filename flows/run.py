@@ -18,10 +18,11 @@ from flows.reporting.usage import MemorySampler
 from flows.reporting.watch import Watch
 from flows.services.run_records import recorded_run
 from pipelines.artifacts import Artifact
-from pipelines.core.recipe_files import completed, differences, merged
-from pipelines.core.recipes import CorpusRecipe
+from pipelines.core.recipes.files import completed, differences, merged
+from pipelines.core.recipes.ladder import CorpusRecipe
+from pipelines.core.redaction import redacted
 from pipelines.core.stage import StageContext
-from pipelines.core.tracking import Tracker
+from pipelines.core.tracking.tracker import Tracker
 
 Recipe = TypeVar("Recipe", bound=CorpusRecipe, covariant=True)  # a wider one will do
 RecipeType = TypeVar("RecipeType", bound=CorpusRecipe)
@@ -59,12 +60,19 @@ class Run(Generic[Recipe]):
         return self.context.tracker
 
     def stage(self, name: str, task: Task[..., Any], *inputs: Any, **options: Any) -> Any:
-        """Run a stage as a task called `name`, and record what it made and what it took."""
+        """Run a stage as a task called `name`, and record what it made and what it took.
+
+        Raises what the stage raises, after the story says where and how it ended.
+        """
         self._sampler.start_stage()
         started = time.perf_counter()
-        result = task.with_options(task_run_name=f"{name} of {self.recipe.name}")(
-            *inputs, **options
-        )
+        try:
+            result = task.with_options(task_run_name=f"{name} of {self.recipe.name}")(
+                *inputs, **options
+            )
+        except BaseException as error:
+            self.story.failure = f"{_how_it_ended(error)} in stage {name}: {_sentence(error)}"
+            raise
         record = StageRecord(
             name=name,
             artifact=result if isinstance(result, Artifact) else None,
@@ -86,10 +94,13 @@ def started_run(
     """A run of the flow `flow`, called inside it; on leaving, its report is published.
 
     What a deployment was not given comes from its own recipe, and what that does not say from the
-    flow's `default`. Raises UserError for values that do not go together.
+    flow's `default`. A run that failed or was stopped publishes what it has, and says where it
+    ended. Raises what happened inside; trouble with publishing never hides it. Raises UserError at
+    once for values that do not go together, and where no tracker can be reached.
     """
     started = time.perf_counter()
     recipe, changed = _resolved(recipe, overrides, default)
+    recipe.place.refuse_unreachable_tracker()
     story = Story(flow=flow, recipe=recipe, flow_run_url=flow_run.ui_url or "")
     tags = {
         "bertsmith.flow_run": flow_run.id or "",
@@ -103,10 +114,15 @@ def started_run(
         run = Run(recipe, context, story, watch, sampler)
         try:
             yield run
-        finally:
-            story.notes.extend(watch.notes)
-        story.seconds = time.perf_counter() - started
-        story.peak_bytes = sampler.peak_bytes
+        except BaseException as error:
+            story.failure = story.failure or f"{_how_it_ended(error)}: {_sentence(error)}"
+            _close(story, watch, sampler, started)
+            try:
+                publish_report(story, run.tracker)
+            except Exception as trouble:
+                raise error from trouble
+            raise
+        _close(story, watch, sampler, started)
         publish_report(story, run.tracker)
 
 
@@ -130,3 +146,20 @@ def _resolved(
         f"{path} is {value!r}, in the deployment's own recipe it is {before!r}"
         for path, value, before in changed
     ]
+
+
+def _close(story: Story, watch: Watch, sampler: MemorySampler, started: float) -> None:
+    story.notes.extend(watch.notes)
+    story.seconds = time.perf_counter() - started
+    story.peak_bytes = sampler.peak_bytes
+
+
+def _how_it_ended(error: BaseException) -> str:
+    """What stops a process, such as Ctrl-C or a cancellation, is no Exception."""
+    return "failed" if isinstance(error, Exception) else "stopped"
+
+
+def _sentence(error: BaseException) -> str:
+    """The first line of what was raised, without secrets."""
+    lines = redacted(str(error)).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -44,7 +44,7 @@ finetuning: {num_epochs: 1, num_evaluations: 2}
 @pytest.fixture(scope="session")
 def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a Prefect API that lives as long as the test session."""
-    from flows.local_api import LocalApi
+    from flows.services.local_api import LocalApi
 
     home = tmp_path_factory.mktemp("prefect")
     os.environ["PREFECT_HOME"] = str(home)
@@ -67,7 +67,7 @@ def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def local_ray() -> Iterator[None]:
     """A local Ray that all tests of the session share."""
-    from pipelines.core.cluster import connect, disconnect
+    from pipelines.core.cluster.connection import connect, disconnect
 
     connect()
     yield

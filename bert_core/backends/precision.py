@@ -1,16 +1,18 @@
 """In which number format the encoder computes, and where its gradients are added up.
 
-The parameters are float32 always. Inside `computing_in(model, dtype)` every layer computes with
-copies of its matrices in `dtype`, made once and used by every forward pass in the block; outside,
-a model computes in float32 with its parameters themselves.
+The parameters are float32 always. Inside `autocast(model, dtype)` every layer computes with copies
+of its matrices in `dtype`, made once and used by every forward pass in the block; outside, a model
+computes in float32 with its parameters themselves. Blocks nest, and each thread has its own.
 
-A training step lends its layers, beside the copies, places to add gradients to. The layers then
-add them up there themselves, in float32, and tell autograd nothing: no gradient is cast, stored
-or added twice. Without such places gradients take autograd's usual way.
+A training step gives the layers, beside the copies, a `main_grad` for each parameter. They then add
+gradients up there themselves, in float32, and tell autograd nothing: no gradient is cast, stored or
+added twice. Without `main_grad` gradients take autograd's usual way.
 """
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import torch
@@ -18,12 +20,15 @@ from torch import Tensor, nn
 
 Precision = Literal["auto", "bf16", "float32"]
 
-# A product in bfloat16 is cast before it is added; a piece of it stays in a CPU's cache.
-_PIECE_ELEMENTS = 1 << 20
+# A product in bfloat16 is cast before it is added; a chunk of it stays in a CPU's cache.
+_CHUNK_ELEMENTS = 1 << 20
 
 
 def compute_dtype(precision: Precision, device: torch.device | str) -> torch.dtype:
-    """The number format for `precision`; "auto" takes bfloat16 where the hardware multiplies it."""
+    """The number format for `precision`; "auto" takes bfloat16 where the hardware multiplies it.
+
+    Raises ValueError for any other word.
+    """
     if precision == "float32":
         return torch.float32
     if precision == "bf16":
@@ -40,69 +45,77 @@ def _multiplies_bfloat16(device: torch.device) -> bool:
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
-class Lent(NamedTuple):
+class ComputeWeight(NamedTuple):
     """What a layer computes with in place of a parameter, and where its gradient is added."""
 
     values: Tensor
-    gradient: Tensor | None = None  # float32, whatever the format of the values
+    main_grad: Tensor | None = None  # float32, whatever the format of the values
 
 
-class Computing(nn.Module):
-    """A module that computes with what it was lent for its parameters."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._lent: dict[str, Lent] = {}
-
-    def lent(self, name: str) -> Lent:
-        """What stands for the parameter `name` now; the parameter itself outside of a block."""
-        lent = self._lent.get(name)
-        if lent is None:
-            # Sharing memory but not history: the functions that use it return its gradient.
-            return Lent(getattr(self, name).detach())
-        return lent
+# By parameter; never changed, only replaced. A thread starts with none.
+_compute_weights: ContextVar[Mapping[Tensor, ComputeWeight]] = ContextVar(
+    "compute_weights", default=MappingProxyType({})
+)
 
 
-def add_gradient(lent: Lent, gradient: Tensor) -> Tensor | None:
-    """Add `gradient` to its place and return None, or return it where there is no place."""
-    if lent.gradient is None:
-        return gradient
-    lent.gradient.add_(gradient)
-    return None
-
-
-def add_product(lent: Lent, left: Tensor, right: Tensor) -> Tensor | None:
-    """`add_gradient` of the matrix product of `left` and `right`, computed in place."""
-    if lent.gradient is None:
-        return left @ right
-    if lent.gradient.dtype == left.dtype:
-        lent.gradient.addmm_(left, right)
-        return None
-    num_pieces = -(-lent.gradient.numel() // _PIECE_ELEMENTS)
-    rows = -(-left.shape[0] // num_pieces)
-    for part, some in zip(lent.gradient.split(rows), left.split(rows), strict=True):
-        part.add_(some @ right)
-    return None
+def compute_weight(parameter: Tensor) -> ComputeWeight:
+    """What stands for `parameter` now; the parameter itself outside of a block."""
+    weight = _compute_weights.get().get(parameter)
+    # Sharing memory but not history: the functions that use it return its gradient.
+    return ComputeWeight(parameter.detach()) if weight is None else weight
 
 
 @contextmanager
-def computing_in(
-    model: nn.Module, dtype: torch.dtype, lent: Mapping[str, Lent] | None = None
-) -> Iterator[None]:
-    """Compute in `dtype` inside the block, with `lent` by parameter name where it is given.
-
-    Without it every matrix is copied here. Vectors (biases, normalization) stay float32.
-    """
-    modules = [(n, m) for n, m in model.named_modules() if isinstance(m, Computing)]
+def compute_with(weights: Mapping[Tensor, ComputeWeight]) -> Iterator[None]:
+    """Compute with `weights`, by parameter, inside the block; others stay what they were."""
+    token = _compute_weights.set({**_compute_weights.get(), **weights})
     try:
-        for prefix, module in modules:
-            for name, parameter in module.named_parameters(recurse=False):
-                full_name = f"{prefix}.{name}" if prefix else name
-                if lent is not None:
-                    module._lent[name] = lent[full_name]
-                elif parameter.ndim > 1:
-                    module._lent[name] = Lent(parameter.detach().to(dtype))
         yield
     finally:
-        for _, module in modules:
-            module._lent.clear()
+        _compute_weights.reset(token)
+
+
+@contextmanager
+def autocast(
+    model: nn.Module, dtype: torch.dtype, weights: Mapping[Tensor, ComputeWeight] | None = None
+) -> Iterator[None]:
+    """Compute in `dtype` inside the block, with `weights` for those parameters that have any.
+
+    Of the others matrices are copied here; vectors (biases, normalization) stay float32.
+    """
+    given = weights or {}
+    with compute_with(
+        {
+            parameter: given[parameter] if parameter in given else _copied(parameter, dtype)
+            for parameter in model.parameters()
+        }
+    ):
+        yield
+
+
+def _copied(parameter: Tensor, dtype: torch.dtype) -> ComputeWeight:
+    values = parameter.detach()
+    return ComputeWeight(values.to(dtype) if values.ndim > 1 else values)
+
+
+def add_gradient(weight: ComputeWeight, gradient: Tensor) -> Tensor | None:
+    """Add `gradient` to `main_grad` and return None, or return it where there is none."""
+    if weight.main_grad is None:
+        return gradient
+    weight.main_grad.add_(gradient)
+    return None
+
+
+def add_product(weight: ComputeWeight, left: Tensor, right: Tensor) -> Tensor | None:
+    """`add_gradient` of the matrix product of `left` and `right`, computed in place."""
+    main_grad = weight.main_grad
+    if main_grad is None:
+        return left @ right
+    if main_grad.dtype == left.dtype:
+        main_grad.addmm_(left, right)
+        return None
+    num_chunks = -(-main_grad.numel() // _CHUNK_ELEMENTS)
+    rows = -(-left.shape[0] // num_chunks)
+    for part, left_part in zip(main_grad.split(rows), left.split(rows), strict=True):
+        part.add_(left_part @ right)
+    return None

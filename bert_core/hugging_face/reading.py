@@ -18,18 +18,19 @@ from bert_core.model.catalogue import MODELS, Model, build_model
 def import_model(directory: Path | str, head: str | None = None) -> Model:
     """The model in a Hugging Face BERT directory, with every tensor accounted for.
 
-    The head is read from the checkpoint; a missing or an unexpected tensor is an error that lists
-    them. Naming a `head` keeps that one alone and leaves the tensors of others behind.
+    The head is read from the checkpoint; `is_decoder` makes a causal encoder under any head.
+    Naming a `head` keeps that one alone and leaves the tensors of others behind. Raises ValueError
+    for another architecture or task than ours, and for missing or unexpected tensors, listing them.
     """
     folder = Path(directory)
     config = _read_json(folder / "config.json")
     tensors = from_hugging_face(_read_tensors(folder))
-    found, settings = _head_of(config, tensors)
     if head is not None and head not in MODELS:
         raise ValueError(f"head must be one of {', '.join(MODELS)}, got {head!r}")
-    if head is not None and head != found:
-        found, settings = head, _settings_of(head, config, tensors)
-    encoder = _encoder_config(config, folder, causal=found == "language_model")
+    found = _head_of(config, tensors) if head is None else head
+    settings = _settings_of(found, config, tensors)
+    is_causal = bool(config.get("is_decoder")) or found == "language_model"
+    encoder = _encoder_config(config, folder, causal=is_causal)
     if encoder.positions == "sinusoidal":
         tensors.pop("encoder.embeddings.position", None)
     model = build_model(found, encoder, **settings)
@@ -41,29 +42,32 @@ def import_model(directory: Path | str, head: str | None = None) -> Model:
     return model
 
 
-def _head_of(
-    config: Mapping[str, Any], tensors: Mapping[str, Tensor]
-) -> tuple[str, dict[str, Any]]:
-    """The head that takes every tensor, and what it needs beside the encoder's config."""
-    architectures = config.get("architectures") or [""]
+def _head_of(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    """The head that takes every tensor."""
+    architecture = (config.get("architectures") or [""])[0]
+    is_decoder = bool(config.get("is_decoder"))
     if "vocabulary_head.bias" in tensors:
-        head = "pretraining"
-        if config.get("is_decoder") or architectures[0] == "BertLMHeadModel":
-            head = "language_model"
-    elif "next_sentence_head.dense.weight" in tensors:
-        head = "next_sentence"
-    elif "task_head.dense.weight" in tensors:
-        head = TASKS.get(architectures[0], "")
-        if not head:
+        if architecture == "BertLMHeadModel" and not is_decoder:
             raise ValueError(
-                "config.json must say in `architectures` what the head is for, one of "
-                f"{', '.join(TASKS)}; found {architectures[0]!r}"
+                "config.json must say is_decoder=true for a BertLMHeadModel, found "
+                f"{config.get('is_decoder')}: its tokens would see what they have to predict; name "
+                "the head language_model to read it as causal, or pretraining as it is"
             )
-        if head == "sequence_classification" and _is_regression(config, tensors):
-            head = "regression"
-    else:
-        head = "encoder"
-    return head, _settings_of(head, config, tensors)
+        is_language_model = architecture == "BertLMHeadModel" or (is_decoder and not architecture)
+        return "language_model" if is_language_model else "pretraining"
+    if "next_sentence_head.dense.weight" in tensors:
+        return "next_sentence"
+    if "task_head.dense.weight" not in tensors:
+        return "encoder"
+    head = TASKS.get(architecture, "")
+    if not head:
+        raise ValueError(
+            "config.json must say in `architectures` what the head is for, one of "
+            f"{', '.join(TASKS)}; found {architecture!r}"
+        )
+    if head == "sequence_classification" and _is_regression(config, tensors):
+        return "regression"
+    return head
 
 
 def _settings_of(
@@ -77,6 +81,8 @@ def _settings_of(
         if "task_head.dense.weight" not in tensors:
             raise ValueError(f"the checkpoint must hold a head for {head}, found none")
         num_labels = tensors["task_head.dense.weight"].shape[0]
+        if head == "sequence_classification":
+            _check_one_label(config)
         names = config.get("id2label") or {}
         labels = [names.get(str(index)) for index in range(num_labels)]
         return {"num_labels": num_labels, "labels": None if None in labels else labels}
@@ -84,13 +90,30 @@ def _settings_of(
 
 
 def _is_regression(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bool:
-    if config.get("problem_type") is not None:
-        return bool(config["problem_type"] == "regression")
-    return tensors["task_head.dense.weight"].shape[0] == 1
+    num_outputs = tensors["task_head.dense.weight"].shape[0]
+    problem = config.get("problem_type")
+    if problem == "regression" and num_outputs != 1:
+        raise ValueError(
+            f"a regression must give one number a text, found {num_outputs} outputs with "
+            "problem_type 'regression'; name the head encoder to read the encoder alone"
+        )
+    return problem == "regression" or (problem is None and num_outputs == 1)
+
+
+def _check_one_label(config: Mapping[str, Any]) -> None:
+    problem = config.get("problem_type")
+    if problem not in (None, "single_label_classification"):
+        raise ValueError(
+            "config.json must say problem_type='single_label_classification' for a classifier of "
+            f"texts, found {problem!r}; name the head encoder to read the encoder alone"
+        )
 
 
 def _encoder_config(config: Mapping[str, Any], folder: Path, *, causal: bool) -> EncoderConfig:
-    for name, published in (("hidden_act", "gelu"), ("position_embedding_type", "absolute")):
+    for name, published in (
+        ("hidden_act", "gelu"), ("position_embedding_type", "absolute"),
+        ("add_cross_attention", False),
+    ):  # fmt: skip
         if config.get(name, published) != published:
             raise ValueError(
                 f"{folder / 'config.json'} must say {name}={published!r}, as published, "

@@ -47,7 +47,8 @@ def from_hugging_face(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Our names for the tensors of a BERT checkpoint; names that are not BERT's stay as they are.
 
     Takes the names of today and the old `gamma` and `beta`, with and without the `bert.` prefix.
-    A decoder that is not the embedding matrix itself is refused: ours is tied, as published.
+    Raises ValueError for a decoder that is not the embedding matrix itself (ours is tied, as
+    published), and for an attention of which a part is missing.
     """
     theirs = {_modern(name): tensor for name, tensor in tensors.items()}
     _check_tied(theirs)
@@ -72,7 +73,10 @@ def from_hugging_face(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def to_hugging_face(
     tensors: Mapping[str, Tensor], *, task_head: str = "classifier"
 ) -> dict[str, Tensor]:
-    """The published names for a model's tensors; `task_head` is that of the task's module."""
+    """The published names for a model's tensors; `task_head` is that of the task's module.
+
+    Raises ValueError for a tensor that the published layout does not have.
+    """
     modules = {ours: theirs for theirs, ours in _HEADS.items() if theirs != "qa_outputs"}
     modules["task_head.dense"] = task_head
     names = {ours: _PREFIX + theirs for theirs, ours in _EMBEDDINGS.items()}
@@ -88,13 +92,13 @@ def to_hugging_face(
         elif name.startswith("encoder.layers."):
             layer, _, rest = module.removeprefix("encoder.layers.").partition(".")
             if rest == "attention.to_qkv":
-                for part, piece in zip(_PARTS, tensor.chunk(3), strict=True):
-                    result[f"{_self_attention(layer)}.{part}.{kind}"] = piece
+                for part, third in zip(_PARTS, tensor.chunk(3), strict=True):
+                    result[f"{_self_attention(layer)}.{part}.{kind}"] = third
             else:
                 theirs = f"{_PREFIX}encoder.layer.{layer}.{layer_modules[rest]}.{kind}"
                 result[theirs] = tensor
         else:
-            raise ValueError(f"the published layout has no place for the tensor {name}")
+            raise ValueError(f"the published layout has no tensor like {name}")
     return result
 
 

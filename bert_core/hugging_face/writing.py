@@ -6,10 +6,10 @@ from typing import Any, Final
 
 from safetensors.torch import save_file
 
+from bert_core.folders import publish
 from bert_core.hugging_face.names import CONFIG_NAMES, TASKS
 from bert_core.hugging_face.tensors import to_hugging_face
 from bert_core.model.catalogue import Model
-from bert_core.training.folders import publish
 from bert_core.vocabulary import WordPieceTokenizer
 
 _POOLING: Final = ("mean", "cls")
@@ -25,7 +25,8 @@ def export_model(
     """Write `model` and its tokenizer to a new folder for `transformers`.
 
     With `pooling` ("mean" or "cls") the encoder is written for sentence-transformers, which then
-    computes the same embeddings as ours, and opens for `AutoModel` too.
+    computes the same embeddings as ours, and opens for `AutoModel` too. Raises ValueError for
+    another pooling, and where `directory` is in use.
     """
     if pooling is not None and pooling not in _POOLING:
         raise ValueError(f"pooling must be one of {', '.join(_POOLING)}, got {pooling!r}")
@@ -45,7 +46,7 @@ def export_model(
         save_file(copies, draft / "model.safetensors", metadata={"format": "pt"})
         _write_json(draft / "config.json", _their_config(model, architecture, tokenizer))
         if tokenizer is not None:
-            tokenizer.save(draft)
+            tokenizer.save(draft, max_tokens=model.config.max_position_embeddings)
         if pooling is not None:
             _write_sentence_transformers(draft, model, pooling)
 
@@ -68,6 +69,8 @@ def _their_config(
     if config["positions"] == "learned":
         del config["positions"]
     labels = getattr(model, "labels", None)
+    if model.head_name == "sequence_classification":
+        config["problem_type"] = "single_label_classification"
     if model.head_name == "regression":
         labels = ["LABEL_0"]
         config["problem_type"] = "regression"

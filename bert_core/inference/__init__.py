@@ -1,8 +1,8 @@
 """What a loaded model can do with texts.
 
-Everything here computes in float32 without dropout: equal weights and texts give equal results in
-any process on the same machine. Results come in the order of the texts. A text longer than the
-model can read loses its end, and the result says how many did.
+Everything here computes without dropout, in float32 unless a `precision` is given: equal weights
+and texts give equal results in any process on the same machine. Results come in the order of the
+texts. A text longer than the model can read loses its end, and the result says how many did.
 """
 
 from bert_core.inference.answers import Answer, answer

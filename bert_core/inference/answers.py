@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bert_core.backends.precision import Precision
 from bert_core.inference.texts import BATCH_TOKENS, EncodedTexts
 from bert_core.model.catalogue import Model, SpanPredictor
 from bert_core.vocabulary import WordPieceTokenizer
@@ -24,7 +25,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """A stretch of the context that is read together with the question."""
+    """A part of the context that is read together with the question."""
 
     first_token: int  # of the context
     num_tokens: int
@@ -42,12 +43,14 @@ def answer(
     stride: int = 128,
     null_threshold: float | None = None,
     batch_tokens: int = BATCH_TOKENS,
+    precision: Precision = "float32",
 ) -> Answer:
     """The span of `context` that answers `question` best.
 
     A context too long for the model is read in windows that advance by `stride` tokens. With
     `null_threshold` the answer is empty where "no answer" beats the best span by more than it
-    (Devlin et al., 2019, section 4.3); without it some span is always returned.
+    (Devlin et al., 2019, section 4.3); without it some span is always returned. Raises ValueError
+    for a model with another head, an empty context, or a question that leaves no tokens for one.
     """
     if not isinstance(model, SpanPredictor):
         raise ValueError(f"answering needs a model with the head {SpanPredictor.head_name}, "
@@ -59,11 +62,14 @@ def answer(
     encoded, windows = question_windows(
         tokenizer, question_ids, context_ids, model.config.max_position_embeddings, stride
     )
-    device = model.encoder.embeddings.token.device
     null_score, best, begin, end = torch.inf, -torch.inf, 0, 0
-    for members, tokens in encoded.batches(batch_tokens):
-        rows = model(tokens.to(device)).float().cpu().split(tokens.lengths)
-        for index, logits in zip(members.tolist(), rows, strict=True):
+    with model.precision(precision):
+        outputs = [
+            (members.tolist(), model(tokens.to(model.device)).float().cpu().split(tokens.lengths))
+            for members, tokens in encoded.batches(batch_tokens)
+        ]
+    for members, rows in outputs:
+        for index, logits in zip(members, rows, strict=True):
             window = windows[index]
             null_score = min(null_score, float(logits[0].sum()))
             score, first, last = best_span(_inside(logits, window), max_answer_tokens)
@@ -83,21 +89,26 @@ def question_windows(
     max_tokens: int,
     stride: int,
 ) -> tuple[EncodedTexts, list[Window]]:
-    """[CLS] question [SEP] window [SEP] for windows that together cover the context."""
+    """[CLS] question [SEP] window [SEP] for windows that together cover the context.
+
+    Raises ValueError where the question leaves no tokens for a window.
+    """
     if stride < 1:
         raise ValueError(f"stride must be at least 1, got {stride}")
     start = [tokenizer.cls_id, *question_ids, tokenizer.sep_id]
-    room = max_tokens - len(start) - 1
-    if room < 1:
+    window_size = max_tokens - len(start) - 1
+    if window_size < 1:
         raise ValueError(
-            f"a question must leave room for a context within {max_tokens} tokens, "
+            f"a question must leave some of {max_tokens} tokens for the context, "
             f"got {len(question_ids)} tokens; ask more briefly"
         )
     windows = [
         Window(
-            first_token=first, num_tokens=min(room, len(context_ids) - first), num_before=len(start)
+            first_token=first,
+            num_tokens=min(window_size, len(context_ids) - first),
+            num_before=len(start),
         )
-        for first in _window_starts(len(context_ids), room, min(stride, room))
+        for first in _window_starts(len(context_ids), window_size, min(stride, window_size))
     ]
     sequences = [
         [*start, *context_ids[w.first_token : w.first_token + w.num_tokens], tokenizer.sep_id]
@@ -116,10 +127,10 @@ def best_span(logits: Tensor, max_tokens: int) -> tuple[float, int, int]:
     return float(scores[first, last]), first, last
 
 
-def _window_starts(num_tokens: int, room: int, stride: int) -> Iterator[int]:
+def _window_starts(num_tokens: int, window_size: int, stride: int) -> Iterator[int]:
     first = 0
     yield first
-    while first + room < num_tokens:
+    while first + window_size < num_tokens:
         first += stride
         yield first
 

@@ -9,18 +9,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bert_core.backends.precision import Precision, compute_dtype, computing_in
+from bert_core.backends.precision import Precision
 from bert_core.batch import RaggedBatch
 from bert_core.inference.texts import BATCH_TOKENS, Text, encode_texts
 from bert_core.model.catalogue import Model
 from bert_core.vocabulary import WordPieceTokenizer
 
 Pooling = Literal["mean", "cls", "pooled"]
-Watcher = Callable[[int, int], None]  # texts done, texts in all
-
-
-def unwatched(done: int, total: int) -> None:
-    """Show no progress."""
+Progress = Callable[[int, int], None]  # called with texts done, texts in all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -41,12 +37,13 @@ def embed(
     normalize: bool = True,
     batch_tokens: int = BATCH_TOKENS,
     precision: Precision = "float32",
-    watch: Watcher = unwatched,
+    progress: Progress | None = None,
 ) -> Embedded:
     """One vector per text: the mean of its tokens, its [CLS], or the pooler's output.
 
     The mean counts [CLS] and [SEP], as sentence-transformers does. With `normalize` every vector
-    has length 1, so that a dot product is a cosine similarity.
+    has length 1, so that a dot product is a cosine similarity. Raises ValueError for a pooling
+    that there is not or that the model has not, and for what is not a list of texts.
     """
     if pooling not in ("mean", "cls", "pooled"):
         raise ValueError(f"pooling must be mean, cls or pooled, got {pooling!r}")
@@ -56,17 +53,17 @@ def embed(
             "take mean or cls"
         )
     encoded = encode_texts(tokenizer, texts, model.config.max_position_embeddings)
-    device = model.encoder.embeddings.token.device
     vectors = torch.empty(len(texts), model.config.hidden_size)
     num_done = 0
-    with computing_in(model, compute_dtype(precision, device)):
+    with model.precision(precision):
         for members, tokens in encoded.batches(batch_tokens):
-            pooled = _pool(model, tokens.to(device), pooling).float()
+            pooled = _pool(model, tokens.to(model.device), pooling).float()
             if normalize:
                 pooled = torch.nn.functional.normalize(pooled, dim=-1)
             vectors[torch.from_numpy(members)] = pooled.cpu()
             num_done += len(members)
-            watch(num_done, len(texts))
+            if progress is not None:
+                progress(num_done, len(texts))
     return Embedded(vectors=vectors.numpy(), num_truncated=encoded.num_truncated)
 
 
@@ -96,7 +93,10 @@ def cosine_similarity(left: NDArray[np.float32], right: NDArray[np.float32]) -> 
 def nearest(
     query: NDArray[np.float32], vectors: NDArray[np.float32], top_k: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """[N, top_k] indices of the vectors nearest to each query, nearest first, and the cosines."""
+    """[N, top_k] indices of the vectors nearest to each query, nearest first, and the cosines.
+
+    Raises ValueError where there are fewer than `top_k` vectors.
+    """
     if not 1 <= top_k <= len(vectors):
         raise ValueError(f"top_k must lie in [1, {len(vectors)}], got {top_k}")
     similarity = cosine_similarity(np.atleast_2d(query), vectors)

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bert_core.batch import RaggedBatch
+from bert_core.backends.precision import Precision
 from bert_core.inference.texts import BATCH_TOKENS, EncodedTexts, Text, encode_texts
 from bert_core.model.catalogue import (
     Model,
@@ -65,12 +65,16 @@ def classify(
     tokenizer: WordPieceTokenizer,
     texts: Sequence[Text],
     batch_tokens: int = BATCH_TOKENS,
+    precision: Precision = "float32",
 ) -> Classified:
-    """The class of each text or pair of texts, with the probabilities of all classes."""
+    """The class of each text or pair of texts, with the probabilities of all classes.
+
+    Raises ValueError for a model with another head, and for what is not a list of texts.
+    """
     model = _with_head(model, SequenceClassifier)
     encoded = encode_texts(tokenizer, texts, model.config.max_position_embeddings)
     probabilities = torch.empty(len(texts), model.num_labels)
-    for members, logits in _outputs(model, encoded, batch_tokens):
+    for members, logits in _outputs(model, encoded, batch_tokens, precision):
         probabilities[members] = logits.softmax(dim=-1)
     names = model.labels or tuple(str(index) for index in range(model.num_labels))
     return Classified(
@@ -85,25 +89,36 @@ def rate(
     tokenizer: WordPieceTokenizer,
     texts: Sequence[Text],
     batch_tokens: int = BATCH_TOKENS,
+    precision: Precision = "float32",
 ) -> Rated:
-    """The number a regression model gives each text or pair of texts."""
+    """The number a regression model gives each text or pair of texts.
+
+    Raises ValueError for a model with another head, and for what is not a list of texts.
+    """
     model = _with_head(model, SequenceRegressor)
     encoded = encode_texts(tokenizer, texts, model.config.max_position_embeddings)
     values = torch.empty(len(texts))
-    for members, predictions in _outputs(model, encoded, batch_tokens):
+    for members, predictions in _outputs(model, encoded, batch_tokens, precision):
         values[members] = predictions
     return Rated(values=values.numpy(), num_truncated=encoded.num_truncated)
 
 
 def choose(
-    model: Model, tokenizer: WordPieceTokenizer, prompt: str, choices: Sequence[str]
+    model: Model,
+    tokenizer: WordPieceTokenizer,
+    prompt: str,
+    choices: Sequence[str],
+    precision: Precision = "float32",
 ) -> Chosen:
-    """Which of `choices` continues `prompt` best."""
+    """Which of `choices` continues `prompt` best.
+
+    Raises ValueError for a model with another head, and where there are no choices.
+    """
     model = _with_head(model, MultipleChoice)
     pairs = [(prompt, choice) for choice in choices]
     encoded = encode_texts(tokenizer, pairs, model.config.max_position_embeddings)
     scores = torch.empty(len(pairs))
-    for members, logits in _outputs(model, encoded, BATCH_TOKENS):
+    for members, logits in _outputs(model, encoded, BATCH_TOKENS, precision):
         scores[members] = logits
     return Chosen(
         index=int(scores.argmax()),
@@ -117,18 +132,21 @@ def tag(
     tokenizer: WordPieceTokenizer,
     texts: Sequence[str],
     batch_tokens: int = BATCH_TOKENS,
+    precision: Precision = "float32",
 ) -> tuple[list[list[TaggedWord]], int]:
     """The words of each text with their tags, and how many texts were cut at their end.
 
     A word takes the tag of its first piece, as in training; a word that was cut off has none and
-    is left out. Words are those of the tokenizer: punctuation stands alone.
+    is left out. Words are those of the tokenizer: punctuation stands alone. Raises ValueError for
+    a model with another head, and for what is not a list of texts.
     """
     model = _with_head(model, TokenClassifier)
     encoded = encode_texts(tokenizer, texts, model.config.max_position_embeddings)
     names = model.labels or tuple(str(index) for index in range(model.num_labels))
     tagged: list[list[TaggedWord]] = [[] for _ in texts]
-    for members, tokens in encoded.batches(batch_tokens):
-        rows = _run(model, tokens).softmax(dim=-1).split(tokens.lengths)
+    outputs = _token_outputs(model, encoded, batch_tokens, precision)
+    for members, lengths, logits in outputs:
+        rows = logits.softmax(dim=-1).split(lengths)
         for index, probabilities in zip(members.tolist(), rows, strict=True):
             best = probabilities[1:-1].max(dim=-1)  # without [CLS] and [SEP]
             tagged[index] = [
@@ -166,14 +184,26 @@ def _with_head(model: Model, wanted: type[M]) -> M:
 
 
 def _outputs(
-    model: Model, encoded: EncodedTexts, batch_tokens: int
-) -> Iterator[tuple[Tensor, Tensor]]:
+    model: Model, encoded: EncodedTexts, batch_tokens: int, precision: Precision
+) -> list[tuple[Tensor, Tensor]]:
     """For each batch: which texts it holds, and one row of outputs for each."""
-    for members, tokens in encoded.batches(batch_tokens):
-        yield torch.from_numpy(members), _run(model, tokens)
+    return [
+        (members, output)
+        for members, _, output in _token_outputs(model, encoded, batch_tokens, precision)
+    ]
 
 
 @torch.inference_mode()
-def _run(model: Model, tokens: RaggedBatch) -> Tensor:
-    output: Tensor = model(tokens.to(model.encoder.embeddings.token.device))
-    return output.float().cpu()
+def _token_outputs(
+    model: Model, encoded: EncodedTexts, batch_tokens: int, precision: Precision
+) -> list[tuple[Tensor, tuple[int, ...], Tensor]]:
+    """For each batch: which texts it holds, their lengths in tokens, and the model's output."""
+    with model.precision(precision):
+        return [
+            (
+                torch.from_numpy(members),
+                tokens.lengths,
+                model(tokens.to(model.device)).float().cpu(),
+            )
+            for members, tokens in encoded.batches(batch_tokens)
+        ]

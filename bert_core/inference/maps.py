@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from bert_core.backends.precision import Precision
 from bert_core.batch import RaggedBatch
 from bert_core.inference.texts import Text, encode_texts
 from bert_core.model.attention import attention_probabilities
@@ -23,15 +24,20 @@ class AttentionMaps:
 
 
 @torch.inference_mode()
-def attention_maps(model: Model, tokenizer: WordPieceTokenizer, text: Text) -> AttentionMaps:
-    """The attention probabilities of all layers and heads for a text or a pair of texts."""
+def attention_maps(
+    model: Model, tokenizer: WordPieceTokenizer, text: Text, precision: Precision = "float32"
+) -> AttentionMaps:
+    """The attention probabilities of all layers and heads for a text or a pair of texts.
+
+    Raises ValueError for what is neither.
+    """
     encoded = encode_texts(tokenizer, [text], model.config.max_position_embeddings)
-    device = model.encoder.embeddings.token.device
-    tokens = RaggedBatch.from_sequences(encoded.sequences, encoded.segment_b_start).to(device)
-    layers = [
-        attention_probabilities(qkv, causal=model.config.causal)
-        for qkv in model.encoder.queries_keys_values(tokens)
-    ]
+    tokens = RaggedBatch.from_sequences(encoded.sequences, encoded.segment_b_start)
+    with model.precision(precision):
+        layers = [
+            attention_probabilities(qkv, causal=model.config.causal)
+            for qkv in model.encoder.queries_keys_values(tokens.to(model.device))
+        ]
     return AttentionMaps(
         pieces=[tokenizer.id_to_piece(index) for index in encoded.sequences[0]],
         probabilities=torch.stack(layers).float().cpu().numpy(),

@@ -1,10 +1,11 @@
-"""What a pretrained model says: which piece fits a gap, and whether two sentences follow."""
+"""What a pretrained model says: which piece a mask hides, and whether two sentences follow."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
+from bert_core.backends.precision import Precision
 from bert_core.batch import RaggedBatch
 from bert_core.inference.texts import BATCH_TOKENS, encode_texts
 from bert_core.model.catalogue import Model, NextSentencePredictor, PretrainingModel
@@ -13,7 +14,7 @@ from bert_core.vocabulary import MASK, WordPieceTokenizer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A piece that may stand in a gap."""
+    """A piece that may stand where [MASK] does."""
 
     piece: str
     probability: float
@@ -21,12 +22,20 @@ class Candidate:
 
 @torch.inference_mode()
 def fill_mask(
-    model: Model, tokenizer: WordPieceTokenizer, text: str, top_k: int = 5
+    model: Model,
+    tokenizer: WordPieceTokenizer,
+    text: str,
+    top_k: int = 5,
+    precision: Precision = "float32",
 ) -> list[list[Candidate]]:
-    """The `top_k` likeliest pieces for each [MASK] in `text`, likeliest first."""
+    """The `top_k` likeliest pieces for each [MASK] in `text`, likeliest first.
+
+    Raises ValueError for a model with another head, a text that holds no [MASK] or more tokens
+    than the model can read, or a `top_k` beyond the vocabulary.
+    """
     if not isinstance(model, PretrainingModel):
         raise ValueError(
-            f"filling gaps needs a model with the head pretraining, got {model.head_name}"
+            f"filling masks needs a model with the head pretraining, got {model.head_name}"
         )
     if not 1 <= top_k <= model.config.vocab_size:
         raise ValueError(f"top_k must lie in [1, {model.config.vocab_size}], got {top_k}")
@@ -40,13 +49,12 @@ def fill_mask(
     if len(ids) > model.config.max_position_embeddings:
         raise ValueError(
             f"the text must hold at most {model.config.max_position_embeddings - 2} tokens, got "
-            f"{len(ids) - 2}; shorten it around the gap"
+            f"{len(ids) - 2}; shorten it around the mask"
         )
-    device = model.encoder.embeddings.token.device
-    logits, _ = model(
-        RaggedBatch.from_sequences([ids]).to(device), torch.tensor(positions, device=device)
-    )
-    best = logits.softmax(dim=-1).topk(top_k, dim=-1)
+    tokens = RaggedBatch.from_sequences([ids]).to(model.device)
+    with model.precision(precision):
+        logits, _ = model(tokens, torch.tensor(positions, device=model.device))
+    best = logits.float().softmax(dim=-1).topk(top_k, dim=-1)
     return [
         [
             Candidate(piece=tokenizer.id_to_piece(index), probability=probability)
@@ -62,13 +70,18 @@ def next_sentence_probability(
     tokenizer: WordPieceTokenizer,
     pairs: Sequence[tuple[str, str]],
     batch_tokens: int = BATCH_TOKENS,
+    precision: Precision = "float32",
 ) -> list[float]:
-    """Of each pair of texts, how likely the second follows the first."""
+    """Of each pair of texts, how likely the second follows the first.
+
+    Raises ValueError for a model without a next sentence head, and for what is not a list of pairs.
+    """
     encoded = encode_texts(tokenizer, pairs, model.config.max_position_embeddings)
     probabilities = torch.empty(len(pairs))
-    for members, tokens in encoded.batches(batch_tokens):
-        logits = _next_sentence_logits(model, tokens.to(model.encoder.embeddings.token.device))
-        probabilities[torch.from_numpy(members)] = logits.softmax(dim=-1)[:, 0].cpu()
+    with model.precision(precision):
+        for members, tokens in encoded.batches(batch_tokens):
+            logits = _next_sentence_logits(model, tokens.to(model.device)).float()
+            probabilities[torch.from_numpy(members)] = logits.softmax(dim=-1)[:, 0].cpu()
     return probabilities.tolist()
 
 

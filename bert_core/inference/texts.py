@@ -27,7 +27,8 @@ class EncodedTexts:
         """Batches of at most `batch_tokens` tokens, and which texts each holds.
 
         Longest first, so that lack of memory shows at once. Equal texts make equal batches. A
-        single text that is longer makes a batch of its own.
+        single text that is longer makes a batch of its own. Raises ValueError for less than one
+        token.
         """
         if batch_tokens < 1:
             raise ValueError(f"batch_tokens must be at least 1, got {batch_tokens}")
@@ -53,7 +54,8 @@ def encode_texts(
 ) -> EncodedTexts:
     """Encode texts and pairs, cut to `max_tokens` tokens with the special ones.
 
-    A single text loses its end; of a pair the longer text loses its end first.
+    A single text loses its end; of a pair the longer text loses its end first. Raises ValueError
+    where `max_tokens` holds the special tokens alone, and for what is not a list of texts.
     """
     check_texts(texts)
     firsts = tokenizer.encode_batch([text if isinstance(text, str) else text[0] for text in texts])
@@ -64,15 +66,15 @@ def encode_texts(
     sequences, starts, num_truncated = [], [], 0
     for index, first in enumerate(firsts):
         second = seconds.get(index)
-        room = max_tokens - (2 if second is None else 3)
-        if room < 1:
-            raise ValueError(f"max_tokens must leave room for a text, got {max_tokens}")
-        num_truncated += len(first) + len(second or ()) > room
+        budget = max_tokens - (2 if second is None else 3)
+        if budget < 1:
+            raise ValueError(f"max_tokens must allow for a token of the text, got {max_tokens}")
+        num_truncated += len(first) + len(second or ()) > budget
         if second is None:
-            sequence = [tokenizer.cls_id, *first[:room], tokenizer.sep_id]
+            sequence = [tokenizer.cls_id, *first[:budget], tokenizer.sep_id]
             start = len(sequence)
         else:
-            num_first, num_second = _shares(len(first), len(second), room)
+            num_first, num_second = _shares(len(first), len(second), budget)
             sequence = [tokenizer.cls_id, *first[:num_first], tokenizer.sep_id]
             start = len(sequence)
             sequence += [*second[:num_second], tokenizer.sep_id]
@@ -82,7 +84,7 @@ def encode_texts(
 
 
 def check_texts(texts: Sequence[Text]) -> None:
-    """Refuse what is not a list of texts or pairs of texts."""
+    """Raise ValueError for what is not a list of texts or pairs of texts."""
     if isinstance(texts, str):
         raise ValueError("texts must be a list of texts, got a single one; put it into a list")
     for index, text in enumerate(texts):
@@ -95,13 +97,13 @@ def check_texts(texts: Sequence[Text]) -> None:
         raise ValueError("there must be at least one text, got an empty list")
 
 
-def _shares(num_first: int, num_second: int, room: int) -> tuple[int, int]:
-    """How many tokens of each of two texts fit into `room`, cutting the longer one first."""
-    if num_first + num_second <= room:
+def _shares(num_first: int, num_second: int, budget: int) -> tuple[int, int]:
+    """How many tokens of each of two texts fit into `budget`, cutting the longer one first."""
+    if num_first + num_second <= budget:
         return num_first, num_second
-    half = room // 2
+    half = budget // 2
     if num_first <= half:
-        return num_first, room - num_first
-    if num_second <= room - half:
-        return room - num_second, num_second
-    return half, room - half
+        return num_first, budget - num_first
+    if num_second <= budget - half:
+        return budget - num_second, num_second
+    return half, budget - half

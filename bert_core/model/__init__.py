@@ -1,1 +1,25 @@
 """The encoder, its heads and the models of all tasks, in the words of the paper."""
+
+from bert_core.model.catalogue import (
+    MODELS,
+    EncoderModel,
+    LanguageModel,
+    Model,
+    MultipleChoice,
+    NextSentencePredictor,
+    PretrainingModel,
+    SequenceClassifier,
+    SequenceRegressor,
+    SpanPredictor,
+    TokenClassifier,
+    TrainableModel,
+    build_model,
+    count_parameters,
+    freeze,
+)
+
+__all__ = [
+    "MODELS", "EncoderModel", "LanguageModel", "Model", "MultipleChoice", "NextSentencePredictor",
+    "PretrainingModel", "SequenceClassifier", "SequenceRegressor", "SpanPredictor",
+    "TokenClassifier", "TrainableModel", "build_model", "count_parameters", "freeze",
+]  # fmt: skip

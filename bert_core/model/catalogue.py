@@ -9,9 +9,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from bert_core.backends.cpu.dropout import DropoutKeys
+from bert_core.backends.dropout import DropoutGenerator
 from bert_core.batch import RaggedBatch
 from bert_core.config import EncoderConfig
+from bert_core.model.freezing import freeze
 from bert_core.model.heads import Pooler
 from bert_core.model.language_models import LanguageModel, PretrainingModel
 from bert_core.model.task_models import (
@@ -29,7 +30,7 @@ __all__ = [
     "MODELS", "EncoderModel", "LanguageModel", "Model", "MultipleChoice",
     "NextSentencePredictor", "PretrainingModel", "SequenceClassifier", "SequenceRegressor",
     "SpanPredictor", "Sum", "Sums", "TaskModel", "TokenClassifier", "TrainableModel",
-    "build_model", "count_parameters",
+    "build_model", "count_parameters", "freeze",
 ]  # fmt: skip
 
 
@@ -45,9 +46,9 @@ class EncoderModel(Model):
     def head_settings(self) -> dict[str, Any]:
         return {"pooler": self.pooler is not None}
 
-    def forward(self, tokens: RaggedBatch, keys: DropoutKeys | None = None) -> Tensor:
+    def forward(self, tokens: RaggedBatch, generator: DropoutGenerator | None = None) -> Tensor:
         """[T, D] the final hidden states."""
-        return self.encoder(tokens, keys)
+        return self.encoder(tokens, generator)
 
 
 MODELS: dict[str, type[Model]] = {
@@ -67,12 +68,15 @@ MODELS: dict[str, type[Model]] = {
 
 
 def build_model(head_name: str, config: EncoderConfig, **settings: Any) -> Model:
-    """The model with the head of this name, with random weights from torch's generator."""
+    """The model with the head of this name, with random weights from torch's generator.
+
+    Raises ValueError for another name, or settings that are impossible.
+    """
     if head_name not in MODELS:
         raise ValueError(f"head must be one of {', '.join(MODELS)}, got {head_name!r}")
     return MODELS[head_name](config, **settings)
 
 
 def count_parameters(model: nn.Module) -> int:
-    """How many numbers training may change."""
+    """How many numbers a model consists of, frozen ones included."""
     return sum(parameter.numel() for parameter in model.parameters())

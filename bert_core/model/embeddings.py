@@ -1,56 +1,55 @@
 """What enters the encoder: token, segment and position embeddings, summed and normalized."""
 
 import math
-from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
-from torch.autograd import Function
-from torch.autograd.function import once_differentiable
+from torch import Tensor, nn
 
-from bert_core.backends.cpu.dropout import DropoutKeys, dropout
-from bert_core.backends.cpu.layers import LayerNorm, truncated_normal_
-from bert_core.backends.precision import Computing
+from bert_core.backends.cpu.layer_kernels import look_up
+from bert_core.backends.dropout import DropoutGenerator, dropout
+from bert_core.backends.precision import compute_weight
 from bert_core.batch import RaggedBatch
 from bert_core.config import EncoderConfig
+from bert_core.model.layers import LayerNorm, truncated_normal_
 
 
-class Embeddings(Computing):
+class Embeddings(nn.Module):
     """Turn ids into vectors: the sum of what the token, its segment and its position mean."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.config = config
-        self.token = torch.nn.Parameter(torch.empty(config.vocab_size, config.hidden_size))
-        self.token_type = torch.nn.Parameter(
-            torch.empty(config.type_vocab_size, config.hidden_size)
-        )
+        self.token = nn.Parameter(torch.empty(config.vocab_size, config.hidden_size))
+        self.token_type = nn.Parameter(torch.empty(config.type_vocab_size, config.hidden_size))
         truncated_normal_(self.token, config.initializer_range)
         truncated_normal_(self.token_type, config.initializer_range)
         position = torch.empty(config.max_position_embeddings, config.hidden_size)
         if config.positions == "learned":
-            self.position = torch.nn.Parameter(position)
+            self.position = nn.Parameter(position)
             truncated_normal_(self.position, config.initializer_range)
         else:
             # Fixed, so neither trained nor stored with the weights.
             self.register_buffer("position", sinusoids(*position.shape), persistent=False)
         self.layer_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
 
-    def forward(self, tokens: RaggedBatch, keys: DropoutKeys | None) -> Tensor:
-        """[T, D] the embedded tokens; summed in float32 whatever comes after."""
-        self._refuse_impossible(tokens)
-        embedded = self._look_up("token", tokens.input_ids)
-        embedded = embedded + self._look_up("token_type", tokens.token_type_ids)
-        embedded = embedded + self._look_up("position", tokens.position_ids)
-        normalized = self.layer_norm(embedded).to(self.lent("token").values.dtype)
-        return dropout(normalized, self.config.hidden_dropout, keys)
+    def forward(self, tokens: RaggedBatch, generator: DropoutGenerator | None) -> Tensor:
+        """[T, D] the embedded tokens; summed in float32 whatever comes after.
 
-    def _look_up(self, name: str, ids: Tensor) -> Tensor:
-        if name == "position" and self.config.positions == "sinusoidal":
+        Raises ValueError for a sequence longer than there are positions and, on a CPU, for ids
+        outside the tables.
+        """
+        self._refuse_impossible(tokens)
+        embedded = look_up(self.token, tokens.input_ids)
+        embedded = embedded + look_up(self.token_type, tokens.token_type_ids)
+        embedded = embedded + self._look_up_positions(tokens.position_ids)
+        normalized = self.layer_norm(embedded).to(compute_weight(self.token).values.dtype)
+        return dropout(normalized, self.config.hidden_dropout, generator)
+
+    def _look_up_positions(self, ids: Tensor) -> Tensor:
+        if self.config.positions == "sinusoidal":
             return F.embedding(ids, self.position)
-        looked_up: Tensor = _LookUp.apply(getattr(self, name), ids, self.lent(name).gradient)
-        return looked_up
+        return look_up(self.position, ids)
 
     def _refuse_impossible(self, tokens: RaggedBatch) -> None:
         config = self.config
@@ -71,25 +70,6 @@ class Embeddings(Computing):
                     f"{name} must lie in [0, {size}), got {low if low < 0 else high}; "
                     "were the ids made with this model's vocabulary?"
                 )
-
-
-class _LookUp(Function):
-    """Adds gradients to the rows that were looked up and touches no other row of a table."""
-
-    @staticmethod
-    def forward(ctx: Any, table: Tensor, ids: Tensor, place: Tensor | None) -> Tensor:
-        ctx.save_for_backward(ids)
-        ctx.shape, ctx.place = table.shape, place
-        return F.embedding(ids, table)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None]:
-        (ids,) = ctx.saved_tensors
-        if ctx.place is None:
-            return gradient.new_zeros(ctx.shape).index_add_(0, ids, gradient), None, None
-        ctx.place.index_add_(0, ids, gradient)
-        return None, None, None
 
 
 def sinusoids(num_positions: int, hidden_size: int) -> Tensor:

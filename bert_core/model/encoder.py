@@ -9,12 +9,13 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
-from bert_core.backends.cpu.dropout import DropoutKeys, dropout_mask
-from bert_core.backends.cpu.layers import FeedForward, LayerNorm, take_rows
+from bert_core.backends.dropout import DropoutGenerator, dropout_mask
+from bert_core.backends.layout import AttentionLayout, take_rows
 from bert_core.batch import RaggedBatch
 from bert_core.config import EncoderConfig
-from bert_core.model.attention import AttentionLayout, SelfAttention
+from bert_core.model.attention import SelfAttention
 from bert_core.model.embeddings import Embeddings
+from bert_core.model.layers import FeedForward, LayerNorm
 
 
 class EncoderLayer(nn.Module):
@@ -34,16 +35,16 @@ class EncoderLayer(nn.Module):
         self,
         hidden: Tensor,
         layout: AttentionLayout,
-        keys: DropoutKeys | None,
+        generator: DropoutGenerator | None,
         rows: Tensor | None = None,
     ) -> Tensor:
         """[T, D] -> [T, D], or [P, D] where only P `rows` are asked for."""
-        update = self.attention(hidden, layout, keys, rows)
+        update = self.attention(hidden, layout, generator, rows)
         if rows is not None:
             hidden = take_rows(hidden, rows)
-        hidden = self.attention_norm(hidden, update, dropout_mask(update, self.dropout, keys))
+        hidden = self.attention_norm(hidden, update, dropout_mask(update, self.dropout, generator))
         update = self.feed_forward(hidden)
-        return self.feed_forward_norm(hidden, update, dropout_mask(update, self.dropout, keys))
+        return self.feed_forward_norm(hidden, update, dropout_mask(update, self.dropout, generator))
 
 
 class Encoder(nn.Module):
@@ -58,24 +59,24 @@ class Encoder(nn.Module):
     def forward(
         self,
         tokens: RaggedBatch,
-        keys: DropoutKeys | None = None,
+        generator: DropoutGenerator | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """[T, D] the final hidden states; dropout happens where `keys` are given.
+        """[T, D] the final hidden states; dropout happens where a `generator` is given.
 
         With `positions` (indices into the T tokens) [P, D] those of P tokens. The last layer then
         lets them read all tokens and computes nothing else for the others: in pretraining five
         of six, in classification all but the first of each sequence.
         """
         layout = AttentionLayout.of(tokens)
-        hidden = self.embeddings(layout.sort(tokens), keys)
+        hidden = self.embeddings(layout.sort(tokens), generator)
         *lower_layers, last_layer = self.layers
         for layer in lower_layers:
-            hidden = layer(hidden, layout, keys)
+            hidden = layer(hidden, layout, generator)
         if positions is None:
-            return layout.restore(last_layer(hidden, layout, keys))
+            return layout.restore(last_layer(hidden, layout, generator))
         rows = layout.rows_at(positions)
-        read: Tensor = last_layer(hidden, layout, keys, rows)[: len(positions)]
+        read: Tensor = last_layer(hidden, layout, generator, rows)[: len(positions)]
         return read
 
     def queries_keys_values(self, tokens: RaggedBatch) -> Iterator[Tensor]:

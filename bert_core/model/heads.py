@@ -7,14 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bert_core.backends.cpu.dropout import DropoutKeys, dropout
-from bert_core.backends.cpu.layers import LayerNorm, Linear
-from bert_core.backends.cpu.layout import common_size
 from bert_core.backends.cpu.vocabulary_loss import vocabulary_loss_sum
-from bert_core.backends.precision import Computing
+from bert_core.backends.dropout import DropoutGenerator, dropout
+from bert_core.backends.layout import bucket_size
 from bert_core.batch import IGNORED_LABEL
 from bert_core.config import EncoderConfig
 from bert_core.model.embeddings import Embeddings
+from bert_core.model.layers import LayerNorm, Linear
 
 
 class Pooler(nn.Module):
@@ -29,10 +28,10 @@ class Pooler(nn.Module):
         return torch.tanh(self.dense(first))
 
 
-class VocabularyHead(Computing):
+class VocabularyHead(nn.Module):
     """Logits over the vocabulary: a transform, then the token embeddings as the last layer.
 
-    The embedding matrix is lent by the encoder with every call, so that the two stay one.
+    The embedding matrix is the encoder's, given with every call: the two are tied.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -48,13 +47,10 @@ class VocabularyHead(Computing):
 
     def loss_sum(self, hidden: Tensor, embeddings: Embeddings, labels: Tensor) -> Tensor:
         """Cross-entropy of [M, D] summed over [M] labels; negative ones do not count."""
-        lent = embeddings.lent("token"), self.lent("bias")
-        num_filled = common_size(len(hidden), hidden.device) - len(hidden)
+        num_filled = bucket_size(len(hidden), hidden.device) - len(hidden)
         hidden = F.pad(hidden, (0, 0, 0, num_filled))
         labels = F.pad(labels, (0, num_filled), value=IGNORED_LABEL)
-        return vocabulary_loss_sum(
-            self._transformed(hidden), embeddings.token, self.bias, lent, labels
-        )
+        return vocabulary_loss_sum(self._transformed(hidden), embeddings.token, self.bias, labels)
 
     def _transformed(self, hidden: Tensor) -> Tensor:
         return self.layer_norm(F.gelu(self.transform(hidden)))
@@ -64,7 +60,7 @@ class TaskHead(nn.Module):
     """Dropout and one linear layer, over whatever a task reads.
 
     The rate is the encoder's unless given: as published, next sentence prediction and span
-    prediction have none.
+    prediction have none. Raises ValueError for less than one output.
     """
 
     def __init__(
@@ -76,6 +72,6 @@ class TaskHead(nn.Module):
         self.dropout = config.hidden_dropout if dropout is None else dropout
         self.dense = Linear(config.hidden_size, num_outputs, config.initializer_range)
 
-    def forward(self, hidden: Tensor, keys: DropoutKeys | None) -> Tensor:
+    def forward(self, hidden: Tensor, generator: DropoutGenerator | None) -> Tensor:
         """[..., D] -> [..., num_outputs]."""
-        return self.dense(dropout(hidden, self.dropout, keys))
+        return self.dense(dropout(hidden, self.dropout, generator))

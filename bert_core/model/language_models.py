@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bert_core.backends.cpu.dropout import DropoutKeys
+from bert_core.backends.dropout import DropoutGenerator
 from bert_core.batch import LabelledBatch, PretrainingBatch, RaggedBatch
 from bert_core.config import EncoderConfig
 from bert_core.model.heads import Pooler, TaskHead, VocabularyHead
@@ -14,7 +14,10 @@ from bert_core.model.trainable import Sum, Sums, TrainableModel, classification_
 
 
 class PretrainingModel(TrainableModel):
-    """Masked language modelling and, unless switched off, next sentence prediction."""
+    """Masked language modelling and, unless switched off, next sentence prediction.
+
+    With the latter its losses raise ValueError for a batch without `next_sentence_labels`.
+    """
 
     head_name = "pretraining"
 
@@ -31,15 +34,15 @@ class PretrainingModel(TrainableModel):
         return {"next_sentence": self.next_sentence}
 
     def forward(
-        self, tokens: RaggedBatch, positions: Tensor, keys: DropoutKeys | None = None
+        self, tokens: RaggedBatch, positions: Tensor, generator: DropoutGenerator | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """[M, V] vocabulary logits at `positions` of the T tokens, and [B, 2] NSP logits."""
-        masked, next_sentence_logits = self._read(tokens, positions, keys)
+        masked, next_sentence_logits = self._read(tokens, positions, generator)
         return self.vocabulary_head(masked, self.encoder.embeddings), next_sentence_logits
 
-    def loss_sums(self, batch: PretrainingBatch, keys: DropoutKeys | None = None) -> Sums:
+    def loss_sums(self, batch: PretrainingBatch, generator: DropoutGenerator | None = None) -> Sums:
         self._refuse_without_pairs(batch)
-        masked, nsp_logits = self._read(batch.tokens, batch.masked_positions, keys)
+        masked, nsp_logits = self._read(batch.tokens, batch.masked_positions, generator)
         embeddings = self.encoder.embeddings
         loss = self.vocabulary_head.loss_sum(masked, embeddings, batch.masked_labels)
         sums = {"mlm": Sum(loss, batch.counts["mlm"])}
@@ -61,14 +64,14 @@ class PretrainingModel(TrainableModel):
         return sums
 
     def _read(
-        self, tokens: RaggedBatch, positions: Tensor, keys: DropoutKeys | None
+        self, tokens: RaggedBatch, positions: Tensor, generator: DropoutGenerator | None
     ) -> tuple[Tensor, Tensor | None]:
         """[M, D] the hidden states at `positions`, and [B, 2] NSP logits."""
         if not self.next_sentence:
-            return self.encoder(tokens, keys, positions), None
-        hidden = self.encoder(tokens, keys, torch.cat((tokens.first_positions, positions)))
+            return self.encoder(tokens, generator, positions), None
+        hidden = self.encoder(tokens, generator, torch.cat((tokens.first_positions, positions)))
         first, masked = hidden.tensor_split((tokens.num_sequences,))
-        return masked, self.next_sentence_head(self.pooler(first), keys)
+        return masked, self.next_sentence_head(self.pooler(first), generator)
 
     def _refuse_without_pairs(self, batch: PretrainingBatch) -> None:
         if self.next_sentence and batch.next_sentence_labels is None:
@@ -79,7 +82,10 @@ class PretrainingModel(TrainableModel):
 
 
 class LanguageModel(TrainableModel):
-    """Predict the next token of each from what stands left of it; its encoder must be causal."""
+    """Predict the next token of each from what stands left of it.
+
+    Raises ValueError unless the encoder is causal.
+    """
 
     head_name = "language_model"
 
@@ -93,14 +99,14 @@ class LanguageModel(TrainableModel):
         self.vocabulary_head = VocabularyHead(config)
 
     def forward(
-        self, tokens: RaggedBatch, positions: Tensor, keys: DropoutKeys | None = None
+        self, tokens: RaggedBatch, positions: Tensor, generator: DropoutGenerator | None = None
     ) -> Tensor:
         """[M, V] logits of the token that follows each of `positions` among the T tokens."""
-        hidden = self.encoder(tokens, keys, positions)
+        hidden = self.encoder(tokens, generator, positions)
         return self.vocabulary_head(hidden, self.encoder.embeddings)
 
-    def loss_sums(self, batch: LabelledBatch, keys: DropoutKeys | None = None) -> Sums:
-        hidden = self.encoder(batch.tokens, keys)
+    def loss_sums(self, batch: LabelledBatch, generator: DropoutGenerator | None = None) -> Sums:
+        hidden = self.encoder(batch.tokens, generator)
         loss = self.vocabulary_head.loss_sum(hidden, self.encoder.embeddings, batch.labels)
         return {"label": Sum(loss, batch.num_labels)}
 

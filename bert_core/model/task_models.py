@@ -1,12 +1,12 @@
 """Models that are fine-tuned: one for each kind of task of the BERT paper."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from bert_core.backends.cpu.dropout import DropoutKeys
+from bert_core.backends.dropout import DropoutGenerator
 from bert_core.batch import LabelledBatch, RaggedBatch
 from bert_core.config import EncoderConfig
 from bert_core.model.heads import Pooler, TaskHead
@@ -17,8 +17,8 @@ from bert_core.model.trainable import Sum, Sums, TrainableModel, checked_labels,
 class TaskModel(TrainableModel):
     """A model that is fine-tuned on labels; classification unless a task says otherwise."""
 
-    def loss_sums(self, batch: LabelledBatch, keys: DropoutKeys | None = None) -> Sums:
-        logits = self(batch.tokens, keys)
+    def loss_sums(self, batch: LabelledBatch, generator: DropoutGenerator | None = None) -> Sums:
+        logits = self(batch.tokens, generator)
         return {"label": Sum(cross_entropy_sum(logits, batch.labels), batch.num_labels)}
 
     @torch.no_grad()
@@ -37,16 +37,19 @@ class NextSentencePredictor(TaskModel):
         self.pooler = Pooler(config)
         self.next_sentence_head = TaskHead(config, 2, dropout=0.0)
 
-    def forward(self, tokens: RaggedBatch, keys: DropoutKeys | None = None) -> Tensor:
+    def forward(self, tokens: RaggedBatch, generator: DropoutGenerator | None = None) -> Tensor:
         """[B, 2] logits."""
-        first = self.encoder(tokens, keys, tokens.first_positions)
-        return self.next_sentence_head(self.pooler(first), keys)
+        first = self.encoder(tokens, generator, tokens.first_positions)
+        return self.next_sentence_head(self.pooler(first), generator)
 
 
-class SequenceClassifier(TaskModel):
-    """Which of `num_labels` classes a text, or a pair of texts, belongs to."""
+class _Classifier(TaskModel):
+    """Which of `num_labels` classes something belongs to; `labels` are their names.
 
-    head_name = "sequence_classification"
+    Raises ValueError where these are not `num_labels` different ones.
+    """
+
+    has_pooler: ClassVar[bool]
 
     def __init__(
         self, config: EncoderConfig, num_labels: int, labels: Sequence[str] | None = None
@@ -54,16 +57,24 @@ class SequenceClassifier(TaskModel):
         super().__init__(config)
         self.num_labels = num_labels
         self.labels = checked_labels(num_labels, labels)
-        self.pooler = Pooler(config)
+        self.pooler = Pooler(config) if self.has_pooler else None
         self.task_head = TaskHead(config, num_labels)
 
     def head_settings(self) -> dict[str, Any]:
         return {"num_labels": self.num_labels, "labels": self.labels and list(self.labels)}
 
-    def forward(self, tokens: RaggedBatch, keys: DropoutKeys | None = None) -> Tensor:
+
+class SequenceClassifier(_Classifier):
+    """Which of `num_labels` classes a text, or a pair of texts, belongs to."""
+
+    head_name = "sequence_classification"
+    has_pooler = True
+
+    def forward(self, tokens: RaggedBatch, generator: DropoutGenerator | None = None) -> Tensor:
         """[B, num_labels] logits."""
-        first = self.encoder(tokens, keys, tokens.first_positions)
-        return self.task_head(self.pooler(first), keys)
+        first = self.encoder(tokens, generator, tokens.first_positions)
+        assert self.pooler is not None
+        return self.task_head(self.pooler(first), generator)
 
 
 class _NumberModel(TaskModel):
@@ -74,19 +85,20 @@ class _NumberModel(TaskModel):
         self.pooler = Pooler(config)
         self.task_head = TaskHead(config, 1)
 
-    def forward(self, tokens: RaggedBatch, keys: DropoutKeys | None = None) -> Tensor:
+    def forward(self, tokens: RaggedBatch, generator: DropoutGenerator | None = None) -> Tensor:
         """[B] numbers."""
-        first = self.encoder(tokens, keys, tokens.first_positions)
-        return self.task_head(self.pooler(first), keys).squeeze(-1)
+        first = self.encoder(tokens, generator, tokens.first_positions)
+        return self.task_head(self.pooler(first), generator).squeeze(-1)
 
 
 class SequenceRegressor(_NumberModel):
     """A number for a text or a pair of texts, such as their similarity."""
 
     head_name = "regression"
+    figures = ("loss",)
 
-    def loss_sums(self, batch: LabelledBatch, keys: DropoutKeys | None = None) -> Sums:
-        predictions = self(batch.tokens, keys)
+    def loss_sums(self, batch: LabelledBatch, generator: DropoutGenerator | None = None) -> Sums:
+        predictions = self(batch.tokens, generator)
         return {"label": Sum(squared_error_sum(predictions, batch.labels), batch.num_labels)}
 
     @torch.no_grad()
@@ -95,12 +107,15 @@ class SequenceRegressor(_NumberModel):
 
 
 class MultipleChoice(_NumberModel):
-    """Which of C texts fits; the batch holds the C of each question one after the other."""
+    """Which of C texts fits; the batch holds the C of each question one after the other.
+
+    Its losses raise ValueError where the texts do not go into the questions.
+    """
 
     head_name = "multiple_choice"
 
-    def loss_sums(self, batch: LabelledBatch, keys: DropoutKeys | None = None) -> Sums:
-        logits = _by_question(self(batch.tokens, keys), batch)
+    def loss_sums(self, batch: LabelledBatch, generator: DropoutGenerator | None = None) -> Sums:
+        logits = _by_question(self(batch.tokens, generator), batch)
         return {"label": Sum(cross_entropy_sum(logits, batch.labels), batch.num_labels)}
 
     @torch.no_grad()
@@ -109,25 +124,15 @@ class MultipleChoice(_NumberModel):
         return classification_sums("label", logits, batch.labels, batch.num_labels)
 
 
-class TokenClassifier(TaskModel):
+class TokenClassifier(_Classifier):
     """Which of `num_labels` classes each token belongs to, such as the parts of names."""
 
     head_name = "token_classification"
+    has_pooler = False
 
-    def __init__(
-        self, config: EncoderConfig, num_labels: int, labels: Sequence[str] | None = None
-    ) -> None:
-        super().__init__(config)
-        self.num_labels = num_labels
-        self.labels = checked_labels(num_labels, labels)
-        self.task_head = TaskHead(config, num_labels)
-
-    def head_settings(self) -> dict[str, Any]:
-        return {"num_labels": self.num_labels, "labels": self.labels and list(self.labels)}
-
-    def forward(self, tokens: RaggedBatch, keys: DropoutKeys | None = None) -> Tensor:
+    def forward(self, tokens: RaggedBatch, generator: DropoutGenerator | None = None) -> Tensor:
         """[T, num_labels] logits."""
-        return self.task_head(self.encoder(tokens, keys), keys)
+        return self.task_head(self.encoder(tokens, generator), generator)
 
 
 class SpanPredictor(TaskModel):
@@ -139,12 +144,12 @@ class SpanPredictor(TaskModel):
         super().__init__(config)
         self.task_head = TaskHead(config, 2, dropout=0.0)
 
-    def forward(self, tokens: RaggedBatch, keys: DropoutKeys | None = None) -> Tensor:
+    def forward(self, tokens: RaggedBatch, generator: DropoutGenerator | None = None) -> Tensor:
         """[T, 2] logits of being the first and the last token of the answer."""
-        return self.task_head(self.encoder(tokens, keys), keys)
+        return self.task_head(self.encoder(tokens, generator), generator)
 
-    def loss_sums(self, batch: LabelledBatch, keys: DropoutKeys | None = None) -> Sums:
-        padded = self._padded(batch, keys)
+    def loss_sums(self, batch: LabelledBatch, generator: DropoutGenerator | None = None) -> Sums:
+        padded = self._padded(batch, generator)
         both = sum(cross_entropy_sum(padded[..., edge], batch.labels[:, edge]) for edge in (0, 1))
         return {"label": Sum(torch.as_tensor(both) / 2, batch.num_labels)}
 
@@ -158,8 +163,8 @@ class SpanPredictor(TaskModel):
             "label_accuracy": Sum(exact.float(), batch.num_labels),
         }
 
-    def _padded(self, batch: LabelledBatch, keys: DropoutKeys | None) -> Tensor:
-        logits = self(batch.tokens, keys).float()
+    def _padded(self, batch: LabelledBatch, generator: DropoutGenerator | None) -> Tensor:
+        logits = self(batch.tokens, generator).float()
         return pad_sequences(logits, batch.tokens.lengths, -torch.inf)  # [B, S, 2]
 
 

@@ -1,15 +1,19 @@
 """What every model promises: an encoder, a head, and sums that add up.
 
-A model maps a `RaggedBatch` to logits when called. Dropout happens where `keys` are given.
+A model maps a `RaggedBatch` to logits when called. Dropout happens where a `generator`
+is given.
 """
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
-from bert_core.backends.cpu.dropout import DropoutKeys
+from bert_core.backends.dropout import DropoutGenerator
+from bert_core.backends.precision import Precision, autocast, compute_dtype
 from bert_core.config import EncoderConfig
 from bert_core.model.encoder import Encoder
 from bert_core.model.losses import cross_entropy_sum, num_correct
@@ -39,21 +43,43 @@ class Model(nn.Module):
         """What beside the encoder's config is needed to build this model again."""
         return {}
 
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return self.encoder.embeddings.token.device
+
+    def precision(self, precision: Precision) -> AbstractContextManager[None]:
+        """A block in which this model, on this thread, computes in `precision`; blocks nest.
+
+        Raises ValueError for a precision there is not.
+        """
+        return autocast(self, compute_dtype(precision, self.device))
+
 
 class TrainableModel(Model):
     """A model with losses, which it gives as sums over the items of a batch."""
 
     loss_names: tuple[str, ...] = ("label",)
+    figures: ClassVar[tuple[str, ...]] = ("loss", "accuracy")  # of each loss, in an evaluation
+
+    @property
+    def figure_names(self) -> tuple[str, ...]:
+        """The names of `evaluation_sums`: `<name>_loss` and, for classes, `<name>_accuracy`."""
+        return tuple(f"{loss}_{figure}" for loss in self.loss_names for figure in self.figures)
 
     @abstractmethod
-    def loss_sums(self, batch: Any, keys: DropoutKeys | None = None) -> Sums:
-        """Each loss of `batch`, summed over the items it counts."""
+    def loss_sums(self, batch: Any, generator: DropoutGenerator | None = None) -> Sums:
+        """Each loss of `batch`, summed over the items it counts.
+
+        Raises ValueError for a batch that lacks what the model needs or that it cannot read.
+        """
 
     @abstractmethod
     def evaluation_sums(self, batch: Any) -> Sums:
-        """Sums of the losses (`<name>_loss`) and of correct answers (`<name>_accuracy`).
+        """Sums of the losses and of correct answers, by `figure_names`.
 
-        Without gradients or dropout; they add up over batches and ranks to exact figures.
+        Without gradients or dropout; they add up over batches and ranks to exact figures. Raises
+        ValueError as `loss_sums` does.
         """
 
 
@@ -66,7 +92,7 @@ def classification_sums(name: str, logits: Tensor, labels: Tensor, count: int) -
 
 
 def checked_labels(num_labels: int, labels: Sequence[str] | None) -> tuple[str, ...] | None:
-    """The names of `num_labels` classes, refused where their number differs."""
+    """The names of `num_labels` classes; raises ValueError where they are not as many, or alike."""
     if labels is None:
         return None
     if len(labels) != num_labels or len(set(labels)) != num_labels:

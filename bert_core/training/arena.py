@@ -1,24 +1,27 @@
-"""All parameters of a model in one buffer, and their gradients in another.
+"""All parameters that are trained in one buffer, and their gradients in another.
 
 One buffer makes the optimizer's update, the gradient norm, the exchange between machines and the
 copy in a lower precision one call each, whatever the number of layers.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
 
-from bert_core.backends.precision import Lent
+from bert_core.backends.precision import ComputeWeight
 
 _ALIGNMENT = 64  # elements; every parameter starts on a cache line in every number format
 
 
 class ParameterArena:
-    """Moves the parameters of `model` into one buffer, those that decay first.
+    """Moves the trainable parameters of `model` into one buffer, those that decay first.
 
     The parameters stay what they were to everybody else: views of `values`, with views of
-    `gradients` as their gradients. Build it once the model is on its device.
+    `gradients` as their gradients. Frozen ones (`requires_grad=False`) stay where they are and
+    have no gradients. Build it once the model is on its device.
+
+    Raises ValueError where nothing is trainable, or a parameter is not float32 on that device.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -29,6 +32,7 @@ class ParameterArena:
         named.sort(key=lambda item: item[1].ndim < 2)
         device = named[0][1].device
         self._parameters = dict(named)
+        self._frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
         self._offsets: dict[str, int] = {}
         size = 0
         for name, parameter in named:
@@ -44,6 +48,7 @@ class ParameterArena:
         self.values = torch.zeros(size, device=device)
         self.gradients = torch.zeros(size, device=device)
         self._copies: dict[torch.dtype, Tensor] = {}
+        self._compute_weights: dict[torch.dtype, dict[Tensor, ComputeWeight]] = {}
         self._adopt()
 
     @torch.no_grad()
@@ -68,28 +73,51 @@ class ParameterArena:
         }
 
     def split(self, buffer: Tensor) -> tuple[Tensor, Tensor]:
-        """The part of `buffer` that decays and the part that does not."""
+        """The part of `buffer` that decays and the part that does not; either may be empty."""
         return buffer[: self.num_decayed], buffer[self.num_decayed :]
 
-    def lend(self, dtype: torch.dtype) -> dict[str, Lent]:
-        """What layers compute with: matrices in `dtype` as they are now, and places to add to."""
+    def compute_weights(self, dtype: torch.dtype) -> Mapping[Tensor, ComputeWeight]:
+        """What layers compute with, by parameter: matrices copied to `dtype` now, and `main_grad`.
+
+        Raises ValueError where a parameter was frozen or made trainable since the arena was built.
+        """
+        self._refuse_changed()
+        if dtype not in self._compute_weights:
+            self._compute_weights[dtype] = self._new_compute_weights(dtype)
+        if dtype in self._copies:
+            self._copies[dtype].copy_(self.values[: self.num_decayed])
+        return self._compute_weights[dtype]
+
+    def _new_compute_weights(self, dtype: torch.dtype) -> dict[Tensor, ComputeWeight]:
         values, gradients = self.views(self.values), self.views(self.gradients)
         if dtype != torch.float32:
             decayed = self.values[: self.num_decayed]
-            if dtype not in self._copies:
-                self._copies[dtype] = torch.empty_like(decayed, dtype=dtype)
-            values |= self.views(self._copies[dtype].copy_(decayed))
-        return {name: Lent(values[name], gradients[name]) for name in self._parameters}
+            self._copies[dtype] = torch.empty_like(decayed, dtype=dtype)
+            values |= self.views(self._copies[dtype])
+        return {
+            parameter: ComputeWeight(values[name], gradients[name])
+            for name, parameter in self._parameters.items()
+        }
+
+    def _refuse_changed(self) -> None:
+        changed = [name for name, p in self._parameters.items() if not p.requires_grad]
+        changed += [name for name, p in self._frozen.items() if p.requires_grad]
+        if changed:
+            raise ValueError(
+                "what is trained must not change under an optimizer, found another requires_grad "
+                f"at {', '.join(changed)}; freeze the model first, then build its optimizer"
+            )
 
     def names(self) -> Iterator[str]:
-        """The parameters' names in the order of the buffer."""
+        """The trainable parameters' names in the order of the buffer."""
         return iter(self._parameters)
 
     def check_names(self, names: Iterable[str], what: str) -> None:
-        """Refuse `names` that are not exactly this arena's."""
+        """Raise ValueError where `names` are not exactly this arena's."""
         ours, theirs = set(self._parameters), set(names)
         if ours != theirs:
             raise ValueError(
-                f"{what} must hold the parameters of this model: missing "
-                f"{sorted(ours - theirs) or 'none'}, unexpected {sorted(theirs - ours) or 'none'}"
+                f"{what} must hold the trainable parameters of this model: missing "
+                f"{sorted(ours - theirs) or 'none'}, unexpected {sorted(theirs - ours) or 'none'}; "
+                "freeze what the run that saved it had frozen, nothing else"
             )

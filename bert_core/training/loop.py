@@ -9,17 +9,15 @@ from bert_core.backends.cpu.memory import keep_freed_memory, return_freed_memory
 from bert_core.backends.precision import Precision, compute_dtype
 from bert_core.batch import Batch
 from bert_core.model.trainable import TrainableModel
-from bert_core.training.optimization import AdamW
+from bert_core.training.optimization import AdamW, NonFiniteGradientError
 from bert_core.training.step import StepReport, optimizer_step
 
 # After these hardly a product is left to compile (see `memory`).
 SETTLING_STEPS = 8
 
+__all__ = ["MicroBatches", "NonFiniteGradientError", "train"]
+
 MicroBatches = Callable[[int], Iterable[tuple[int, Batch]]]
-
-
-class NonFiniteGradientError(FloatingPointError):
-    """The loss or its gradient stopped being a number; the weights are those before that step."""
 
 
 def train(
@@ -40,30 +38,32 @@ def train(
     two of them, or stop asking. Equal arguments make equal weights, bit for bit on a CPU with
     the same number of threads, whether or not the run was interrupted.
 
-    Raises NonFiniteGradientError instead of updating by a gradient that is not finite (on a GPU
-    one step later, because the host does not wait; no update is made in between).
+    Raises NonFiniteGradientError instead of updating by a gradient that is not finite. A GPU's
+    host does not wait and learns of it one report later; no update is made in between, and until
+    then `save_checkpoint`, which has to wait anyway, raises it. Raises ValueError for a `precision`
+    there is not, and whatever `optimizer_step` raises.
     """
     return_freed_memory()
     dtype = compute_dtype(precision, device)
     last_step = optimizer.config.num_steps if num_steps is None else num_steps
-    watch = _FiniteWatch()
+    finite_check = _FiniteCheck()
     for step in range(first_step, last_step):
         if step == first_step + SETTLING_STEPS:
             keep_freed_memory()
         batches = [(index, batch.to(device)) for index, batch in micro_batches(step)]
         report = optimizer_step(model, optimizer, batches, seed=seed, step=step, dtype=dtype)
-        watch.check(report)
+        finite_check.add(report)
         yield report
-    watch.finish()
+    finite_check.finish()
 
 
-class _FiniteWatch:
+class _FiniteCheck:
     """Raises for the first step that was not finite; on a GPU by looking one step back."""
 
     def __init__(self) -> None:
         self._pending: tuple[int, Tensor, torch.cuda.Event] | None = None
 
-    def check(self, report: StepReport) -> None:
+    def add(self, report: StepReport) -> None:
         if not report.is_finite.is_cuda:
             _refuse(report.step, bool(report.is_finite))
             return
@@ -85,7 +85,4 @@ class _FiniteWatch:
 
 def _refuse(step: int, is_finite: bool) -> None:
     if not is_finite:
-        raise NonFiniteGradientError(
-            f"the gradient of step {step} is not finite, so the step was not taken; "
-            "lower the learning rate, lengthen the warm-up or train in float32"
-        )
+        raise NonFiniteGradientError(step)

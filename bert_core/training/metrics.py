@@ -1,6 +1,6 @@
 """Figures that add up over batches and ranks, and the scores of the tasks."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -12,17 +12,19 @@ SumAndCount = tuple[Tensor, int]
 class RunningSums:
     """Adds sums and counts of any number of batches to exact means.
 
-    Adding stays on the device; `means` is where the host waits for it.
+    The sums stay on `device`, that of the model; `means` is where the host waits for it. A rank
+    without a batch must name the same kind of device as the others.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device | str) -> None:
+        self._device = torch.device(device)
         self._totals: dict[str, Tensor] = {}
         self._counts: dict[str, int] = {}
 
     def add(self, sums: Mapping[str, SumAndCount]) -> None:
         """Add the sums of one batch."""
         for name, (total, count) in sums.items():
-            total = total.detach().double()
+            total = total.detach().to(self._device, torch.float64)
             self._totals[name] = self._totals[name] + total if name in self._totals else total
             self._counts[name] = self._counts.get(name, 0) + count
 
@@ -30,17 +32,12 @@ class RunningSums:
         """Each figure's mean over everything added, on all ranks where there are several.
 
         Every rank must ask for the same names; a rank that added nothing has to give them.
+        Raises ValueError, on all ranks alike, where no item counted for a name.
         """
         wanted = sorted(self._totals if names is None else names)
         if not wanted:
             raise ValueError("there is nothing to average: no batch was added")
-        zero = torch.zeros((), dtype=torch.float64)
-        device = next(iter(self._totals.values()), zero).device
-        table = torch.stack(
-            [torch.stack([self._totals.get(name, zero).to(device) for name in wanted]),
-             torch.tensor([self._counts.get(name, 0) for name in wanted],
-                          dtype=torch.float64, device=device)]
-        )  # fmt: skip
+        table = self._table(wanted)
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             dist.all_reduce(table)
         totals, counts = table.cpu().tolist()
@@ -50,3 +47,10 @@ class RunningSums:
         return {
             name: total / count for name, total, count in zip(wanted, totals, counts, strict=True)
         }
+
+    def _table(self, names: Sequence[str]) -> Tensor:
+        """[2, len(names)] totals and counts on the device, zeros where nothing was added."""
+        zero = torch.zeros((), dtype=torch.float64, device=self._device)
+        totals = torch.stack([self._totals.get(name, zero) for name in names])
+        counts = [self._counts.get(name, 0) for name in names]
+        return torch.stack([totals, torch.tensor(counts, dtype=torch.float64, device=self._device)])

@@ -17,7 +17,10 @@ from bert_core.training.arena import ParameterArena
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizationConfig:
-    """How the weights follow the gradients, over `num_steps` steps."""
+    """How the weights follow the gradients, over `num_steps` steps.
+
+    Raises ValueError where a value is impossible.
+    """
 
     learning_rate: float = 1e-4
     warmup_steps: int = 0
@@ -64,10 +67,37 @@ class OptimizationConfig:
         return self.learning_rate * 0.5 * (1 - math.cos(math.pi * left))
 
 
+class NonFiniteGradientError(FloatingPointError):
+    """The loss or its gradient stopped being a number; the weights are those before that step."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(
+            f"the gradient of step {step} is not finite, so the step was not taken; "
+            "lower the learning rate, lengthen the warm-up or train in float32"
+        )
+        self.step = step
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.step,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """A part of the buffers that is updated in one call."""
+
+    values: Tensor
+    gradients: Tensor
+    mean: Tensor
+    variance: Tensor
+    weight_decay: float
+    num_updates: Tensor  # [] float32, on the device, where skipped updates are known
+
+
 class AdamW:
     """AdamW over a model's parameters in one buffer; biases and normalization do not decay.
 
-    Build it once the model is on its device: it moves the parameters into a `ParameterArena`.
+    Build it once the model is on its device and frozen where it is to be: it moves the trainable
+    parameters into a `ParameterArena`, and raises ValueError where that cannot take them.
     """
 
     def __init__(self, model: nn.Module, config: OptimizationConfig) -> None:
@@ -76,56 +106,80 @@ class AdamW:
         self._mean = torch.zeros_like(self.arena.values)
         self._variance = torch.zeros_like(self.arena.values)
         device = self.arena.values.device
-        # One count for each of the two groups, on the device, where skipped updates are known.
-        self._num_updates = [torch.zeros((), device=device) for _ in range(2)]
+        buffers = self.arena.values, self.arena.gradients, self._mean, self._variance
+        parts = zip(*(self.arena.split(buffer) for buffer in buffers), strict=True)
+        self._groups = [
+            _Group(
+                values=values,
+                gradients=gradients,
+                mean=mean,
+                variance=variance,
+                weight_decay=weight_decay,
+                num_updates=torch.zeros((), device=device),
+            )
+            for (values, gradients, mean, variance), weight_decay in zip(
+                parts, (config.weight_decay, 0.0), strict=True
+            )
+            if values.numel()
+        ]
         self._is_halted = torch.zeros((), device=device)
 
     @torch.no_grad()
     def update(
         self, learning_rate: float, *, divisor: Tensor | None = None, halt: Tensor | None = None
-    ) -> None:
-        """Take one step down the gradients in the arena, divided by `divisor`.
+    ) -> Tensor:
+        """Take one step down the gradients in the arena, divided by `divisor`; returns if it did.
 
-        Where `halt` is true nothing changes, now and in later updates: a GPU decides this without
-        the host waiting for it, which learns of it a step later.
+        Where `halt` is true nothing changes, now and in later updates, until a state is loaded: a
+        GPU decides this without the host waiting for it. `raise_if_halted` asks.
         """
         if halt is not None:
             self._is_halted = torch.maximum(self._is_halted, halt.float())
-        arena, config = self.arena, self.config
-        groups = zip(
-            arena.split(arena.values),
-            arena.split(arena.gradients),
-            arena.split(self._mean),
-            arena.split(self._variance),
-            self._num_updates,
-            (config.weight_decay, 0.0),
-            strict=True,
-        )
-        for values, gradients, mean, variance, num_updates, weight_decay in groups:
-            if not values.numel():
-                continue
+        for group in self._groups:
             adamw(
-                [values], [gradients], [mean], [variance], [], [num_updates],
+                [group.values], [group.gradients], [group.mean], [group.variance], [],
+                [group.num_updates],
                 fused=True, grad_scale=divisor, found_inf=self._is_halted,
                 amsgrad=False, maximize=False,
-                beta1=config.betas[0], beta2=config.betas[1], eps=config.eps,
-                lr=learning_rate, weight_decay=weight_decay,
+                beta1=self.config.betas[0], beta2=self.config.betas[1], eps=self.config.eps,
+                lr=learning_rate, weight_decay=group.weight_decay,
             )  # fmt: skip
+        return self._is_halted == 0
+
+    @property
+    def num_updates(self) -> int:
+        """How many updates were made; waits for the device."""
+        return int(self._groups[0].num_updates)
+
+    def raise_if_halted(self) -> None:
+        """Raise NonFiniteGradientError where updates stopped; waits for the device.
+
+        On several ranks all of them raise or none, as all of them made the same updates.
+        """
+        if self._is_halted:
+            raise NonFiniteGradientError(self.num_updates)
 
     def state_dict(self) -> dict[str, Any]:
-        """The running moments by parameter name, and the number of updates."""
+        """The running moments by parameter name, and the number of updates.
+
+        Raises NonFiniteGradientError where updates stopped: there is no state to go on from.
+        """
+        self.raise_if_halted()
         return {
             "mean": self.arena.views(self._mean),
             "variance": self.arena.views(self._variance),
-            "num_updates": int(self._num_updates[0]),
+            "num_updates": self.num_updates,
         }
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was taken."""
-        for key, buffer in (("mean", self._mean), ("variance", self._variance)):
+        """Continue where `state_dict` was taken; raises ValueError for other parameters."""
+        moments = (("mean", self._mean), ("variance", self._variance))
+        for key, _ in moments:
             self.arena.check_names(state[key], f"the optimizer's {key}")
+        for key, buffer in moments:
             for name, view in self.arena.views(buffer).items():
                 view.copy_(state[key][name])
-        for num_updates in self._num_updates:
-            num_updates.fill_(state["num_updates"])
+        for group in self._groups:
+            group.num_updates.fill_(state["num_updates"])
+        self._is_halted.zero_()

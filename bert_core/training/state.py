@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from bert_core.config import EncoderConfig
+from bert_core.folders import publish
 from bert_core.model.catalogue import MODELS, Model, build_model
-from bert_core.training.folders import publish
 from bert_core.training.optimization import AdamW
 
 WEIGHTS_FILE = "model.safetensors"
@@ -35,12 +35,18 @@ class Position:
 
 
 def save_model(folder: Path | str, model: Model) -> None:
-    """Write the weights and what is needed to build the model again into a new folder."""
+    """Write the weights and what is needed to build the model again into a new folder.
+
+    Raises ValueError where `folder` is in use.
+    """
     publish(Path(folder), lambda draft: _write_model(draft, model))
 
 
 def load_model(folder: Path | str, device: torch.device | str = "cpu") -> Model:
-    """The model that `save_model` or `save_checkpoint` wrote, with the head it had."""
+    """The model that `save_model` or `save_checkpoint` wrote, with the head it had.
+
+    Raises ValueError where the folder holds no such model, or not exactly its tensors.
+    """
     config = read_config(folder)
     model = build_model(
         config["head"], EncoderConfig.from_dict(config["encoder"]), **config["settings"]
@@ -50,24 +56,35 @@ def load_model(folder: Path | str, device: torch.device | str = "cpu") -> Model:
 
 
 def save_checkpoint(folder: Path | str, model: Model, optimizer: AdamW, position: Position) -> None:
-    """Write the whole state of a run into a new folder."""
+    """Write the whole state of a run into a new folder.
+
+    Raises NonFiniteGradientError, and writes nothing, where the optimizer did not take the last
+    step (on several ranks all of them should ask `AdamW.raise_if_halted`, although one writes);
+    raises ValueError where `folder` is in use.
+    """
+    state = {"format": FORMAT, "position": asdict(position), **optimizer.state_dict()}
 
     def write(draft: Path) -> None:
         _write_model(draft, model)
-        state = {"format": FORMAT, "position": asdict(position), **optimizer.state_dict()}
         torch.save(state, draft / TRAINING_STATE_FILE)
 
     publish(Path(folder), write)
 
 
 def load_checkpoint(folder: Path | str, model: Model, optimizer: AdamW) -> Position:
-    """Put a run's weights and optimizer where they were; returns where it stood."""
+    """Put a run's weights and optimizer where they were; returns where it stood.
+
+    Raises ValueError where the folder holds no checkpoint, or that of another model or of a run
+    that had other parameters frozen.
+    """
     path = _existing(folder, TRAINING_STATE_FILE)
     _check_same_architecture(model, read_config(folder), folder)
-    _load_exactly(model, _read_weights(folder), Path(folder) / WEIGHTS_FILE)
+    tensors = _read_weights(folder)
+    _check_names(set(model.state_dict()), tensors, Path(folder) / WEIGHTS_FILE)
     device = optimizer.arena.values.device
     state = torch.load(path, map_location=device, weights_only=True)
-    optimizer.load_state_dict(state)
+    optimizer.load_state_dict(state)  # refuses before it changes anything
+    model.load_state_dict(tensors)
     return Position(**state["position"])
 
 
@@ -84,6 +101,7 @@ def load_encoder_into(model: Model, folder: Path | str) -> Initialization:
     """Start `model` from the encoder, and the pooler where both have one, of a saved model.
 
     Returns which tensors were loaded, so that the caller can say what still has random weights.
+    Raises ValueError where the folder holds no model, or one with an encoder of another build.
     """
     source = _read_weights(folder)
     _check_same_encoder(model.config, read_config(folder)["encoder"], folder)
@@ -103,7 +121,10 @@ def load_encoder_into(model: Model, folder: Path | str) -> Initialization:
 
 
 def read_config(folder: Path | str) -> dict[str, Any]:
-    """The entries `format`, `head`, `settings` and `encoder` of a saved model."""
+    """The entries `format`, `head`, `settings` and `encoder` of a saved model.
+
+    Raises ValueError where the folder holds none, or one of another format.
+    """
     path = _existing(folder, CONFIG_FILE)
     config = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(config, dict) or config.get("format") != FORMAT:

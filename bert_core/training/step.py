@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from bert_core.backends.cpu.dropout import DropoutKeys
-from bert_core.backends.precision import computing_in
+from bert_core.backends.dropout import DropoutGenerator
+from bert_core.backends.precision import autocast
 from bert_core.batch import Batch
 from bert_core.model.trainable import TrainableModel
 from bert_core.training.optimization import AdamW
@@ -25,10 +25,10 @@ class StepReport:
     step: int
     learning_rate: float
     losses: dict[str, Tensor]  # mean over the whole step on all ranks, by the loss's name
-    grad_norm: Tensor  # before clipping
+    grad_norm: Tensor  # of all trainable parameters, before clipping
     num_tokens: Tensor  # on all ranks
     num_sequences: Tensor
-    is_finite: Tensor  # False: the update was not made
+    is_finite: Tensor  # False: the update was not made, this time or ever since
 
     @property
     def loss(self) -> Tensor:
@@ -48,8 +48,9 @@ def optimizer_step(
     """Update `model` by the micro-batches of step `step`, on the model's device.
 
     `micro_batches` holds this rank's share, each with its index in the whole step; dropout depends
-    on (seed, step, index). Where the gradient is not finite the update is left out: see
-    `StepReport.is_finite`.
+    on (seed, step, index). Where the gradient is not finite the update is left out, and all later
+    ones: see `StepReport.is_finite`. Raises ValueError for a batch that the model cannot take, and
+    where other parameters are frozen than when the optimizer was built.
     """
     arena = optimizer.arena
     names = model.loss_names
@@ -58,22 +59,21 @@ def optimizer_step(
     divisors = counts[: len(names)].clamp(min=1.0)
     arena.gradients.zero_()
     sums = torch.zeros(len(names), device=arena.values.device)
-    with computing_in(model, dtype, arena.lend(dtype)):
+    with autocast(model, dtype, arena.compute_weights(dtype)):
         for index, batch in micro_batches:
-            losses = model.loss_sums(batch, DropoutKeys.at(seed, step, index))
+            losses = model.loss_sums(batch, DropoutGenerator.at(seed, step, index))
             totals = torch.stack([losses[name].total for name in names])
             (totals / divisors).sum().backward()
             sums += totals.detach()
     sums = _over_all_ranks(sums)
     _over_all_ranks(arena.gradients)
     grad_norm = torch.linalg.vector_norm(arena.gradients)
-    is_finite = grad_norm.isfinite()
     max_norm = optimizer.config.max_grad_norm
     learning_rate = optimizer.config.learning_rate_at(step)
-    optimizer.update(
+    is_finite = optimizer.update(
         learning_rate,
         divisor=None if max_norm is None else (grad_norm / max_norm).clamp(min=1.0),
-        halt=~is_finite,
+        halt=~grad_norm.isfinite(),
     )
     return StepReport(
         step=step,

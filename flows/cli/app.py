@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import typer
 from typer.exceptions import Abort, Exit, TyperException
 
-from flows.cli import build, checks, evaluation, exchange, models, recipes, services, store
+from flows.cli.commands import build, checks, evaluation, exchange, models, recipes, services, store
 from pipelines.core.errors import UserError
 
 DONE, FAILED, MISTAKE, INTERRUPTED = 0, 1, 2, 130

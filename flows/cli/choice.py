@@ -52,7 +52,7 @@ class Choice:
             options["corpus.sources"] = [{"kind": "text", "paths": list(self.corpus), **layout}]
         if self.labels is not None:
             columns = {"text_column": self.text_column, "label_column": self.label_column}
-            options["task.labelled"] = {
+            options["labelled.source"] = {
                 "kind": "labelled_file",
                 "path": self.labels,
                 **{key: value for key, value in columns.items() if value is not None},

@@ -7,7 +7,7 @@ from flows.cli.choice import Choice
 from flows.environment import home_folder, prepare_flows, set_defaults
 
 if TYPE_CHECKING:
-    from pipelines.core.recipes import CorpusRecipe
+    from pipelines.core.recipes.ladder import CorpusRecipe
 
 END_TO_END = "run"
 
@@ -27,7 +27,7 @@ def execute(command: str, choice: Choice, *, show_recipe: bool) -> None:
 
     from flows.reporting.summary import print_summary
     from flows.reporting.terminal import progress_on_terminal
-    from pipelines.core.cluster import disconnect
+    from pipelines.core.cluster.connection import disconnect
 
     if surroundings.local_api is not None:
         surroundings.local_api.wait()
@@ -46,8 +46,8 @@ def checked_recipe(command: str, choice: Choice) -> "CorpusRecipe":
 
     Raises UserError where a value, the place or an input that the recipe names cannot work.
     """
-    from pipelines.core.recipe_files import read_recipe
-    from pipelines.core.recipes import EndToEndRecipe, narrowest_recipe
+    from pipelines.core.recipes.files import read_recipe
+    from pipelines.core.recipes.ladder import EndToEndRecipe, narrowest_recipe
     from pipelines.stages import CHAIN, look_at_inputs, with_what_they_need
 
     goals = [stage for stage in CHAIN if command in (END_TO_END, stage.command)]

@@ -5,6 +5,7 @@ import json
 
 from flows.reporting.quantities import number
 from pipelines.artifacts import Artifact
+from pipelines.core.redaction import redacted
 from pipelines.insight.pictures import draw, draw_lengths, training_panels
 from pipelines.stages import stage_of_kind
 
@@ -17,7 +18,7 @@ def section(name: str, artifact: Artifact) -> list[str]:
     lines = [f"| {line[0]} | {line[1]} |" for line in counts(artifact)]
     parts = [
         f"## {name.capitalize()}",
-        f"`{artifact.url}`",
+        f"`{redacted(artifact.url)}`",
         "| count or figure | |\n|---|---|\n" + "\n".join(lines),
     ]
     if _HISTORY_FILE in artifact.names():

@@ -3,10 +3,12 @@
 from dataclasses import dataclass, field
 
 from pipelines.artifacts import Artifact
-from pipelines.core.recipes import CorpusRecipe
+from pipelines.core.recipes.ladder import CorpusRecipe
 from pipelines.insight.predictions import Prediction
 from pipelines.insight.showcase import FilledMask
+from pipelines.registry.promotion import Promotion
 from pipelines.registry.registration import RegisteredModel
+from pipelines.registry.verification import Verification
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +36,12 @@ class Story:
     recipe: CorpusRecipe
     flow_run_url: str = ""  # empty where no server shows it
     records: list[StageRecord] = field(default_factory=list)
+    failure: str = ""  # such as "failed in stage pretraining: …"; empty where all went well
     notes: list[str] = field(default_factory=list)  # such as "resumed from step 120"
     models: list[RegisteredModel] = field(default_factory=list)
-    alias: str = ""  # that the models were given
+    alias: str = ""  # that newly verified models are given
+    verifications: list[Verification] = field(default_factory=list)  # made by this run
+    promotions: list[Promotion] = field(default_factory=list)  # made by this run
     filled_masks: list[FilledMask] = field(default_factory=list)
     predictions: list[tuple[str, Prediction]] = field(default_factory=list)  # (expected, answer)
     seconds: float = 0.0

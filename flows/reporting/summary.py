@@ -11,6 +11,7 @@ from flows.reporting.links import model_page
 from flows.reporting.quantities import duration, memory
 from flows.reporting.sections import headline
 from flows.reporting.story import Story
+from pipelines.core.redaction import redacted
 
 _LINE = 110  # longer texts are cut
 
@@ -47,7 +48,8 @@ def _stages(story: Story) -> tuple[str, list[str]]:
         + (headline(record.artifact) if record.artifact is not None else "")
         for record in story.records
     ]
-    return title, [*(row.rstrip() for row in rows), f"in {story.recipe.place.store_url()}"]
+    place = redacted(story.recipe.place.store_url())
+    return title, [*(row.rstrip() for row in rows), f"in {place}"]
 
 
 def _figures(story: Story) -> tuple[str, list[str]]:
@@ -77,14 +79,19 @@ def _predictions(story: Story) -> tuple[str, list[str]]:
 
 def _models(story: Story, tracking_uri: str) -> tuple[str, list[str]]:
     lines = []
+    promoted = {(move.name, move.version): move.alias for move in story.promotions}
     for model in story.models:
         page = model_page(tracking_uri, model)
-        uri = f"models:/{model.name}@{story.alias}"
-        lines.append(f"{model.kind:<11} {uri}   version {model.version}")
+        alias = promoted.get((model.name, model.version))
+        what = f"now models:/{model.name}@{alias}" if alias else "registered before; no alias moved"
+        lines.append(f"{model.kind:<11} {model.uri:<36} {what}")
         if page is not None:
             lines.append(f"{'':<11} {page}")
-    if lines:
-        lines.append("loaded back by alias in a fresh process, each repeated its accuracy exactly")
+    lines.extend(
+        f"{proof.model.uri}, loaded in a process of its own, repeated its accuracy "
+        f"({proof.comparison})"
+        for proof in story.verifications
+    )
     return "Registered", lines
 
 

@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 
 from filelock import FileLock, Timeout
 
-from flows.services import processes
 from flows.services.credentials import Credentials, make_credentials, read_credentials
-from flows.services.health import answers
-from flows.services.marks import marked_processes
-from flows.services.ports import is_free
+from flows.services.processes import starting as processes
+from flows.services.processes.health import answers
+from flows.services.processes.marks import marked_processes
+from flows.services.processes.ports import is_free
 from flows.services.record import (
     MLFLOW_SERVER,
     NAMES,
@@ -153,7 +153,7 @@ def _server_commands(home: Path, services: Services) -> dict[str, list[str]]:
         str(urlsplit(url).port) for url in (services.prefect_url, services.mlflow_url)
     )
     prefect = ["prefect", "server", "start", "--host", "127.0.0.1", "--port", prefect_port]
-    mlflow = ["pipelines.tracking_server", "--home", str(home), "--port", mlflow_port]
+    mlflow = ["pipelines.core.tracking.server", "--home", str(home), "--port", mlflow_port]
     return {PREFECT_SERVER: prefect, MLFLOW_SERVER: mlflow}
 
 

@@ -82,7 +82,7 @@ def is_over(home: Path, flow_run_id: str) -> bool:
 
 def main() -> None:
     """Reconcile what the environment's servers say of a home; a line for each run."""
-    from pipelines.abandoned import end_abandoned_runs
+    from pipelines.core.tracking.abandoned import end_abandoned_runs
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--home", type=Path, required=True)

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from flows.services.identity import ProcessIdentity
+from flows.services.processes.identity import ProcessIdentity
 from pipelines.core.errors import UserError
 
 RECORD_NAME = "services.json"

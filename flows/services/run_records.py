@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from flows.services.identity import ProcessIdentity
+from flows.services.processes.identity import ProcessIdentity
 
 _FOLDER = "runs"
 

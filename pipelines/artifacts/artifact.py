@@ -8,7 +8,7 @@ from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
 from pipelines.artifacts.cache import LocalCache
-from pipelines.artifacts.checksums import has_checksum
+from pipelines.artifacts.fingerprint import has_checksum
 from pipelines.artifacts.manifest import Manifest
 from pipelines.core.errors import UserError
 

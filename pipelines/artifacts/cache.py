@@ -13,10 +13,10 @@ from pathlib import Path
 from filelock import FileLock
 from fsspec import AbstractFileSystem
 
-from pipelines.artifacts.checksums import has_checksum
+from pipelines.artifacts.attempts.owners import Owner
+from pipelines.artifacts.fingerprint import has_checksum
 from pipelines.artifacts.layout import check_file_name
 from pipelines.artifacts.manifest import FileRecord
-from pipelines.artifacts.owners import Owner
 from pipelines.core.errors import UserError
 
 DEFAULT_CACHE_BYTES = 50 * 2**30

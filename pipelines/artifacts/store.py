@@ -14,9 +14,9 @@ from pydantic import BaseModel
 
 from pipelines.artifacts.access import explained, open_store
 from pipelines.artifacts.artifact import Artifact
-from pipelines.artifacts.attempts import attempt
-from pipelines.artifacts.claims import LEASE_SECONDS, remove
-from pipelines.artifacts.commit import create_only, flush, flush_folders, write_to_disk
+from pipelines.artifacts.attempts.attempt import attempt
+from pipelines.artifacts.attempts.claims import LEASE_SECONDS, remove
+from pipelines.artifacts.attempts.commit import create_only, flush, flush_folders, write_to_disk
 from pipelines.artifacts.draft import Built, Draft, keep_only
 from pipelines.artifacts.fingerprint import fingerprint_of
 from pipelines.artifacts.layout import MANIFEST_NAME, Place

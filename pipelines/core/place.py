@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, model_validator
 
 from pipelines.artifacts import ArtifactStore
-from pipelines.core.ranks import DeviceKind, Ranks
+from pipelines.core.cluster.ranks import DeviceKind, Ranks
+from pipelines.core.home import home_folder
+from pipelines.core.redaction import Uri
 from pipelines.core.settings import Settings
 from pipelines.core.stage import Observer, StageContext, ignore
-from pipelines.home import home_folder
+from pipelines.core.tracking.reachability import refuse_unreachable_tracker
 
 if TYPE_CHECKING:  # importing MLflow takes a second that reading a recipe need not spend
-    from pipelines.core.tracking import Tracker
+    from pipelines.core.tracking.tracker import Tracker
 
 
 _Count = Annotated[int, Field(ge=1, le=4096)]
@@ -28,14 +30,15 @@ class PlaceSettings(Settings):
         description="Folder for the store and the tracker of local runs; empty: $BERTSMITH_HOME, "
         "or .bertsmith in the current folder.",
     )
-    store: str = Field(
+    store: Uri = Field(
         default="",
         description="Artifact store: a folder or a URL such as s3://bucket/prefix; "
         "empty: the folder store of the home.",
     )
-    tracking_uri: str = Field(
+    tracking_uri: Uri = Field(
         default="",
-        description="MLflow tracking server; empty: $MLFLOW_TRACKING_URI, or SQLite in the home.",
+        description="MLflow tracking server; empty: $MLFLOW_TRACKING_URI, or SQLite in the home. "
+        "Give user and password as $MLFLOW_TRACKING_USERNAME and $MLFLOW_TRACKING_PASSWORD.",
     )
     experiment: str = Field(default="bertsmith", description="MLflow experiment of the runs.")
     num_workers: int = Field(
@@ -78,11 +81,20 @@ class PlaceSettings(Settings):
         store = self.store or str(self.home_folder() / "store")
         return store if "://" in store else str(Path(store).absolute())
 
+    def refuse_unreachable_tracker(self) -> None:
+        """Return in seconds where a tracker may answer; call it before anything is built.
+
+        Raises UserError for an unknown scheme, a host without an open port, an unwritable file.
+        """
+        uri = self._named_tracker()
+        if uri:
+            refuse_unreachable_tracker(uri)
+
     def tracker(self, tags: Mapping[str, str]) -> "Tracker":
         """The MLflow server; a local home keeps SQLite and files, and is made where missing."""
-        from pipelines.core.tracking import Tracker
+        from pipelines.core.tracking.tracker import Tracker
 
-        uri = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
+        uri = self._named_tracker()
         if uri:
             return Tracker(uri=uri, experiment=self.experiment, tags=dict(tags))
         home = self.home_folder()
@@ -102,6 +114,10 @@ class PlaceSettings(Settings):
             device=self.device,
             max_failures=self.max_failures,
         )
+
+    def _named_tracker(self) -> str:
+        """The URI that someone named; empty for the home's own."""
+        return self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "")
 
     def context(
         self, *, observe: Observer = ignore, tags: Mapping[str, str] | None = None

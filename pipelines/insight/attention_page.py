@@ -1,6 +1,5 @@
 """Pictures of what attends to what: a page to explore, or a sheet of all layers and heads."""
 
-import io
 import json
 from importlib.resources import files
 from pathlib import Path
@@ -11,6 +10,7 @@ from bert_core.inference import AttentionMaps, attention_maps
 from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
+from pipelines.insight.png import png_of
 
 _PLACE = "/* attention goes here */"
 _MAX_TOKENS_OF_A_SHEET = 40  # more would not be readable
@@ -21,6 +21,7 @@ def inspect(folder: Path, text: str, target: Path) -> AttentionMaps:
     """Draw how the model in `folder` attends over `text`, as `target`, a .html or .png file.
 
     The page shows one layer and head at a time and answers the pointer; the sheet shows them all.
+    Raises UserError for another kind of file and for a text too long for a sheet.
     """
     draw = {".html": attention_page, ".png": attention_sheet}.get(target.suffix)
     if draw is None:
@@ -45,7 +46,10 @@ def attention_page(maps: AttentionMaps) -> bytes:
 
 
 def attention_sheet(maps: AttentionMaps) -> bytes:
-    """A PNG with a row per layer and a column per head; dark means much attention."""
+    """A PNG with a row per layer and a column per head; dark means much attention.
+
+    Raises UserError for more tokens than can be read on it.
+    """
     num_pieces = len(maps.pieces)
     if num_pieces > _MAX_TOKENS_OF_A_SHEET:
         raise UserError(
@@ -65,6 +69,4 @@ def attention_sheet(maps: AttentionMaps) -> bytes:
             axes.set_yticks(range(num_pieces), maps.pieces, fontsize=6)
     figure.supxlabel("is read", fontsize=9)
     figure.supylabel("reads", fontsize=9)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    return buffer.getvalue()
+    return png_of(figure)

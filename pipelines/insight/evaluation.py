@@ -3,21 +3,22 @@
 from typing import Any
 
 from pipelines.core.errors import UserError
-from pipelines.core.tracking import Tracker
+from pipelines.core.tracking.tracker import Tracker
 from pipelines.registry.listing import locate
 from pipelines.stages.corpus.cleaning.tally import Tally
 from pipelines.stages.evaluation.stage import answers_of
 from pipelines.stages.labelled.files import read_labelled_file
-from pipelines.stages.labelled.settings import LabelledFileTask
+from pipelines.stages.labelled.settings import LabelledFile
 from pipelines.tasks.classification import figures_of, report_on
 
 
 def evaluate_file(
-    tracker: Tracker, reference: str, settings: LabelledFileTask
+    tracker: Tracker, reference: str, settings: LabelledFile
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Figures and report of the classifier that `reference` names, on all rows of a file.
 
-    Raises UserError for labels that the classifier was not trained on.
+    Raises UserError for labels that the classifier was not trained on, for a file that cannot be
+    read as labelled texts, and for a reference that names no classifier.
     """
     rows = read_labelled_file(settings, Tally())
     expected = [label for _, label in rows]

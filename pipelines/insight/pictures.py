@@ -1,6 +1,5 @@
 """Pictures of what was learned, as PNG bytes: drawn without a display, by any thread."""
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,8 +7,9 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
+from pipelines.insight.png import png_of
+
 _INCHES = (5.2, 3.2)  # of one panel
-_DOTS_PER_INCH = 110
 _COLOURS = ("#1f6f8b", "#d1603d", "#5b8c5a", "#7d5ba6", "#b8860b", "#4a4a4a")
 
 
@@ -40,7 +40,7 @@ def draw(panels: Sequence[Panel]) -> bytes:
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(fontsize=8, frameon=False)
-    return _png(figure)
+    return png_of(figure)
 
 
 def training_panels(
@@ -93,10 +93,4 @@ def draw_lengths(documents_by_words: Mapping[str, int]) -> bytes:
     axes.set_xlabel("words (from)")
     axes.tick_params(axis="x", labelrotation=60, labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
-    return _png(figure)
-
-
-def _png(figure: Figure) -> bytes:
-    stream = io.BytesIO()
-    figure.savefig(stream, format="png", dpi=_DOTS_PER_INCH)
-    return stream.getvalue()
+    return png_of(figure)

@@ -10,7 +10,7 @@ from bert_core.model.catalogue import Model, PretrainingModel, SequenceClassifie
 from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
-from pipelines.core.tracking import Tracker
+from pipelines.core.tracking.tracker import Tracker
 from pipelines.registry.listing import locate
 
 ModelType = TypeVar("ModelType", bound=Model)
@@ -27,7 +27,10 @@ class Prediction:
 
 
 def predict(tracker: Tracker, reference: str, texts: Sequence[str]) -> list[Prediction]:
-    """Label each text with the classifier that `reference` names (see `registry.locate`)."""
+    """Label each text with the classifier that `reference` names (see `listing.locate`).
+
+    Raises UserError where it names none, or another kind of model.
+    """
     folder = locate(tracker, reference)
     model, tokenizer = _load(folder, SequenceClassifier, reference)
     answers = classify(model, tokenizer, texts)
@@ -44,7 +47,10 @@ def predict(tracker: Tracker, reference: str, texts: Sequence[str]) -> list[Pred
 
 
 def fill(tracker: Tracker, reference: str, text: str, top_k: int) -> list[list[Candidate]]:
-    """For each [MASK] of `text`, the `top_k` likeliest pieces of the encoder `reference` names."""
+    """For each [MASK] of `text`, the `top_k` likeliest pieces of the encoder `reference` names.
+
+    Raises UserError where it names none, or another kind of model.
+    """
     model, tokenizer = _load(locate(tracker, reference), PretrainingModel, reference)
     return fill_mask(model, tokenizer, text, top_k=top_k)
 

@@ -10,7 +10,7 @@ from bert_core.inference import Candidate
 from bert_core.randomness import random_bits
 from bert_core.vocabulary import MASK
 from pipelines.artifacts import Artifact
-from pipelines.core.tracking import Tracker
+from pipelines.core.tracking.tracker import Tracker
 from pipelines.insight.predictions import Prediction, fill, predict
 from pipelines.registry.listing import locate
 from pipelines.stages.corpus.shards import read_documents
@@ -38,6 +38,7 @@ def filled_masks(
     """`count` held-out sentences with a hidden word, filled by the encoder `reference` names.
 
     Sentences and words are drawn by hash, not picked: the same for every model of the corpus.
+    Raises UserError where `reference` names no encoder.
     """
     pieces = set(vocabulary.local(VOCABULARY_FILE).read_text(encoding="utf-8").split("\n"))
     drawn = heapq.nsmallest(count, _gaps(corpus, pieces))
@@ -53,16 +54,17 @@ def filled_masks(
 
 
 def predictions(
-    tracker: Tracker, reference: str, task: Artifact, count: int = 3
+    tracker: Tracker, reference: str, labelled: Artifact, count: int = 3
 ) -> list[tuple[str, Prediction]]:
     """Labels of `count` held-out texts and what the classifier `reference` names says to each.
 
-    Texts are drawn by hash, another label each while there are labels left.
+    Texts are drawn by hash, another label each while there are labels left. Raises UserError
+    where `reference` names no classifier.
     """
-    heldout = read_split(task, "heldout")
+    heldout = read_split(labelled, "heldout")
     drawn = _one_of_each(heldout.labels)[:count]
     answers = predict(tracker, reference, [heldout.texts[index] for index in drawn])
-    names = task.statistics["labels"]
+    names = labelled.statistics["labels"]
     return [
         (names[heldout.labels[index]], answer) for index, answer in zip(drawn, answers, strict=True)
     ]

@@ -1,6 +1,5 @@
 """How near texts are to each other: the matrix of cosine similarities and a map in the plane."""
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from bert_core.inference import embed
 from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
+from pipelines.insight.png import png_of
 
 _MIN_TEXTS = 2
 
@@ -19,7 +19,8 @@ _MIN_TEXTS = 2
 def similarities(folder: Path, texts: Sequence[str]) -> tuple[NDArray[np.float32], NDArray]:
     """[N, N] cosine similarities of N texts, and [N, 2] where they lie in the plane.
 
-    The plane is that of the two principal components of the embeddings.
+    The plane is that of the two principal components of the embeddings. Raises UserError for
+    fewer than two texts.
     """
     if len(texts) < _MIN_TEXTS:
         raise UserError(f"similarity needs at least {_MIN_TEXTS} words or texts, got {len(texts)}")
@@ -36,7 +37,7 @@ def similarities(folder: Path, texts: Sequence[str]) -> tuple[NDArray[np.float32
 def draw_similarities(
     texts: Sequence[str], matrix: NDArray[np.float32], plane: NDArray, target: Path
 ) -> None:
-    """Write the matrix and the map side by side as a PNG."""
+    """Write the matrix and the map side by side as a PNG; UserError for another kind of file."""
     if target.suffix != ".png":
         raise UserError(f"the picture must be a .png file, got {target}")
     side = 3.2 + 0.28 * len(texts)
@@ -53,6 +54,4 @@ def draw_similarities(
     area.set_title("two principal components", fontsize=11)
     area.spines[["top", "right"]].set_visible(False)
     area.margins(0.15)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    target.write_bytes(buffer.getvalue())
+    target.write_bytes(png_of(figure))

@@ -8,7 +8,7 @@ from bert_core.model.catalogue import count_parameters
 from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
-from pipelines.core.tracking import Tracker
+from pipelines.core.tracking.tracker import Tracker
 from pipelines.registry.listing import locate
 
 
@@ -45,7 +45,8 @@ def bring_in(directory: Path, target: Path, head: str | None = None) -> Exchange
 def take_out(tracker: Tracker, reference: str, target: Path, pooling: str | None) -> Exchanged:
     """Write the model that `reference` names as a directory that `transformers` opens.
 
-    With `pooling` ("mean" or "cls") sentence-transformers opens it, too, as an encoder.
+    With `pooling` ("mean" or "cls") sentence-transformers opens it, too, as an encoder. Raises
+    UserError where `reference` names no model, or `target` is a folder with something in it.
     """
     folder = locate(tracker, reference)
     try:

@@ -9,7 +9,7 @@ from typing import Any
 from mlflow.exceptions import MlflowException
 
 from pipelines.core.errors import UserError
-from pipelines.core.tracking import Tracker
+from pipelines.core.tracking.tracker import Tracker
 
 _PREFIX = "bertsmith."
 _FINGERPRINT = re.compile(r"[0-9a-f]{32}")

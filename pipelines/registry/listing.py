@@ -8,9 +8,9 @@ import mlflow.artifacts
 from mlflow import MlflowClient
 
 from pipelines.core.errors import UserError
-from pipelines.core.tracking import FINGERPRINT_TAG, Tracker
+from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker, final, server_address
 from pipelines.registry.promotion import find_source
-from pipelines.registry.registration import KIND_TAG, VERIFIED_TAG
+from pipelines.registry.tags import KIND_TAG, VERIFIED_TAG
 from pipelines.registry.verification import METRICS
 
 _USUAL_ALIASES = ("champion", "candidate")
@@ -33,7 +33,10 @@ class ListedModel:
 
 
 def list_models(tracker: Tracker) -> list[ListedModel]:
-    """Every version in the registry, newest first within its name."""
+    """Every version in the registry, newest first within its name.
+
+    Raises MlflowException where the tracker does not answer.
+    """
     client = tracker.client()
     listed = []
     for model in client.search_registered_models():
@@ -65,6 +68,7 @@ def locate(tracker: Tracker, reference: str) -> Path:
     """A local folder with the model files that `reference` names.
 
     `name@alias`, `name/version`, a bare `name` (its champion, else its candidate), or a folder.
+    Raises UserError where there is none, MlflowException where the tracker does not answer.
     """
     if Path(reference).is_dir():
         return Path(reference)
@@ -74,8 +78,7 @@ def locate(tracker: Tracker, reference: str) -> Path:
         source = _usual_source(client, name)
     version = find_source(client, name, source)
     uri = f"models:/{name}/{version.version}"
-    mlflow.set_registry_uri(tracker.uri)
-    folder = mlflow.artifacts.download_artifacts(uri, tracking_uri=tracker.uri)
+    folder = mlflow.artifacts.download_artifacts(uri, tracking_uri=server_address(tracker.uri))
     return Path(folder) / "artifacts" / "model"
 
 
@@ -94,5 +97,4 @@ def _usual_source(client: MlflowClient, name: str) -> str:
 
 def _metric_of(client: MlflowClient, run_id: str, metric: str) -> float | None:
     metrics = client.get_run(run_id).data.metrics if run_id else {}
-    # Under its own name the run also has the points of the training curve, on fewer examples.
-    return metrics.get(f"final/{metric}", metrics.get(metric))
+    return metrics.get(final(metric))  # its own name is the training curve's

@@ -29,6 +29,11 @@ _OUTPUTS = {
 }
 
 
+def declared_requirements() -> list[str]:
+    """What a package made here says it needs, as pip reads it."""
+    return [f"{name}=={_public(version(name))}" for name in _REQUIREMENTS]
+
+
 def save_model_package(
     target: Path, kind: str, artifact: Artifact, metadata: Mapping[str, str]
 ) -> None:
@@ -46,7 +51,7 @@ def save_model_package(
             code_paths=[_clean_copy(Path(bert_core.__file__).parent, Path(scratch))],
             signature=ModelSignature(inputs=_INPUTS, outputs=_OUTPUTS[kind]),
             input_example=_EXAMPLE,
-            pip_requirements=[f"{name}=={_public(version(name))}" for name in _REQUIREMENTS],
+            pip_requirements=declared_requirements(),
             metadata=dict(metadata),
         )
 

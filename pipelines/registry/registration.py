@@ -6,18 +6,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mlflow import MlflowClient
-from mlflow.entities import Metric
+from mlflow.entities import LoggedModel, Metric
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from pipelines.artifacts import Artifact
-from pipelines.core.tracking import FINGERPRINT_TAG, Tracker
+from pipelines.core.redaction import redacted
+from pipelines.core.tracking.tracker import COMPUTED_ON_TAG, FINGERPRINT_TAG, Tracker, final
 from pipelines.core.versions import code_version
-from pipelines.registry.packaging import save_model_package
+from pipelines.registry.packaging import declared_requirements, save_model_package
+from pipelines.registry.tags import (
+    CANDIDATE,
+    CODE_TAG,
+    KIND_TAG,
+    OWED_TAG,
+    PROMOTION,
+    REQUIREMENTS_TAG,
+    VERIFIED_TAG,
+    entries,
+)
 from pipelines.training.results import numbers
-
-KIND_TAG = "bertsmith.kind"
-VERIFIED_TAG = "bertsmith.verified"
 
 _DESCRIPTIONS = {
     "encoder": "BERT encoder pretrained from raw text; texts in, embeddings out.",
@@ -31,7 +39,7 @@ class Submission:
 
     kind: str  # "encoder" or "classifier"
     name: str
-    alias: str
+    alias: str  # of a version until it has proved itself
     artifact: Artifact
     lineage: Mapping[str, Artifact]  # by stage: corpus, vocabulary, examples, …
     recipe_yaml: str
@@ -48,19 +56,27 @@ class RegisteredModel:
     fingerprint: str  # of the artifact
     metrics: Mapping[str, float]  # as logged: what the loaded model must reproduce
     is_verified: bool
+    awaits_promotion: bool  # True where a run that proved it ended before it was promoted
     reused: bool  # True where this artifact was registered before
+
+    @property
+    def reference(self) -> str:
+        """This very version, as `locate` and the command line take it; no alias can move it."""
+        return f"{self.name}/{self.version}"
 
     @property
     def uri(self) -> str:
         """How MLflow addresses this very version."""
-        return f"models:/{self.name}/{self.version}"
+        return f"models:/{self.reference}"
 
 
 def register(submission: Submission, tracker: Tracker) -> RegisteredModel:
-    """Register the model and give the version its alias; an artifact is registered once.
+    """Register the model; an artifact is registered once, and a new version gets the alias.
 
     The version carries signature, input example, metrics and lineage tags: the fingerprints of
     everything it was made from, the code version and the flow run; the recipe lies with its run.
+    A registration that broke off is taken up where it was. Raises MlflowException or, with one
+    sentence, UserError where the tracker does not answer.
     """
     client = tracker.client()
     artifact, name = submission.artifact, submission.name
@@ -69,9 +85,10 @@ def register(submission: Submission, tracker: Tracker) -> RegisteredModel:
     reused = version is not None
     if version is None:
         version = _create_version(submission, metrics, tracker, client)
-    is_verified = version.tags.get(VERIFIED_TAG) == "true"
-    if not is_verified:
+    if version.tags.get(OWED_TAG) == CANDIDATE:
         client.set_registered_model_alias(name, submission.alias, str(version.version))
+        client.delete_model_version_tag(name, str(version.version), OWED_TAG)
+    is_verified = version.tags.get(VERIFIED_TAG) == "true"
     return RegisteredModel(
         kind=submission.kind,
         name=name,
@@ -80,6 +97,7 @@ def register(submission: Submission, tracker: Tracker) -> RegisteredModel:
         fingerprint=artifact.fingerprint,
         metrics=metrics,
         is_verified=is_verified,
+        awaits_promotion=is_verified and version.tags.get(OWED_TAG) == PROMOTION,
         reused=reused,
     )
 
@@ -95,40 +113,75 @@ def find_version(client: MlflowClient, name: str, fingerprint: str) -> ModelVers
 def _create_version(
     submission: Submission, metrics: Mapping[str, float], tracker: Tracker, client: MlflowClient
 ) -> ModelVersion:
-    artifact, kind = submission.artifact, submission.kind
+    run_id = _run_of(submission, metrics, tracker)
     tags = _tags(submission, tracker)
-    run_id = tracker.find_run(artifact.fingerprint)
-    if run_id is None:  # trained with another tracker
-        run_id = tracker.open_run(
-            f"{kind}-{artifact.fingerprint[:8]}", artifact.fingerprint, {}, {}
-        )
-        tracker.finish(run_id, metrics)
     tracker.set_tags(run_id, tags)
-    tracker.log_text(run_id, submission.recipe_yaml, "recipe.yaml")
-    logged = client.create_logged_model(
-        tracker.experiment_id(), name=kind, source_run_id=run_id, tags=tags, model_type=kind
-    )
-    with tempfile.TemporaryDirectory(prefix="bertsmith-model-") as scratch:
-        package = Path(scratch) / "package"
-        save_model_package(package, kind, artifact, metadata=tags)
-        client.log_model_artifacts(logged.model_id, str(package))
-    client.finalize_logged_model(logged.model_id, "READY")
+    tracker.log_text(run_id, redacted(submission.recipe_yaml), "recipe.yaml")
+    logged = _logged_model(submission, run_id, tags, tracker, client)
+    run = client.get_run(run_id)
+    # As the run has them already, to the millisecond: a figure stands there once.
+    moment = run.info.end_time or logged.creation_timestamp
     client.log_batch(
         run_id,
         [
-            Metric(key, value, logged.creation_timestamp, 0, model_id=logged.model_id)
+            Metric(final(key), value, moment, 0, model_id=logged.model_id)
             for key, value in metrics.items()
         ],
     )
-    _ensure_name(client, submission.name, _DESCRIPTIONS[kind])
+    machine = entries(COMPUTED_ON_TAG, run.data.tags)
+    description = _DESCRIPTIONS[submission.kind]
+    _ensure_name(client, submission.name, description)
     return client.create_model_version(
         submission.name,
         source=f"models:/{logged.model_id}",
         run_id=run_id,
-        tags=tags,
-        description=_DESCRIPTIONS[kind],
+        tags={
+            **tags,
+            **{f"{COMPUTED_ON_TAG}.{key}": value for key, value in machine.items()},
+            OWED_TAG: CANDIDATE,
+        },
+        description=description,
         model_id=logged.model_id,
     )
+
+
+def _run_of(submission: Submission, metrics: Mapping[str, float], tracker: Tracker) -> str:
+    """The run of the model's training; one is made up where it was trained with another tracker."""
+    fingerprint = submission.artifact.fingerprint
+    run_id = tracker.find_run(fingerprint)
+    if run_id is None:
+        run_id = tracker.open_run(f"{submission.kind}-{fingerprint[:8]}", fingerprint, {}, {})
+        tracker.finish(run_id, metrics)
+    return run_id
+
+
+def _logged_model(
+    submission: Submission,
+    run_id: str,
+    tags: Mapping[str, str],
+    tracker: Tracker,
+    client: MlflowClient,
+) -> LoggedModel:
+    """The package in MLflow: one that an earlier try left, whole or half-way, or a new one."""
+    kind, experiment_id = submission.kind, tracker.experiment_id()
+    same = " AND ".join(
+        f"tags.`{tag}` = '{tags[tag]}'"
+        for tag in (FINGERPRINT_TAG, KIND_TAG, CODE_TAG, REQUIREMENTS_TAG)
+    )
+    left = client.search_logged_models([experiment_id], same)
+    whole = next((model for model in left if model.status == "READY"), None)
+    if whole is not None:
+        return whole
+    logged = next(iter(left), None)
+    if logged is None:
+        logged = client.create_logged_model(
+            experiment_id, name=kind, source_run_id=run_id, tags=dict(tags), model_type=kind
+        )
+    with tempfile.TemporaryDirectory(prefix="bertsmith-model-") as scratch:
+        package = Path(scratch) / "package"
+        save_model_package(package, kind, submission.artifact, metadata=tags)
+        client.log_model_artifacts(logged.model_id, str(package))
+    return client.finalize_logged_model(logged.model_id, "READY")
 
 
 def _tags(submission: Submission, tracker: Tracker) -> dict[str, str]:
@@ -138,7 +191,8 @@ def _tags(submission: Submission, tracker: Tracker) -> dict[str, str]:
         **lineage,
         FINGERPRINT_TAG: submission.artifact.fingerprint,
         KIND_TAG: submission.kind,
-        "bertsmith.code_version": code_version(),
+        CODE_TAG: code_version(),
+        REQUIREMENTS_TAG: ", ".join(declared_requirements()),
     }
 
 

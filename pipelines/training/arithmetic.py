@@ -8,12 +8,12 @@ from typing import Any, Literal
 import torch
 
 from bert_core.backends.precision import Precision, compute_dtype
-from pipelines.core.cluster import connect, nodes
+from pipelines.core.cluster.connection import connect, nodes
+from pipelines.core.cluster.ranks import Ranks
 from pipelines.core.errors import UserError
-from pipelines.core.ranks import Ranks
 from pipelines.training.placement import uses_gpu
 
-import ray  # isort: skip  (after pipelines.core.cluster, which sets its environment)
+import ray  # isort: skip  (after pipelines.core.cluster.connection, which sets its environment)
 
 Device = Literal["cpu", "cuda"]
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pipelines.artifacts.checkpoints import CheckpointFolder
-from pipelines.core.cluster import connect, keep_signal_handlers, nodes
+from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
+from pipelines.core.cluster.connection import connect, keep_signal_handlers, nodes
 from pipelines.core.stage import StageContext
 from pipelines.training.failures import EndOnFinalError, told
 from pipelines.training.placement import StepCut, place
-from pipelines.training.progress import progress_from_workers
+from pipelines.training.telemetry.progress import progress_from_workers
 
-from ray.train import (  # isort: skip  (after pipelines.core.cluster, which sets its environment)
+from ray.train import (  # isort: skip  (after pipelines.core.cluster.connection, which sets its environment)
     CheckpointConfig,
     ControllerError,
     FailureConfig,

@@ -15,15 +15,15 @@ from ray.train import Checkpoint
 
 from bert_core.backends.cpu.memory import return_freed_memory
 from bert_core.model.catalogue import TrainableModel
-from bert_core.training.loop import MicroBatches, NonFiniteGradientError, train
+from bert_core.training.loop import MicroBatches, train
 from bert_core.training.optimization import AdamW, OptimizationConfig
 from bert_core.training.state import Position, load_checkpoint, save_checkpoint
 from bert_core.training.step import StepReport
-from pipelines.training.metrics import MetricLog
-from pipelines.training.progress import ProgressSender
 from pipelines.training.results import MODEL_FOLDER
 from pipelines.training.settings import TrainingSettings
-from pipelines.training.telemetry import Telemetry
+from pipelines.training.telemetry.curve import Telemetry
+from pipelines.training.telemetry.metrics import MetricLog
+from pipelines.training.telemetry.progress import ProgressSender
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +94,10 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
         telemetry.training_seconds += time.perf_counter() - started
         is_checkpoint = done % settings.checkpoint_every_steps == 0 or is_last
         is_evaluation = done % work.evaluate_every_steps == 0 or is_last
-        if is_checkpoint or is_evaluation or done % settings.log_every_steps == 0:
-            refuse_untaken(report)
-        if is_checkpoint or done % settings.log_every_steps == 0:
+        is_logged = is_checkpoint or done % settings.log_every_steps == 0
+        if is_logged or is_evaluation:
+            optimizer.raise_if_halted()  # on every rank, before one of them tells or saves
+        if is_logged:
             telemetry.count_tokens(float(num_tokens))
             telemetry.log(done, _figures(report))
         if is_evaluation:
@@ -149,18 +150,6 @@ def _save(
         ray.train.report({"step": position.step}, checkpoint=Checkpoint.from_directory(str(folder)))
     finally:
         shutil.rmtree(folder)
-
-
-def refuse_untaken(report: StepReport) -> None:
-    """Raise NonFiniteGradientError where the step was left out.
-
-    On a GPU the loop learns of it one step later: too late for a checkpoint after this step.
-    """
-    if not bool(report.is_finite):
-        raise NonFiniteGradientError(
-            f"the gradient of step {report.step} is not finite, so the step was not taken; "
-            "lower the learning rate, lengthen the warm-up or train in float32"
-        )
 
 
 def _figures(report: StepReport) -> dict[str, float]:

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from bert_core.backends.cpu.dropout import DropoutKeys
-from bert_core.backends.cpu.grouped_attention import _LONGEST_KEPT
-from bert_core.backends.cpu.layout import AttentionLayout
+from bert_core.backends.cpu.grouped_attention import _LONGEST_SAVED
+from bert_core.backends.dropout import DropoutGenerator
+from bert_core.backends.layout import AttentionLayout
 from bert_core.model.attention import attend, attention_probabilities
 from tests.bert_core.batches import ragged_batch
 
@@ -16,7 +16,7 @@ CASES = {
     "equal": (6, 6, 6),
     "mixed": (3, 17, 64, 5, 64, 29),
     "many groups": tuple(range(1, 500, 37)),
-    "longer than is kept": (_LONGEST_KEPT + 5, 9),
+    "longer than is saved": (_LONGEST_SAVED + 5, 9),
 }
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -76,14 +76,16 @@ def test_lower_precision_stays_near_the_formula(dtype, tolerance):
     torch.testing.assert_close(ours, expected, atol=tolerance, rtol=0)
 
 
-@pytest.mark.parametrize("length", [12, _LONGEST_KEPT + 5])
+@pytest.mark.parametrize("length", [12, _LONGEST_SAVED + 5])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_dropout_of_probabilities_keeps_the_mean_and_draws_alike_for_equal_keys(length, dtype):
+def test_dropout_of_probabilities_keeps_the_mean_and_draws_alike_for_equal_seeds(length, dtype):
     lengths = (length,)
     qkv = random_qkv(lengths, dtype)
     qkv[:, 2] = 1  # then each output is the sum of the kept probabilities
     outputs = [
-        grouped(qkv, lengths, causal=False, dropout_rate=0.3, keys=DropoutKeys.at(0, 0, index))
+        grouped(
+            qkv, lengths, causal=False, dropout_rate=0.3, generator=DropoutGenerator.at(0, 0, index)
+        )
         for index in (0, 0, *range(200))
     ]
     assert torch.equal(outputs[0], outputs[1])
@@ -92,13 +94,15 @@ def test_dropout_of_probabilities_keeps_the_mean_and_draws_alike_for_equal_keys(
     assert mean == pytest.approx(1.0, abs=0.02)
 
 
-@pytest.mark.parametrize("length", [6, _LONGEST_KEPT + 2])
+@pytest.mark.parametrize("length", [6, _LONGEST_SAVED + 2])
 def test_the_gradient_under_dropout_is_that_of_the_same_draw(length):
     lengths = (length, 3)
     weights = torch.randn(sum(lengths), HEADS * WIDTH, dtype=torch.float64)
 
     def value(qkv):
-        mixed = grouped(qkv, lengths, causal=False, dropout_rate=0.4, keys=DropoutKeys.at(1, 2, 3))
+        mixed = grouped(
+            qkv, lengths, causal=False, dropout_rate=0.4, generator=DropoutGenerator.at(1, 2, 3)
+        )
         return (mixed * weights).sum()
 
     qkv = random_qkv(lengths).requires_grad_()

@@ -24,7 +24,6 @@ from bert_core.inference import (
     rate,
     tag,
 )
-from bert_core.inference.answers import best_span
 from bert_core.model.catalogue import build_model
 from bert_core.vocabulary import SPECIAL_PIECES, WordPieceTokenizer
 from tests.bert_core.batches import small_config
@@ -54,20 +53,20 @@ def alone(tokenizer, text):
     return RaggedBatch.from_sequences([ids], [len(ids)])
 
 
-def test_gaps_are_filled_with_the_likeliest_pieces(tokenizer):
+def test_masks_are_filled_with_the_likeliest_pieces(tokenizer):
     model = new_model("pretraining")
-    gaps = fill_mask(model, tokenizer, "a [MASK] b [MASK]", top_k=3)
+    masks = fill_mask(model, tokenizer, "a [MASK] b [MASK]", top_k=3)
     ids = [tokenizer.piece_to_id(p) for p in ("[CLS]", "a", "[MASK]", "b", "[MASK]", "[SEP]")]
     logits, _ = model(RaggedBatch.from_sequences([ids]), torch.tensor([2, 4]))
     probabilities = logits.softmax(-1)
-    assert [len(gap) for gap in gaps] == [3, 3]
-    for gap, row in zip(gaps, probabilities, strict=True):
-        assert gap[0].piece == tokenizer.id_to_piece(int(row.argmax()))
-        assert gap[0].probability == pytest.approx(float(row.max().detach()), abs=1e-6)
-        assert gap[0].probability >= gap[1].probability >= gap[2].probability
+    assert [len(candidates) for candidates in masks] == [3, 3]
+    for candidates, row in zip(masks, probabilities, strict=True):
+        assert candidates[0].piece == tokenizer.id_to_piece(int(row.argmax()))
+        assert candidates[0].probability == pytest.approx(float(row.max().detach()), abs=1e-6)
+        assert candidates[0].probability >= candidates[1].probability >= candidates[2].probability
 
 
-def test_a_text_without_a_gap_is_refused(tokenizer):
+def test_a_text_without_a_mask_is_refused(tokenizer):
     with pytest.raises(ValueError, match=r"must hold \[MASK\] at least once"):
         fill_mask(new_model("pretraining"), tokenizer, "nothing here")
 
@@ -109,7 +108,7 @@ def test_normalized_embeddings_have_length_one_and_progress_is_told(tokenizer):
     seen = []
     embedded = embed(
         new_model("encoder"), tokenizer, TEXTS,
-        batch_tokens=20, watch=lambda done, total: seen.append((done, total)),
+        batch_tokens=20, progress=lambda done, total: seen.append((done, total)),
     )  # fmt: skip
     np.testing.assert_allclose(np.linalg.norm(embedded.vectors, axis=1), 1, atol=1e-6)
     assert seen[-1] == (4, 4)
@@ -169,56 +168,6 @@ def test_the_choice_is_the_one_with_the_greatest_score(tokenizer):
     chosen = choose(model, tokenizer, "one", ["a", "b c d", "e"])
     assert chosen.index == int(np.argmax(chosen.probabilities))
     assert sum(chosen.probabilities) == pytest.approx(1)
-
-
-def test_an_answer_is_the_best_span_over_all_windows(tokenizer):
-    model = new_model("span_prediction")
-    context = " ".join(LETTERS * 4)
-    result = answer(model, tokenizer, "one", context, stride=20, max_answer_tokens=4)
-    assert result.text == context[result.begin : result.end] != ""
-    assert len(result.text.split()) <= 4
-    short = answer(model, tokenizer, "one", "a b c")
-    ids = [tokenizer.piece_to_id(p) for p in ("[CLS]", "one", "[SEP]", "a", "b", "c", "[SEP]")]
-    logits = model(RaggedBatch.from_sequences([ids], [3])).detach()
-    score, first, last = best_span(logits[3:6], 30)
-    assert short.text == " ".join("abc"[first : last + 1])
-    assert short.score == pytest.approx(score, abs=1e-5)
-    assert short.null_score == pytest.approx(logits[0].sum().item(), abs=1e-5)
-
-
-def test_no_answer_wins_where_it_beats_the_best_span_by_more_than_the_threshold(tokenizer):
-    model = new_model("span_prediction")
-    plain = answer(model, tokenizer, "one", "a b c")
-    margin = plain.null_score - plain.score
-    arguments = (model, tokenizer, "one", "a b c")
-    assert answer(*arguments, null_threshold=margin + 1e-3).text == plain.text
-    assert answer(*arguments, null_threshold=margin - 1e-3).text == ""
-
-
-def test_a_span_never_ends_before_it_begins_nor_grows_too_long():
-    logits = torch.tensor([[0.0, 9.0], [1.0, 0.0], [9.0, 0.0], [0.0, 5.0]])
-    assert best_span(logits, 4)[1:] == (2, 3)
-    assert best_span(logits, 1) == (9.0, 0, 0)
-
-
-def test_completion_is_greedy_or_drawn_and_repeats_itself_for_equal_seeds():
-    model = new_model("language_model", causal=True)
-    greedy = complete(model, [2], end_id=3, max_new_tokens=6)
-    ids = [2]
-    for _ in range(6):
-        logits = model(RaggedBatch.from_sequences([ids]), torch.tensor([len(ids) - 1]))
-        ids.append(int(logits.argmax()))
-        if ids[-1] == 3:
-            break
-    assert greedy == ids
-    draws = [
-        complete(model, [2], end_id=3, temperature=1.0, max_new_tokens=6, seed=seed)
-        for seed in (0, 0, 1, 2)
-    ]
-    assert draws[0] == draws[1]
-    assert len({tuple(draw) for draw in draws}) > 1
-    assert complete(model, [2], end_id=3, temperature=1.0, top_k=1, max_new_tokens=6) == greedy
-    assert len(complete(model, [2], end_id=-1)) == 64
 
 
 def test_attention_maps_are_probabilities_of_every_layer_and_head(tokenizer):

@@ -1,5 +1,7 @@
 """A run is a function of its arguments: interrupted or not, in one piece or several."""
 
+import pickle
+
 import pytest
 import torch
 
@@ -10,6 +12,7 @@ from bert_core.training.state import Position, load_checkpoint, save_checkpoint
 from tests.bert_core.batches import pretraining_batch, small_config
 
 NUM_STEPS = 6
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 def new_run(**overrides):
@@ -92,4 +95,52 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_the_weights_change()
     with pytest.raises(NonFiniteGradientError, match="gradient of step 0 is not finite"):
         next(train(model, optimizer, micro_batches, seed=1))
     assert_equal(weights(model), before)
-    assert optimizer.state_dict()["num_updates"] == 0
+    assert optimizer.num_updates == 0
+
+
+def poisoned(step, good_steps):
+    """From step `good_steps` on the first sequence holds what makes the loss infinite."""
+    for index, batch in micro_batches(step):
+        if step >= good_steps:
+            batch.tokens.token_type_ids.fill_(2)
+        yield index, batch
+
+
+@pytest.mark.parametrize(
+    "device",
+    ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, needs_gpu])],
+)
+def test_a_step_that_was_not_taken_is_never_saved(tmp_path, device):
+    torch.manual_seed(0)
+    model = PretrainingModel(small_config(type_vocab_size=3)).to(device)
+    with torch.no_grad():
+        model.encoder.embeddings.token_type[2] = torch.inf
+    optimizer = AdamW(model, OptimizationConfig(num_steps=NUM_STEPS, weight_decay=0.0))
+    with pytest.raises(NonFiniteGradientError, match="gradient of step 2 is not finite"):
+        for report in train(
+            model, optimizer, lambda step: poisoned(step, 2), seed=1, device=device
+        ):
+            position = Position(seed=1, step=report.step + 1)
+            save_checkpoint(tmp_path / f"step-{report.step + 1}", model, optimizer, position)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-1", "step-2"]
+
+
+def test_a_halted_optimizer_is_not_saved_and_goes_on_once_a_state_is_loaded(tmp_path):
+    model, optimizer = new_run()
+    save_checkpoint(tmp_path / "good", model, optimizer, Position(seed=1, step=0))
+    # As on a GPU, whose host has not looked yet.
+    assert not optimizer.update(0.1, halt=torch.tensor(True))
+    with pytest.raises(NonFiniteGradientError, match="gradient of step 0 is not finite"):
+        save_checkpoint(tmp_path / "bad", model, optimizer, Position(seed=1, step=1))
+    assert [path.name for path in tmp_path.iterdir()] == ["good"]
+    with pytest.raises(NonFiniteGradientError, match="gradient of step 0"):
+        next(train(model, optimizer, micro_batches, seed=1))
+    load_checkpoint(tmp_path / "good", model, optimizer)
+    before = weights(model)
+    assert next(train(model, optimizer, micro_batches, seed=1)).is_finite
+    assert any(not torch.equal(before[name], tensor) for name, tensor in weights(model).items())
+
+
+def test_the_error_travels_between_processes():
+    error = pickle.loads(pickle.dumps(NonFiniteGradientError(7)))
+    assert (error.step, str(error)) == (7, str(NonFiniteGradientError(7)))

@@ -10,6 +10,7 @@ import torch.multiprocessing as mp
 from bert_core.backends.precision import compute_dtype
 from bert_core.batch import PretrainingBatch, RaggedBatch
 from bert_core.model.catalogue import PretrainingModel
+from bert_core.training.evaluation import evaluate
 from bert_core.training.metrics import RunningSums
 from bert_core.training.optimization import AdamW, OptimizationConfig
 from bert_core.training.step import optimizer_step
@@ -46,6 +47,12 @@ def take_step(micro_batches, dtype=torch.float32):
     return report, optimizer.arena.gradients.clone(), optimizer.arena.values.clone()
 
 
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
 def test_micro_batches_add_up_to_the_whole_batch_whatever_their_sizes():
     batch = pretraining_batch(LENGTHS)
     whole, gradients, values = take_step([(0, batch)])
@@ -67,6 +74,32 @@ def test_gradients_in_bfloat16_point_where_those_of_float32_do():
     assert low.norm().item() == pytest.approx(exact.norm().item(), rel=0.02)
 
 
+def test_a_rank_without_a_batch_lays_its_table_where_the_others_do():
+    # "meta" stands for a GPU here: NCCL refuses the table of a rank that is on the CPU.
+    table = RunningSums("meta")._table(["loss", "accuracy"])
+    assert table.device.type == "meta"
+    assert table.shape == (2, 2)
+
+
+def _evaluating_rank(rank, port, num_ranks, results):
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=num_ranks
+    )
+    model, _ = new_model()
+    results[rank] = evaluate(model, [pretraining_batch(LENGTHS)] if rank == 0 else [])
+    dist.destroy_process_group()
+
+
+def test_a_rank_without_a_batch_gets_the_figures_of_all():
+    with mp.get_context("spawn").Manager() as manager:
+        results = manager.dict()
+        mp.spawn(_evaluating_rank, args=(free_port(), 2, results), nprocs=2)
+        ranks = dict(results)
+    assert ranks[0] == ranks[1]
+    assert ranks[0] == pytest.approx(evaluate(new_model()[0], [pretraining_batch(LENGTHS)]))
+
+
 def _rank(rank, port, num_ranks, results):
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -77,7 +110,7 @@ def _rank(rank, port, num_ranks, results):
     shares = {0: [(0, part(batch, 0, 2))], 1: [(1, part(batch, 2, 8))], 2: []}
     report, _, values = take_step(shares[rank])
     model, _ = new_model()
-    sums = RunningSums()
+    sums = RunningSums("cpu")
     for _, share in shares[rank]:
         sums.add(model.evaluation_sums(share))
     names = ["mlm_accuracy", "mlm_loss", "nsp_accuracy", "nsp_loss"]
@@ -89,14 +122,11 @@ def _rank(rank, port, num_ranks, results):
 def test_ranks_with_unequal_shares_take_the_same_update_as_one_process():
     batch = pretraining_batch(LENGTHS)
     report, _, values = take_step([(0, batch)])
-    sums = RunningSums()
+    sums = RunningSums("cpu")
     sums.add(new_model()[0].evaluation_sums(batch))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     with mp.get_context("spawn").Manager() as manager:
         results = manager.dict()
-        mp.spawn(_rank, args=(port, 3, results), nprocs=3)
+        mp.spawn(_rank, args=(free_port(), 3, results), nprocs=3)
         ranks = dict(results)
     for figures, num_tokens, rank_values, means in ranks.values():
         assert figures == pytest.approx([float(loss) for loss in report.losses.values()], rel=1e-5)
@@ -109,13 +139,13 @@ def test_ranks_with_unequal_shares_take_the_same_update_as_one_process():
 def test_means_over_batches_are_means_over_items():
     batch = pretraining_batch(LENGTHS)
     model, _ = new_model()
-    together, apart = RunningSums(), RunningSums()
+    together, apart = RunningSums("cpu"), RunningSums("cpu")
     together.add(model.evaluation_sums(batch))
     for first, last in ((0, 3), (3, 8)):
         apart.add(model.evaluation_sums(part(batch, first, last)))
     assert apart.means() == pytest.approx(together.means(), rel=1e-6)
     with pytest.raises(ValueError, match="nothing to average"):
-        RunningSums().means()
+        RunningSums("cpu").means()
 
 
 def test_precision_is_what_was_asked_for_or_what_the_machine_has():

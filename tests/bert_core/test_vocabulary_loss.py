@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from bert_core.backends.cpu import vocabulary_loss
 from bert_core.backends.cpu.vocabulary_loss import vocabulary_loss_sum
-from bert_core.backends.precision import Lent
+from bert_core.backends.precision import ComputeWeight, compute_with
 
 
 def inputs(num_rows=37, dtype=torch.float32):
@@ -31,8 +31,7 @@ def expected(hidden, embeddings, bias, labels):
 def test_loss_and_gradients_equal_those_of_torch(monkeypatch, rows_at_a_time):
     monkeypatch.setattr(vocabulary_loss, "_ROWS", rows_at_a_time)
     hidden, embeddings, bias, labels = inputs()
-    lent = Lent(embeddings.detach()), Lent(bias.detach())
-    loss = vocabulary_loss_sum(hidden, embeddings, bias, lent, labels)
+    loss = vocabulary_loss_sum(hidden, embeddings, bias, labels)
     (loss / 7).backward()
     want, gradients = expected(hidden, embeddings, bias, labels)
     torch.testing.assert_close(loss.double(), want, atol=1e-4, rtol=0)
@@ -40,22 +39,26 @@ def test_loss_and_gradients_equal_those_of_torch(monkeypatch, rows_at_a_time):
         torch.testing.assert_close(tensor.grad.double(), gradient, atol=1e-5, rtol=0)
 
 
-def test_gradients_are_added_to_the_places_lent():
+def test_gradients_are_added_to_main_grad():
     hidden, embeddings, bias, labels = inputs()
-    places = torch.ones(50, 16), torch.ones(50)
-    lent = Lent(embeddings.detach(), places[0]), Lent(bias.detach(), places[1])
-    (vocabulary_loss_sum(hidden, embeddings, bias, lent, labels) / 7).backward()
+    weights = {
+        parameter: ComputeWeight(parameter.detach(), torch.ones_like(parameter))
+        for parameter in (embeddings, bias)
+    }
+    with compute_with(weights):
+        loss = vocabulary_loss_sum(hidden, embeddings, bias, labels)
+    (loss / 7).backward()
     _, gradients = expected(hidden, embeddings, bias, labels)
     assert embeddings.grad is None
-    for place, gradient in zip(places, gradients[1:], strict=True):
-        torch.testing.assert_close(place.double() - 1, gradient, atol=1e-5, rtol=0)
+    for weight, gradient in zip(weights.values(), gradients[1:], strict=True):
+        torch.testing.assert_close(weight.main_grad.double() - 1, gradient, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("num_rows", [37, 1100])  # 1,100 rows take the packed kernel
 def test_bfloat16_stays_near(num_rows):
     hidden, embeddings, bias, labels = inputs(num_rows, torch.bfloat16)
-    lent = Lent(embeddings.detach().bfloat16()), Lent(bias.detach())
-    loss = vocabulary_loss_sum(hidden, embeddings, bias, lent, labels)
+    with compute_with({embeddings: ComputeWeight(embeddings.detach().bfloat16())}):
+        loss = vocabulary_loss_sum(hidden, embeddings, bias, labels)
     (loss / 7).backward()
     want, gradients = expected(hidden, embeddings, bias, labels)
     assert loss.item() == pytest.approx(want.item(), rel=0.01)
@@ -66,9 +69,8 @@ def test_bfloat16_stays_near(num_rows):
 
 def test_no_label_at_all_gives_zero():
     hidden, embeddings, bias, _ = inputs()
-    lent = Lent(embeddings.detach()), Lent(bias.detach())
     nothing = torch.empty(0, dtype=torch.int64)
-    loss = vocabulary_loss_sum(hidden[:0], embeddings, bias, lent, nothing)
+    loss = vocabulary_loss_sum(hidden[:0], embeddings, bias, nothing)
     loss.backward()
     assert loss == 0
     assert embeddings.grad.abs().sum() == 0

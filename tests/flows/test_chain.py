@@ -9,7 +9,7 @@ import yaml
 
 import flows.chain
 from flows.cli.app import DONE, run
-from pipelines.core.recipes import EndToEndRecipe, narrowest_recipe
+from pipelines.core.recipes.ladder import EndToEndRecipe, narrowest_recipe
 from pipelines.core.settings import Settings
 from pipelines.core.stage import Stage
 from pipelines.stages import CHAIN, asked_for, with_what_they_need
@@ -82,6 +82,6 @@ def test_a_module_without_that_flow_says_so() -> None:
 
 
 def test_what_the_recipe_leaves_out_takes_what_needs_it_along() -> None:
-    without = EndToEndRecipe.model_validate({"task": {"labelled": {"kind": "none"}}})
+    without = EndToEndRecipe.model_validate({"labelled": {"source": {"kind": "none"}}})
     names = [stage.name for stage in asked_for(without, CHAIN)]
     assert names == ["corpus", "vocabulary", "examples", "pretraining"]

@@ -6,8 +6,8 @@ import pytest
 
 from flows.cli.choice import Choice
 from pipelines.core.errors import UserError
-from pipelines.core.recipe_files import read_recipe
-from pipelines.core.recipes import EndToEndRecipe
+from pipelines.core.recipes.files import read_recipe
+from pipelines.core.recipes.ladder import EndToEndRecipe
 
 
 def test_the_demo_is_the_default_and_own_text_has_its_own_preset() -> None:
@@ -29,8 +29,8 @@ def test_options_reach_the_recipe() -> None:
     )
     recipe = read_recipe(EndToEndRecipe, choice.source, choice.all_overrides())
     assert recipe.corpus.sources[0].paths == ("some texts/*.txt", "b.txt")
-    assert recipe.task.labelled.path == "labels: odd, name.csv"
-    assert recipe.task.labelled.label_column == "yes"
+    assert recipe.labelled.source.path == "labels: odd, name.csv"
+    assert recipe.labelled.source.label_column == "yes"
     assert recipe.place.home == "/some where"
     assert recipe.place.store == "s3://bucket/prefix"
     assert (recipe.place.num_workers, recipe.place.training_workers) == (3, 2)

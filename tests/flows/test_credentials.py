@@ -8,7 +8,7 @@ import pytest
 
 from flows import environment
 from flows.services.credentials import CREDENTIALS_NAME, make_credentials, read_credentials
-from flows.services.identity import ProcessIdentity
+from flows.services.processes.identity import ProcessIdentity
 from flows.services.record import (
     MLFLOW_SERVER,
     PREFECT_SERVER,

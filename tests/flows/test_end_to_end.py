@@ -19,8 +19,8 @@ from flows.chain import flow_of
 from flows.reporting.figures import figures_of
 from flows.reporting.story import Story
 from flows.reporting.summary import print_summary
-from pipelines.core.recipe_files import read_recipe
-from pipelines.core.recipes import EndToEndRecipe, ExamplesRecipe
+from pipelines.core.recipes.files import read_recipe
+from pipelines.core.recipes.ladder import EndToEndRecipe, ExamplesRecipe
 from tests.flows.conftest import WholeRun
 
 STAGES = (
@@ -73,6 +73,7 @@ def test_both_models_are_registered_proved_and_champions(whole_run: WholeRun) ->
     for row in rows.values():
         assert row.is_verified
         assert "champion" in row.aliases
+    assert [proof.comparison for proof in whole_run.story.verifications] == ["exact", "exact"]
 
 
 def test_the_run_leaves_tables_progress_and_a_report(whole_run: WholeRun) -> None:
@@ -124,6 +125,21 @@ def test_a_second_run_builds_nothing_and_registers_nothing_new(whole_run: WholeR
     assert outcomes(story) == dict.fromkeys(STAGES, "reused")
     assert [model.version for model in story.models] == [1, 1]
     assert "verification" not in {record.name for record in story.records}
+
+
+def test_a_run_that_reuses_everything_moves_no_alias(whole_run: WholeRun) -> None:
+    from flows.end_to_end import end_to_end
+
+    client = whole_run.story.recipe.place.tracker({}).client()
+    client.delete_registered_model_alias("bertsmith-encoder", "champion")  # a person's doing
+    recipe = read_recipe(EndToEndRecipe, str(whole_run.recipe), [f"place.home={whole_run.home}"])
+    try:
+        story = end_to_end(recipe)
+        assert set(client.get_registered_model("bertsmith-encoder").aliases) == {"candidate"}
+    finally:
+        client.set_registered_model_alias("bertsmith-encoder", "champion", "1")
+    assert story.promotions == []
+    assert len(story.filled_masks) == 3  # of the run's own version, whatever the aliases say
 
 
 def test_another_mask_rate_rebuilds_the_examples_alone(whole_run: WholeRun) -> None:

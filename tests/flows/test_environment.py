@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows import environment
-from flows.services.identity import ProcessIdentity
+from flows.services.processes.identity import ProcessIdentity
 from flows.services.record import (
     MLFLOW_SERVER,
     PREFECT_SERVER,

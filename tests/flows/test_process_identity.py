@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.services.identity import ProcessIdentity
+from flows.services.processes.identity import ProcessIdentity
 
 
 def test_a_process_is_itself_until_it_ends() -> None:

@@ -17,7 +17,7 @@ from prefect.exceptions import ObjectAlreadyExists
 from prefect.states import Cancelling, Pending, Running, State
 
 from flows.services import run_records
-from flows.services.identity import ProcessIdentity
+from flows.services.processes.identity import ProcessIdentity
 from flows.services.reconciliation import end_dead_flow_runs, is_over
 from flows.services.run_records import process_of_run, recorded_run
 

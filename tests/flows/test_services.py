@@ -13,10 +13,11 @@ import pytest
 import yaml
 
 from flows.cli.app import MISTAKE, run
-from flows.doctor import check_servers
-from flows.services import deployments, lifecycle, processes
-from flows.services.marks import marked_processes
-from flows.services.ports import free_port, is_free
+from flows.services import deployments, lifecycle
+from flows.services.doctor import check_servers
+from flows.services.processes import starting as processes
+from flows.services.processes.marks import marked_processes
+from flows.services.processes.ports import free_port, is_free
 from flows.services.record import (
     PREFECT_SERVER,
     WORKER,

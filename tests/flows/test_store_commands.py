@@ -30,7 +30,7 @@ def test_the_store_is_listed_and_pruned_only_when_asked(
     assert found["artifacts"][0]["used_by"] == [encoder.fingerprint]
 
     from pipelines.core.place import PlaceSettings
-    from pipelines.core.tracking import FINGERPRINT_TAG
+    from pipelines.core.tracking.tracker import FINGERPRINT_TAG
 
     client = PlaceSettings(home=str(own_home)).tracker({}).client()
     client.create_registered_model("model")

@@ -18,8 +18,8 @@ import pytest
 import yaml
 
 from flows.services.credentials import make_credentials
-from flows.services.marks import marked_processes
-from flows.services.ports import free_port, is_free
+from flows.services.processes.marks import marked_processes
+from flows.services.processes.ports import free_port, is_free
 from flows.services.record import (
     MLFLOW_SERVER,
     NAMES,

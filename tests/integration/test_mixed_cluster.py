@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 # Another user of this machine, who names no cluster.
 NEIGHBOUR = """
 import json
-from pipelines.core.cluster import connect, disconnect, local_cpus, nodes
+from pipelines.core.cluster.connection import connect, disconnect, local_cpus, nodes
 connect()
 print(json.dumps([node["CPU"] for node in nodes()] == [local_cpus()]))
 disconnect()
@@ -30,17 +30,15 @@ from pathlib import Path
 
 import numpy as np
 
-from pipelines.core.cluster import connect, nodes
+from pipelines.core.cluster.connection import connect, nodes
 
 import ray
 import ray.train
-from pyarrow.fs import LocalFileSystem
 from ray.cluster_utils import Cluster
 
 from pipelines.artifacts import ArtifactStore
-from pipelines.artifacts.checkpoints import CheckpointFolder
 from pipelines.core.errors import UserError
-from pipelines.core.ranks import Ranks
+from pipelines.core.cluster.ranks import Ranks
 from pipelines.core.stage import StageContext
 from pipelines.training.launch import Launch, launch
 from pipelines.training.placement import StepCut
@@ -69,7 +67,7 @@ def train(num_workers, folder):
     context = StageContext(store=ArtifactStore(folder), ranks=Ranks(workers=num_workers))
     job = Launch(
         worker=worker, values={"larger": larger.node_id}, name="mixed",
-        checkpoints=CheckpointFolder(f"{folder}/work", LocalFileSystem()), cut=CUT,
+        work_url=f"{folder}/work", cut=CUT,
     )
     return launch(job, context, lambda checkpoint, told: told)
 

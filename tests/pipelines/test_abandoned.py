@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from pipelines.abandoned import FLOW_RUN_TAG, end_abandoned_runs
-from pipelines.core.tracking import Tracker
+from pipelines.core.tracking.abandoned import FLOW_RUN_TAG, end_abandoned_runs
+from pipelines.core.tracking.tracker import Tracker
 
 
 def status(tracker: Tracker, run_id: str) -> str:

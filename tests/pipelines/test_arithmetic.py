@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from bert_core.backends.precision import compute_dtype
+from pipelines.core.cluster.ranks import Ranks
 from pipelines.core.errors import UserError
-from pipelines.core.ranks import Ranks
 from pipelines.training import arithmetic
 from pipelines.training.arithmetic import Arithmetic, resolve
 

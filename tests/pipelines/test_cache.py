@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from pipelines.artifacts.attempts.owners import Owner
 from pipelines.artifacts.cache import LocalCache
 from pipelines.artifacts.manifest import FileRecord
-from pipelines.artifacts.owners import Owner
 from pipelines.core.errors import UserError
 
 

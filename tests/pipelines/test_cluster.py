@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from pipelines.core import cluster
+from pipelines.core.cluster.connection import connection as cluster
 from pipelines.core.errors import UserError
 
 
@@ -16,7 +16,10 @@ def test_an_address_where_nobody_answers_is_named_at_once():
         unused.bind(("127.0.0.1", 0))  # bound, not listening: nobody else takes the port
         address = f"127.0.0.1:{unused.getsockname()[1]}"
         result = subprocess.run(
-            [sys.executable, "-c", "from pipelines.core.cluster import connect; connect()"],
+            [
+                sys.executable, "-c",
+                "from pipelines.core.cluster.connection import connect; connect()",
+            ],
             env=os.environ | {"RAY_ADDRESS": address}, capture_output=True, text=True, timeout=60,
         )  # fmt: skip
     assert result.returncode == 1

@@ -10,7 +10,7 @@ from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
-from pipelines.core.tracking import Tracker
+from pipelines.core.tracking.tracker import Tracker
 from pipelines.insight.attention_page import inspect
 from pipelines.insight.similarity_picture import draw_similarities, similarities
 from pipelines.registry.exchange import bring_in, take_out

@@ -20,7 +20,7 @@ from pipelines.stages.examples import stage as examples_stage
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.labelled import LABELLED
 from pipelines.stages.labelled import stage as labelled_stage
-from pipelines.stages.labelled.settings import LabelledFileTask, TaskSettings
+from pipelines.stages.labelled.settings import LabelledFile, LabelledSettings
 from pipelines.stages.vocabulary import VOCABULARY
 from pipelines.stages.vocabulary import stage as vocabulary_stage
 from pipelines.stages.vocabulary.settings import VocabularySettings
@@ -89,8 +89,8 @@ def artifacts(tmp_path_factory) -> dict[str, Artifact]:
     examples = examples_stage.build_examples(
         ExampleSettings(max_tokens=48, num_passes=2, shard_tokens=2000), corpus, vocabulary, context
     )
-    labelled = labelled_stage.build_task(
-        TaskSettings(labelled=LabelledFileTask(path=str(folder / "rows.csv"))), None, context
+    labelled = labelled_stage.build_labelled(
+        LabelledSettings(source=LabelledFile(path=str(folder / "rows.csv"))), None, context
     )
     made = (corpus, vocabulary, examples, labelled)
     return dict(zip(("corpus", "vocabulary", "examples", "labelled"), made, strict=True))

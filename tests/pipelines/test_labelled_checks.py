@@ -10,17 +10,17 @@ from pipelines.core.errors import UserError
 from pipelines.stages.labelled import checks
 from pipelines.stages.labelled.checks import check_inputs
 from pipelines.stages.labelled.settings import (
-    CorpusSourceTask,
-    LabelledFileTask,
-    NoTask,
-    TaskSettings,
+    CorpusSourceLabels,
+    LabelledFile,
+    LabelledSettings,
+    NoLabels,
 )
 
 SST2 = Path("../shared/data/glue/SST-2/train.tsv")
 
 
 def check(path: Path | str, **columns: str) -> None:
-    check_inputs(TaskSettings(labelled=LabelledFileTask(path=str(path), **columns)))
+    check_inputs(LabelledSettings(source=LabelledFile(path=str(path), **columns)))
 
 
 def rows(labels: list[str]) -> str:
@@ -83,12 +83,12 @@ def test_what_is_no_file_is_refused_at_once(tmp_path):
 
 
 def test_a_task_of_one_source_has_nothing_to_tell_apart():
-    task = TaskSettings(labelled=CorpusSourceTask())
+    task = LabelledSettings(source=CorpusSourceLabels())
     with pytest.raises(UserError, match="at least two of them to tell apart, found 'books' alone"):
         check_inputs(task, frozenset(["books"]))
     check_inputs(task, frozenset(["books", "letters"]))
     check_inputs(task)
-    check_inputs(TaskSettings(labelled=NoTask()), frozenset(["books"]))
+    check_inputs(LabelledSettings(source=NoLabels()), frozenset(["books"]))
 
 
 def test_real_labelled_texts_pass_within_a_second():

@@ -11,14 +11,14 @@ import pytest
 from pipelines.core.errors import UserError
 from pipelines.stages.corpus.cleaning.tally import Tally
 from pipelines.stages.labelled.files import name_of_file, read_labelled_file
-from pipelines.stages.labelled.settings import LabelledFileTask
+from pipelines.stages.labelled.settings import LabelledFile
 
 SMS = Path("../shared/data/sms_spam/SMSSpamCollection.tsv")
 
 
 def _read(path: Path, text: str, **columns: str) -> list[tuple[str, str]]:
     path.write_text(text, encoding="utf-8")
-    return read_labelled_file(LabelledFileTask(path=str(path), **columns), Tally())
+    return read_labelled_file(LabelledFile(path=str(path), **columns), Tally())
 
 
 def test_columns_are_found_by_their_usual_names(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_jsonl_gzip_and_a_byte_order_mark_are_read(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.gz"
     lines = '\ufeff{"text": "one", "label": 1}\n\n{"text": "two", "label": 0}\n'
     path.write_bytes(gzip.compress(lines.encode()))
-    rows = read_labelled_file(LabelledFileTask(path=str(path)), Tally())
+    rows = read_labelled_file(LabelledFile(path=str(path)), Tally())
     assert rows == [("one", "1"), ("two", "0")]
 
 
@@ -105,7 +105,7 @@ def test_rows_without_a_text_and_repairs_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes("text,label\ncafé,a\n,b\nx,b\n".encode("cp1252"))
     tally = Tally()
-    rows = read_labelled_file(LabelledFileTask(path=str(path)), tally)
+    rows = read_labelled_file(LabelledFile(path=str(path)), tally)
     assert rows == [("café", "a"), ("x", "b")]
     assert tally.dropped == {"rows without a text": 1}
     assert tally.repaired == {"bytes that were not UTF-8": 1}
@@ -126,7 +126,7 @@ def test_line_breaks_that_are_none_part_no_row(tmp_path: Path) -> None:
 def test_parquet_files_are_read(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"id": [7, 8], "text": ["one", "two"], "label": [1, 0]}), path)
-    rows = read_labelled_file(LabelledFileTask(path=str(path)), Tally())
+    rows = read_labelled_file(LabelledFile(path=str(path)), Tally())
     assert rows == [("one", "1"), ("two", "0")]
 
 
@@ -145,12 +145,12 @@ def test_a_missing_or_binary_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "binary.csv"
     path.write_bytes(b"text,label\n" + bytes(range(32)) + b",x\n")
     with pytest.raises(UserError, match=r"binary\.csv must be text, but .* control characters"):
-        read_labelled_file(LabelledFileTask(path=str(path)), Tally())
+        read_labelled_file(LabelledFile(path=str(path)), Tally())
 
 
 def test_the_sms_collection_is_read_whole_without_naming_a_column() -> None:
     if not SMS.exists():
         pytest.skip("the SMS Spam Collection is not on this machine")
-    rows = read_labelled_file(LabelledFileTask(path=str(SMS)), Tally())
+    rows = read_labelled_file(LabelledFile(path=str(SMS)), Tally())
     labels = [label for _, label in rows]
     assert (labels.count("ham"), labels.count("spam")) == (4827, 747)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.core.tracking import Tracker
-from pipelines.training.metrics import MetricLog, Point
+from pipelines.core.tracking.tracker import Tracker
+from pipelines.training.telemetry.metrics import MetricLog, Point
 
 _PATIENCE_SECONDS = 60
 
@@ -166,7 +166,7 @@ def test_a_tracker_that_never_answers_is_not_waited_for(caplog) -> None:
 
 
 def test_what_waits_is_bounded(caplog, monkeypatch) -> None:
-    monkeypatch.setattr("pipelines.training.metrics._MOST_POINTS", 10)
+    monkeypatch.setattr("pipelines.training.telemetry.metrics._MOST_POINTS", 10)
     log = MetricLog("http://127.0.0.1:9", "run", flush_seconds=1000)
     for step in range(15):
         log.add(step, {"train/loss": 1.0})

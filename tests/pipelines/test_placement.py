@@ -2,8 +2,8 @@
 
 import pytest
 
+from pipelines.core.cluster.ranks import Ranks
 from pipelines.core.errors import UserError
-from pipelines.core.ranks import Ranks
 from pipelines.training.placement import Placement, StepCut, place
 
 LAPTOP = [{"CPU": 2.0}]

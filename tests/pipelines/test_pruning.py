@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
-from pipelines.artifacts.inventory import take_inventory
-from pipelines.artifacts.pruning import carry_out, plan
-from pipelines.core.tracking import FINGERPRINT_TAG, Tracker
+from pipelines.artifacts.housekeeping.inventory import take_inventory
+from pipelines.artifacts.housekeeping.pruning import carry_out, plan
+from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
 from pipelines.registry.lineage import fingerprints_in_use
 
 LATER = datetime.now(UTC) + timedelta(days=100)
@@ -52,9 +52,9 @@ def test_what_is_used_stays_with_all_that_made_it(store: ArtifactStore) -> None:
     corpus = _build(store, "corpus")
     vocabulary = _build(store, "vocabulary", corpus=corpus)
     encoder = _build(store, "encoder", vocabulary=vocabulary)
-    _build(store, "task", corpus=corpus)
+    _build(store, "labelled", corpus=corpus)
     gone = [(kind, what) for kind, what in _prune(store, encoder.fingerprint) if what != "lock"]
-    assert gone == [("task", "artifact")]
+    assert gone == [("labelled", "artifact")]
     for artifact in (corpus, vocabulary, encoder):
         assert store.find(artifact.kind, artifact.fingerprint) is not None
     gone = [kind for kind, what in _prune(store) if what == "artifact"]

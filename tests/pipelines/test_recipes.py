@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pipelines.core.cluster.ranks import Ranks
 from pipelines.core.errors import UserError
-from pipelines.core.ranks import Ranks
-from pipelines.core.recipe_files import completed, differences, preset_names, read_recipe
-from pipelines.core.recipes import CorpusRecipe, EndToEndRecipe, FinetuningRecipe
+from pipelines.core.recipes.files import completed, differences, preset_names, read_recipe
+from pipelines.core.recipes.ladder import CorpusRecipe, EndToEndRecipe, FinetuningRecipe
 
 
 def test_every_preset_is_a_whole_recipe_and_survives_its_own_yaml(tmp_path: Path) -> None:
@@ -76,31 +76,6 @@ def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path) -> None:
             read_recipe(EndToEndRecipe, str(path))
 
 
-@pytest.mark.parametrize(
-    ("text", "workers"), [("auto", "auto"), ("4", 4), ("[2, 8]", (2, 8)), ('"auto"', "auto")]
-)
-def test_training_workers_are_a_number_a_range_or_auto(text, workers):
-    recipe = read_recipe(EndToEndRecipe, "demo", [f"place.training_workers={text}"])
-    assert recipe.place.training_workers == workers
-    assert recipe.place.ranks().workers == workers
-    assert EndToEndRecipe.model_validate(yaml.safe_load(recipe.to_yaml())) == recipe
-
-
-@pytest.mark.parametrize("text", ["0", "many", "[8, 2]", "[0, 2]", "[1, 2, 3]", "2.5"])
-def test_other_training_workers_are_refused(text):
-    with pytest.raises(UserError, match="training_workers"):
-        read_recipe(EndToEndRecipe, "demo", [f"place.training_workers={text}"])
-
-
-def test_what_a_place_says_of_ranks_reaches_the_stages(tmp_path):
-    overrides = [
-        f"place.home={tmp_path}", "place.cpus_per_worker=3", "place.device=cpu",
-        "place.max_failures=7",
-    ]  # fmt: skip
-    context = read_recipe(EndToEndRecipe, "demo", overrides).place.context()
-    assert context.ranks == Ranks(workers="auto", cpus_per_worker=3, device="cpu", max_failures=7)
-
-
 def test_what_is_not_given_comes_from_the_base() -> None:
     base = read_recipe(EndToEndRecipe, "demo").model_dump(mode="json")
     given = EndToEndRecipe.model_validate({"pretraining": {"num_steps": 100}})
@@ -114,12 +89,12 @@ def test_what_is_not_given_comes_from_the_base() -> None:
 def test_a_part_of_another_kind_replaces_the_bases_as_a_whole() -> None:
     base = read_recipe(FinetuningRecipe, "demo").model_dump(mode="json")
     other = {"kind": "labelled_file", "path": "reviews.csv"}
-    given = FinetuningRecipe.model_validate({"task": {"labelled": other}})
-    assert completed(given, base).task.labelled.path == "reviews.csv"
+    given = FinetuningRecipe.model_validate({"labelled": {"source": other}})
+    assert completed(given, base).labelled.source.path == "reviews.csv"
     same = FinetuningRecipe.model_validate(
-        {"task": {"labelled": {"kind": "corpus_source", "min_words": 3}}}
+        {"labelled": {"source": {"kind": "corpus_source", "min_words": 3}}}
     )
-    kept = completed(same, base).task.labelled
+    kept = completed(same, base).labelled.source
     assert (kept.min_words, kept.max_train_documents) == (3, 6000)
 
 
@@ -143,3 +118,28 @@ def test_values_that_do_not_go_together_are_one_sentence(override: str, sentence
         read_recipe(EndToEndRecipe, "demo", [override])
     assert len(str(caught.value).splitlines()) == 1
     assert len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize(
+    ("text", "workers"), [("auto", "auto"), ("4", 4), ("[2, 8]", (2, 8)), ('"auto"', "auto")]
+)
+def test_training_workers_are_a_number_a_range_or_auto(text, workers):
+    recipe = read_recipe(EndToEndRecipe, "demo", [f"place.training_workers={text}"])
+    assert recipe.place.training_workers == workers
+    assert recipe.place.ranks().workers == workers
+    assert EndToEndRecipe.model_validate(yaml.safe_load(recipe.to_yaml())) == recipe
+
+
+@pytest.mark.parametrize("text", ["0", "many", "[8, 2]", "[0, 2]", "[1, 2, 3]", "2.5"])
+def test_other_training_workers_are_refused(text):
+    with pytest.raises(UserError, match="training_workers"):
+        read_recipe(EndToEndRecipe, "demo", [f"place.training_workers={text}"])
+
+
+def test_what_a_place_says_of_ranks_reaches_the_stages(tmp_path):
+    overrides = [
+        f"place.home={tmp_path}", "place.cpus_per_worker=3", "place.device=cpu",
+        "place.max_failures=7",
+    ]  # fmt: skip
+    context = read_recipe(EndToEndRecipe, "demo", overrides).place.context()
+    assert context.ranks == Ranks(workers="auto", cpus_per_worker=3, device="cpu", max_failures=7)

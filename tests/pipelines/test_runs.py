@@ -1,7 +1,6 @@
 """A training's run in the tracker: one for each attempt, kept through interruptions."""
 
 import shutil
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,9 @@ import pytest
 from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
 from pipelines.core.settings import Settings
 from pipelines.core.stage import StageContext
-from pipelines.core.tracking import Tracker
-from pipelines.training.metrics import MetricLog
-from pipelines.training.runs import open_run, recorded
+from pipelines.core.tracking.tracker import Tracker
+from pipelines.training.telemetry.metrics import MetricLog
+from pipelines.training.telemetry.runs import open_run, recorded
 
 
 class InterruptedTrainingError(Exception):
@@ -32,8 +31,8 @@ class Training:
             run_id = open_run("pretraining", Settings(), draft, self.context)
             self.run_ids.append(run_id)
             assert run_id is not None
-            train = partial(self.train, run_id, num_points)
-            return Built([], recorded(run_id, self.context, train))
+            statistics = recorded(run_id, self.context, lambda: self.train(run_id, num_points))
+            return Built((), statistics)
 
         return self.context.store.get_or_build(
             "encoder", version=1, settings={}, inputs={}, build=make

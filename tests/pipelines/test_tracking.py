@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.core.errors import UserError
-from pipelines.core.tracking import Tracker
+from pipelines.core.tracking.tracker import Tracker
 
 
 @pytest.fixture(scope="module")

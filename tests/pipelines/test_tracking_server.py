@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 import pytest
 from mlflow import MlflowClient
 
-from flows.services.health import answers
-from flows.services.ports import free_port
+from flows.services.processes.health import answers
+from flows.services.processes.ports import free_port
 
 CREATE = "/api/2.0/mlflow/registered-models/create"
 READ = "/api/2.0/mlflow/registered-models/get?name=mine"
@@ -27,7 +27,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     secret = {"MLFLOW_TRACKING_USERNAME": "bertsmith", "MLFLOW_TRACKING_PASSWORD": "secret"}
     with (home / "log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "pipelines.tracking_server", "--home", str(home),
+            [sys.executable, "-m", "pipelines.core.tracking.server", "--home", str(home),
              "--port", str(port)],
             env={**os.environ, **secret}, stdout=log, stderr=log,
         )  # fmt: skip

@@ -10,25 +10,23 @@ from typing import Any
 import pytest
 import ray
 import torch
-from pyarrow.fs import LocalFileSystem
 
 from bert_core.batch import Batch
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel, TrainableModel
 from pipelines.artifacts import Artifact, ArtifactStore
-from pipelines.artifacts.checkpoints import CheckpointFolder
+from pipelines.core.cluster.ranks import Ranks
 from pipelines.core.errors import UserError
-from pipelines.core.ranks import Ranks
 from pipelines.core.stage import StageContext
-from pipelines.core.tracking import Tracker
+from pipelines.core.tracking.tracker import Tracker
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.pretraining.baselines import pretraining_baselines
 from pipelines.stages.pretraining.figures import pretraining_figures
 from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.training.launch import Launch, launch
 from pipelines.training.placement import StepCut
-from pipelines.training.runs import deliver
 from pipelines.training.settings import TrainingSettings
+from pipelines.training.telemetry.runs import deliver
 from pipelines.training.worker import Work, run, this_rank
 
 pytestmark = pytest.mark.slow
@@ -97,8 +95,7 @@ def train(
     context = StageContext(store=ArtifactStore(folder), ranks=Ranks(workers=2))
     values = {"examples": examples, "vocabulary": vocabulary, "precision": "float32"}
     values |= {"run_id": None, "tracking_uri": None} | more
-    checkpoints = CheckpointFolder(str(folder / "work"), LocalFileSystem())
-    job = Launch(worker=worker, values=values, name="ranks", checkpoints=checkpoints, cut=CUT)
+    job = Launch(worker=worker, values=values, name="ranks", work_url=str(folder / "work"), cut=CUT)
     outcome: list[Any] = []
 
     def call() -> None:

@@ -4,7 +4,7 @@ import ray
 
 from pipelines.artifacts import ArtifactStore
 from pipelines.core.stage import Progress, StageContext
-from pipelines.training.progress import ProgressSender, progress_from_workers
+from pipelines.training.telemetry.progress import ProgressSender, progress_from_workers
 
 
 def progress(done: int, note: str = "") -> Progress:

@@ -1,8 +1,11 @@
 """Attention computed group by group, with dropout of its probabilities, on any device.
 
-The probabilities are made in pieces that stay in a CPU's cache. A dropped probability keeps its
+The probabilities are made in chunks that stay in a CPU's cache. A dropped probability keeps its
 value and gets a minus sign, so that one tensor serves both directions: `relu` drops, `abs` gives
-back the softmax. In a piece: N sequences, H heads, S tokens each, K = head width, R = N * H.
+back the softmax.
+
+R = rows, the T tokens filled up; in a chunk: N sequences, S tokens of the longest, H heads, K =
+head width.
 """
 
 from collections.abc import Iterator
@@ -13,15 +16,15 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from bert_core.backends.cpu.dropout import DropoutKeys, DropoutMask, dropout_mask
-from bert_core.backends.cpu.layout import AttentionLayout, Group
+from bert_core.backends.dropout import DropoutGenerator, DropoutMask, dropout_mask
+from bert_core.backends.layout import AttentionLayout, Group
 
 aten = torch.ops.aten
 
-_PIECE_ELEMENTS = 1 << 20  # probabilities computed at a time on a CPU
-_GPU_PIECE_ELEMENTS = 1 << 28
-# Longer sequences do not keep their probabilities and compute them again.
-_LONGEST_KEPT = 256
+_CHUNK_ELEMENTS = 1 << 20  # probabilities computed at a time on a CPU
+_GPU_CHUNK_ELEMENTS = 1 << 28
+# Longer sequences do not save their probabilities and compute them again.
+_LONGEST_SAVED = 256
 
 
 def attend_grouped(
@@ -29,10 +32,10 @@ def attend_grouped(
     layout: AttentionLayout,
     causal: bool,
     dropout_rate: float,
-    keys: DropoutKeys | None,
+    generator: DropoutGenerator | None,
 ) -> Tensor:
     """softmax(Q K^T / sqrt(K)) V in each sequence: [T, 3, H, K] -> [T, D]."""
-    mixed: Tensor = _Attend.apply(qkv, layout, causal, dropout_rate, keys)
+    mixed: Tensor = _Attend.apply(qkv, layout, causal, dropout_rate, generator)
     return mixed
 
 
@@ -44,31 +47,31 @@ class _Attend(Function):
         layout: AttentionLayout,
         causal: bool,
         dropout_rate: float,
-        keys: DropoutKeys | None,
+        generator: DropoutGenerator | None,
     ) -> Tensor:
         masks: list[DropoutMask | None] = []
-        kept: list[Tensor | None] = []
+        saved: list[Tensor | None] = []
         mixed = torch.empty_like(qkv[:, 0])  # [R, H, K]
         mixed[layout.num_tokens :].zero_()
         for group in layout.groups:
-            rows = _to_grid(qkv, group)  # [N, S, 3, H, K]
-            grid = _grid_for(mixed, group)  # [N, S, H, K]
-            kept.append(_room_to_keep(group, qkv))
-            for piece in _pieces(group, qkv):
-                query, key, value = _heads(rows[piece])
-                probabilities = _rows_of(kept[-1], piece, query)
-                _probabilities(query, key, group, piece, causal, out=probabilities)
-                mask = dropout_mask(probabilities, dropout_rate, keys)
+            rows = _pad(qkv, group)  # [N, S, 3, H, K]
+            padded = _padded_buffer(mixed, group)  # [N, S, H, K]
+            saved.append(_probabilities_buffer(group, qkv) if ctx.needs_input_grad[0] else None)
+            for chunk in _chunks(group, qkv):
+                query, key, value = _heads(rows[chunk])
+                probabilities = _chunk_of(saved[-1], chunk, query)
+                _probabilities(query, key, group, chunk, causal, out=probabilities)
+                mask = dropout_mask(probabilities, dropout_rate, generator)
                 masks.append(mask)
                 if mask is None:
                     mixed_heads = torch.bmm(probabilities, value)
                 else:
-                    _mark_dropped(probabilities, mask)
+                    _negate_dropped(probabilities, mask)
                     mixed_heads = _product(probabilities.relu(), value, 1 / (1 - dropout_rate))
-                grid[piece] = _sequences(mixed_heads, grid[piece])
-            _from_grid(grid, mixed, group)
+                padded[chunk] = _sequences(mixed_heads, padded[chunk])
+            _unpad(padded, mixed, group)
         if ctx.needs_input_grad[0]:
-            ctx.save_for_backward(qkv, *kept)
+            ctx.save_for_backward(qkv, *saved)
             ctx.masks = masks
             ctx.settings = layout, causal, dropout_rate
         return mixed.flatten(1)
@@ -76,7 +79,7 @@ class _Attend(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        qkv, *kept = ctx.saved_tensors
+        qkv, *saved = ctx.saved_tensors
         layout, causal, dropout_rate = ctx.settings
         gradient = gradient.view_as(qkv[:, 0])  # [T, H, K]
         d_qkv = torch.empty_like(qkv)
@@ -84,18 +87,18 @@ class _Attend(Function):
         masks = iter(ctx.masks)
         scale = qkv.shape[-1] ** -0.5
         factor = 1 / (1 - dropout_rate)
-        for group, kept_of_group in zip(layout.groups, kept, strict=True):
-            rows, d_mixed = _to_grid(qkv, group), _to_grid(gradient, group)
-            d_rows = _grid_for(d_qkv, group)
-            for piece in _pieces(group, qkv):
-                query, key, value = _heads(rows[piece])
-                d_heads = d_mixed[piece].transpose(1, 2).flatten(0, 1)  # [R, S, K]
+        for group, saved_of_group in zip(layout.groups, saved, strict=True):
+            rows, d_mixed = _pad(qkv, group), _pad(gradient, group)
+            d_rows = _padded_buffer(d_qkv, group)
+            for chunk in _chunks(group, qkv):
+                query, key, value = _heads(rows[chunk])
+                d_heads = d_mixed[chunk].transpose(1, 2).flatten(0, 1)  # [N * H, S, K]
                 mask = next(masks)
-                probabilities = _rows_of(kept_of_group, piece, query)
-                if kept_of_group is None:
-                    _probabilities(query, key, group, piece, causal, out=probabilities)
+                probabilities = _chunk_of(saved_of_group, chunk, query)
+                if saved_of_group is None:
+                    _probabilities(query, key, group, chunk, causal, out=probabilities)
                     if mask is not None:
-                        _mark_dropped(probabilities, mask)
+                        _negate_dropped(probabilities, mask)
                 dropped = probabilities if mask is None else probabilities.relu()
                 d_value = _product(dropped.transpose(1, 2), d_heads, factor)
                 d_probabilities = _product(d_heads, value.transpose(1, 2), factor)
@@ -110,47 +113,47 @@ class _Attend(Function):
                 d_query = _product(d_scores, key, scale)
                 d_key = _product(d_scores.transpose(1, 2), query, scale)
                 for part, d_part in enumerate((d_query, d_key, d_value)):
-                    target = d_rows[piece][:, :, part]
+                    target = d_rows[chunk][:, :, part]
                     target.copy_(_sequences(d_part, target))
-            _from_grid(d_rows, d_qkv, group)
+            _unpad(d_rows, d_qkv, group)
         return d_qkv, None, None, None, None
 
 
-def _room_to_keep(group: Group, qkv: Tensor) -> Tensor | None:
-    """Where the group's probabilities are kept [N * H, S, S]; None: they are computed again."""
-    if group.size > _LONGEST_KEPT:
+def _probabilities_buffer(group: Group, qkv: Tensor) -> Tensor | None:
+    """Where the group's probabilities are saved [N * H, S, S]; None: they are computed again."""
+    if group.size > _LONGEST_SAVED:
         return None
     return qkv.new_empty(group.num_sequences * qkv.shape[-2], group.size, group.size)
 
 
-def _rows_of(kept: Tensor | None, piece: slice, query: Tensor) -> Tensor:
-    """The room for a piece's probabilities [R, S, S], among those that are kept or by itself."""
-    if kept is None:
+def _chunk_of(saved: Tensor | None, chunk: slice, query: Tensor) -> Tensor:
+    """Where a chunk's probabilities [N * H, S, S] are written: among the saved or apart."""
+    if saved is None:
         return query.new_empty(query.shape[0], query.shape[1], query.shape[1])
-    num_heads = query.shape[0] // (piece.stop - piece.start)
-    return kept[piece.start * num_heads : piece.stop * num_heads]
+    num_heads = query.shape[0] // (chunk.stop - chunk.start)
+    return saved[chunk.start * num_heads : chunk.stop * num_heads]
 
 
 def _probabilities(
-    query: Tensor, key: Tensor, group: Group, piece: slice, causal: bool, *, out: Tensor
+    query: Tensor, key: Tensor, group: Group, chunk: slice, causal: bool, *, out: Tensor
 ) -> None:
-    """Write [R, S, S] what each token reads of each."""
+    """Write [N * H, S, S] what each token reads of each."""
     torch.baddbmm(out, query, key.transpose(1, 2), beta=0, alpha=query.shape[-1] ** -0.5, out=out)
     if group.is_token is not None:
-        by_sequence = out.unflatten(0, (piece.stop - piece.start, -1))
-        by_sequence.masked_fill_(~group.is_token[piece, None, None], -torch.inf)
+        by_sequence = out.unflatten(0, (chunk.stop - chunk.start, -1))
+        by_sequence.masked_fill_(~group.is_token[chunk, None, None], -torch.inf)
     if causal:
         future = torch.ones(group.size, group.size, dtype=torch.bool, device=out.device)
         out.masked_fill_(future.triu(1), -torch.inf)
     torch.softmax(out, dim=-1, out=out)
 
 
-def _mark_dropped(probabilities: Tensor, mask: DropoutMask) -> None:
+def _negate_dropped(probabilities: Tensor, mask: DropoutMask) -> None:
     """Give the probabilities that are dropped a minus sign."""
-    signs = mask.signs()
+    signed = mask.signed_mask()
     same = probabilities.dtype == torch.bfloat16  # then only bits are looked at
-    marks = signs.view(torch.bfloat16) if same else signs.to(probabilities.dtype)
-    probabilities.copysign_(marks)
+    signs = signed.view(torch.bfloat16) if same else signed.to(probabilities.dtype)
+    probabilities.copysign_(signs)
 
 
 def _product(left: Tensor, right: Tensor, factor: float) -> Tensor:
@@ -159,44 +162,44 @@ def _product(left: Tensor, right: Tensor, factor: float) -> Tensor:
     return torch.baddbmm(left.new_empty(shape), left, right, beta=0, alpha=factor)
 
 
-def _pieces(group: Group, qkv: Tensor) -> Iterator[slice]:
-    """Stretches of a group's sequences whose probabilities are computed at a time."""
-    elements = _GPU_PIECE_ELEMENTS if qkv.is_cuda else _PIECE_ELEMENTS
+def _chunks(group: Group, qkv: Tensor) -> Iterator[slice]:
+    """Slices of a group's sequences whose probabilities are computed at a time."""
+    elements = _GPU_CHUNK_ELEMENTS if qkv.is_cuda else _CHUNK_ELEMENTS
     step = max(1, elements // (qkv.shape[-2] * group.size**2))
     for first in range(0, group.num_sequences, step):
         yield slice(first, min(first + step, group.num_sequences))
 
 
 def _heads(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """[N, S, 3, H, K] -> query, key and value [R, S, K] each."""
+    """[N, S, 3, H, K] -> query, key and value [N * H, S, K] each."""
     query, key, value = rows.permute(2, 0, 3, 1, 4).flatten(1, 2).unbind(0)
     return query, key, value
 
 
 def _sequences(heads: Tensor, like: Tensor) -> Tensor:
-    """[R, S, K] -> [N, S, H, K]."""
+    """[N * H, S, K] -> [N, S, H, K]."""
     return heads.unflatten(0, (like.shape[0], -1)).transpose(1, 2)
 
 
-def _to_grid(ragged: Tensor, group: Group) -> Tensor:
+def _pad(ragged: Tensor, group: Group) -> Tensor:
     """The group's tokens [T, ...] -> [N, S, ...], zeros where there is no token."""
     tokens = ragged[group.begin : group.end]
-    if group.grid_index is None:
+    if group.padded_index is None:
         return tokens.unflatten(0, (group.num_sequences, group.size))
-    grid = ragged.new_zeros(group.num_sequences * group.size, *ragged.shape[1:])
-    grid.index_copy_(0, group.grid_index, tokens)
-    return grid.unflatten(0, (group.num_sequences, group.size))
+    padded = ragged.new_zeros(group.num_sequences * group.size, *ragged.shape[1:])
+    padded.index_copy_(0, group.padded_index, tokens)
+    return padded.unflatten(0, (group.num_sequences, group.size))
 
 
-def _grid_for(ragged: Tensor, group: Group) -> Tensor:
+def _padded_buffer(ragged: Tensor, group: Group) -> Tensor:
     """Where to write [N, S, ...]: the ragged tokens themselves where nothing is padded."""
-    if group.grid_index is None:
-        return _to_grid(ragged, group)
+    if group.padded_index is None:
+        return _pad(ragged, group)
     return ragged.new_empty(group.num_sequences, group.size, *ragged.shape[1:])
 
 
-def _from_grid(grid: Tensor, ragged: Tensor, group: Group) -> None:
-    """Bring the tokens of a padded grid back to their places; the others are there already."""
-    if group.grid_index is not None:
-        rows = grid.flatten(0, 1)
-        torch.index_select(rows, 0, group.grid_index, out=ragged[group.begin : group.end])
+def _unpad(padded: Tensor, ragged: Tensor, group: Group) -> None:
+    """Copy the tokens of a padded tensor back; where nothing is padded they are there already."""
+    if group.padded_index is not None:
+        rows = padded.flatten(0, 1)
+        torch.index_select(rows, 0, group.padded_index, out=ragged[group.begin : group.end])

@@ -12,21 +12,20 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from bert_core.backends.cpu.layers import affine
-from bert_core.backends.precision import Lent, add_gradient, add_product
+from bert_core.backends.cpu.layer_kernels import affine
+from bert_core.backends.precision import ComputeWeight, add_gradient, add_product, compute_weight
 
-# Rows whose gradient is kept from the forward pass; of more, pieces of so many are made again.
+# Rows whose gradient is saved by the forward pass; of more, chunks of so many are made again.
 _ROWS = 4096
 
 
-def vocabulary_loss_sum(
-    hidden: Tensor, embeddings: Tensor, bias: Tensor, lent: tuple[Lent, Lent], labels: Tensor
-) -> Tensor:
+def vocabulary_loss_sum(hidden: Tensor, embeddings: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
     """-log softmax(hidden embeddings^T + bias)[label], summed over the labels that are not < 0.
 
     In bfloat16 a single loss is exact to 0.4% of a probability and at most 87.
     """
-    loss: Tensor = _VocabularyLoss.apply(hidden, embeddings, bias, lent, labels)
+    weights = compute_weight(embeddings), compute_weight(bias)
+    loss: Tensor = _VocabularyLoss.apply(hidden, embeddings, bias, weights, labels)
     return loss
 
 
@@ -34,46 +33,53 @@ class _VocabularyLoss(Function):
     @staticmethod
     def forward(
         ctx: Any, hidden: Tensor, embeddings: Tensor, bias: Tensor,
-        lent: tuple[Lent, Lent], labels: Tensor,
+        weights: tuple[ComputeWeight, ComputeWeight], labels: Tensor,
     ) -> Tensor:  # fmt: skip
         counted = labels >= 0
         targets = labels.clamp(min=0)
         total = torch.zeros((), device=hidden.device)
-        kept = None
-        for rows in _pieces(hidden.shape[0]):
-            losses, kept = _losses_and_gradient(hidden[rows], lent, targets[rows])
+        saved = None
+        for rows in _chunks(hidden.shape[0]):
+            losses, saved = _losses_and_gradient(hidden[rows], weights, targets[rows])
             total += (losses * counted[rows]).sum()
         if hidden.shape[0] > _ROWS:
-            kept = None
-        ctx.save_for_backward(hidden, targets, counted, kept)
-        ctx.lent = lent
+            saved = None
+        ctx.save_for_backward(hidden, targets, counted, saved)
+        ctx.weights = weights
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, targets, counted, kept = ctx.saved_tensors
-        weight, bias = ctx.lent
-        weights = (gradient * counted).to(hidden.dtype)[:, None]  # [M, 1]
-        d_hidden = torch.empty_like(hidden)
+        hidden, targets, counted, saved = ctx.saved_tensors
+        weight, bias = ctx.weights
+        needs_hidden, needs_embeddings, needs_bias = ctx.needs_input_grad[:3]
+        label_weights = (gradient * counted).to(hidden.dtype)[:, None]  # [M, 1]
+        d_hidden = torch.empty_like(hidden) if needs_hidden else None
         d_embeddings: Tensor | None = None
         d_bias: Tensor | None = None
-        for rows in _pieces(hidden.shape[0]):
-            d_logits = kept
+        for rows in _chunks(hidden.shape[0]):
+            d_logits = saved
             if d_logits is None:
-                _, d_logits = _losses_and_gradient(hidden[rows], ctx.lent, targets[rows])
-            torch.mm(d_logits, weight.values, out=d_hidden[rows])
-            weighted = hidden[rows] * weights[rows]
-            d_embeddings = _plus(d_embeddings, add_product(weight, d_logits.t(), weighted))
-            d_bias = _plus(d_bias, add_gradient(bias, (weights[rows].t() @ d_logits)[0]))
-        return d_hidden.mul_(weights), d_embeddings, d_bias, None, None
+                _, d_logits = _losses_and_gradient(hidden[rows], ctx.weights, targets[rows])
+            if d_hidden is not None:
+                torch.mm(d_logits, weight.values, out=d_hidden[rows])
+            if needs_embeddings:
+                weighted = hidden[rows] * label_weights[rows]
+                d_embeddings = _plus(d_embeddings, add_product(weight, d_logits.t(), weighted))
+            if needs_bias:
+                part = (label_weights[rows].t() @ d_logits)[0]
+                d_bias = _plus(d_bias, add_gradient(bias, part))
+        if d_hidden is not None:
+            d_hidden.mul_(label_weights)
+        return d_hidden, d_embeddings, d_bias, None, None
 
 
 def _losses_and_gradient(
-    hidden: Tensor, lent: tuple[Lent, Lent], targets: Tensor
+    hidden: Tensor, weights: tuple[ComputeWeight, ComputeWeight], targets: Tensor
 ) -> tuple[Tensor, Tensor]:
     """[M] losses in float32 and [M, V] the gradient of their sum by the logits."""
-    weight, bias = lent
+    weight, bias = weights
     logits = affine(hidden, weight.values, bias.values)
     target = targets[:, None]
     if logits.dtype == torch.float32:
@@ -91,8 +97,8 @@ def _losses_and_gradient(
     return losses, probabilities
 
 
-def _pieces(num_rows: int) -> list[slice]:
-    starts = range(0, max(1, num_rows), _ROWS)  # one empty piece where there are no rows
+def _chunks(num_rows: int) -> list[slice]:
+    starts = range(0, max(1, num_rows), _ROWS)  # one empty chunk where there are no rows
     return [slice(first, min(first + _ROWS, num_rows)) for first in starts]
 
 

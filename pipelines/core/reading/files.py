@@ -136,12 +136,17 @@ def is_local(path: str) -> bool:
 
 def compression_of(path: str) -> str | None:
     """The compression that the last suffix names."""
-    return COMPRESSIONS.get(PurePosixPath(path).suffix.lower())
+    return COMPRESSIONS.get(PurePosixPath(without_query(path)).suffix.lower())
+
+
+def without_query(path: str) -> str:
+    """A presigned URL ends with parameters, which name no file and are secret."""
+    return path.partition("?")[0] if path.startswith(("http://", "https://")) else path
 
 
 def format_suffix(path: str) -> str:
     """The suffix that names the format, below that of a compression; in lower case."""
-    name = PurePosixPath(path.lower())
+    name = PurePosixPath(without_query(path).lower())
     return PurePosixPath(name.stem).suffix if name.suffix in COMPRESSIONS else name.suffix
 
 

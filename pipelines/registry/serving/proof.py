@@ -1,58 +1,117 @@
-"""Run in a process of its own: load registered models and print the accuracies they reach.
+"""Run in a process of its own: load one version of a registered model, print what it reaches.
 
-Reads one JSON request on standard input, prints one JSON list. Nothing of `bert_core` may be
-imported before a model is loaded: a model has to run with the code it carries.
+Reads a JSON request on standard input, prints a JSON answer. Nothing of `bert_core` may be
+imported before the model is loaded: a model has to run with the code it carries.
 """
 
 import json
 import sys
+import tempfile
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import mlflow
+from mlflow.exceptions import MlflowException
+from packaging.requirements import Requirement
+
+TRY_AGAIN = 75  # exit status (EX_TEMPFAIL) where tracker or store did not answer
+_DATA = {"encoder": "examples", "classifier": "labelled"}
 
 
 def main() -> None:
     """Answer the request on standard input."""
+    from pipelines.core.tracking.tracker import is_transient
+
     request = json.load(sys.stdin)
+    with tempfile.TemporaryDirectory(prefix="bertsmith-proof-") as scratch:
+        try:
+            package, data = _fetched_package(request, scratch), _fetched_data(request)
+        except (MlflowException, OSError) as error:
+            if not is_transient(error):
+                raise
+            sys.stderr.write(f"{error}\n")
+            sys.exit(TRY_AGAIN)
+        unmet = _unmet_requirements(package / "requirements.txt")
+        answer = {"unmet": unmet} if unmet else {"unmet": [], **_reached(request, package, data)}
+    sys.stdout.write(json.dumps(answer) + "\n")
+
+
+def _fetched_package(request: dict[str, Any], scratch: str) -> Path:
     mlflow.set_tracking_uri(request["tracking_uri"])
     mlflow.set_registry_uri(request["tracking_uri"])
-    accuracies = [_accuracy(model, request["store_url"]) for model in request["models"]]
-    sys.stdout.write(json.dumps(accuracies) + "\n")
+    return Path(mlflow.artifacts.download_artifacts(request["uri"], dst_path=scratch))
 
 
-def _accuracy(request: dict[str, Any], store_url: str) -> float:
-    loaded = mlflow.pyfunc.load_model(request["uri"])
-    _check_own_code()
-    # Imported only now, so that they find the model's own bert_core already there.
+def _fetched_data(request: dict[str, Any]) -> Any:
+    """The artifact with the held-out data, its files on this machine."""
     from pipelines.artifacts import ArtifactStore
 
-    kind = {"encoder": "examples", "classifier": "task"}[request["kind"]]
-    data = ArtifactStore(store_url).find(kind, request["fingerprint"])
+    kind, fingerprint = _DATA[request["kind"]], request["fingerprint"]
+    data = ArtifactStore(request["store_url"]).find(kind, fingerprint)
     if data is None:
-        raise FileNotFoundError(f"no {kind} {request['fingerprint']} in the store {store_url}")
-    if kind == "task":
-        return _classifier_accuracy(loaded, data)
-    return _encoder_accuracy(loaded.unwrap_python_model().model, data, request["max_examples"])
+        raise LookupError(f"the held-out {kind} {fingerprint} must be in the store, found none")
+    for name in data.names("heldout"):
+        data.local(name)
+    return data
 
 
-def _classifier_accuracy(loaded: Any, task: Any) -> float:
+def _reached(request: dict[str, Any], package: Path, data: Any) -> dict[str, Any]:
+    """The model's figure, over how many examples, and what computed it; without network."""
+    import torch
+
+    from pipelines.core.cluster.machine import computing_machine
+
+    if request["threads"]:
+        torch.set_num_threads(int(request["threads"]))  # sums are split among them
+    sys.addaudithook(_refuse_network)
+    loaded = mlflow.pyfunc.load_model(str(package))
+    _check_own_code()
+    reach = {"encoder": _encoder_accuracy, "classifier": _classifier_accuracy}[request["kind"]]
+    value, num_examples = reach(loaded, data, request)
+    return {"value": value, "examples": num_examples, "machine": computing_machine()}
+
+
+def _unmet_requirements(file: Path) -> list[str]:
+    """What the model declares and this process has not, a phrase each."""
+    unmet = []
+    for line in file.read_text().splitlines():
+        requirement = Requirement(line)
+        try:
+            installed = version(requirement.name)
+        except PackageNotFoundError:
+            installed = "none"
+        if installed == "none" or not requirement.specifier.contains(installed, prereleases=True):
+            unmet.append(f"{requirement.name} {installed} instead of {requirement.specifier}")
+    return unmet
+
+
+def _refuse_network(event: str, arguments: tuple[Any, ...]) -> None:
+    """From here on everything is on this machine: who asks for more depends on more."""
+    if event in ("socket.getaddrinfo", "socket.connect") and not isinstance(arguments[-1], str):
+        raise PermissionError(f"a model must run without network, it asked for {arguments}")
+
+
+def _classifier_accuracy(loaded: Any, labelled: Any, request: dict[str, Any]) -> tuple[float, int]:
+    # Imported only now, so that they find the model's own bert_core already there.
     import pandas as pd
 
     from pipelines.stages.labelled.stage import read_split
 
-    heldout = read_split(task, "heldout")
+    heldout = read_split(labelled, "heldout")
     answers = loaded.predict(pd.DataFrame({"text": heldout.texts}))["label"]
-    expected = [task.statistics["labels"][index] for index in heldout.labels]
-    return sum(a == b for a, b in zip(answers, expected, strict=True)) / len(expected)
+    expected = [labelled.statistics["labels"][index] for index in heldout.labels]
+    right = sum(a == b for a, b in zip(answers, expected, strict=True))
+    return right / len(expected), len(expected)
 
 
-def _encoder_accuracy(model: Any, examples: Any, max_examples: int) -> float:
+def _encoder_accuracy(loaded: Any, examples: Any, request: dict[str, Any]) -> tuple[float, int]:
     from pipelines.stages.examples.batches import ExampleReader
     from pipelines.stages.pretraining.figures import pretraining_figures
 
-    figures = pretraining_figures(model, ExampleReader(examples, "heldout"), max_examples)
-    return figures["eval/mlm_accuracy"]
+    model, reader = loaded.unwrap_python_model().model, ExampleReader(examples, "heldout")
+    figures = pretraining_figures(model, reader, request["max_examples"])
+    return figures[request["metric"]], min(len(reader), request["max_examples"])
 
 
 def _check_own_code() -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipelines.artifacts import Draft
-from pipelines.artifacts.workspace import Workspace
+from pipelines.artifacts.attempts.workspace import Workspace
 from pipelines.stages.corpus.division import copies, heldout_draws
 from pipelines.stages.corpus.report import add_up, describe
 from pipelines.stages.corpus.screening import read_keys

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.artifacts.workspace import Workspace
+from pipelines.artifacts.attempts.workspace import Workspace
 from pipelines.stages.corpus.cleaning.boilerplate import hash_of_line, read_boilerplate
 from pipelines.stages.corpus.cleaning.duplicates import content_hash, document_id
 from pipelines.stages.corpus.cleaning.languages import language_of

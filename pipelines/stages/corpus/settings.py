@@ -4,6 +4,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
+from pipelines.core.redaction import Uri
 from pipelines.core.settings import Settings
 
 FEWEST_DOCUMENTS: Final = 4  # of a corpus: two to learn from, two to be held out
@@ -48,7 +49,7 @@ class InstalledDocumentation(SourceSettings):
 class FileSource(SourceSettings):
     """What every source of files has."""
 
-    paths: tuple[str, ...] = Field(
+    paths: tuple[Uri, ...] = Field(
         default=(),
         description=(
             "Files, globs, folders or URLs (such as s3://); .gz, .bz2, .xz and .zst are opened."
@@ -127,7 +128,7 @@ class HuggingFaceDataset(RecordSource):
     """A Hugging Face data set, streamed by its name or read from a local copy."""
 
     kind: Literal["hugging_face"] = Field(default="hugging_face", description="Kind of the source.")
-    dataset: str = Field(default="", description="Name on the hub, or a local folder.")
+    dataset: Uri = Field(default="", description="Name on the hub, or a local folder.")
     configuration: str | None = Field(default=None, description="Configuration (subset) to read.")
     split: str = Field(default="train", description="Split to read.")
     revision: str | None = Field(default=None, description="Commit or tag; the newest if left out.")

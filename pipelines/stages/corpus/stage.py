@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.artifacts import Artifact, Built, Draft
-from pipelines.artifacts.workspace import Workspace
-from pipelines.core.cluster import map_tasks
+from pipelines.artifacts.attempts.workspace import Workspace
+from pipelines.core.cluster.connection import map_tasks
+from pipelines.core.redaction import redacted
 from pipelines.core.stage import Progress, StageContext
 from pipelines.core.versions import versions_of
 from pipelines.stages.corpus import CORPUS
@@ -139,7 +140,11 @@ def _build(
             "bytes": sum(file.num_bytes for _, file in files),
             "hard_wrapped_files": sum(file.hard_wrapped for _, file in files),
             "found": notes,
-            "paths": [path for source in settings.sources for path in getattr(source, "paths", ())],
+            "paths": [
+                redacted(path)
+                for source in settings.sources
+                for path in getattr(source, "paths", ())
+            ],
         },
     }
     return Built(shards, statistics)

@@ -12,34 +12,34 @@ from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
+from pipelines.stages.evaluation import EVALUATION
 from pipelines.stages.labelled.stage import names_of, read_split
 from pipelines.tasks.classification import figures_of, report_on
 
-VERSION = 1
 REPORT_FILE = "report.json"
 
 
-def build_evaluation(classifier: Artifact, task: Artifact, context: StageContext) -> Artifact:
+def build_evaluation(classifier: Artifact, labelled: Artifact, context: StageContext) -> Artifact:
     """The report on a classifier's held-out answers, as the artifact's `report.json`."""
     return context.store.get_or_build(
-        "evaluation",
-        version=VERSION,
+        EVALUATION.kind,
+        version=EVALUATION.version,
         settings={},
-        inputs={"classifier": classifier, "task": task},
-        build=partial(_evaluate, classifier, task),
+        inputs={"classifier": classifier, "labelled": labelled},
+        build=partial(_evaluate, classifier, labelled),
     )
 
 
-def _evaluate(classifier: Artifact, task: Artifact, draft: Draft) -> Built:
-    heldout = read_split(task, "heldout")
+def _evaluate(classifier: Artifact, labelled: Artifact, draft: Draft) -> Built:
+    heldout = read_split(labelled, "heldout")
     _, answers = answers_of(classifier.local_folder(), heldout.texts)
-    expected = names_of(heldout.labels, task)
+    expected = names_of(heldout.labels, labelled)
     with draft.file(REPORT_FILE) as target:
         report = report_on(answers.labels, expected)
         target.path.write_text(json.dumps(report, indent=2, ensure_ascii=False))
     statistics = {
         **figures_of(answers.labels, expected),
-        "baseline/accuracy": task.statistics["baseline/accuracy"],
+        "baseline/accuracy": labelled.statistics["baseline/accuracy"],
         "texts": len(heldout.texts),
         "texts_truncated": answers.num_truncated,
     }

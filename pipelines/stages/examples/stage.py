@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from pipelines.artifacts import Artifact, Built, Draft
-from pipelines.artifacts.workspace import Workspace
-from pipelines.core.cluster import map_tasks
+from pipelines.artifacts.attempts.workspace import Workspace
+from pipelines.core.cluster.connection import map_tasks
 from pipelines.core.errors import UserError
 from pipelines.core.stage import Progress, StageContext
 from pipelines.core.versions import versions_of

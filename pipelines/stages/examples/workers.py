@@ -11,7 +11,7 @@ from bert_core.masking import MaskedTokens, mask_tokens
 from bert_core.randomness import random_bits
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, Draft
-from pipelines.artifacts.workspace import Workspace
+from pipelines.artifacts.attempts.workspace import Workspace
 from pipelines.stages.examples.objectives import (
     Examples,
     SpecialIds,

@@ -13,9 +13,10 @@ from bert_core.model.catalogue import SequenceClassifier, TrainableModel, count_
 from bert_core.training.state import load_encoder_into, read_config
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, Built, Draft
-from pipelines.artifacts.checkpoints import CheckpointFolder
+from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
+from pipelines.stages.finetuning import FINETUNING
 from pipelines.stages.finetuning.answers import answers_over_ranks
 from pipelines.stages.finetuning.encoding import EncodedTexts
 from pipelines.stages.finetuning.settings import FinetuningSettings
@@ -26,10 +27,9 @@ from pipelines.training.launch import Launch, launch
 from pipelines.training.placement import StepCut
 from pipelines.training.reduction import means_over_ranks
 from pipelines.training.results import MODEL_FILES, publish_model, throughput
-from pipelines.training.runs import deliver, open_run, recorded
+from pipelines.training.telemetry.runs import deliver, open_run, recorded
 from pipelines.training.worker import Work, run, this_rank
 
-VERSION = 1  # raise when the same settings would train another classifier
 STAGE = "finetuning"
 
 Initialization = Literal["pretrained", "random"]
@@ -37,7 +37,7 @@ Initialization = Literal["pretrained", "random"]
 
 def build_classifier(
     settings: FinetuningSettings,
-    task: Artifact,
+    labelled: Artifact,
     encoder: Artifact,
     context: StageContext,
     *,
@@ -51,25 +51,25 @@ def build_classifier(
     # Whether a second one is trained for comparison does not change this one.
     plain = settings.model_dump(mode="json", exclude={"compare_with_random"})
     return context.store.get_or_build(
-        "classifier",
-        version=VERSION,
+        FINETUNING.kind,
+        version=FINETUNING.version,
         settings=arithmetic.named_in(plain | {"initialization": initialization}),
-        inputs={"task": task, "encoder": encoder},
-        build=partial(_finetune, settings, arithmetic, task, encoder, initialization, context),
+        inputs={"labelled": labelled, "encoder": encoder},
+        build=partial(_finetune, settings, arithmetic, labelled, encoder, initialization, context),
     )
 
 
 def _finetune(
     settings: FinetuningSettings,
     arithmetic: Arithmetic,
-    task: Artifact,
+    labelled: Artifact,
     encoder: Artifact,
     initialization: Initialization,
     context: StageContext,
     draft: Draft,
 ) -> Built:
     stage = f"{STAGE} from {initialization} weights"
-    num_texts = task.statistics["texts"]["train"]
+    num_texts = labelled.statistics["texts"]["train"]
     num_steps = max(1, math.ceil(num_texts * settings.num_epochs / settings.examples_per_step))
     run_id = open_run(f"{STAGE}-{initialization}", settings, draft, context)
     job = Launch(
@@ -78,7 +78,7 @@ def _finetune(
             "stage": stage,
             "settings": settings.model_dump(),
             "num_steps": num_steps,
-            "task": task,
+            "labelled": labelled,
             "encoder": encoder,
             "initialization": initialization,
             "precision": arithmetic.precision,
@@ -99,11 +99,11 @@ def _finetune(
         tokenizer = WordPieceTokenizer.from_directory(encoder.local_folder())
         publish_model(draft, checkpoint, tokenizer, told)
         deliver(told["undelivered"], run_id, context)
-        labels = task.statistics["labels"]
+        labels = labelled.statistics["labels"]
         answered = [labels[index] for index in told["judged"]["answers"]]
         return {
-            **figures_of(answered, names_of(read_split(task, "heldout").labels, task)),
-            "baseline/accuracy": task.statistics["baseline/accuracy"],
+            **figures_of(answered, names_of(read_split(labelled, "heldout").labels, labelled)),
+            "baseline/accuracy": labelled.statistics["baseline/accuracy"],
             "num_parameters": told["judged"]["num_parameters"],
             "num_steps": num_steps,
             **throughput(told),
@@ -116,20 +116,20 @@ def _finetune(
 def _worker(values: dict[str, Any]) -> dict[str, Any]:
     """Runs on every Ray Train worker."""
     settings = FinetuningSettings.model_validate(values["settings"])
-    task, encoder_folder = values["task"], values["encoder"].local_folder()
+    labelled, encoder_folder = values["labelled"], values["encoder"].local_folder()
     rank, world_size = this_rank()
     tokenizer = WordPieceTokenizer.from_directory(encoder_folder)
     encoder_config = EncoderConfig.from_dict(read_config(encoder_folder)["encoder"])
     max_tokens = _max_tokens(settings, encoder_config)
     texts = {
-        split: EncodedTexts(read_split(task, split), tokenizer, max_tokens)
+        split: EncodedTexts(read_split(labelled, split), tokenizer, max_tokens)
         for split in ("train", "heldout")
     }
 
     def build_model() -> TrainableModel:
         dropout = settings.dropout
         config = replace(encoder_config, hidden_dropout=dropout, attention_dropout=dropout)
-        labels = task.statistics["labels"]
+        labels = labelled.statistics["labels"]
         model = SequenceClassifier(config, num_labels=len(labels), labels=labels)
         if values["initialization"] == "pretrained":
             load_encoder_into(model, encoder_folder)
@@ -154,7 +154,7 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
         return {"eval/loss": means["label_loss"], "eval/accuracy": means["label_accuracy"]}
 
     def judge(model: TrainableModel) -> dict[str, Any]:
-        heldout = read_split(task, "heldout").texts
+        heldout = read_split(labelled, "heldout").texts
         answers = answers_over_ranks(model, tokenizer, heldout, rank, world_size)
         return {"answers": answers, "num_parameters": count_parameters(model)}
 

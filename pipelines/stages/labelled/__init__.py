@@ -4,17 +4,17 @@ from pipelines.core.stage import Stage
 
 LABELLED = Stage(
     name="labelled",
-    section="task",
+    section="labelled",
     title="labelled texts",
     command="labelled",
     purpose="Read the labelled texts and divide them into train and held-out.",
     example="bertsmith labelled --labels reviews.csv --label-column stars",
-    kind="task",
+    kind="labelled",
     version=2,
     needs=("corpus",),
-    build="pipelines.stages.labelled.stage:build_task",
+    build="pipelines.stages.labelled.stage:build_labelled",
     check="pipelines.stages.labelled.checks:check_inputs",
     reaches_out=True,
-    is_wanted=lambda settings: settings.labelled.kind != "none",
+    is_wanted=lambda settings: settings.source.kind != "none",
     headline=lambda statistics: f"{len(statistics['labels'])} labels",
 )

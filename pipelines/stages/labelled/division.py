@@ -12,7 +12,7 @@ from pipelines.stages.labelled.files import LabelledText
 
 
 class Parts(NamedTuple):
-    """The labelled texts of a task, divided."""
+    """Labelled texts, divided."""
 
     train: list[LabelledText]
     heldout: list[LabelledText]

@@ -24,7 +24,7 @@ from pipelines.core.reading.records import (
 )
 from pipelines.core.reading.text import refuse_binary, restored
 from pipelines.stages.corpus.cleaning.tally import Tally
-from pipelines.stages.labelled.settings import LabelledFileTask
+from pipelines.stages.labelled.settings import LabelledFile
 
 _TEXT_NAMES: Final = ("text", "sentence", "message", "content", "review", "document", "body")
 _LABEL_NAMES: Final = ("label", "class", "category", "target", "tag")
@@ -66,7 +66,7 @@ def name_of_file(path: str) -> dict[str, str]:
 
 
 def read_labelled_file(
-    settings: LabelledFileTask, tally: Tally, *, head_bytes: int | None = None
+    settings: LabelledFile, tally: Tally, *, head_bytes: int | None = None
 ) -> list[LabelledText]:
     """The labelled texts in their order; what is mended or left out is counted.
 
@@ -105,7 +105,7 @@ def read_labelled_file(
 def name_of_format(path: str) -> str:
     """`delimited`, `jsonl` or `parquet`, by the suffix; raises UserError for any other."""
     if not path:
-        raise UserError("task.labelled.path must name a CSV, TSV or JSONL file, found nothing")
+        raise UserError("labelled.source.path must name a CSV, TSV or JSONL file, found nothing")
     kind = _FORMATS.get(format_suffix(path))
     if kind is None:
         raise UserError(
@@ -181,7 +181,7 @@ def _cell(value: Any) -> str:
     return str(value)
 
 
-def _columns(settings: LabelledFileTask, rows: Sequence[Sequence[str]]) -> tuple[int, int, int]:
+def _columns(settings: LabelledFile, rows: Sequence[Sequence[str]]) -> tuple[int, int, int]:
     """Index of the text, index of the label, and the first row that holds data."""
     header = [cell.strip() for cell in rows[0]]
     if settings.text_column or settings.label_column:
@@ -205,7 +205,7 @@ def _columns(settings: LabelledFileTask, rows: Sequence[Sequence[str]]) -> tuple
 
 
 def _named(
-    settings: LabelledFileTask, setting: str, header: Sequence[str], usual: Sequence[str]
+    settings: LabelledFile, setting: str, header: Sequence[str], usual: Sequence[str]
 ) -> int:
     """Index of the column that `setting` names, or of one with a usual name."""
     wanted = getattr(settings, setting)

@@ -4,10 +4,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from pipelines.core.redaction import Uri
 from pipelines.core.settings import Settings
 
 
-class CorpusSourceTask(Settings):
+class CorpusSourceLabels(Settings):
     """Tell from which source a document of the corpus comes."""
 
     kind: Literal["corpus_source"] = "corpus_source"
@@ -20,11 +21,11 @@ class CorpusSourceTask(Settings):
     min_words: int = Field(default=8, ge=1, description="Documents with fewer words are left out.")
 
 
-class LabelledFileTask(Settings):
+class LabelledFile(Settings):
     """Labelled texts in a CSV, TSV, JSONL or Parquet file."""
 
     kind: Literal["labelled_file"] = "labelled_file"
-    path: str = Field(
+    path: Uri = Field(
         default="",
         description="CSV, TSV, JSONL or Parquet file (may be compressed), or an fsspec URL.",
     )
@@ -42,18 +43,18 @@ class LabelledFileTask(Settings):
     seed: int = Field(default=0, ge=0, description="Seed of the split.")
 
 
-class NoTask(Settings):
+class NoLabels(Settings):
     """Fine-tune nothing: the encoder alone is registered."""
 
     kind: Literal["none"] = "none"
 
 
-Task = Annotated[CorpusSourceTask | LabelledFileTask | NoTask, Field(discriminator="kind")]
+LabelSource = Annotated[CorpusSourceLabels | LabelledFile | NoLabels, Field(discriminator="kind")]
 
 
-class TaskSettings(Settings):
+class LabelledSettings(Settings):
     """The labelled texts of the fine-tuning."""
 
-    labelled: Task = Field(
-        default_factory=CorpusSourceTask, description="Where the labelled texts come from."
+    source: LabelSource = Field(
+        default_factory=CorpusSourceLabels, description="Where the labelled texts come from."
     )

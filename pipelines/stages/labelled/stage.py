@@ -18,56 +18,58 @@ from pipelines.stages.corpus.shards import Split, read_documents
 from pipelines.stages.labelled import LABELLED
 from pipelines.stages.labelled.division import Parts, check_parts, divide
 from pipelines.stages.labelled.files import LabelledText, name_of_file, read_labelled_file
-from pipelines.stages.labelled.settings import CorpusSourceTask, LabelledFileTask, TaskSettings
+from pipelines.stages.labelled.settings import CorpusSourceLabels, LabelledFile, LabelledSettings
 
 SPLITS: tuple[Split, Split] = ("train", "heldout")
 
 
 class LabelledTexts(NamedTuple):
-    """One split of a task: N texts and, for each, the index of its label."""
+    """One split: N texts and, for each, the index of its label."""
 
     texts: list[str]
     labels: list[int]
 
 
-def build_task(settings: TaskSettings, corpus: Artifact | None, context: StageContext) -> Artifact:
+def build_labelled(
+    settings: LabelledSettings, corpus: Artifact | None, context: StageContext
+) -> Artifact:
     """The labelled texts that `settings` name, each in one of two splits.
 
     Statistics: the label names, how many texts each has in each split, and the accuracy of always
     answering the commonest training label. Raises UserError where there is nothing to learn.
     """
-    labelled = settings.labelled
-    if isinstance(labelled, CorpusSourceTask):
+    source = settings.source
+    if isinstance(source, CorpusSourceLabels):
         if corpus is None:
-            raise UserError("a task of corpus sources needs a corpus, found none")
+            raise UserError("labels that are the corpus's sources need a corpus, found none")
         inputs: dict[str, Artifact | str] = {"corpus": corpus}
-        parts_of = partial(_parts_of_corpus, labelled, corpus)
-    elif isinstance(labelled, LabelledFileTask):
-        inputs = {**name_of_file(labelled.path)}
-        parts_of = partial(_parts_of_file, labelled)
-        # The same bytes at another place are the same task.
-        labelled = labelled.model_copy(update={"path": ""})
+        parts_of = partial(_parts_of_corpus, source, corpus)
+    elif isinstance(source, LabelledFile):
+        inputs = {**name_of_file(source.path)}
+        parts_of = partial(_parts_of_file, source)
+        # The same bytes at another place are the same labelled texts.
+        source = source.model_copy(update={"path": ""})
     else:
-        raise UserError("there is no task to build: the recipe's task is of kind 'none'")
+        raise UserError("labelled texts must come from somewhere, found a source of kind 'none'")
     return context.store.get_or_build(
         LABELLED.kind,
         version=LABELLED.version,
-        settings=labelled,
+        settings=source,
         # Parquet files name the library that wrote them; white space is Unicode's.
         inputs={**inputs, "libraries": versions_of("pyarrow", "unicode")},
         build=partial(_write, parts_of),
     )
 
 
-def read_split(task: Artifact, split: str) -> LabelledTexts:
+def read_split(labelled: Artifact, split: str) -> LabelledTexts:
     """The texts and label indices of `train` or `heldout`, in the artifact's order."""
-    table = pq.read_table(task.local(f"{split}.parquet"))
+    table = pq.read_table(labelled.local(f"{split}.parquet"))
     return LabelledTexts(table["text"].to_pylist(), table["label"].to_pylist())
 
 
-def names_of(labels: Iterable[int], task: Artifact) -> list[str]:
+def names_of(labels: Iterable[int], labelled: Artifact) -> list[str]:
     """The names of label indices."""
-    names = task.statistics["labels"]
+    names = labelled.statistics["labels"]
     return [names[label] for label in labels]
 
 
@@ -103,7 +105,7 @@ def _write(parts_of: Callable[[Tally], Parts], draft: Draft) -> Built:
     return Built([f"{split}.parquet" for split in SPLITS], statistics)
 
 
-def _parts_of_corpus(settings: CorpusSourceTask, corpus: Artifact, tally: Tally) -> Parts:
+def _parts_of_corpus(settings: CorpusSourceLabels, corpus: Artifact, tally: Tally) -> Parts:
     """The corpus's own division: no held-out document was ever learned from."""
     parts = Parts([], [])
     limits = (settings.max_train_documents, settings.max_heldout_documents)
@@ -125,5 +127,5 @@ def _documents(
             yield document.id, document.source, document.text
 
 
-def _parts_of_file(settings: LabelledFileTask, tally: Tally) -> Parts:
+def _parts_of_file(settings: LabelledFile, tally: Tally) -> Parts:
     return divide(read_labelled_file(settings, tally), settings.heldout_fraction, settings.seed)

@@ -14,10 +14,11 @@ from bert_core.model.catalogue import (
     count_parameters,
 )
 from pipelines.artifacts import Artifact, Built, Draft
-from pipelines.artifacts.checkpoints import CheckpointFolder
+from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
 from pipelines.stages.examples.batches import ExampleReader, micro_batches, prefetched
+from pipelines.stages.pretraining import PRETRAINING
 from pipelines.stages.pretraining.baselines import pretraining_baselines
 from pipelines.stages.pretraining.figures import pretraining_figures
 from pipelines.stages.pretraining.settings import PretrainingSettings
@@ -26,10 +27,9 @@ from pipelines.training.arithmetic import Arithmetic, resolve, trains_best_on_si
 from pipelines.training.launch import Launch, launch
 from pipelines.training.placement import StepCut
 from pipelines.training.results import MODEL_FILES, publish_model, throughput
-from pipelines.training.runs import deliver, open_run, recorded
+from pipelines.training.telemetry.runs import deliver, open_run, recorded
 from pipelines.training.worker import Work, run, this_rank
 
-VERSION = 1  # raise when the same settings would train another encoder
 STAGE = "pretraining"
 
 
@@ -48,8 +48,8 @@ def build_encoder(
         )
     arithmetic = resolve(settings.precision, context.ranks)
     return context.store.get_or_build(
-        "encoder",
-        version=VERSION,
+        PRETRAINING.kind,
+        version=PRETRAINING.version,
         settings=arithmetic.named_in(settings.model_dump(mode="json")),
         inputs={"examples": examples, "vocabulary": vocabulary},
         build=partial(_pretrain, settings, arithmetic, examples, vocabulary, context),

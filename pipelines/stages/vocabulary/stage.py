@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from bert_core.vocabulary import SPECIAL_PIECES, WordPieceTokenizer
 from pipelines.artifacts import Artifact, Built, Draft
-from pipelines.artifacts.workspace import Workspace
-from pipelines.core.cluster import map_tasks
+from pipelines.artifacts.attempts.workspace import Workspace
+from pipelines.core.cluster.connection import map_tasks
 from pipelines.core.errors import UserError
 from pipelines.core.stage import Progress, StageContext
 from pipelines.core.versions import versions_of

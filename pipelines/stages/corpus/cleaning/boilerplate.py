@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.artifacts.workspace import Workspace
+from pipelines.artifacts.attempts.workspace import Workspace
 from pipelines.stages.corpus.cleaning.tally import Tally
 from pipelines.stages.corpus.settings import CorpusSettings
 from pipelines.stages.corpus.sources.inputs import Part

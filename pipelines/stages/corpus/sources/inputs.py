@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 
 from pipelines.artifacts.fingerprint import canonical_json
 from pipelines.core.errors import UserError
-from pipelines.core.reading.files import compression_of, expand, size_and_digest
+from pipelines.core.reading.files import compression_of, expand, size_and_digest, without_query
 from pipelines.core.reading.records import Dialect
 
 MEGABYTE = 10**6
@@ -102,7 +102,7 @@ def expand_all(paths: Sequence[str]) -> list[str]:
 
 def label_of(path: str) -> str:
     """A file's name without its format and compression."""
-    name = PurePosixPath(path).name
+    name = PurePosixPath(without_query(path)).name
     stem = PurePosixPath(name).stem if compression_of(name) else name
     return PurePosixPath(stem).stem
 

@@ -1,0 +1,196 @@
+"""What the layers compute: linear maps, the feed-forward network, normalization, look-ups.
+
+Each is one autograd function whose backward pass is written out, so that it adds gradients where
+they belong (see `precision`), computes none for frozen parameters, and keeps for it only what
+cannot be had cheaply again. T = rows.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from bert_core.backends.dropout import DropoutMask
+from bert_core.backends.precision import ComputeWeight, add_gradient, add_product, compute_weight
+
+aten = torch.ops.aten
+
+_PACKED_ROWS = 1024  # of fewer the packing costs more than it saves
+_PACKED_DTYPES = (torch.bfloat16, torch.float32)
+_PACKS = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
+def linear(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """values weight^T + bias: [T, in] -> [T, out]."""
+    result: Tensor = _Linear.apply(
+        values, weight, bias, compute_weight(weight), compute_weight(bias)
+    )
+    return result
+
+
+class _Linear(Function):
+    @staticmethod
+    def forward(
+        ctx: Any, values: Tensor, weight: Tensor, bias: Tensor, w: ComputeWeight, b: ComputeWeight
+    ) -> Tensor:
+        ctx.save_for_backward(values)
+        ctx.weights = w, b
+        return affine(values, w.values, b.values)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        (values,) = ctx.saved_tensors
+        w, b = ctx.weights
+        needs_values, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        d_values = gradient @ w.values if needs_values else None
+        d_weight = add_product(w, gradient.t(), values) if needs_weight else None
+        d_bias = add_gradient(b, sum_rows(gradient)) if needs_bias else None
+        return d_values, d_weight, d_bias, None, None
+
+
+def affine(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """values weight^T + bias, by the fastest way there is: [T, in] -> [T, out]."""
+    bias = bias.to(values.dtype)
+    is_large = values.shape[0] >= _PACKED_ROWS
+    if is_large and values.dtype in _PACKED_DTYPES and values.device.type == "cpu" and _PACKS:
+        # `F.linear` fills the output with the bias first and takes the weights as they lie. These
+        # kernels, which the compiler uses for frozen models, took 10 to 30% less time in bfloat16
+        # (but for a vocabulary at 768 wide, where it was even) and 5 to 30% less in float32.
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight, values.shape[0])
+        return torch.ops.mkldnn._linear_pointwise(values, packed, bias, "none", [], "")
+    return F.linear(values, weight, bias)
+
+
+def sum_rows(values: Tensor) -> Tensor:
+    """[T, N] -> [N]; a product with ones, which adds bfloat16 up in float32 and is faster."""
+    return (values.new_ones(1, values.shape[0]) @ values)[0]
+
+
+def feed_forward(
+    hidden: Tensor,
+    widen_weight: Tensor,
+    widen_bias: Tensor,
+    narrow_weight: Tensor,
+    narrow_bias: Tensor,
+) -> Tensor:
+    """Two linear maps with the exact GELU between them: [T, D] -> [T, D]."""
+    parameters = widen_weight, widen_bias, narrow_weight, narrow_bias
+    weights = tuple(compute_weight(parameter) for parameter in parameters)
+    result: Tensor = _FeedForward.apply(hidden, *parameters, weights)
+    return result
+
+
+class _FeedForward(Function):
+    """Keeps the widened tokens before GELU and computes it again on the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, *rest: Any) -> Tensor:
+        ctx.weights = w1, b1, w2, b2 = rest[-1]
+        wide = affine(hidden, w1.values, b1.values)
+        ctx.save_for_backward(hidden, wide)
+        return affine(F.gelu(wide), w2.values, b2.values)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, wide = ctx.saved_tensors
+        w1, b1, w2, b2 = ctx.weights
+        needs_hidden, needs_w1, needs_b1, needs_w2, needs_b2 = ctx.needs_input_grad[:5]
+        d_w2 = add_product(w2, gradient.t(), F.gelu(wide)) if needs_w2 else None
+        d_b2 = add_gradient(b2, sum_rows(gradient)) if needs_b2 else None
+        if not (needs_hidden or needs_w1 or needs_b1):
+            return None, None, None, d_w2, d_b2, None
+        d_wide = gradient @ w2.values
+        d_wide = aten.gelu_backward.grad_input(d_wide, wide, grad_input=d_wide)
+        d_w1 = add_product(w1, d_wide.t(), hidden) if needs_w1 else None
+        d_b1 = add_gradient(b1, sum_rows(d_wide)) if needs_b1 else None
+        d_hidden = d_wide @ w1.values if needs_hidden else None
+        return d_hidden, d_w1, d_b1, d_w2, d_b2, None
+
+
+def add_norm(
+    values: Tensor,
+    update: Tensor | None,
+    mask: DropoutMask | None,
+    weight: Tensor,
+    bias: Tensor,
+    eps: float,
+) -> Tensor:
+    """Layer normalization of `values` + what `mask` leaves of `update`, all [T, D].
+
+    The statistics are float32.
+    """
+    result: Tensor = _AddNorm.apply(
+        values, update, mask, weight, bias, compute_weight(weight), compute_weight(bias), eps
+    )
+    return result
+
+
+class _AddNorm(Function):
+    @staticmethod
+    def forward(
+        ctx: Any, values: Tensor, update: Tensor | None, mask: DropoutMask | None,
+        weight: Tensor, bias: Tensor, w: ComputeWeight, b: ComputeWeight, eps: float,
+    ) -> Tensor:  # fmt: skip
+        total = values
+        if update is not None:
+            scale = None if mask is None else mask.scale(values.dtype)
+            total = values + update if scale is None else torch.addcmul(values, update, scale)
+        ctx.weights, ctx.mask = (w, b), mask
+        weights = _norm_weight(total, w), _norm_weight(total, b)
+        shape = [total.shape[-1]]
+        normalized, mean, rstd = aten.native_layer_norm(total, shape, *weights, eps)
+        ctx.save_for_backward(total, mean, rstd)
+        return normalized
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        total, mean, rstd = ctx.saved_tensors
+        w, b = ctx.weights
+        needs_values, needs_update, _, needs_weight, needs_bias = ctx.needs_input_grad[:5]
+        d_total, d_weight, d_bias = aten.native_layer_norm_backward(
+            gradient, total, [total.shape[-1]], mean, rstd, _norm_weight(total, w),
+            _norm_weight(total, b), [needs_values or needs_update, needs_weight, needs_bias],
+        )  # fmt: skip
+        d_update = None
+        if needs_update:
+            mask = ctx.mask
+            d_update = d_total if mask is None else mask.scale(d_total.dtype).mul_(d_total)
+        d_weight = add_gradient(w, d_weight) if needs_weight else None
+        d_bias = add_gradient(b, d_bias) if needs_bias else None
+        return d_total, d_update, None, d_weight, d_bias, None, None, None
+
+
+def _norm_weight(values: Tensor, vector: ComputeWeight) -> Tensor:
+    """The vector as the kernel wants it: a CPU's takes float32 beside bfloat16, a GPU's not."""
+    return vector.values.to(values.dtype) if values.is_cuda else vector.values
+
+
+def look_up(table: Tensor, ids: Tensor) -> Tensor:
+    """[V, D] float32 and T ids -> [T, D] rows of the table, in float32 in any precision."""
+    result: Tensor = _LookUp.apply(table, ids, compute_weight(table).main_grad)
+    return result
+
+
+class _LookUp(Function):
+    """Adds gradients to the rows that were looked up and touches no other row of a table."""
+
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, ids: Tensor, main_grad: Tensor | None) -> Tensor:
+        ctx.save_for_backward(ids)
+        ctx.shape, ctx.main_grad = table.shape, main_grad
+        return F.embedding(ids, table)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None]:
+        (ids,) = ctx.saved_tensors
+        if ctx.main_grad is None:
+            return gradient.new_zeros(ctx.shape).index_add_(0, ids, gradient), None, None
+        ctx.main_grad.index_add_(0, ids, gradient)
+        return None, None, None

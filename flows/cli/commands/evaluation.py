@@ -1,0 +1,73 @@
+"""The command that says how good a classifier is."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from flows.cli.choice import Choice
+from flows.cli.commands.build import Recipe
+from flows.cli.execution import execute
+from flows.cli.options import AsJson, Home, LabelColumn, Labels, Overrides, TextColumn
+from flows.environment import home_folder, set_defaults
+from pipelines.core.errors import UserError
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add this command to the application."""
+    app.command()(evaluate)
+
+
+def evaluate(
+    recipe: Recipe = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="A registered classifier (name, name@alias, name/version) or a folder."),
+    ] = None,
+    labels: Labels = None,
+    text_column: TextColumn = None,
+    label_column: LabelColumn = None,
+    overrides: Overrides = None,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Evaluate a classifier, label by label.
+
+    A recipe's own classifier on its held-out texts, building what is missing; or, with --model, a
+    registered one on every row of a labelled file.
+
+    Example: bertsmith evaluate --model bertsmith-classifier@champion --labels more.csv
+    """
+    if model is None:
+        choice = Choice(
+            recipe=recipe,
+            overrides=tuple(overrides or ()),
+            labels=labels,
+            text_column=text_column,
+            label_column=label_column,
+            home=home,
+        )
+        execute("evaluate", choice, show_recipe=False)
+        return
+    if labels is None:
+        raise UserError("--model needs labelled texts to be evaluated on; name them with --labels")
+    set_defaults(home_folder(home))
+    from pipelines.core.place import PlaceSettings
+    from pipelines.insight.evaluation import evaluate_file
+    from pipelines.stages.labelled.settings import LabelledFile
+
+    labelled = LabelledFile(
+        path=labels, text_column=text_column or "", label_column=label_column or ""
+    )
+    figures, report = evaluate_file(PlaceSettings().tracker({}), model, labelled)
+    if as_json:
+        print(json.dumps({**figures, **report}, ensure_ascii=False))
+        return
+    for name, value in figures.items():
+        print(f"{name:<24} {value:.4f}" if isinstance(value, float) else f"{name:<24} {value}")
+    print(f"\n{'label':<24} {'precision':>9} {'recall':>9} {'F1':>9} {'texts':>7}")
+    for row in report["by_label"]:
+        print(
+            f"{row['label']:<24} {row['precision']:>9.1%} {row['recall']:>9.1%} "
+            f"{row['f1']:>9.1%} {row['texts']:>7}"
+        )

@@ -1,0 +1,184 @@
+"""Commands that use registered models."""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flows.cli.options import AsJson, Home
+from flows.environment import home_folder, set_defaults
+from pipelines.core.errors import UserError
+
+if TYPE_CHECKING:
+    from pipelines.core.tracking.tracker import Tracker
+    from pipelines.registry.listing import ListedModel
+
+Model = Annotated[
+    str | None,
+    typer.Option(
+        help="name, name@alias, name/version or a folder. [default: the newest of its kind]",
+        show_default=False,
+    ),
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add these commands to the application."""
+    app.command()(predict)
+    app.command("fill-mask")(fill_mask)
+    app.command()(models)
+    app.command()(promote)
+
+
+def predict(
+    texts: Annotated[list[str] | None, typer.Argument(help="Texts; none: read lines.")] = None,
+    model: Model = None,
+    file: Annotated[Path | None, typer.Option(help="Read texts from here, one a line.")] = None,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Label texts with a registered classifier.
+
+    Example: bertsmith predict 'Returns the eigenvalues of a matrix.'
+    """
+    tracker = tracker_of(home)
+    from pipelines.insight import predictions
+
+    reference = model or newest(tracker, "classifier")
+    lines = list(texts) if texts else _lines(file)
+    for answer in predictions.predict(tracker, reference, lines):
+        if as_json:
+            print(json.dumps(asdict(answer), ensure_ascii=False))
+        else:
+            print(f"{answer.label:<20} {answer.probability:6.1%}  {answer.text}")
+
+
+def fill_mask(
+    text: Annotated[str, typer.Argument(help="A sentence with [MASK] in place of a word.")],
+    model: Model = None,
+    top: Annotated[int, typer.Option(min=1, help="How many candidates to show.")] = 5,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say which words a registered encoder would put in place of [MASK].
+
+    Example: bertsmith fill-mask 'Returns the [MASK] of the array.'
+    """
+    if "[MASK]" not in text:
+        raise UserError(
+            f"the text must hold [MASK] in place of a word, found none in {text!r}; "
+            "write for example 'Returns the [MASK] of the array.'"
+        )
+    tracker = tracker_of(home)
+    from pipelines.insight import predictions
+
+    gaps = predictions.fill(tracker, model or newest(tracker, "encoder"), text, top_k=top)
+    if as_json:
+        print(json.dumps([[asdict(candidate) for candidate in gap] for gap in gaps]))
+        return
+    for number, gap in enumerate(gaps, start=1):
+        if len(gaps) > 1:
+            print(f"[MASK] {number}")
+        for candidate in gap:
+            print(f"{candidate.probability:6.1%}  {candidate.piece}")
+
+
+def models(home: Home = None, as_json: AsJson = False) -> None:
+    """List what the registry holds.
+
+    Example: bertsmith models
+    """
+    from pipelines.registry.listing import list_models
+
+    rows = list_models(tracker_of(home))
+    if as_json:
+        print(json.dumps([asdict(row) for row in rows], default=str, indent=2))
+        return
+    if not rows:
+        print("The registry is empty; `bertsmith run` fills it.")
+        return
+    width = max(len(row.name) for row in rows)
+    for row in rows:
+        figure = f"{row.metric} {row.value:.1%}" if row.value is not None else ""
+        aliases = ", ".join(f"@{alias}" for alias in row.aliases)
+        proof = "verified" if row.is_verified else "not verified"
+        print(
+            f"{row.name:<{width}}  version {row.version:<3} {aliases:<22} {row.kind:<10} "
+            f"{figure:<24} {proof:<12} {row.created:%Y-%m-%d %H:%M}  {row.fingerprint[:12]}"
+        )
+
+
+def promote(
+    name: Annotated[str, typer.Argument(help="Registered name of the model.")],
+    source: Annotated[
+        str, typer.Option("--from", help="The version: an alias it has now, or its number.")
+    ] = "candidate",
+    alias: Annotated[str, typer.Option("--to", help="The alias it is given.")] = "champion",
+    home: Home = None,
+) -> None:
+    """Give an alias to a version that proved itself.
+
+    Example: bertsmith promote bertsmith-encoder --from 3 --to champion
+    """
+    from flows.environment import prepare_flows
+
+    surroundings = prepare_flows(home_folder(home))
+    from pydantic import ValidationError
+
+    from flows.promote import PromotionRecipe
+    from flows.promote import promote as promote_flow
+    from pipelines.core.recipes.files import explain
+
+    try:
+        recipe = PromotionRecipe(name=name, source=source, alias=alias)
+    except ValidationError as error:
+        raise UserError(explain(error, "promotion")) from None
+    if surroundings.local_api is not None:
+        surroundings.local_api.wait()
+    promotion = promote_flow(recipe)
+    before = promotion.previous_version
+    print(
+        f"{promotion.name}@{promotion.alias} is version {promotion.version}"
+        + (f", before it was {before}" if before and before != promotion.version else "")
+    )
+
+
+def tracker_of(home: Path | None) -> "Tracker":
+    set_defaults(home_folder(home))
+    from pipelines.core.place import PlaceSettings
+
+    return PlaceSettings().tracker({})
+
+
+def newest(tracker: "Tracker", kind: str) -> str:
+    """The newest model of this kind."""
+    from pipelines.registry.listing import list_models
+
+    rows: list[ListedModel] = [row for row in list_models(tracker) if row.kind == kind]
+    if not rows:
+        raise UserError(
+            f"the registry at {tracker.uri} must hold a {kind} for this, found none; "
+            "run `bertsmith run` first, or name one with --model"
+        )
+    newest = max(rows, key=lambda row: row.created)
+    return f"{newest.name}/{newest.version}"
+
+
+def _lines(file: Path | None) -> list[str]:
+    if file is None and sys.stdin.isatty():
+        raise UserError(
+            "there must be a text to label, found none; give it as an argument, with --file, or "
+            "on standard input"
+        )
+    try:
+        stream = sys.stdin if file is None else file.open(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{file} must be a readable text file: {error.strerror}") from None
+    with stream:
+        lines = [line.strip() for line in stream if line.strip()]
+    if not lines:
+        raise UserError("there must be a line of text to label, found none")
+    return lines

@@ -1,0 +1,168 @@
+"""Commands that look into the artifact store and clear it out."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flows.cli.commands.models import tracker_of
+from flows.cli.options import AsJson, Home, Store
+from flows.environment import home_folder
+from flows.reporting.quantities import duration, memory
+
+if TYPE_CHECKING:
+    from pipelines.artifacts import ArtifactStore
+    from pipelines.artifacts.housekeeping.inventory import Inventory, StoredArtifact
+    from pipelines.artifacts.housekeeping.pruning import Removal
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add these commands to the application."""
+    app.command("store")(show)
+    app.command()(prune)
+
+
+def show(home: Home = None, store: Store = None, as_json: AsJson = False) -> None:
+    """List the artifacts of the store: size, age, what made them and what stands on them.
+
+    Example: bertsmith store
+    """
+    from pipelines.artifacts.housekeeping.inventory import take_inventory
+    from pipelines.registry.lineage import fingerprints_in_use
+
+    artifacts = _open(home, store)
+    models = fingerprints_in_use(tracker_of(home))
+    inventory = take_inventory(artifacts)
+    if as_json:
+        print(json.dumps(_as_json(artifacts, inventory, models), indent=2))
+        return
+    if not inventory.artifacts and not inventory.leftovers:
+        print(f"The store {artifacts.url} is empty; `bertsmith run` fills it.")
+        return
+    print(f"{artifacts.url}\n")
+    print(f"{'kind':<11} {'fingerprint':<13} {'size':>9} {'age':>13}  {'made by':<22} used by")
+    for each in inventory.artifacts:
+        print(
+            f"{each.place.kind:<11} {each.place.fingerprint[:12]:<13} {_size(each.num_bytes):>9} "
+            f"{_age(each.created):>13}  {each.manifest.code_version:<22} "
+            f"{_users(each, inventory, models)}"
+        )
+    for left in inventory.leftovers:
+        if left.what != "lock":
+            print(
+                f"{left.place.kind:<11} {left.place.fingerprint[:12]:<13} "
+                f"{_size(left.num_bytes):>9} {_age(left.modified):>13}  {left.what}"
+                + (", being built" if left.is_held else "")
+            )
+    print(f"\n{len(inventory.artifacts)} artifacts, {_size(inventory.num_bytes)} in all")
+
+
+def prune(
+    home: Home = None,
+    store: Store = None,
+    days: Annotated[
+        float, typer.Option(min=0, help="Keep what is younger, or belongs to a run that is.")
+    ] = 30,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Remove it; without this, only say so.")
+    ] = False,
+) -> None:
+    """Remove artifacts and leftovers that no registered model and no recent run stands on.
+
+    Without --yes nothing is removed. The registry is that of the home or of MLFLOW_TRACKING_URI:
+    where people share a store, name the one that they share.
+
+    Example: bertsmith prune --days 7
+    """
+    from pipelines.artifacts.housekeeping.inventory import take_inventory
+    from pipelines.artifacts.housekeeping.pruning import carry_out, plan
+    from pipelines.registry.lineage import fingerprints_in_use
+
+    now = datetime.now(UTC)
+    artifacts, tracker = _open(home, store), tracker_of(home)
+    in_use = fingerprints_in_use(tracker, since=now - timedelta(days=days))
+    removals = plan(take_inventory(artifacts), in_use, now=now, days=days)
+    print(f"store    {artifacts.url}\nregistry {tracker.uri}\n")
+    if not removals:
+        print("Nothing to remove.")
+        return
+    for removal in removals:
+        if removal.what != "lock":
+            print(_line(removal))
+    locks = sum(removal.what == "lock" for removal in removals)
+    if locks:
+        print(f"and {locks} lock files that nobody holds")
+    total = sum(removal.num_bytes for removal in removals)
+    if not yes:
+        print(f"\n{_size(total)} would be freed; `bertsmith prune --yes` removes it.")
+        return
+    done = carry_out(artifacts, removals)
+    print(f"\n{_size(sum(removal.num_bytes for removal in done))} freed.")
+    if len(done) < len(removals):
+        print(f"{len(removals) - len(done)} entries stay: somebody builds with them now.")
+
+
+def _open(home: Path | None, store: str | None) -> "ArtifactStore":
+    from pipelines.artifacts import ArtifactStore
+    from pipelines.core.place import PlaceSettings
+
+    place = PlaceSettings(home=str(home_folder(home)), store=store or "")
+    return ArtifactStore(place.store_url())
+
+
+def _users(
+    artifact: "StoredArtifact", inventory: "Inventory", models: dict[str, tuple[str, ...]]
+) -> str:
+    kinds = {each.place.fingerprint: each.place.kind for each in inventory.artifacts}
+    stages = [f"{kinds[name]} {name[:8]}" for name in artifact.used_by]
+    return ", ".join([*stages, *models.get(artifact.place.fingerprint, ())]) or "-"
+
+
+def _line(removal: "Removal") -> str:
+    return (
+        f"{removal.place.kind:<11} {removal.place.fingerprint[:12]:<13} "
+        f"{_size(removal.num_bytes):>9}  {removal.what}: {removal.reason}"
+    )
+
+
+def _size(num_bytes: float) -> str:
+    return memory(num_bytes) if num_bytes >= 2**20 else f"{num_bytes / 1024:.0f} KiB"
+
+
+def _age(moment: datetime) -> str:
+    seconds = max(0.0, (datetime.now(UTC) - moment).total_seconds())
+    return duration(seconds) if seconds < 86_400 else f"{seconds / 86_400:.0f} days"
+
+
+def _as_json(
+    store: "ArtifactStore", inventory: "Inventory", models: dict[str, tuple[str, ...]]
+) -> dict[str, Any]:
+    return {
+        "store": store.url,
+        "artifacts": [
+            {
+                "kind": each.place.kind,
+                "fingerprint": each.place.fingerprint,
+                "bytes": each.num_bytes,
+                "created": each.manifest.created,
+                "code_version": each.manifest.code_version,
+                "inputs": each.manifest.inputs,
+                "used_by": list(each.used_by),
+                "models": list(models.get(each.place.fingerprint, ())),
+            }
+            for each in inventory.artifacts
+        ],
+        "leftovers": [
+            {
+                "kind": each.place.kind,
+                "fingerprint": each.place.fingerprint,
+                "what": each.what,
+                "bytes": each.num_bytes,
+                "modified": each.modified.isoformat(timespec="seconds"),
+                "is_held": each.is_held,
+            }
+            for each in inventory.leftovers
+        ],
+    }

@@ -1,0 +1,212 @@
+"""Checks of the machine and the installation, each with what to do where it fails."""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Literal
+
+import psutil
+from packaging.requirements import Requirement
+
+from flows.reporting.quantities import memory
+from flows.services.processes.ports import is_free
+from flows.services.record import NAMES, read_record
+
+State = Literal["ok", "warn", "fail"]
+_GIBIBYTE = 2**30
+_MEMORY_BYTES = 4 * _GIBIBYTE  # what the demo takes at most
+_DISK_BYTES = 2 * _GIBIBYTE
+_RAY_SECONDS = 180
+_RAY_PROBE = (
+    "from pipelines.core.cluster.connection import connect, disconnect, local_cpus; "
+    "connect(); disconnect(); print(local_cpus(), 'CPUs here')"
+)
+_RAY_ADVICE = "unset RAY_ADDRESS, or look into /tmp/ray/session_latest/logs"
+_BF16_FLAGS = ("avx512_bf16", "amx_bf16")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What was found, and what to do about it."""
+
+    name: str
+    state: State
+    finding: str
+    advice: str = ""
+
+
+def check_python() -> Check:
+    """Which Python this is; the installer refuses one that is too old."""
+    return Check("Python", "ok", f"{platform.python_version()} at {sys.executable}")
+
+
+def check_packages() -> Check:
+    """Every required package is there in a version that works."""
+    wrong = [
+        sentence
+        for line in requires("bertsmith") or []
+        if (sentence := _complaint(Requirement(line))) is not None
+    ]
+    if wrong:
+        return Check(
+            "packages", "fail", "; ".join(wrong),
+            "install again: pip install -c constraints.txt bertsmith",
+        )  # fmt: skip
+    return Check("packages", "ok", "all in versions that work together")
+
+
+def check_processor() -> Check:
+    """Cores, and whether they compute in bf16."""
+    cores = len(psutil.Process().cpu_affinity()) if psutil.LINUX else psutil.cpu_count() or 1
+    flags = _processor_flags()
+    if any(flag in flags for flag in _BF16_FLAGS):
+        return Check("processor", "ok", f"{cores} cores that compute in bf16")
+    return Check(
+        "processor", "warn", f"{cores} cores without bf16 instructions",
+        "nothing: training runs in float32, several times slower",
+    )  # fmt: skip
+
+
+def check_memory() -> Check:
+    """Enough free memory for the demo."""
+    free = psutil.virtual_memory().available
+    finding = f"{memory(free)} free of {memory(psutil.virtual_memory().total)}"
+    if free < _MEMORY_BYTES:
+        return Check("memory", "warn", finding, f"the demo takes up to {memory(_MEMORY_BYTES)}")
+    return Check("memory", "ok", finding)
+
+
+def check_disk(home: Path) -> Check:
+    """The home can be written and has room."""
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=home) as probe:
+            probe.write(b"x")
+    except OSError as error:
+        advice = "choose another folder with --home or $BERTSMITH_HOME"
+        return Check("home", "fail", f"{home} cannot be written: {error.strerror}", advice)
+    free = shutil.disk_usage(home).free
+    finding = f"{home}, {memory(free)} free"
+    if free < _DISK_BYTES:
+        return Check("home", "warn", finding, f"the demo takes up to {memory(_DISK_BYTES)}")
+    return Check("home", "ok", finding)
+
+
+def check_servers(home: Path, prefect_port: int, mlflow_port: int) -> Check:
+    """`bertsmith up` could listen, or runs."""
+    services = read_record(home)
+    if services is not None:
+        dead = [name for name in NAMES if services.running(name) is None]
+        if not dead:
+            return Check("servers", "ok", f"running: {services.prefect_url}, {services.mlflow_url}")
+        return Check(
+            "servers", "warn", f"started, but no longer running: {', '.join(dead)}",
+            "start them again: bertsmith up",
+        )  # fmt: skip
+    taken = [port for port in (prefect_port, mlflow_port) if not is_free(port)]
+    if taken:
+        return Check(
+            "servers", "warn", f"not running, and something else listens on {taken}",
+            "start them with `bertsmith up --prefect-port … --mlflow-port …`",
+        )  # fmt: skip
+    return Check("servers", "ok", f"not running; ports {prefect_port} and {mlflow_port} are free")
+
+
+def check_ray() -> Check:
+    """Ray starts, or the cluster that RAY_ADDRESS names answers; tried in a process of its own."""
+    address = os.environ.get("RAY_ADDRESS")
+    try:
+        completed = subprocess.run(
+            [sys.executable, "-c", _RAY_PROBE],
+            capture_output=True,
+            text=True,
+            timeout=_RAY_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Check("Ray", "fail", f"did not answer within {_RAY_SECONDS} s", _RAY_ADVICE)
+    if completed.returncode != 0:
+        said = completed.stderr.strip().splitlines() or ["it ended without a word"]
+        return Check("Ray", "fail", said[-1], _RAY_ADVICE)
+    found = completed.stdout.strip()
+    return Check("Ray", "ok", f"joined {address}, {found}" if address else f"starts, {found}")
+
+
+def check_store(url: str) -> Check:
+    """The artifact store can be written and read."""
+    from pipelines.artifacts import ArtifactStore
+    from pipelines.artifacts.access import explained
+
+    try:
+        store = ArtifactStore(url)
+        probe = f"{store.root}/.doctor-{os.getpid()}"
+        with explained(url):
+            store.filesystem.makedirs(store.root, exist_ok=True)
+            store.filesystem.pipe_file(probe, b"probe")
+            store.filesystem.rm(probe)
+    except (OSError, ValueError, ImportError) as error:
+        return Check("store", "fail", f"{url}: {_first_line(error)}", "choose one with --store")
+    return Check("store", "ok", url)
+
+
+def check_tracker() -> Check:
+    """The MLflow tracker and its registry answer."""
+    from pipelines.core.errors import UserError
+    from pipelines.core.place import PlaceSettings
+
+    tracker = PlaceSettings().tracker({})
+    try:
+        tracker.experiment_id()
+    except UserError as error:
+        return Check(
+            "tracker", "fail", _first_line(error), "start it, or unset MLFLOW_TRACKING_URI"
+        )
+    return Check("tracker", "ok", tracker.shown_uri)
+
+
+def checks(
+    home: Path, store_url: str, prefect_port: int, mlflow_port: int
+) -> list[Callable[[], Check]]:
+    """All checks, quick ones first."""
+    return [
+        check_python,
+        check_packages,
+        check_processor,
+        check_memory,
+        lambda: check_disk(home),
+        lambda: check_servers(home, prefect_port, mlflow_port),
+        lambda: check_store(store_url),
+        check_tracker,
+        check_ray,
+    ]
+
+
+def _complaint(requirement: Requirement) -> str | None:
+    if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+        return None
+    try:
+        found = version(requirement.name)
+    except PackageNotFoundError:
+        return f"{requirement.name} is missing"
+    if requirement.specifier.contains(found, prereleases=True):
+        return None
+    return f"{requirement.name} must be {requirement.specifier}, found {found}"
+
+
+def _processor_flags() -> set[str]:
+    cpuinfo = Path("/proc/cpuinfo")
+    if not cpuinfo.is_file():
+        return set()
+    lines = (line for line in cpuinfo.read_text().splitlines() if line.startswith("flags"))
+    return set(next(lines, "").split())
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,90 @@
+"""A Prefect API for one process: a local run needs no server, but Prefect needs an API."""
+
+import atexit
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from flows.services.credentials import Credentials, make_credentials
+from flows.services.processes.health import answers
+from flows.services.processes.ports import free_port
+from pipelines.core.errors import UserError
+
+_START_SECONDS = 180.0  # its first start makes a database, on a busy machine slowly
+_POLL_SECONDS = 0.05
+# Schedules and clean-up are a long-lived server's work.
+_IDLE_SERVICES = ("SCHEDULER", "LATE_RUNS", "CANCELLATION_CLEANUP", "PAUSE_EXPIRATIONS")
+
+
+class LocalApi:
+    """A Prefect API on the loopback that lives as long as the process that started it."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], port: int, credentials: Credentials, log: Path
+    ) -> None:
+        self._process = process
+        self._log = log
+        self.url = f"http://127.0.0.1:{port}/api"
+        self.credentials = credentials  # without them it answers nobody
+
+    @classmethod
+    def start(cls, home: Path) -> "LocalApi":
+        """Start it and return at once; `wait` returns when it answers.
+
+        Call it on the main thread: the API ends when the thread that started it ends, so that
+        even `kill -9` of a run leaves nothing behind.
+        """
+        log = home / "logs" / "prefect-local.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        port, credentials = free_port(), make_credentials(home)
+        command = [sys.executable, "-m", "prefect", "server", "start", "--no-ui"]
+        idle = {f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in _IDLE_SERVICES}
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [*command, "--host", "127.0.0.1", "--port", str(port)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={
+                    **os.environ,
+                    **idle,
+                    **credentials.for_prefect_server(f"http://127.0.0.1:{port}"),
+                },
+                start_new_session=True,  # Ctrl-C is for the run, which reports it to the API
+                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+            )
+        local_api = cls(process, port, credentials, log)
+        atexit.register(local_api.stop)
+        return local_api
+
+    def wait(self) -> None:
+        """Return when the API answers."""
+        deadline = time.monotonic() + _START_SECONDS
+        while not answers(f"{self.url}/health"):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise UserError(
+                    f"a local Prefect API must start within {_START_SECONDS:.0f} s, but it did "
+                    f"not; {self._log} says why (`bertsmith doctor` checks the machine)"
+                )
+            time.sleep(_POLL_SECONDS)
+
+    def stop(self) -> None:
+        """End the API."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(timeout=3)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+
+def _die_with_parent() -> None:
+    """Between fork and exec: ask Linux for SIGTERM when the parent dies."""
+    import ctypes
+
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)

@@ -1,0 +1,1 @@
+"""Processes that outlive a command: starting, recognizing, finding and stopping them."""

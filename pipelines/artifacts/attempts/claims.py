@@ -1,0 +1,218 @@
+"""Claims: which process works on which attempt at an artifact of an object store.
+
+Every attempt has a folder of its own below the artifact's working folder. Whoever creates the
+record `.owners/<generation>.json` in it owns the attempt, and only one process can. The owner
+touches its record as long as it works. A record whose owner has died, or has not touched it for
+the time of the lease, can be followed by one of the next generation: so an interrupted attempt
+goes on, and its former owner, should it still be there, finds the claim lost before it writes.
+"""
+
+import logging
+import secrets
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import PurePosixPath
+
+from fsspec import AbstractFileSystem
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from pipelines.artifacts.access import store_errors
+from pipelines.artifacts.attempts.commit import create_only
+from pipelines.artifacts.attempts.owners import Owner
+from pipelines.core.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+LEASE_SECONDS = 60.0
+_BEATS_A_LEASE = 6
+_OWNERS = ".owners"
+_CLOCK = ".clock-"
+
+
+class ClaimLostError(UserError):
+    """This process was taken for dead, and another went on with its attempt."""
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    owner: Owner
+    token: str = ""  # tells two threads of one process apart
+    released: bool = False  # ended in order, without a result: the next one may go on at once
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The right to write to one attempt; it pickles, for the tasks that write."""
+
+    filesystem: AbstractFileSystem
+    folder: str  # of the attempt
+    generation: int
+
+    @property
+    def attempt(self) -> str:
+        """The attempt's name."""
+        return PurePosixPath(self.folder).name
+
+    def check(self) -> None:
+        """Raise ClaimLostError where another process has taken the attempt over."""
+        if self.filesystem.exists(_record_path(self.folder, self.generation + 1)):
+            raise ClaimLostError(
+                f"the process that builds must tell the store every {LEASE_SECONDS:.0f} s that it "
+                "lives, found that it did not and that another goes on with its work in "
+                f"{self.folder}; run again: what is finished is found"
+            )
+
+    def write(self, *, released: bool) -> None:
+        """Say that the owner is alive, or that it has let go."""
+        record = _Record(owner=Owner.this_process(), released=released)
+        path = _record_path(self.folder, self.generation)
+        self.filesystem.pipe_file(path, record.model_dump_json().encode())
+
+
+@contextmanager
+def claimed(
+    filesystem: AbstractFileSystem, work: str, lease_seconds: float = LEASE_SECONDS
+) -> Iterator[Claim]:
+    """An attempt of this process alone: an abandoned one below `work`, else a new one.
+
+    It is removed on leaving without an error; after an error the next process goes on with it.
+    """
+    claim = take_over(filesystem, work, lease_seconds) or _begin(filesystem, work)
+    stopping = threading.Event()
+    beating = threading.Thread(
+        target=_beat, args=(claim, stopping, lease_seconds), name="claim", daemon=True
+    )
+    beating.start()
+    try:
+        yield claim
+    except BaseException:
+        _stop(stopping, beating)
+        _let_go(claim)
+        raise
+    _stop(stopping, beating)  # before the removal: a late beat would bring the record back
+    remove(filesystem, claim.folder)
+
+
+def take_over(
+    filesystem: AbstractFileSystem, work: str, lease_seconds: float = LEASE_SECONDS
+) -> Claim | None:
+    """Claim the oldest attempt below `work` that nobody works on any more; None without one."""
+    for folder in attempts(filesystem, work):
+        generation = _generation(filesystem, folder)
+        # Without a record it is being removed, or was half removed.
+        if generation and is_abandoned(filesystem, folder, lease_seconds):
+            claim = _create(filesystem, folder, generation + 1)
+            if claim is not None:
+                logger.info("going on with the attempt %s", folder)
+                return claim
+    return None
+
+
+def attempts(filesystem: AbstractFileSystem, work: str) -> list[str]:
+    """Folders of the attempts below `work`, oldest first."""
+    try:
+        entries = filesystem.ls(work, detail=False)
+    except FileNotFoundError:
+        return []
+    folders = [entry.rstrip("/") for entry in entries if entry.rstrip("/") != work]
+    return sorted(each for each in folders if not PurePosixPath(each).name.startswith("."))
+
+
+def is_abandoned(filesystem: AbstractFileSystem, folder: str, lease_seconds: float) -> bool:
+    """Whether the owner of the attempt in `folder` let go of it, has died, or let its lease lapse.
+
+    An owner on this machine is looked up; another's last sign of life is dated by the store's own
+    clock. Where the store dates nothing, a silent owner elsewhere counts as alive.
+    """
+    path = _record_path(folder, _generation(filesystem, folder))
+    try:
+        record = _Record.model_validate_json(filesystem.cat_file(path))
+    except FileNotFoundError:
+        return True  # removed, or never there
+    except ValidationError:
+        return _age(filesystem, path) > lease_seconds
+    if record.released:
+        return True
+    is_alive = record.owner.is_alive()
+    if is_alive is not None:
+        return not is_alive
+    return _age(filesystem, path) > lease_seconds
+
+
+def remove(filesystem: AbstractFileSystem, path: str) -> None:
+    """Remove `path` with all that lies below it; what is gone already is fine."""
+    try:
+        filesystem.rm(path, recursive=True)
+    except FileNotFoundError:
+        return
+
+
+def _begin(filesystem: AbstractFileSystem, work: str) -> Claim:
+    name = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
+    claim = _create(filesystem, f"{work}/{name}", 1)
+    assert claim is not None, "a random name is new"
+    return claim
+
+
+def _create(filesystem: AbstractFileSystem, folder: str, generation: int) -> Claim | None:
+    record = _Record(owner=Owner.this_process(), token=secrets.token_hex(8))
+    path = _record_path(folder, generation)
+    if not create_only(filesystem, path, record.model_dump_json().encode()):
+        return None
+    return Claim(filesystem, folder, generation)
+
+
+def _beat(claim: Claim, stopping: threading.Event, lease_seconds: float) -> None:
+    while not stopping.wait(lease_seconds / _BEATS_A_LEASE):
+        try:
+            claim.check()
+            claim.write(released=False)
+        except ClaimLostError as error:
+            logger.warning("%s", error)
+            return
+        except store_errors() as error:
+            logger.warning("the store does not take the sign of life of this build: %s", error)
+
+
+def _stop(stopping: threading.Event, beating: threading.Thread) -> None:
+    stopping.set()
+    beating.join()
+
+
+def _let_go(claim: Claim) -> None:
+    try:
+        claim.write(released=True)
+    except store_errors() as error:
+        logger.warning("the attempt %s is free when its lease ends: %s", claim.folder, error)
+
+
+def _record_path(folder: str, generation: int) -> str:
+    return f"{folder}/{_OWNERS}/{generation:06d}.json"
+
+
+def _generation(filesystem: AbstractFileSystem, folder: str) -> int:
+    """The generation of the attempt's owner, 0 without one."""
+    try:
+        entries = filesystem.ls(f"{folder}/{_OWNERS}", detail=False)
+    except FileNotFoundError:
+        return 0
+    stems = [PurePosixPath(entry).stem for entry in entries]
+    return max((int(stem) for stem in stems if stem.isdigit()), default=0)
+
+
+def _age(filesystem: AbstractFileSystem, path: str) -> float:
+    """Seconds since `path` was written, by the store's clock; 0 where the store has none."""
+    probe = f"{PurePosixPath(path).parent}/{_CLOCK}{secrets.token_hex(4)}"
+    try:
+        filesystem.pipe_file(probe, b"what time is it?")
+        now = filesystem.modified(probe)
+        filesystem.rm_file(probe)
+        return float((now - filesystem.modified(path)).total_seconds())
+    except NotImplementedError:
+        return 0.0
+    except FileNotFoundError:
+        return 0.0  # another process removed it meanwhile: it is not ours to take

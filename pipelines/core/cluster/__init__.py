@@ -1,0 +1,1 @@
+"""Ray: where work runs, who shares a training, and what machine computes."""

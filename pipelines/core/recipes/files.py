@@ -1,0 +1,151 @@
+"""Reading a recipe: a preset or a file, single values by dotted path, and what is not given."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from pipelines.core.errors import UserError
+from pipelines.core.recipes.ladder import EndToEndRecipe, RecipeType
+
+
+def preset_names() -> list[str]:
+    """Names of the recipes that come with Bertsmith."""
+    folder = files("pipelines.core.recipes") / "presets"
+    return sorted(Path(item.name).stem for item in folder.iterdir() if item.name.endswith(".yaml"))
+
+
+def read_recipe(
+    recipe_type: type[RecipeType], source: str, overrides: Sequence[str] = ()
+) -> RecipeType:
+    """The recipe that a preset name or a YAML file holds, with `dotted.path=value` overrides.
+
+    A wider recipe may be given where a narrower one is asked for. Raises UserError, one sentence a
+    fault, for an unknown preset, a missing file, an unknown key or a value out of bounds.
+    """
+    values = _read_source(source)
+    for override in overrides:
+        _apply_override(values, override)
+    try:
+        return EndToEndRecipe.model_validate(values).narrowed(recipe_type)
+    except ValidationError as error:
+        raise UserError(explain(error, f"recipe {source!r}")) from None
+
+
+def completed(
+    given: RecipeType, base: Mapping[str, Any], overrides: Sequence[str] = ()
+) -> RecipeType:
+    """`given` where it says something, `base` where it does not, and `overrides` over both.
+
+    Only what was set when `given` was made counts as said. A source or a file of labelled texts of
+    another kind replaces the base's as a whole, and so does every list. Raises UserError, one
+    sentence a fault.
+    """
+    values = merged(deepcopy(dict(base)), given.model_dump(mode="json", exclude_unset=True))
+    for override in overrides:
+        _apply_override(values, override)
+    recipe_type = type(given)
+    known = {key: value for key, value in values.items() if key in recipe_type.model_fields}
+    try:
+        return recipe_type.model_validate(known)
+    except ValidationError as error:
+        raise UserError(explain(error, "the recipe")) from None
+
+
+def merged(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of `given` over those of `base`, section by section."""
+    result = dict(base)
+    for key, value in given.items():
+        before = result.get(key)
+        if not (isinstance(value, Mapping) and isinstance(before, Mapping)):
+            result[key] = value
+        elif value.get("kind", before.get("kind")) == before.get("kind"):
+            result[key] = merged(before, value)
+        else:
+            result[key] = dict(value)
+    return result
+
+
+def differences(
+    recipe: Mapping[str, Any], base: Mapping[str, Any], path: str = ""
+) -> Iterator[tuple[str, Any, Any]]:
+    """(dotted path, value, the base's value) of every value of `recipe` that differs."""
+    for key, value in recipe.items():
+        here = f"{path}.{key}" if path else key
+        before = base.get(key)
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            yield from differences(value, before, here)
+        elif value != before:
+            yield here, value, before
+
+
+def explain(error: ValidationError, subject: str) -> str:
+    """What a validation error says, as one sentence a fault."""
+    faults = []
+    for fault in error.errors():
+        path = ".".join(str(part) for part in fault["loc"])
+        if fault["type"] == "extra_forbidden":
+            faults.append(f"{subject} has no setting {path!r}; see `bertsmith recipes show`")
+            continue
+        message = fault["msg"].removeprefix("Value error, ")
+        # A check across fields says itself what it found; the whole section would not help.
+        found = "" if isinstance(fault["input"], Mapping) else f", got {_shortened(fault['input'])}"
+        faults.append(f"{subject}: {path}: {message}{found}" if path else f"{subject}: {message}")
+    return "\n".join(faults)
+
+
+def _shortened(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _read_source(source: str) -> dict[str, Any]:
+    if source in preset_names():
+        text = (files("pipelines.core.recipes") / "presets" / f"{source}.yaml").read_text()
+    elif Path(source).is_file():
+        text = Path(source).read_text()
+    else:
+        raise UserError(
+            f"a recipe must be a YAML file or one of the presets {', '.join(preset_names())}, "
+            f"found neither a preset nor a file named {source!r}"
+        )
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        where = " ".join(str(error).split())
+        raise UserError(f"the recipe {source!r} must be valid YAML: {where}") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise UserError(
+            f"the recipe {source!r} must hold sections such as `corpus:`, "
+            f"found {_shortened(values)}"
+        )
+    return values
+
+
+def _apply_override(values: dict[str, Any], override: str) -> None:
+    path, separator, text = override.partition("=")
+    keys = path.strip().split(".")
+    if not separator or not all(keys):
+        raise UserError(
+            "an override must read section.setting=value, as in examples.mask_fraction=0.2, "
+            f"got {override!r}"
+        )
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise UserError(f"the value of the override {override!r} must be valid YAML") from None
+    section = values
+    for key in keys[:-1]:
+        section = section.setdefault(key, {})
+        if not isinstance(section, dict):
+            raise UserError(
+                f"the override {override!r} goes below {key!r}, which is a single value; "
+                "give the whole value instead"
+            )
+    section[keys[-1]] = value

@@ -1,0 +1,122 @@
+"""Recipes: everything a run is made from, as one typed, frozen model.
+
+Each flow takes the recipe of its own stage, which holds the sections of the stages before it:
+`CorpusRecipe` < `VocabularyRecipe` < `ExamplesRecipe` < `PretrainingRecipe` < `FinetuningRecipe`
+< `EndToEndRecipe`. A wider recipe narrows to any of them.
+"""
+
+from collections.abc import Iterable
+from typing import Self, TypeVar
+
+import yaml
+from pydantic import Field, model_validator
+
+from pipelines.core.place import PlaceSettings
+from pipelines.core.settings import Settings
+from pipelines.registry.settings import RegistrationSettings
+from pipelines.stages.corpus.settings import CorpusSettings
+from pipelines.stages.examples.settings import ExampleSettings
+from pipelines.stages.finetuning.settings import FinetuningSettings
+from pipelines.stages.labelled.settings import LabelledSettings
+from pipelines.stages.pretraining.settings import PretrainingSettings
+from pipelines.stages.vocabulary.settings import VocabularySettings
+
+RecipeType = TypeVar("RecipeType", bound="CorpusRecipe")
+
+
+class CorpusRecipe(Settings):
+    """From sources to documents, split into train and held-out."""
+
+    name: str = Field(
+        default="default",
+        min_length=1,
+        max_length=60,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$",
+        description="What this recipe is called; it names runs and shows in the tracker.",
+    )
+    place: PlaceSettings = Field(
+        default_factory=PlaceSettings,
+        description="Where results are kept and how many workers compute; changes no byte.",
+    )
+    corpus: CorpusSettings = Field(
+        default_factory=CorpusSettings, description="The text to learn from."
+    )
+
+    def narrowed(self, recipe_type: type[RecipeType]) -> RecipeType:
+        """The same settings as the recipe of an earlier stage."""
+        fields = {key: getattr(self, key) for key in recipe_type.model_fields}
+        return recipe_type.model_validate(fields)
+
+    def to_yaml(self) -> str:
+        """The effective recipe, every value spelled out."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+class VocabularyRecipe(CorpusRecipe):
+    """From a corpus to the WordPiece vocabulary learned from its training part."""
+
+    vocabulary: VocabularySettings = Field(
+        default_factory=VocabularySettings, description="The WordPiece vocabulary."
+    )
+
+
+class ExamplesRecipe(VocabularyRecipe):
+    """From documents to training examples in Arrow shards."""
+
+    examples: ExampleSettings = Field(
+        default_factory=ExampleSettings, description="Training examples and their masks."
+    )
+
+
+class PretrainingRecipe(ExamplesRecipe):
+    """From examples to a pretrained encoder."""
+
+    pretraining: PretrainingSettings = Field(
+        default_factory=PretrainingSettings, description="The encoder and its pretraining."
+    )
+
+
+class FinetuningRecipe(PretrainingRecipe):
+    """From a pretrained encoder and labelled texts to a classifier."""
+
+    labelled: LabelledSettings = Field(
+        default_factory=LabelledSettings, description="The labelled texts to fine-tune on."
+    )
+    finetuning: FinetuningSettings = Field(
+        default_factory=FinetuningSettings, description="How the classifier is trained."
+    )
+
+    @model_validator(mode="after")
+    def _texts_fit_the_encoder(self) -> Self:
+        """The encoder has as many positions as it was pretrained on."""
+        asked, readable = self.finetuning.max_tokens, self.examples.max_tokens
+        if asked is not None and asked > readable:
+            raise ValueError(
+                f"finetuning.max_tokens must be at most the {readable} tokens of "
+                f"examples.max_tokens, which the encoder is pretrained on, got {asked}; lower it "
+                "or raise examples.max_tokens"
+            )
+        return self
+
+
+class EndToEndRecipe(FinetuningRecipe):
+    """From raw text to registered models that proved themselves."""
+
+    registration: RegistrationSettings = Field(
+        default_factory=RegistrationSettings, description="Names and aliases in the registry."
+    )
+
+
+_LADDER = (
+    CorpusRecipe, VocabularyRecipe, ExamplesRecipe, PretrainingRecipe, FinetuningRecipe,
+    EndToEndRecipe,
+)  # fmt: skip
+
+
+def narrowest_recipe(sections: Iterable[str]) -> type[CorpusRecipe]:
+    """The recipe with the fewest sections that has all of `sections`.
+
+    Raises StopIteration where none has them.
+    """
+    wanted = set(sections)
+    return next(recipe for recipe in _LADDER if wanted <= recipe.model_fields.keys())

@@ -1,0 +1,1 @@
+"""MLflow: the tracker, whether it can be reached, and the server that `up` starts."""

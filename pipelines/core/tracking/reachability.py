@@ -1,0 +1,78 @@
+"""Whether a tracker can be there at all, found out in seconds and without importing MLflow."""
+
+import os
+import socket
+import urllib.request
+from importlib.metadata import entry_points
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from pipelines.core.errors import UserError
+
+_DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
+_SERVERS = ("http", "https")
+_DATABRICKS = ("databricks", "databricks-uc", "uc")
+_CONNECT_SECONDS = 3.0
+_PLUGINS = "mlflow.tracking_store"  # where packages announce further schemes to MLflow
+
+
+def refuse_unreachable_tracker(uri: str) -> None:
+    """Return where an MLflow tracker may answer at `uri`; takes at most a few seconds.
+
+    Raises UserError for a scheme that MLflow does not know, a host without a name or an open
+    port, and a SQLite file that could not be written.
+    """
+    parts = urlsplit(uri)
+    scheme = parts.scheme.partition("+")[0]  # a database may name its driver, as in mysql+pymysql
+    if scheme in _SERVERS:
+        _refuse_closed_port(uri, parts.hostname or "", _port(uri), scheme)
+    elif scheme == "sqlite":
+        _refuse_unwritable(uri)
+    elif uri not in _DATABRICKS and scheme not in (*_DATABASES, *_DATABRICKS, *_plugin_schemes()):
+        raise UserError(
+            "place.tracking_uri must begin with http://, https://, sqlite:///, postgresql:// or "
+            f"mysql://, found {uri!r}; leave it empty for SQLite in the home folder"
+        )
+
+
+def _port(uri: str) -> int | None:
+    try:
+        return urlsplit(uri).port
+    except ValueError:
+        raise UserError(f"the port in place.tracking_uri must be a number, found {uri!r}") from None
+
+
+def _refuse_closed_port(uri: str, host: str, port: int | None, scheme: str) -> None:
+    if not host:
+        raise UserError(f"place.tracking_uri must name a host, as http://host:5000, found {uri!r}")
+    if urllib.request.getproxies().get(scheme) and not urllib.request.proxy_bypass(host):
+        return  # the proxy alone knows the way
+    try:
+        with socket.create_connection(
+            (host, port or {"http": 80, "https": 443}[scheme]), timeout=_CONNECT_SECONDS
+        ):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"the MLflow tracker must answer at {uri}, but no connection could be made "
+            f"({error.strerror or error}); start it (`bertsmith up`) or choose another tracking_uri"
+        ) from error
+
+
+def _refuse_unwritable(uri: str) -> None:
+    path = urlsplit(uri).path.removeprefix("/")  # sqlite:////absolute and sqlite:///relative
+    if not path or path == ":memory:":
+        raise UserError(
+            f"the tracker's SQLite database must be a file that other processes can open, found "
+            f"{uri!r}; write sqlite:////absolute/path/mlflow.db"
+        )
+    file = Path(path)
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise UserError(
+            f"the tracker's database {file} must be in a folder that exists and can be written, "
+            "found none; make the folder or choose another tracking_uri"
+        )
+
+
+def _plugin_schemes() -> set[str]:
+    return {entry.name for entry in entry_points(group=_PLUGINS)}

@@ -1,0 +1,203 @@
+"""MLflow: runs, metrics and lineage. Trouble with the tracker never stops a training."""
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+# Read by MLflow when it is imported; a person's own setting wins.
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # an outage costs 0 s, not 247 s
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+os.environ.setdefault("MLFLOW_ENABLE_TELEMETRY", "false")
+os.environ.setdefault("DO_NOT_TRACK", "true")
+os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+
+import mlflow
+from mlflow import MlflowClient
+from mlflow.entities import Metric, Param, RunTag
+from mlflow.exceptions import InvalidUrlException, MlflowException
+from requests import HTTPError
+
+from pipelines.core.errors import UserError
+from pipelines.core.redaction import redacted, split_credentials
+
+logger = logging.getLogger(__name__)
+logging.getLogger("mlflow").setLevel(logging.WARNING)  # it tells of every table it creates
+
+FINGERPRINT_TAG = "bertsmith.fingerprint"
+COMPUTED_ON_TAG = "bertsmith.computed_on"  # .processor, … of the process that made the figures
+_TRAINING_VIEW = "custom_model_development"  # MLflow's page shows runs and curves first
+
+_WILL_FAIL_AGAIN = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+_TRANSIENT_CODES = frozenset(
+    (
+        "INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "DEADLINE_EXCEEDED", "REQUEST_LIMIT_EXCEEDED",
+        "RESOURCE_EXHAUSTED", "CANCELLED",
+    )
+)  # fmt: skip
+_TOO_MANY_REQUESTS = 429
+
+
+def is_transient(error: object) -> bool:
+    """Whether a tracker, a disk or a network failed in a way that waiting may mend."""
+    if isinstance(error, UserError):  # a sentence around what the tracker said
+        error = error.__cause__
+    if isinstance(error, MlflowException):
+        # MLflow says INTERNAL_ERROR of refused connections and of every 5xx without a code.
+        is_mistake = isinstance(error, InvalidUrlException)
+        return error.error_code in _TRANSIENT_CODES and not is_mistake
+    if isinstance(error, HTTPError) and error.response is not None:
+        status = error.response.status_code
+        return status >= 500 or status == _TOO_MANY_REQUESTS
+    return isinstance(error, OSError) and not isinstance(error, _WILL_FAIL_AGAIN)
+
+
+def final(name: str) -> str:
+    """What the figure `name` of a finished model is called: its own name is the curve's."""
+    return f"final/{name}"
+
+
+def server_address(uri: str) -> str:
+    """The URI for MLflow; user and password of an http server go into its environment.
+
+    There MLflow looks for them (MLFLOW_TRACKING_USERNAME and _PASSWORD), and writes them into no
+    error message.
+    """
+    address, credentials = split_credentials(uri)
+    if credentials is not None:
+        os.environ["MLFLOW_TRACKING_USERNAME"] = credentials.username
+        os.environ["MLFLOW_TRACKING_PASSWORD"] = credentials.password
+    return address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tracker:
+    """Which MLflow server and experiment a run belongs to, and the tags all its runs carry."""
+
+    uri: str = field(repr=False)  # may hold a password: `shown_uri` is for people and files
+    experiment: str
+    artifact_location: str | None = None  # where a new experiment keeps its files; None: server's
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def shown_uri(self) -> str:
+        """The URI without its secrets."""
+        return redacted(self.uri)
+
+    def client(self) -> MlflowClient:
+        """A client of the server.
+
+        It becomes this process's default too: MLflow's SQL registry looks logged models up there.
+        """
+        address = server_address(self.uri)
+        mlflow.set_tracking_uri(address)
+        mlflow.set_registry_uri(address)
+        return MlflowClient(tracking_uri=address, registry_uri=address)
+
+    def experiment_id(self) -> str:
+        """The experiment's id; the experiment is created where it is missing.
+
+        Raises UserError where the tracker does not answer.
+        """
+        with self._answering():
+            client = self.client()
+            found = client.get_experiment_by_name(self.experiment)
+            if found is not None:
+                return found.experiment_id
+            return client.create_experiment(
+                self.experiment, self.artifact_location, {"mlflow.experimentKind": _TRAINING_VIEW}
+            )
+
+    def open_run(
+        self, name: str, fingerprint: str, params: Mapping[str, object], tags: Mapping[str, str]
+    ) -> str:
+        """The id of the run that records the artifact; it is found again after a restart.
+
+        Raises UserError where the tracker does not answer.
+        """
+        client, run_id = self.client(), self.find_run(fingerprint)
+        with self._answering():
+            if run_id is not None:
+                client.update_run(run_id, status="RUNNING")
+                self.set_tags(run_id, self.tags)  # of who works on it now
+                return run_id
+            run = client.create_run(
+                self.experiment_id(),
+                run_name=name,
+                tags={**self.tags, **tags, FINGERPRINT_TAG: fingerprint},
+            )
+            values = [Param(key, redacted(str(value))[:6000]) for key, value in params.items()]
+            client.log_batch(run.info.run_id, params=values)
+            return run.info.run_id
+
+    def find_run(self, fingerprint: str) -> str | None:
+        """The id of the newest run that records the artifact `fingerprint`, if there is one.
+
+        Raises UserError where the tracker does not answer.
+        """
+        experiment_id = self.experiment_id()
+        with self._answering():
+            found = self.client().search_runs(
+                [experiment_id], f"tags.`{FINGERPRINT_TAG}` = '{fingerprint}'", max_results=1
+            )
+        return found[0].info.run_id if found else None
+
+    def finish(
+        self,
+        run_id: str,
+        metrics: Mapping[str, float],
+        *,
+        computed_on: Mapping[str, str] | None = None,
+    ) -> None:
+        """Record the final figures and end the run; a tracker that is down costs only these.
+
+        `computed_on` is the machine that computed them, where it is known: a registered model
+        has to repeat them exactly on such a one.
+        """
+        now = _now_ms()
+        points = [Metric(final(key), value, now, 0) for key, value in metrics.items()]
+        machine = computed_on or {}
+        tags = [RunTag(f"{COMPUTED_ON_TAG}.{key}", value) for key, value in machine.items()]
+        try:
+            client = self.client()
+            client.log_batch(run_id, points, tags=tags)
+            client.set_terminated(run_id, "FINISHED", end_time=now)
+        except MlflowException as error:
+            logger.warning("the run %s stays open, the tracker does not answer: %s", run_id, error)
+
+    def abandon(self, run_id: str, error: BaseException) -> None:
+        """End the run of work that `error` ended: KILLED where someone stopped it, else FAILED.
+
+        What stops a process, such as KeyboardInterrupt or a scheduler's signal, is no Exception.
+        """
+        status = "FAILED" if isinstance(error, Exception) else "KILLED"
+        try:
+            self.client().set_terminated(run_id, status)
+        except MlflowException as away:
+            logger.warning("the run %s stays open, the tracker does not answer: %s", run_id, away)
+
+    def set_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
+        """Add tags to a run."""
+        self.client().log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
+
+    def log_text(self, run_id: str, text: str, name: str) -> None:
+        """Keep a text with the run as the file `name`."""
+        self.client().log_text(run_id, text, name)
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        """What the tracker says instead of an answer becomes one sentence."""
+        try:
+            yield
+        except MlflowException as error:
+            raise UserError(
+                f"the MLflow tracker must answer at {self.shown_uri}, but it said: "
+                f"{str(error).splitlines()[0]}; start it (`bertsmith up`) or choose another "
+                "tracking_uri"
+            ) from error
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

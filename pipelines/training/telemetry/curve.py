@@ -1,0 +1,108 @@
+"""What a training tells: its curve, its progress line, its metrics in MLflow."""
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pipelines.core.stage import Progress
+from pipelines.training.telemetry.metrics import MetricLog, Point
+from pipelines.training.telemetry.progress import ProgressSender
+
+_FILE_NAME = "telemetry.json"
+_PROGRESS_SECONDS = 0.5
+_SHOWN = ("train/loss", "eval/mlm_accuracy", "eval/clm_accuracy", "eval/accuracy")
+
+
+class Telemetry:
+    """Tell how a training goes. One rank speaks; the others hold one that keeps quiet.
+
+    The curve is part of each checkpoint, so that a resumed run ends with the same curve.
+    """
+
+    def __init__(
+        self, stage: str, num_steps: int, progress: ProgressSender | None, metrics: MetricLog | None
+    ) -> None:
+        self._stage = stage
+        self._num_steps = num_steps
+        self._progress = progress
+        self._metrics = metrics
+        self._last_shown = 0.0
+        self._latest: dict[str, float] = {}
+        self.history: list[dict[str, Any]] = []
+        self.resumed_from: list[int] = []  # steps at which the run was taken up again
+        self.training_seconds = 0.0  # in steps, evaluations and checkpoints not counted
+        self.num_tokens = 0.0
+        self._tokens_per_second = 0.0
+
+    def log(self, step: int, figures: Mapping[str, float]) -> None:
+        """Add a point after `step` steps to the curve and to MLflow."""
+        if self.history and self.history[-1]["step"] == step:
+            self.history[-1].update(figures)
+        else:
+            self.history.append({"step": step, **figures})
+        self._latest.update(figures)
+        if self._metrics is not None:
+            self._metrics.add(step, figures)
+
+    def count_tokens(self, num_tokens: float) -> None:
+        """Take note of how many tokens the training seconds went into."""
+        self.num_tokens = num_tokens
+        self._tokens_per_second = num_tokens / self.training_seconds
+
+    def show(self, step: int, note: str = "") -> None:
+        """Move the progress line; at most twice a second unless there is a note."""
+        now = time.monotonic()
+        is_due = now - self._last_shown >= _PROGRESS_SECONDS or step == self._num_steps
+        if self._progress is None or not (note or is_due):
+            return
+        self._last_shown = now
+        self._progress.send(
+            Progress(
+                stage=self._stage,
+                done=step,
+                total=self._num_steps,
+                unit="steps",
+                figures=self._shown_figures(),
+                note=note,
+            )
+        )
+
+    def _shown_figures(self) -> dict[str, float]:
+        """The few figures that fit a line; the curve and MLflow have all of them."""
+        figures = {name: self._latest[name] for name in _SHOWN if name in self._latest}
+        if self._tokens_per_second:
+            figures["tokens_per_second"] = round(self._tokens_per_second)
+        return figures
+
+    def close(self) -> None:
+        """Send what waits, without waiting long for anybody."""
+        if self._progress is not None:
+            self._progress.close()
+        if self._metrics is not None:
+            self._metrics.close()
+
+    def save(self, folder: Path) -> None:
+        """Write the curve, and what MLflow has not taken of it, into a checkpoint."""
+        (folder / _FILE_NAME).write_text(json.dumps(self.summary()))
+
+    def restore(self, folder: Path, step: int) -> None:
+        """Take up the curve of a checkpoint made after `step` steps."""
+        saved = json.loads((folder / _FILE_NAME).read_text())
+        self.history = saved["history"]
+        self.resumed_from = [*saved["resumed_from"], step]
+        self.training_seconds = saved["training_seconds"]
+        self.num_tokens = saved["num_tokens"]
+        if self._metrics is not None:
+            self._metrics.restore(Point(*point) for point in saved["undelivered"])
+
+    def summary(self) -> dict[str, Any]:
+        """Everything told so far, as plain values."""
+        return {
+            "history": self.history,
+            "resumed_from": self.resumed_from,
+            "training_seconds": self.training_seconds,
+            "num_tokens": self.num_tokens,
+            "undelivered": self._metrics.waiting() if self._metrics is not None else [],
+        }

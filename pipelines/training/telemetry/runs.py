@@ -1,0 +1,110 @@
+"""The tracker's record of a training: one run for each attempt, whatever interrupts it."""
+
+import json
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from mlflow.entities import Param
+from mlflow.exceptions import MlflowException
+
+from pipelines.artifacts import Draft
+from pipelines.core.cluster.machine import computing_machine
+from pipelines.core.redaction import redacted
+from pipelines.core.settings import Settings
+from pipelines.core.stage import StageContext
+from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
+from pipelines.training.results import numbers
+from pipelines.training.telemetry.metrics import MetricLog, Point
+
+logger = logging.getLogger(__name__)
+
+_RECORD = "tracking.json"  # beside the checkpoints, and removed with them
+
+
+def open_run(stage: str, settings: Settings, draft: Draft, context: StageContext) -> str | None:
+    """The id of the run that records this attempt at the artifact; None without a tracker.
+
+    An attempt that goes on after an interruption keeps its run. One that begins anew, because the
+    artifact was removed, gets a run of its own: the points of two trainings never mix. Raises
+    UserError where the tracker does not answer.
+    """
+    if context.tracker is None:
+        return None
+    run_id = _kept_run(draft, context.tracker)
+    if run_id is None:
+        run_id = _new_run(stage, settings, draft.fingerprint, context.tracker)
+        _keep_run(draft, context.tracker, run_id)
+    return run_id
+
+
+def recorded(
+    run_id: str | None, context: StageContext, train: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
+    """Run the training and end its run with the statistics it returns, as failed, or as killed."""
+    if run_id is None or context.tracker is None:
+        return train()
+    try:
+        statistics = train()
+    except BaseException as error:
+        context.tracker.abandon(run_id, error)
+        raise
+    context.tracker.finish(run_id, numbers(statistics), computed_on=computing_machine())
+    return statistics
+
+
+def deliver(points: list[Point], run_id: str | None, context: StageContext) -> None:
+    """Try once more, for a few seconds, to send what the tracker did not take meanwhile."""
+    if not points or run_id is None or context.tracker is None:
+        return
+    log = MetricLog(context.tracker.uri, run_id)
+    log.restore(points)
+    log.close()
+    if left := len(log.waiting()):
+        logger.warning("the tracker does not answer: %s points of the run %s stand in the "
+                       "artifact's own curve alone", left, run_id)  # fmt: skip
+
+
+def _kept_run(draft: Draft, tracker: Tracker) -> str | None:
+    try:
+        record = json.loads(draft.filesystem.cat_file(_record_path(draft)))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if record["uri"] != tracker.uri:
+        return None
+    client = tracker.client()
+    tracker.experiment_id()  # says in a sentence if nobody answers
+    try:
+        run = client.get_run(record["run_id"])
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return None
+    if run.info.lifecycle_stage != "active":
+        return None
+    client.update_run(run.info.run_id, status="RUNNING")
+    tracker.set_tags(run.info.run_id, tracker.tags)  # of who works on it now
+    return str(run.info.run_id)
+
+
+def _new_run(stage: str, settings: Settings, fingerprint: str, tracker: Tracker) -> str:
+    client, experiment_id = tracker.client(), tracker.experiment_id()
+    run = client.create_run(
+        experiment_id,
+        run_name=f"{stage}-{fingerprint[:8]}",
+        tags={**tracker.tags, "bertsmith.stage": stage, FINGERPRINT_TAG: fingerprint},
+    )
+    params = settings.model_dump(mode="json")
+    values = [Param(key, redacted(str(value))[:6000]) for key, value in params.items()]
+    client.log_batch(run.info.run_id, params=values)
+    return str(run.info.run_id)
+
+
+def _keep_run(draft: Draft, tracker: Tracker, run_id: str) -> None:
+    path = _record_path(draft)
+    draft.filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
+    draft.filesystem.pipe_file(path, json.dumps({"uri": tracker.uri, "run_id": run_id}).encode())
+
+
+def _record_path(draft: Draft) -> str:
+    return f"{draft.work}/{_RECORD}"

@@ -1,0 +1,61 @@
+"""Answers read from a context, and completions, against the plain computation."""
+
+import pytest
+import torch
+
+from bert_core.batch import RaggedBatch
+from bert_core.inference import answer, complete
+from bert_core.inference.answers import best_span
+from tests.bert_core.test_inference import LETTERS, new_model, tokenizer
+
+__all__ = ["tokenizer"]  # a fixture
+
+
+def test_an_answer_is_the_best_span_over_all_windows(tokenizer):
+    model = new_model("span_prediction")
+    context = " ".join(LETTERS * 4)
+    result = answer(model, tokenizer, "one", context, stride=20, max_answer_tokens=4)
+    assert result.text == context[result.begin : result.end] != ""
+    assert len(result.text.split()) <= 4
+    short = answer(model, tokenizer, "one", "a b c")
+    ids = [tokenizer.piece_to_id(p) for p in ("[CLS]", "one", "[SEP]", "a", "b", "c", "[SEP]")]
+    logits = model(RaggedBatch.from_sequences([ids], [3])).detach()
+    score, first, last = best_span(logits[3:6], 30)
+    assert short.text == " ".join("abc"[first : last + 1])
+    assert short.score == pytest.approx(score, abs=1e-5)
+    assert short.null_score == pytest.approx(logits[0].sum().item(), abs=1e-5)
+
+
+def test_no_answer_wins_where_it_beats_the_best_span_by_more_than_the_threshold(tokenizer):
+    model = new_model("span_prediction")
+    plain = answer(model, tokenizer, "one", "a b c")
+    margin = plain.null_score - plain.score
+    arguments = (model, tokenizer, "one", "a b c")
+    assert answer(*arguments, null_threshold=margin + 1e-3).text == plain.text
+    assert answer(*arguments, null_threshold=margin - 1e-3).text == ""
+
+
+def test_a_span_never_ends_before_it_begins_nor_grows_too_long():
+    logits = torch.tensor([[0.0, 9.0], [1.0, 0.0], [9.0, 0.0], [0.0, 5.0]])
+    assert best_span(logits, 4)[1:] == (2, 3)
+    assert best_span(logits, 1) == (9.0, 0, 0)
+
+
+def test_completion_is_greedy_or_drawn_and_repeats_itself_for_equal_seeds():
+    model = new_model("language_model", causal=True)
+    greedy = complete(model, [2], end_id=3, max_new_tokens=6)
+    ids = [2]
+    for _ in range(6):
+        logits = model(RaggedBatch.from_sequences([ids]), torch.tensor([len(ids) - 1]))
+        ids.append(int(logits.argmax()))
+        if ids[-1] == 3:
+            break
+    assert greedy == ids
+    draws = [
+        complete(model, [2], end_id=3, temperature=1.0, max_new_tokens=6, seed=seed)
+        for seed in (0, 0, 1, 2)
+    ]
+    assert draws[0] == draws[1]
+    assert len({tuple(draw) for draw in draws}) > 1
+    assert complete(model, [2], end_id=3, temperature=1.0, top_k=1, max_new_tokens=6) == greedy
+    assert len(complete(model, [2], end_id=-1)) == 64

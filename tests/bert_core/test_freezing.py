@@ -1,0 +1,223 @@
+"""Fine-tuning with frozen parameters against `transformers` and torch's AdamW, step by step."""
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from bert_core.backends.dropout import DropoutGenerator
+from bert_core.batch import LabelledBatch
+from bert_core.hugging_face import export_model
+from bert_core.hugging_face.tensors import to_hugging_face
+from bert_core.model import PretrainingModel, SequenceClassifier, freeze
+from bert_core.training import (
+    AdamW,
+    OptimizationConfig,
+    Position,
+    load_checkpoint,
+    save_checkpoint,
+    train,
+)
+from tests.bert_core.batches import pretraining_batch, ragged_batch, small_config
+from tests.bert_core.test_parity import padded
+
+NUM_STEPS, LEARNING_RATE, SEED = 4, 3e-3, 5
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Such small products wait for a second thread longer than they take."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)
+
+
+def only_vectors(model):
+    """Train biases and normalizations alone, those of the head too."""
+    for parameter in model.parameters():
+        parameter.requires_grad_(parameter.ndim == 1)
+
+
+FREEZING = {
+    "nothing": lambda model: None,
+    "embeddings": lambda model: freeze(model, embeddings=True),
+    "lower layers": lambda model: freeze(model, layers=1),
+    "embeddings and lower layers": lambda model: freeze(model, embeddings=True, layers=2),
+    "encoder": lambda model: freeze(model, embeddings=True, layers=3),
+    "matrices of the encoder": lambda model: freeze(model, matrices=True),
+    "vectors alone": only_vectors,
+    "one matrix alone": lambda model: [
+        p.requires_grad_(n == "encoder.layers.1.feed_forward.widen.weight")
+        for n, p in model.named_parameters()
+    ],
+}
+
+
+def new_model(freezing, dropout=0.0):
+    torch.manual_seed(0)
+    config = small_config(num_layers=3, hidden_dropout=dropout, attention_dropout=dropout)
+    model = SequenceClassifier(config, 3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    FREEZING[freezing](model)
+    return model
+
+
+def new_run(freezing, dropout=0.0):
+    model = new_model(freezing, dropout)
+    config = OptimizationConfig(
+        num_steps=NUM_STEPS, learning_rate=LEARNING_RATE, schedule="constant", weight_decay=0.1
+    )
+    return model, AdamW(model, config)
+
+
+def batch(step):
+    tokens = ragged_batch((12, 5, 30, 12), seed=step)
+    return LabelledBatch.from_arrays(tokens, np.random.default_rng(step).integers(0, 3, 4))
+
+
+def micro_batches(step):
+    yield 0, batch(2 * step)
+    yield 1, batch(2 * step + 1)
+
+
+def weights(model):
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def trainable(model):
+    return {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+@pytest.mark.parametrize("freezing", FREEZING)
+def test_training_equals_the_reference_and_what_is_frozen_keeps_every_bit(tmp_path, freezing):
+    model, optimizer = new_run(freezing)
+    before, trained = weights(model), trainable(model)
+    export_model(tmp_path / "exported", model)
+    reference = transformers.BertForSequenceClassification.from_pretrained(
+        tmp_path / "exported"
+    ).eval()
+    names = to_hugging_face({name: p.detach() for name, p in model.named_parameters()
+                             if p.requires_grad})  # fmt: skip
+    for name, parameter in reference.named_parameters():
+        parameter.requires_grad_(name in names)
+    parameters = [p for p in reference.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": 0.1},
+        {"params": [p for p in parameters if p.ndim == 1], "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    theirs = torch.optim.AdamW(groups, lr=LEARNING_RATE, eps=1e-6)
+    reports = train(model, optimizer, micro_batches, seed=SEED, precision="float32")
+    for report in reports:
+        theirs.zero_grad()
+        for _, part in micro_batches(report.step):
+            (reference(**padded(part.tokens), labels=part.labels).loss / 2).backward()
+        norm = torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        theirs.step()
+        assert report.grad_norm.item() == pytest.approx(norm.item(), rel=1e-4)
+    for name, tensor in model.named_parameters():
+        moved = not torch.equal(tensor, before[name])
+        assert moved == (name in trained), name
+    ours = to_hugging_face(dict(model.state_dict()))
+    for name, tensor in reference.named_parameters():
+        torch.testing.assert_close(ours[name], tensor, atol=2e-4, rtol=0)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize("freezing", FREEZING)
+def test_a_resumed_run_ends_with_the_same_bits(tmp_path, freezing, precision):
+    whole, optimizer = new_run(freezing, dropout=0.1)
+    for _ in train(whole, optimizer, micro_batches, seed=SEED, precision=precision):
+        pass
+    first, first_optimizer = new_run(freezing, dropout=0.1)
+    steps = train(
+        first, first_optimizer, micro_batches, seed=SEED, num_steps=2, precision=precision
+    )
+    assert [report.step for report in steps] == [0, 1]
+    save_checkpoint(tmp_path / "two", first, first_optimizer, Position(seed=SEED, step=2))
+    second, second_optimizer = new_run(freezing, dropout=0.1)
+    position = load_checkpoint(tmp_path / "two", second, second_optimizer)
+    assert second_optimizer.num_updates == 2
+    for _ in train(second, second_optimizer, micro_batches, seed=SEED, first_step=position.step,
+                   precision=precision):  # fmt: skip
+        pass
+    for name, tensor in weights(whole).items():
+        assert torch.equal(tensor, weights(second)[name]), name
+
+
+@pytest.mark.parametrize("freezing", FREEZING)
+def test_frozen_parameters_have_no_gradients_and_no_place_in_the_buffers(freezing):
+    model, optimizer = new_run(freezing, dropout=0.1)
+    for _ in train(model, optimizer, micro_batches, seed=SEED, precision="float32", num_steps=1):
+        pass
+    assert set(optimizer.arena.names()) == trainable(model)
+    for name, parameter in model.named_parameters():
+        assert (parameter.grad is None) == (name not in trainable(model))
+    num_trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    assert optimizer.arena.gradients.numel() < num_trained + 64 * len(trainable(model))
+
+
+@pytest.mark.parametrize("freezing", list(FREEZING)[1:])
+def test_dropout_and_the_gradients_of_the_others_are_those_of_a_model_without_frozen_parts(
+    freezing,
+):
+    gradients = {}
+    for name in ("nothing", freezing):
+        model = new_model(name, dropout=0.1)
+        losses = model.loss_sums(batch(0), DropoutGenerator.at(1, 2, 3))
+        losses["label"].total.backward()
+        gradients[name] = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    assert set(gradients[freezing]) == trainable(model)
+    for name, gradient in gradients[freezing].items():
+        assert torch.equal(gradient, gradients["nothing"][name]), name
+
+
+def test_tied_embeddings_are_frozen_in_pretraining_too():
+    torch.manual_seed(0)
+    model = PretrainingModel(small_config())
+    assert "encoder.embeddings.token" in freeze(model, embeddings=True)
+    before = weights(model)
+    optimizer = AdamW(model, OptimizationConfig(num_steps=2, learning_rate=1e-2))
+    for _ in train(model, optimizer, lambda step: [(0, pretraining_batch(seed=step))], seed=0):
+        pass
+    after = weights(model)
+    assert torch.equal(after["encoder.embeddings.token"], before["encoder.embeddings.token"])
+    assert not torch.equal(after["vocabulary_head.bias"], before["vocabulary_head.bias"])
+
+
+def test_a_checkpoint_of_a_run_with_other_parts_frozen_is_refused(tmp_path):
+    model, optimizer = new_run("embeddings")
+    with torch.no_grad():
+        optimizer.arena.values.add_(1.0)  # so that a weight that was loaded would show
+    save_checkpoint(tmp_path / "one", model, optimizer, Position(seed=0, step=1))
+    other, other_optimizer = new_run("lower layers")
+    before = weights(other)
+    with pytest.raises(ValueError, match=r"missing .*embeddings\.token.* freeze what"):
+        load_checkpoint(tmp_path / "one", other, other_optimizer)
+    assert all(torch.equal(before[name], tensor) for name, tensor in weights(other).items())
+
+
+def test_what_is_frozen_must_not_change_under_an_optimizer():
+    model, optimizer = new_run("embeddings")
+    model.requires_grad_(True)
+    with pytest.raises(ValueError, match=r"another requires_grad at encoder\.embeddings"):
+        next(train(model, optimizer, micro_batches, seed=0))
+    with pytest.raises(ValueError, match="must be frozen before its optimizer is built"):
+        freeze(model, layers=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"layers": 4}, r"layers must lie in \[0, 3\], got 4"),
+        ({"layers": -1}, r"layers must lie in \[0, 3\], got -1"),
+        ({}, "told what to freeze, got nothing"),
+    ],
+)
+def test_freezing_what_is_not_there_is_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        freeze(new_model("nothing"), **settings)

@@ -1,0 +1,86 @@
+"""What `config.json` says of a checkpoint is read for what it says, or refused."""
+
+import json
+
+import pytest
+import torch
+import transformers
+
+from bert_core.hugging_face import export_model, import_model
+from bert_core.model.catalogue import build_model
+from tests.bert_core.batches import ragged_batch, small_config
+from tests.bert_core.test_hugging_face import HEADS, assert_same_model, new_model
+
+
+def reconfigure(folder, **entries):
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **entries}))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("hidden_act", "relu"), ("model_type", "roberta"), ("position_embedding_type", "relative")],
+)
+def test_another_architecture_is_refused(tmp_path, key, value):
+    export_model(tmp_path / "other", new_model())
+    reconfigure(tmp_path / "other", **{key: value})
+    with pytest.raises(ValueError, match=value):
+        import_model(tmp_path / "other")
+
+
+@pytest.mark.parametrize("head", ["encoder", "pretraining", "token_classification"])
+def test_a_causal_encoder_stays_causal_under_any_head(tmp_path, head):
+    torch.manual_seed(0)
+    model = build_model(head, small_config(causal=True), **HEADS[head])
+    export_model(tmp_path / "there", model)
+    assert_same_model(model, import_model(tmp_path / "there"))
+    if head == "encoder":
+        reference = transformers.AutoModel.from_pretrained(tmp_path / "there").eval()
+        tokens = ragged_batch((9,))
+        theirs = reference(
+            input_ids=tokens.input_ids[None], token_type_ids=tokens.token_type_ids[None]
+        ).last_hidden_state[0]
+        torch.testing.assert_close(model(tokens), theirs, atol=1e-5, rtol=0)
+
+
+def test_a_language_model_that_is_no_decoder_is_refused_unless_its_head_is_named(tmp_path):
+    export_model(tmp_path / "lm", new_model("language_model"))
+    reconfigure(tmp_path / "lm", is_decoder=False)
+    with pytest.raises(ValueError, match="must say is_decoder=true for a BertLMHeadModel"):
+        import_model(tmp_path / "lm")
+    assert import_model(tmp_path / "lm", head="language_model").config.causal
+    assert not import_model(tmp_path / "lm", head="pretraining").config.causal
+
+
+def test_a_decoder_that_reads_another_sequence_is_refused(tmp_path):
+    export_model(tmp_path / "cross", new_model("language_model"))
+    reconfigure(tmp_path / "cross", add_cross_attention=True)
+    with pytest.raises(ValueError, match="must say add_cross_attention=False"):
+        import_model(tmp_path / "cross")
+
+
+@pytest.mark.parametrize(
+    ("head", "problem", "message"),
+    [
+        ("sequence_classification", "multi_label_classification", "found 'multi_label_class"),
+        ("sequence_classification", "regression", "must give one number a text, found 3 outputs"),
+        ("sequence_classification", "ranking", "found 'ranking'"),
+        ("regression", "multi_label_classification", "found 'multi_label_class"),
+    ],
+)
+def test_another_problem_than_one_label_or_one_number_is_refused(tmp_path, head, problem, message):
+    export_model(tmp_path / "other", new_model(head))
+    reconfigure(tmp_path / "other", problem_type=problem)
+    with pytest.raises(ValueError, match=message):
+        import_model(tmp_path / "other")
+    with pytest.raises(ValueError, match=f"found '{problem}'"):
+        import_model(tmp_path / "other", head="sequence_classification")
+    assert import_model(tmp_path / "other", head="encoder").head_name == "encoder"
+
+
+def test_a_classifier_of_one_class_is_no_regression(tmp_path):
+    model = build_model("sequence_classification", small_config(), num_labels=1, labels=["x"])
+    export_model(tmp_path / "one", model)
+    assert_same_model(model, import_model(tmp_path / "one"))
+    reconfigure(tmp_path / "one", problem_type=None)  # as the reference reads it then
+    assert import_model(tmp_path / "one").head_name == "regression"

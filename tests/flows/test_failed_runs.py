@@ -1,0 +1,207 @@
+"""Runs that fail, are stopped, or lose their tracker at the end: what their pages still show."""
+
+import http.server
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect import Task, flow, task
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import (
+    ArtifactFilter,
+    ArtifactFilterFlowRunId,
+    FlowRunFilter,
+    LogFilter,
+    LogFilterFlowRunId,
+    TaskRunFilter,
+    TaskRunFilterFlowRunId,
+)
+from prefect.runtime import flow_run
+
+from flows.chain import build_chain, plain_task
+from flows.reporting.links import model_page, run_page
+from flows.run import started_run
+from pipelines.core.errors import UserError
+from pipelines.core.recipes.files import read_recipe
+from pipelines.core.recipes.ladder import CorpusRecipe
+from pipelines.registry.registration import RegisteredModel
+from pipelines.stages.corpus import CORPUS
+
+SECRET = "hidden-word"
+
+
+@pytest.fixture
+def recipe(small_recipe: Path, tmp_path: Path) -> CorpusRecipe:
+    return read_recipe(CorpusRecipe, str(small_recipe), [f"place.home={tmp_path / 'home'}"])
+
+
+@task
+def breaking() -> None:
+    raise UserError(f"the texts must be there, found none at http://ann:{SECRET}@host/x")
+
+
+@task
+def stopping() -> None:
+    raise KeyboardInterrupt
+
+
+def run_then(recipe: CorpusRecipe, second: Task[..., Any], runs: list[str]) -> None:
+    """A flow run of two stages, the corpus and `second`; its id is put into `runs`."""
+
+    @flow(name="breaks-off", persist_result=False)
+    def breaks_off(recipe: CorpusRecipe) -> None:
+        runs.append(str(flow_run.id))
+        with started_run("breaks-off", recipe, (), default=recipe) as run:
+            build_chain(run, [CORPUS])
+            run.stage("second", second)
+
+    breaks_off(recipe)
+
+
+def report_of(run_id: str) -> str:
+    of_run = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run_id]))
+    with get_client(sync_client=True) as client:
+        found = {left.key: left for left in client.read_artifacts(artifact_filter=of_run)}
+    assert "breaks-off-stages" in found
+    assert isinstance(found["breaks-off-report"].data, str)
+    return found["breaks-off-report"].data
+
+
+def everything_written(run_id: str) -> str:
+    """Parameters, states, logs, task runs and artifacts of a flow run, as Prefect keeps them."""
+    with get_client(sync_client=True) as client:
+        parts: list[Any] = [
+            *client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run_id]))),
+            *client.read_flow_runs(flow_run_filter=FlowRunFilter(id={"any_": [run_id]})),
+            *client.read_flow_run_states(run_id),
+            *client.read_task_runs(
+                task_run_filter=TaskRunFilter(flow_run_id=TaskRunFilterFlowRunId(any_=[run_id]))
+            ),
+            *client.read_artifacts(
+                artifact_filter=ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run_id]))
+            ),
+        ]
+    return "\n".join(part.model_dump_json() for part in parts)
+
+
+def test_a_tracker_that_is_not_there_ends_a_run_before_anything_is_built(
+    prefect_api: str, recipe: CorpusRecipe
+) -> None:
+    runs: list[str] = []
+    place = recipe.place.model_copy(update={"tracking_uri": f"http://ann:{SECRET}@127.0.0.1:9"})
+    with pytest.raises(UserError, match=r"must answer at http://127\.0\.0\.1:9, but no connection"):
+        run_then(recipe.model_copy(update={"place": place}), breaking, runs)
+    assert not recipe.place.home_folder().exists()
+    assert SECRET not in everything_written(runs[0])
+
+
+def test_a_failed_run_publishes_what_it_has_and_where_it_failed(
+    prefect_api: str, local_ray: None, recipe: CorpusRecipe
+) -> None:
+    runs: list[str] = []
+    with pytest.raises(UserError, match="the texts must be there"):
+        run_then(recipe, breaking, runs)
+    report = report_of(runs[0])
+    assert "failed in stage second: the texts must be there, found none at http://host/x" in report
+    assert "## Corpus" in report
+    assert "Documents by their length" in report
+
+
+def test_a_cancelled_run_publishes_what_it_has(
+    prefect_api: str, local_ray: None, recipe: CorpusRecipe
+) -> None:
+    runs: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        run_then(recipe, stopping, runs)
+    report = report_of(runs[0])
+    assert "stopped in stage second" in report
+    assert "## Corpus" in report
+
+
+@pytest.fixture
+def tracker_that_goes_away() -> Iterator[str]:
+    """A server that takes connections and answers none of MLflow's questions."""
+
+    class Away(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(503)
+
+        do_POST = do_GET  # noqa: N815
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Away) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_tracker_that_is_away_at_the_end_costs_links_and_passwords_are_kept_nowhere(
+    prefect_api: str,
+    local_ray: None,
+    recipe: CorpusRecipe,
+    tracker_that_goes_away: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"):
+        monkeypatch.setenv(name, "")
+    uri = f"http://ann:{SECRET}@{tracker_that_goes_away}"
+    place = recipe.place.model_copy(update={"tracking_uri": uri})
+    runs: list[str] = []
+
+    @task
+    def fine() -> None:
+        return None
+
+    run_then(recipe.model_copy(update={"place": place}), fine, runs)
+    report = report_of(runs[0])
+    assert "Links to runs in MLflow are missing: the MLflow tracker must answer at" in report
+    assert f"tracking_uri: http://{tracker_that_goes_away}" in report
+    assert os.environ["MLFLOW_TRACKING_PASSWORD"] == SECRET
+    written = everything_written(runs[0])
+    assert "Links to runs" in written
+    assert SECRET not in written
+    assert SECRET not in "".join(capfd.readouterr())
+
+
+def test_a_source_with_a_signature_that_cannot_be_read_leaves_no_signature(
+    prefect_api: str, local_ray: None, recipe: CorpusRecipe, tracker_that_goes_away: str
+) -> None:
+    url = f"http://{tracker_that_goes_away}/a.txt?X-Amz-Signature={SECRET}"
+    corpus = read_recipe(
+        CorpusRecipe, "own-text", [f"corpus.sources=[{{kind: text, paths: ['{url}']}}]"]
+    ).corpus
+    runs: list[str] = []
+    once = plain_task(CORPUS.builder())
+
+    @flow(name="signed", persist_result=False)
+    def signed(recipe: CorpusRecipe) -> None:
+        runs.append(str(flow_run.id))
+        with started_run("signed", recipe, (), default=recipe) as run:
+            run.stage("corpus", once, recipe.corpus, run.context)
+
+    with pytest.raises(Exception) as raised:
+        signed(recipe.model_copy(update={"corpus": corpus}))
+    assert SECRET not in str(raised.value)
+    written = everything_written(runs[0])
+    assert "failed in stage corpus" in written
+    assert SECRET not in written
+
+
+def test_links_open_in_the_view_for_training_and_hold_no_password() -> None:
+    model = RegisteredModel(
+        kind="encoder", name="bert", version=7, run_id="r", fingerprint="f", metrics={},
+        is_verified=True, awaits_promotion=False, reused=False,
+    )  # fmt: skip
+    uri = f"http://ann:{SECRET}@host:5000/"
+    view = "?workflowType=machine_learning"
+    assert model_page(uri, model) == f"http://host:5000/#/models/bert/versions/7{view}"
+    assert run_page(uri, "1", "r") == f"http://host:5000/#/experiments/1/runs/r{view}"
+    assert model_page("sqlite:////tmp/mlflow.db", model) is None

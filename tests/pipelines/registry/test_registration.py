@@ -1,0 +1,103 @@
+"""A version in the registry: made once, mended where it broke off, its figures named truly."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from mlflow.exceptions import MlflowException
+
+from pipelines.registry.listing import list_models, locate
+from tests.pipelines.registry.conftest import Models
+
+
+def test_the_curve_ends_where_the_training_ended(models: Models) -> None:
+    artifact = models.trained(1)
+    models.register(artifact)
+    client = models.tracker.client()
+    run_id = models.tracker.find_run(artifact.fingerprint)
+    assert run_id is not None
+    steps = [point.step for point in client.get_metric_history(run_id, "eval/mlm_loss")]
+    assert steps == [10, 30]
+    finals = client.get_metric_history(run_id, "final/eval/mlm_loss")
+    assert [point.value for point in finals] == [artifact.statistics["eval/mlm_loss"]]
+    (logged,) = client.search_logged_models([models.tracker.experiment_id()])
+    names = {metric.key for metric in logged.metrics or ()}
+    assert names == {f"final/{name}" for name in artifact.statistics}
+    (row,) = list_models(models.tracker)
+    assert row.value == artifact.statistics["eval/mlm_accuracy"]
+
+
+def test_a_new_version_is_the_candidate_and_says_where_its_figures_come_from(
+    models: Models,
+) -> None:
+    model = models.register(models.trained(1))
+    assert (model.version, model.reused, model.is_verified) == (1, False, False)
+    version = models.tracker.client().get_model_version_by_alias("encoder", "candidate")
+    assert int(version.version) == 1
+    assert version.tags["bertsmith.computed_on.device"] == "cpu"
+    assert "torch==" in version.tags["bertsmith.requirements"]
+    assert "bertsmith.owed" not in models.tracker.client().get_model_version("encoder", "1").tags
+
+
+def test_of_a_model_trained_with_another_tracker_the_machine_is_not_known(models: Models) -> None:
+    model = models.register(models.encoder(1))
+    tags = models.tracker.client().get_model_version("encoder", str(model.version)).tags
+    assert not [key for key in tags if key.startswith("bertsmith.computed_on")]
+
+
+@pytest.mark.parametrize(
+    "table", ["logged_model_metrics", "registered_models", "model_versions",
+              "registered_model_aliases"],
+)  # fmt: skip
+def test_a_registration_that_broke_off_is_mended_without_doubles(
+    models: Models, table: str, tmp_path: Path
+) -> None:
+    """The database refuses one kind of row for once: the steps before it are done, no others."""
+    artifact = models.trained(1)
+    with refused(tmp_path / "mlflow.db", table), pytest.raises(MlflowException):
+        models.register(artifact)
+    assert_registered_once(models)
+
+
+def test_an_upload_that_broke_off_is_mended(models: Models, tmp_path: Path) -> None:
+    artifact = models.trained(1)
+    files = tmp_path / "files"
+    models.tracker.experiment_id()
+    (files / "models").parent.mkdir(exist_ok=True)
+    (files / "models").write_text("a file where a folder must be")
+    with pytest.raises((MlflowException, OSError)):
+        models.register(artifact)
+    (files / "models").unlink()
+    assert_registered_once(models)
+
+
+def assert_registered_once(models: Models) -> None:
+    artifact = models.encoder(1)
+    model = models.register(artifact)
+    client = models.tracker.client()
+    assert model.version == 1
+    assert len(client.search_model_versions("name = 'encoder'")) == 1
+    assert int(client.get_model_version_by_alias("encoder", "candidate").version) == 1
+    (logged,) = client.search_logged_models([models.tracker.experiment_id()])
+    assert str(logged.status) == "READY"
+    run_id = models.tracker.find_run(artifact.fingerprint)
+    assert run_id is not None
+    assert len(client.get_metric_history(run_id, "final/eval/mlm_loss")) == 1
+    assert len(logged.metrics or ()) == len(artifact.statistics)
+    assert locate(models.tracker, "encoder@candidate").is_dir()
+
+
+@contextmanager
+def refused(database: Path, table: str) -> Iterator[None]:
+    """While it lasts, the database takes no row into `table`."""
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute(
+            f"CREATE TRIGGER away BEFORE INSERT ON {table} "
+            "BEGIN SELECT RAISE(ABORT, 'the disk is away'); END"
+        )
+        connection.commit()
+        yield
+        connection.execute("DROP TRIGGER away")
+        connection.commit()

@@ -1,0 +1,30 @@
+"""Names and aliases that could not work are refused with the recipe, before anything is built."""
+
+import pytest
+
+from pipelines.core.errors import UserError
+from pipelines.core.recipes.files import read_recipe
+from pipelines.core.recipes.ladder import EndToEndRecipe
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("alias=latest", "must not be `latest`"),
+        ("alias=Latest", "must not be `latest`"),
+        ("alias=v1", "must not be `latest` or a version's number"),
+        ("candidate_alias=V12", "or a version's number"),
+        ("alias='3'", "or a version's number"),  # `--from 3` would mean the version
+        ("alias=best.one", "should match pattern"),  # MLflow takes no dot in an alias
+        ("alias=candidate", "alias and candidate_alias must differ"),
+        ("encoder_name=bertsmith-classifier", "encoder_name and classifier_name must differ"),
+    ],
+)
+def test_what_mlflow_would_refuse_is_refused_at_once(override: str, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        read_recipe(EndToEndRecipe, "demo", [f"registration.{override}"])
+
+
+def test_usual_names_are_taken() -> None:
+    overrides = ["registration.alias=production-v2", "registration.candidate_alias=new_one"]
+    assert read_recipe(EndToEndRecipe, "demo", overrides).registration.alias == "production-v2"

@@ -1,0 +1,144 @@
+"""Secrets inside URIs never reach what is written."""
+
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from pipelines.core.errors import UserError
+from pipelines.core.recipes.files import read_recipe
+from pipelines.core.recipes.ladder import CorpusRecipe, EndToEndRecipe
+from pipelines.core.redaction import clean_error, redacted, split_credentials, without_secrets
+
+SIGNED = (
+    "https://bucket.s3.amazonaws.com/texts.txt.gz?X-Amz-Algorithm=AWS4-HMAC-SHA256"
+    "&X-Amz-Credential=AKIAEXAMPLE%2F20261121&X-Amz-Signature=hidden123&X-Amz-Expires=60"
+)
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        ("http://ann:hidden@host:5000/path", "http://host:5000/path"),
+        ("http://hidden@host", "http://host"),
+        ("postgresql+psycopg2://ann:hidden@db/mlflow", "postgresql+psycopg2://db/mlflow"),
+        ("s3://AKIA:hid/den+hidden=@bucket/prefix", "s3://bucket/prefix"),
+        ("at http://ann:p@hidden@host/x, and", "at http://host/x, and"),
+        (
+            SIGNED,
+            "https://bucket.s3.amazonaws.com/texts.txt.gz?X-Amz-Algorithm=AWS4-HMAC-SHA256"
+            "&X-Amz-Credential=***&X-Amz-Signature=***&X-Amz-Expires=60",
+        ),
+        ("https://b.blob.core.windows.net/c?sv=1&sig=hidden%3D", "https://b.blob.core.windows.net/c?sv=1&sig=***"),
+        ("https://h/x?api_key=hidden&page=2#part", "https://h/x?api_key=***&page=2#part"),
+    ],
+)  # fmt: skip
+def test_user_password_and_signature_are_cut(written: str, kept: str) -> None:
+    assert redacted(written) == kept
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        "sqlite:////home/ann/a@b/mlflow.db",
+        "http://127.0.0.1:5000/#/models/x@champion",
+        "http://host:80/p@q",
+        "s3://bucket/prefix@2",
+        "models:/name@champion",
+        "file:///tmp/a b@c",
+        "mail ann@host.org, key=3; a:b@c",
+        "https://h/x?page=2&monkey=3&author=me",
+    ],
+)
+def test_nothing_else_is_touched(harmless: str) -> None:
+    assert redacted(harmless) == harmless
+
+
+def test_user_and_password_are_decoded_for_the_environment() -> None:
+    uri, credentials = split_credentials("http://ann%40home:p%2Fw@[::1]:5000/base")
+    assert uri == "http://[::1]:5000/base"
+    assert credentials == ("ann@home", "p/w")
+    assert split_credentials("http://host") == ("http://host", None)
+
+
+def test_a_recipe_as_yaml_holds_no_secret_and_the_recipe_itself_still_works() -> None:
+    recipe = read_recipe(
+        EndToEndRecipe,
+        "demo",
+        [
+            "place.tracking_uri=http://ann:hidden@host:5000",
+            "place.store=s3://key:hidden@bucket/store",
+            f"corpus.sources=[{{kind: text, paths: ['{SIGNED}']}}]",
+            "labelled.source={kind: labelled_file, path: 'https://ann:hidden@host/a.csv'}",
+        ],
+    )
+    text = recipe.to_yaml()
+    assert "hidden" not in text
+    assert yaml.safe_load(text)["place"]["tracking_uri"] == "http://host:5000"
+    narrowed = recipe.narrowed(CorpusRecipe)
+    assert narrowed.place.tracking_uri == "http://ann:hidden@host:5000"
+    assert narrowed.corpus.sources[0].paths == (SIGNED,)
+
+
+def test_errors_lose_their_secrets_and_keep_their_kind() -> None:
+    @without_secrets
+    def reading(path: str) -> None:
+        try:
+            raise FileNotFoundError(2, "no such file", path)
+        except FileNotFoundError as error:
+            raise RuntimeError(f"cannot read {path}") from error
+
+    with pytest.raises(RuntimeError) as told:
+        reading(SIGNED)
+    assert "hidden123" not in str(told.value)
+    assert "hidden123" not in str(told.value.__cause__)
+    assert isinstance(told.value.__cause__, FileNotFoundError)
+    assert "hidden" not in str(UserError("http://ann:hidden@host must answer"))
+    loop = ValueError("http://ann:hidden@host")
+    loop.__cause__ = loop
+    clean_error(loop)
+    assert str(loop) == "http://host"
+
+
+@pytest.mark.parametrize(
+    ("uri", "sentence"),
+    [
+        ("foo://host", "must begin with http://"),
+        ("http://ann:hidden@127.0.0.1:9", "must answer at http://127.0.0.1:9, but no connection"),
+        ("http://127.0.0.1:port", "must be a number"),
+        ("http://no-such-host.invalid:5000", "no connection could be made"),
+        ("sqlite:////no/such/folder/mlflow.db", "in a folder that exists"),
+    ],
+)
+def test_a_tracker_that_cannot_be_there_is_refused_at_once_and_without_mlflow(
+    uri: str, sentence: str
+) -> None:
+    script = (
+        "import sys, time\n"
+        "from pipelines.core.errors import UserError\n"
+        "from pipelines.core.place import PlaceSettings\n"
+        "try:\n"
+        f"    PlaceSettings(tracking_uri={uri!r}).refuse_unreachable_tracker()\n"
+        "except UserError as error:\n"
+        "    print(error)\n"
+        "assert 'mlflow' not in sys.modules\n"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+    )
+    assert told.returncode == 0, told.stderr
+    assert sentence in told.stdout
+    assert "hidden" not in told.stdout
+
+
+def test_the_trackers_that_may_be_there_are_let_pass(tmp_path, monkeypatch) -> None:
+    from pipelines.core.place import PlaceSettings
+
+    for uri in (
+        f"sqlite:///{tmp_path / 'mlflow.db'}", "postgresql://db/mlflow", "mysql+pymysql://db/x",
+        "databricks", "databricks://profile", "",
+    ):  # fmt: skip
+        PlaceSettings(tracking_uri=uri, home=str(tmp_path)).refuse_unreachable_tracker()
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # the proxy alone knows the way
+    PlaceSettings(tracking_uri="http://mlflow.example:5000").refuse_unreachable_tracker()

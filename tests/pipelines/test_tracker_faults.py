@@ -1,0 +1,245 @@
+"""A tracker behind http that fails, blinks or asks for a password; and runs that are stopped."""
+
+import http.server
+import os
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import pytest
+import requests
+from mlflow.exceptions import MlflowException
+
+from pipelines.artifacts import Built, Draft
+from pipelines.core.errors import UserError
+from pipelines.core.settings import Settings
+from pipelines.core.stage import StageContext
+from pipelines.core.tracking.tracker import Tracker, is_transient
+from pipelines.registry.promotion import find_source
+from pipelines.training.telemetry.runs import open_run, recorded
+
+
+@pytest.fixture(scope="module")
+def local_tracker(tmp_path_factory: pytest.TempPathFactory) -> Tracker:
+    """A tracker on SQLite; its database is made once for these tests."""
+    folder = tmp_path_factory.mktemp("tracker")
+    return Tracker(
+        uri=f"sqlite:///{folder / 'mlflow.db'}",
+        experiment="tests",
+        artifact_location=(folder / "files").as_uri(),
+    )
+
+
+class Broken(http.server.BaseHTTPRequestHandler):
+    """Answers every request with the status that the server was told, and a page of HTML."""
+
+    status = 503
+
+    def do_GET(self) -> None:
+        body = b"<html>no tracker here</html>"
+        self.send_response(self.status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_GET  # noqa: N815
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@contextmanager
+def broken_server(status: int) -> Iterator[str]:
+    handler = type("Handler", (Broken,), {"status": status})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+def trouble_of(uri: str) -> MlflowException:
+    with pytest.raises(MlflowException) as told:
+        Tracker(uri=uri, experiment="tests").client().search_registered_models()
+    return told.value
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504, 429])
+def test_a_server_that_is_busy_or_broken_is_worth_another_try(status: int) -> None:
+    with broken_server(status) as uri:
+        assert is_transient(trouble_of(uri))
+        with pytest.raises(UserError) as told:
+            Tracker(uri=uri, experiment="tests").experiment_id()
+        assert is_transient(told.value)
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404])
+def test_a_refusal_is_not(status: int) -> None:
+    with broken_server(status) as uri:
+        assert not is_transient(trouble_of(uri))
+
+
+def test_a_refused_connection_is_worth_another_try() -> None:
+    assert is_transient(trouble_of("http://127.0.0.1:9"))
+    with pytest.raises(requests.RequestException) as told:
+        requests.get("http://127.0.0.1:9", timeout=5)
+    assert is_transient(told.value)
+
+
+def test_what_is_missing_stays_missing(local_tracker: Tracker) -> None:
+    tracker = local_tracker
+    with pytest.raises(MlflowException) as told:
+        tracker.client().get_run("nothing")
+    assert not is_transient(told.value)
+    with pytest.raises(UserError, match="the registry is empty") as missing:
+        find_source(tracker.client(), "encoder", "champion")
+    assert not is_transient(missing.value)
+    assert not is_transient(FileNotFoundError(2, "no such file"))
+    assert not is_transient(ValueError("a mistake"))
+    with pytest.raises(MlflowException) as away:  # and not: the registry holds none
+        find_source(Tracker(uri="http://127.0.0.1:9", experiment="t").client(), "encoder", "1")
+    assert is_transient(away.value)
+
+
+class Stopped(BaseException):
+    """As a scheduler's termination signal."""
+
+
+@pytest.mark.parametrize(
+    ("raised", "status"),
+    [
+        (KeyboardInterrupt, "KILLED"), (SystemExit, "KILLED"), (Stopped, "KILLED"),
+        (ValueError, "FAILED"), (None, "FINISHED"),
+    ],
+)  # fmt: skip
+def test_a_training_that_was_stopped_is_killed_and_not_failed(
+    raised: type[BaseException] | None,
+    status: str,
+    small_context: StageContext,
+    local_tracker: Tracker,
+) -> None:
+    tracker = local_tracker
+    context = StageContext(store=small_context.store, tracker=tracker)
+    run_ids: list[str | None] = []
+
+    def train() -> dict[str, float]:
+        if raised is not None:
+            raise raised("so it ended")
+        return {"eval/accuracy": 0.5}
+
+    def build(draft: Draft) -> Built:
+        run_ids.append(open_run("pretraining", Settings(), draft, context))
+        return Built((), recorded(run_ids[0], context, train))
+
+    with pytest.raises(raised) if raised is not None else nullcontext():
+        context.store.get_or_build(
+            "encoder", version=1, settings={}, inputs={"ends": str(raised)}, build=build
+        )
+    run = tracker.client().get_run(str(run_ids[0]))
+    assert run.info.status == status
+    assert ("bertsmith.computed_on.processor" in run.data.tags) == (status == "FINISHED")
+
+
+@contextmanager
+def password_gate(server: str, seen: list[str]) -> Iterator[str]:
+    """Passes requests on to `server` that name the user ann with her password; 401 to others."""
+
+    expected = "Basic " + b64encode(b"ann:hidden-word").decode()
+
+    class Gate(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.path)
+            if self.headers.get("Authorization") != expected:
+                self.send_error(401)
+                return
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            answer = requests.request(
+                self.command, server + self.path, data=body, timeout=20,
+                headers={"Content-Type": self.headers.get("Content-Type") or "application/json"},
+            )  # fmt: skip
+            self.send_response(answer.status_code)
+            self.send_header("Content-Length", str(len(answer.content)))
+            self.end_headers()
+            self.wfile.write(answer.content)
+
+        do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Gate) as gate:
+        thread = threading.Thread(target=gate.serve_forever)
+        thread.start()
+        yield f"127.0.0.1:{gate.server_address[1]}"
+        gate.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """An MLflow server on the loopback and the folder of its files."""
+    from flows.services.processes.ports import free_port
+
+    folder, port = tmp_path_factory.mktemp("server"), free_port()
+    url = f"http://127.0.0.1:{port}"
+    with (folder / "server.log").open("wb") as log:
+        process = subprocess.Popen(
+            [
+                sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1",
+                "--port", str(port), "--workers", "1",
+                "--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}",
+                "--artifacts-destination", str(folder / "files"),
+            ],
+            stdout=log, stderr=log,
+            env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+        )  # fmt: skip
+    try:
+        for _ in range(600):
+            try:
+                urllib.request.urlopen(f"{url}/health", timeout=1)
+                break
+            except OSError:
+                assert process.poll() is None, (folder / "server.log").read_text()
+                time.sleep(0.2)
+        yield url, folder
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@pytest.mark.slow
+def test_a_password_in_the_uri_works_and_is_kept_nowhere(
+    mlflow_server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch, capfd, caplog
+) -> None:
+    server, folder = mlflow_server
+    for name in ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"):
+        monkeypatch.setenv(name, "")
+    seen: list[str] = []
+    with password_gate(server, seen) as host:
+        refused = Tracker(uri=f"http://{host}", experiment="tests")
+        with pytest.raises(UserError, match="401"):
+            refused.experiment_id()
+        tracker = Tracker(uri=f"http://ann:hidden-word@{host}", experiment="tests")
+        params = {"source": "s3://key:hidden-word@bucket/x"}
+        run_id = tracker.open_run("training", "f1", params, {})
+        tracker.log_text(run_id, "name: demo\n", "recipe.yaml")
+        tracker.finish(run_id, {"accuracy": 0.5})
+        assert seen
+        with pytest.raises(MlflowException) as missing:
+            tracker.client().get_run("0" * 32)
+    with pytest.raises(UserError, match="must answer at http://127") as away:
+        tracker.experiment_id()  # the gate is gone
+    written = b"".join(file.read_bytes() for file in folder.rglob("*") if file.is_file())
+    assert b"name: demo" in written
+    out, err = capfd.readouterr()
+    told = (out, err, caplog.text, str(missing.value), str(away.value), repr(tracker))
+    causes = (str(away.value.__cause__), tracker.shown_uri)
+    assert b"hidden-word" not in written
+    assert not [text for text in (*told, *causes) if "hidden-word" in text]
