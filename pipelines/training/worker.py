@@ -19,6 +19,7 @@ from bert_core.training.loop import MicroBatches, train
 from bert_core.training.optimization import AdamW, OptimizationConfig
 from bert_core.training.state import Position, load_checkpoint, save_checkpoint
 from bert_core.training.step import StepReport
+from pipelines.core.cluster.machine import computing_machine
 from pipelines.training.results import MODEL_FOLDER
 from pipelines.training.settings import TrainingSettings
 from pipelines.training.telemetry.curve import Telemetry
@@ -109,7 +110,7 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
         started = time.perf_counter()
     judged = work.judge(model.cpu())
     telemetry.close()
-    return {**telemetry.summary(), "judged": judged}
+    return {**telemetry.summary(), "judged": judged, "computed_on": computing_machine()}
 
 
 def _telemetry(work: Work, values: dict[str, Any], *, is_speaker: bool) -> Telemetry:
