@@ -132,7 +132,7 @@ def test_a_training_that_was_stopped_is_killed_and_not_failed(
     def train() -> Trained:
         if raised is not None:
             raise raised("so it ended")
-        return Trained({"eval/accuracy": 0.5}, {})
+        return Trained({"eval/accuracy": 0.5}, {"processor": "of the worker"})
 
     def build(draft: Draft) -> Built:
         run_ids.append(open_run("pretraining", Settings(), draft, context))
