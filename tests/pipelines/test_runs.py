@@ -2,7 +2,6 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,7 +10,7 @@ from pipelines.core.settings import Settings
 from pipelines.core.stage import StageContext
 from pipelines.core.tracking.tracker import Tracker
 from pipelines.training.telemetry.metrics import MetricLog
-from pipelines.training.telemetry.runs import open_run, recorded
+from pipelines.training.telemetry.runs import Trained, _keep_run, open_run, recorded
 
 
 class InterruptedTrainingError(Exception):
@@ -38,14 +37,14 @@ class Training:
             "encoder", version=1, settings={}, inputs={}, build=make
         )
 
-    def train(self, run_id: str, num_points: int) -> dict[str, Any]:
+    def train(self, run_id: str, num_points: int) -> Trained:
         log = MetricLog(self.tracker.uri, run_id)
         for step in range(num_points):
             log.add(step, {"train/loss": float(step)})
         log.close(seconds=60)
         if num_points < 3:
             raise InterruptedTrainingError
-        return {"eval/accuracy": 0.5}
+        return Trained({"eval/accuracy": 0.5}, {"processor": "of the worker"})
 
     def steps(self, run_id: str | None) -> list[int]:
         assert run_id is not None
@@ -68,7 +67,9 @@ def test_an_attempt_keeps_its_run_and_a_retraining_gets_another(tmp_path: Path) 
     assert retrained != resumed
     assert training.steps(retrained) == training.steps(resumed) == [0, 1, 2]
     assert training.tracker.find_run(encoder.fingerprint) == retrained
-    assert training.tracker.client().get_run(retrained).info.status == "FINISHED"
+    run = training.tracker.client().get_run(retrained)
+    assert run.info.status == "FINISHED"
+    assert run.data.tags["bertsmith.computed_on.processor"] == "of the worker"
 
 
 def test_an_attempt_that_goes_on_with_another_tracker_gets_a_run_there(tmp_path: Path) -> None:
@@ -87,3 +88,16 @@ def test_a_run_that_somebody_deleted_is_not_gone_on_with(tmp_path: Path) -> None
     training.build()
     assert training.run_ids[1] != training.run_ids[0]
     assert training.steps(training.run_ids[1]) == [0, 1, 2]
+
+
+def test_what_is_kept_beside_the_checkpoints_holds_no_password(tmp_path: Path) -> None:
+    secret = Tracker(uri="http://ada:enigma@127.0.0.1:1", experiment="tests")
+    store = ArtifactStore(tmp_path)
+
+    def make(draft: Draft) -> Built:
+        _keep_run(draft, secret, "a-run")
+        text = (Path(draft.work) / "tracking.json").read_text()
+        assert "127.0.0.1:1" in text and "enigma" not in text
+        return Built((), {})
+
+    store.get_or_build("encoder", version=1, settings={}, inputs={}, build=make)

@@ -11,20 +11,18 @@ from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
 import requests
 from mlflow.exceptions import MlflowException
 
 from pipelines.artifacts import Built, Draft
-from pipelines.core.cluster.machine import computing_machine
 from pipelines.core.errors import UserError
 from pipelines.core.settings import Settings
 from pipelines.core.stage import StageContext
 from pipelines.core.tracking.tracker import Tracker, is_transient
 from pipelines.registry.promotion import find_source
-from pipelines.training.telemetry.runs import open_run, recorded
+from pipelines.training.telemetry.runs import Trained, open_run, recorded
 
 
 @pytest.fixture(scope="module")
@@ -131,10 +129,10 @@ def test_a_training_that_was_stopped_is_killed_and_not_failed(
     context = StageContext(store=small_context.store, tracker=tracker)
     run_ids: list[str | None] = []
 
-    def train() -> dict[str, Any]:
+    def train() -> Trained:
         if raised is not None:
             raise raised("so it ended")
-        return {"eval/accuracy": 0.5, "computed_on": computing_machine()}
+        return Trained({"eval/accuracy": 0.5}, {"processor": "of the worker"})
 
     def build(draft: Draft) -> Built:
         run_ids.append(open_run("pretraining", Settings(), draft, context))

@@ -24,7 +24,7 @@ from pipelines.training.launch import Launch, launch
 from pipelines.training.placement import StepCut
 from pipelines.training.reduction import means_over_ranks
 from pipelines.training.results import MODEL_FILES, publish_model, throughput
-from pipelines.training.telemetry.runs import deliver, open_run, recorded
+from pipelines.training.telemetry.runs import Trained, deliver, open_run, recorded
 from pipelines.training.worker import Work, run, this_rank
 
 STAGE = "finetuning"
@@ -92,16 +92,17 @@ def _finetune(
         one_thread_each=trains_best_on_single_threads(encoder.manifest.settings.get("size")),
     )
 
-    def finish(checkpoint: Path, told: dict[str, Any]) -> dict[str, Any]:
+    def finish(checkpoint: Path, told: dict[str, Any]) -> Trained:
         tokenizer = WordPieceTokenizer.from_directory(encoder.local_folder())
         publish_model(draft, checkpoint, tokenizer, told)
         deliver(told["undelivered"], run_id, context)
-        return {
+        statistics = {
             **family_of(labelled).figures(Answers(*told["judged"]["answers"]), labelled),
             "num_parameters": told["judged"]["num_parameters"],
             "num_steps": num_steps,
             **throughput(told),
         }
+        return Trained(statistics, told["computed_on"])
 
     statistics = recorded(run_id, context, lambda: launch(job, context, finish))
     return Built(MODEL_FILES, statistics)

@@ -27,7 +27,7 @@ from pipelines.training.arithmetic import Arithmetic, resolve, trains_best_on_si
 from pipelines.training.launch import Launch, launch
 from pipelines.training.placement import StepCut
 from pipelines.training.results import MODEL_FILES, publish_model, throughput
-from pipelines.training.telemetry.runs import deliver, open_run, recorded
+from pipelines.training.telemetry.runs import Trained, deliver, open_run, recorded
 from pipelines.training.worker import Work, run, this_rank
 
 STAGE = "pretraining"
@@ -85,10 +85,11 @@ def _pretrain(
         one_thread_each=trains_best_on_single_threads(settings.size),
     )
 
-    def finish(checkpoint: Path, told: dict[str, Any]) -> dict[str, Any]:
+    def finish(checkpoint: Path, told: dict[str, Any]) -> Trained:
         publish_model(draft, checkpoint, load_tokenizer(vocabulary), told)
         deliver(told["undelivered"], run_id, context)
-        return {**told["judged"], "num_steps": settings.num_steps, **throughput(told)}
+        statistics = {**told["judged"], "num_steps": settings.num_steps, **throughput(told)}
+        return Trained(statistics, told["computed_on"])
 
     statistics = recorded(run_id, context, lambda: launch(job, context, finish))
     return Built(MODEL_FILES, statistics)

@@ -2,8 +2,8 @@
 
 import json
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from mlflow.entities import Param
 from mlflow.exceptions import MlflowException
@@ -37,21 +37,25 @@ def open_run(stage: str, settings: Settings, draft: Draft, context: StageContext
     return run_id
 
 
-def recorded(
-    run_id: str | None, context: StageContext, train: Callable[[], dict[str, Any]]
-) -> dict[str, Any]:
-    """Run the training and end its run with the statistics it returns, as failed, or as killed.
+class Trained(NamedTuple):
+    """What a training ends with, and the machine of the worker that made its final figures."""
 
-    `computed_on` among the statistics is the machine that computed the held-out figures.
-    """
+    statistics: dict[str, Any]
+    computed_on: Mapping[str, str]
+
+
+def recorded(
+    run_id: str | None, context: StageContext, train: Callable[[], Trained]
+) -> dict[str, Any]:
+    """Run the training and end its run with the statistics it returns, as failed, or as killed."""
     if run_id is None or context.tracker is None:
-        return train()
+        return train().statistics
     try:
-        statistics = train()
+        statistics, computed_on = train()
     except BaseException as error:
         context.tracker.abandon(run_id, error)
         raise
-    context.tracker.finish(run_id, numbers(statistics), computed_on=statistics.get("computed_on"))
+    context.tracker.finish(run_id, numbers(statistics), computed_on=computed_on)
     return statistics
 
 
@@ -72,7 +76,7 @@ def _kept_run(draft: Draft, tracker: Tracker) -> str | None:
         record = json.loads(draft.filesystem.cat_file(_record_path(draft)))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    if record["uri"] != tracker.uri:
+    if record["uri"] != tracker.shown_uri:
         return None
     client = tracker.client()
     tracker.experiment_id()  # says in a sentence if nobody answers
@@ -105,7 +109,8 @@ def _new_run(stage: str, settings: Settings, fingerprint: str, tracker: Tracker)
 def _keep_run(draft: Draft, tracker: Tracker, run_id: str) -> None:
     path = _record_path(draft)
     draft.filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
-    draft.filesystem.pipe_file(path, json.dumps({"uri": tracker.uri, "run_id": run_id}).encode())
+    record = {"uri": tracker.shown_uri, "run_id": run_id}  # it lies in the store: no secrets
+    draft.filesystem.pipe_file(path, json.dumps(record).encode())
 
 
 def _record_path(draft: Draft) -> str:
