@@ -54,6 +54,7 @@ def checked_recipe(command: str, choice: Choice) -> "CorpusRecipe":
     sections = {stage.section for stage in with_what_they_need(goals) if stage.section}
     recipe_type = EndToEndRecipe if command == END_TO_END else narrowest_recipe(sections)
     recipe = read_recipe(recipe_type, choice.source, choice.all_overrides())
+    recipe.place.refuse_unreachable()
     look_at_inputs(recipe, goals)
     return recipe
 

@@ -90,6 +90,14 @@ class PlaceSettings(Settings):
         if uri:
             refuse_unreachable_tracker(uri)
 
+    def refuse_unreachable(self) -> None:
+        """Return in seconds where store and tracker may answer; call it before anything is built.
+
+        Raises UserError for a store or a tracker that cannot be one, or that does not answer.
+        """
+        ArtifactStore(self.store_url()).find("corpus", "0" * 32)  # any look-up asks the store
+        self.refuse_unreachable_tracker()
+
     def tracker(self, tags: Mapping[str, str]) -> "Tracker":
         """The MLflow server; a local home keeps SQLite and files, and is made where missing."""
         from pipelines.core.tracking.tracker import Tracker

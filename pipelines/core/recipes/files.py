@@ -86,7 +86,11 @@ def differences(
 def explain(error: ValidationError, subject: str) -> str:
     """What a validation error says, as one sentence a fault."""
     faults = []
+    places = [fault["loc"] for fault in error.errors()]
     for fault in error.errors():
+        inner = [place for place in places if place[: len(fault["loc"])] == fault["loc"]]
+        if len(inner) > 1:
+            continue  # a section is wrong because of something in it, which is told
         path = ".".join(str(part) for part in fault["loc"])
         if fault["type"] == "extra_forbidden":
             faults.append(f"{subject} has no setting {path!r}; see `bertsmith recipes show`")

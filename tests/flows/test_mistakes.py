@@ -1,0 +1,110 @@
+"""What people get wrong on the command line: one sentence each, before anything is started.
+
+A case is a name, what is typed, and words that the sentence must hold. `{here}` is a folder with
+the files that `files_of_mistakes` makes. Add a case for every mistake that came up.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows.cli.app import MISTAKE, run
+
+LABELLED = ["run", "--labels"]
+CASES = {
+    "a glob without a file": (["run", "--corpus", "{here}/no-such-*.txt"], "no-such-*.txt"),
+    "an empty text": (["run", "--corpus", "{here}/empty.txt"], "at least"),
+    "one document": (["run", "--corpus", "{here}/single.txt"], "layout"),
+    "a pipe as text": (["run", "--corpus", "{here}/pipe"], "pipe"),
+    "a device as text": (["run", "--corpus", "/dev/zero"], "/dev/zero"),
+    "a layout that is none": (["run", "--corpus", "{here}/*.md", "--layout", "odd"], "layout"),
+    "no labelled file": ([*LABELLED, "{here}/none.csv"], "none.csv"),
+    "a folder of labels": ([*LABELLED, "{here}"], "must end in .csv"),
+    "a pipe of labels": ([*LABELLED, "{here}/pipe.csv"], "pipe.csv"),
+    "no such column": ([*LABELLED, "{here}/rows.csv", "--label-column", "genre"], "genre"),
+    "one label alone": ([*LABELLED, "{here}/one-label.csv"], "two labels"),
+    "labels that are nan": ([*LABELLED, "{here}/nan.csv"], "line 3"),
+    "a store of an unknown kind": (["run", "--store", "qq://bucket/prefix"], "qq://bucket"),
+    "a store without credentials": (["run", "--store", "s3://bucket/prefix"], "credentials"),
+    "a store that is a file": (["run", "--store", "{here}/rows.csv"], "is a file"),
+    "a home that is a file": (["run", "--home", "{here}/rows.csv"], "is a file"),
+    "a tracker of an unknown kind": (["run", "--set", "place.tracking_uri=qq://x"], "tracking_uri"),
+    "a tracker that is away": (
+        ["run", "--set", "place.tracking_uri=http://127.0.0.1:{closed_port}"],
+        "must answer",
+    ),
+    "a source that is away": (
+        ["run", "--corpus", "http://127.0.0.1:{closed_port}/a.txt"],
+        "127.0.0.1:{closed_port}",
+    ),
+    "a reserved alias": (["run", "--set", "registration.alias=latest"], "latest"),
+    "an alias like a version": (["run", "--set", "registration.alias=v1"], "v1"),
+    "one name for both": (
+        ["run", "--set", "registration.classifier_name=bertsmith-encoder"],
+        "bertsmith-encoder",
+    ),
+    "rates beyond one": (["run", "--set", "examples.random_share=0.9"], "exceed 1 together"),
+    "longer than is read": (["run", "--set", "finetuning.max_tokens=512"], "examples.max_tokens"),
+    "a family that is none": (["run", "--set", "labelled.family=poetry"], "classification"),
+}
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> dict[str, object]:
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "single.txt").write_text("A single sentence makes no corpus at all. " * 3)
+    for number in range(8):
+        (tmp_path / f"text{number}.md").write_text("Words enough to be a document of its own.")
+    os.mkfifo(tmp_path / "pipe")
+    os.mkfifo(tmp_path / "pipe.csv")
+    rows = [f"text number {number},{'ab'[number % 2]}" for number in range(20)]
+    (tmp_path / "rows.csv").write_text("\n".join(["text,label", *rows]))
+    (tmp_path / "one-label.csv").write_text(
+        "\n".join(["text,label", *(f"text {number},a" for number in range(20))])
+    )
+    (tmp_path / "nan.csv").write_text("\n".join(["text,label", rows[0], "some text,nan", *rows]))
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        closed_port = unused.getsockname()[1]
+    return {"here": tmp_path, "closed_port": closed_port}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_mistake_is_one_sentence_and_starts_nothing(
+    case: str,
+    places: dict[str, object],
+    own_home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(own_home / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(own_home / "none"))
+    arguments, words = CASES[case]
+    assert run([argument.format(**places) for argument in arguments]) == MISTAKE
+    said = capsys.readouterr().err.strip()
+    assert words.format(**places) in said
+    assert said.startswith("bertsmith: ")
+    assert len(said.splitlines()) == 1, said
+    assert not (own_home / "logs").exists()  # no Prefect API was started
+    assert not (own_home / "store").exists()  # and nothing built
+
+
+def test_a_mistake_is_answered_before_torch_ray_mlflow_or_prefect_are_imported(
+    places: dict[str, object], own_home: Path
+) -> None:
+    code = (
+        "import sys; from flows.cli.app import run; "
+        f"run(['run', '--corpus', '{places['here']}/no-such-*.txt', '--home', '{own_home}']); "
+        "print([m for m in ('torch', 'ray', 'mlflow', 'prefect', 'pandas') if m in sys.modules])"
+    )
+    began = os.times().children_user
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines()[-1] == "[]"
+    assert os.times().children_user - began < 2  # seconds of processor, however busy it is
