@@ -63,7 +63,7 @@ def trains_best_on_single_threads(size: str | None) -> bool:
     return size in _SINGLE_THREADED_SIZES
 
 
-_SINGLE_THREADED_SIZES = frozenset({"tiny"})
+_SINGLE_THREADED_SIZES = frozenset({"tiny", "mini", "small"})
 
 
 def _here(precision: Precision, device: Device) -> Arithmetic:
