@@ -1,6 +1,7 @@
 """A tracker on SQLite and small models with figures that are really theirs."""
 
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.state import save_model
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.artifacts import Artifact, Draft
+from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.core.cluster.machine import computing_machine
 from pipelines.core.stage import StageContext
 from pipelines.core.tracking.tracker import Tracker
@@ -55,20 +56,24 @@ class Models:
     def encoder(self, seed: int) -> Artifact:
         """An artifact as pretraining leaves it: weights, tokenizer and held-out figures."""
 
-        def build(draft: Draft) -> dict[str, float]:
+        def build(draft: Draft) -> Built:
             torch.manual_seed(seed)
             tokenizer: WordPieceTokenizer = load_tokenizer(self.vocabulary)
             config = encoder_config(
                 "tiny", self.vocabulary.statistics["size"], max_position_embeddings=64
             )
             model = PretrainingModel(config).eval()
-            folder = Path(draft.root)
-            save_model(folder / "saved", model)
-            tokenizer.save(folder / "saved")
-            for file in sorted((folder / "saved").iterdir()):
-                with draft.file(file.name) as target:
-                    target.path.write_bytes(file.read_bytes())
-            return pretraining_figures(model, ExampleReader(self.examples, "heldout"), MAX_EXAMPLES)
+            with tempfile.TemporaryDirectory() as scratch:
+                folder = Path(scratch) / "saved"
+                save_model(folder, model)
+                tokenizer.save(folder)
+                files = sorted(folder.iterdir())
+                for file in files:
+                    with draft.file(file.name) as target:
+                        target.path.write_bytes(file.read_bytes())
+            heldout = ExampleReader(self.examples, "heldout")
+            figures = pretraining_figures(model, heldout, MAX_EXAMPLES)
+            return Built([file.name for file in files], figures)
 
         return self.context.store.get_or_build(
             "encoder", version=1, settings={"seed": seed}, inputs={}, build=build
