@@ -16,7 +16,6 @@ from prefect.client.schemas.objects import State, TaskRun
 from flows.reporting.story import Story
 from flows.run import Overrides, Run, started_run
 from pipelines.artifacts import Artifact
-from pipelines.core.errors import UserError
 from pipelines.core.recipes.files import read_recipe
 from pipelines.core.recipes.ladder import CorpusRecipe, narrowest_recipe
 from pipelines.core.redaction import without_secrets
@@ -55,7 +54,7 @@ def build_chain(run: Run[CorpusRecipe], goals: Iterable[Stage]) -> dict[str, Art
     """Build what is missing of `goals` and of what they need, in order; artifacts by stage name.
 
     What the recipe does not ask for is left out. Raises UserError, before anything is built, where
-    an input that it names cannot be read.
+    an input that it names cannot be read, and where it asks for none of the goals.
     """
     goals = list(goals)
     look_at_inputs(run.recipe, goals)
@@ -88,11 +87,6 @@ def flow_of(command: str) -> Flow[..., Story]:
         overrides: Overrides = (),
     ) -> Story:
         with started_run(stage.command, recipe, overrides, default=demo) as run:
-            if stage not in asked_for(run.recipe, [stage]):
-                raise UserError(
-                    f"the recipe must ask for {stage.title}, but its labelled texts are of kind "
-                    "'none'; name some with --labels or in the recipe"
-                )
             build_chain(run, [stage])
         return run.story
 

@@ -73,9 +73,15 @@ def short_form(recipe: "CorpusRecipe") -> str:
     """The recipe's name and what it sets other than the defaults, a line for each section."""
     import yaml
 
+    from pipelines.core.recipes.files import differences
+
     lines = [f"Recipe {recipe.name} (bertsmith recipes show prints every value)"]
-    for section, values in recipe.model_dump(mode="json", exclude_defaults=True).items():
-        if isinstance(values, dict) and values:
-            text = yaml.safe_dump(values, default_flow_style=True, width=10_000, sort_keys=False)
+    usual = type(recipe)().model_dump(mode="json")
+    for section, values in recipe.model_dump(mode="json").items():
+        if not isinstance(values, dict):
+            continue
+        changed = {path: value for path, value, _ in differences(values, usual[section])}
+        if changed:
+            text = yaml.safe_dump(changed, default_flow_style=True, width=10_000, sort_keys=False)
             lines.append(f"  {section:<12} {text.strip()[1:-1]}")
     return "\n".join(lines)

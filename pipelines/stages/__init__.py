@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+from pipelines.core.errors import UserError
 from pipelines.core.settings import Settings
 from pipelines.core.stage import Stage
 from pipelines.stages.corpus import CORPUS
@@ -42,10 +43,18 @@ def asked_for(recipe: Settings, goals: Iterable[Stage]) -> tuple[Stage, ...]:
 def look_at_inputs(recipe: Settings, goals: Iterable[Stage]) -> None:
     """Look at every input that `recipe` names for `goals`, before anything is built.
 
-    Raises UserError where one cannot be read or cannot be enough.
+    Raises UserError where one cannot be read or cannot be enough, and where the recipe asks for
+    none of the goals.
     """
+    goals = list(goals)
+    wanted = asked_for(recipe, goals)
+    if not set(goals) & set(wanted):
+        raise UserError(
+            f"the recipe must ask for {goals[-1].title}, but its labelled texts are of kind "
+            "'none'; name some with --labels or in the recipe"
+        )
     told: dict[str, Any] = {}
-    for stage in asked_for(recipe, goals):
+    for stage in wanted:
         told[stage.name] = stage.looked_at(recipe, told)
 
 

@@ -49,6 +49,7 @@ CASES = {
     ),
     "rates beyond one": (["run", "--set", "examples.random_share=0.9"], "exceed 1 together"),
     "longer than is read": (["run", "--set", "finetuning.max_tokens=512"], "examples.max_tokens"),
+    "no labels to read": (["labelled", "--set", "labelled.source={{kind: none}}"], "'none'"),
     "a family that is none": (["run", "--set", "labelled.family=poetry"], "classification"),
 }
 
