@@ -18,7 +18,7 @@ from flows.reporting.usage import MemorySampler
 from flows.reporting.watch import Watch
 from flows.services.run_records import recorded_run
 from pipelines.artifacts import Artifact
-from pipelines.core.recipes.files import completed, differences, merged
+from pipelines.core.recipes.files import completed, differences
 from pipelines.core.recipes.ladder import CorpusRecipe
 from pipelines.core.redaction import redacted
 from pipelines.core.stage import StageContext
@@ -136,7 +136,8 @@ def _resolved(
         return completed(recipe, recipe.model_dump(mode="json"), overrides), []
     with get_client(sync_client=True) as client:
         parameters = client.read_deployment(UUID(deployment.id)).parameters
-        own = merged(default.model_dump(mode="json"), parameters.get("recipe", {}))
+        given = type(default).model_validate(parameters.get("recipe", {}))
+        own = completed(given, default.model_dump(mode="json")).model_dump(mode="json")
         whole = completed(recipe, own, overrides)
         if whole.name != recipe.name:  # the run was named after what it was given
             name = flow_run.name.replace(recipe.name, whole.name)
