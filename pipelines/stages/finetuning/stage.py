@@ -156,7 +156,7 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
         stage=values["stage"],
         settings=settings,
         num_steps=values["num_steps"],
-        evaluate_every_steps=max(1, values["num_steps"] // settings.num_evaluations),
+        evaluate_every_steps=settings.evaluate_every_steps(values["num_steps"]),
         build_model=build_model,
         micro_batches=micro_batches,
         evaluate=evaluate,
