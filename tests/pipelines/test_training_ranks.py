@@ -147,7 +147,7 @@ def test_a_tracker_that_never_answers_holds_no_step_up_and_gets_every_point_late
     small_examples: Artifact, small_vocabulary: Artifact, local_ray: None, tmp_path: Path
 ) -> None:
     tracker = Tracker(uri=f"sqlite:///{tmp_path / 'mlflow.db'}", experiment="tests")
-    run_id = tracker.open_run("training", "f", {}, {})
+    run_id = tracker.create_run("training", "f", {}, {})
     context = StageContext(store=ArtifactStore(tmp_path), tracker=tracker)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, says nothing
         told = train(
