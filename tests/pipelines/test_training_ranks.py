@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 import ray
 import torch
+from pyarrow.fs import LocalFileSystem
 
 from bert_core.batch import Batch
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel, TrainableModel
 from pipelines.artifacts import Artifact, ArtifactStore
+from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
 from pipelines.core.cluster.ranks import Ranks
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
@@ -95,7 +97,13 @@ def train(
     context = StageContext(store=ArtifactStore(folder), ranks=Ranks(workers=2))
     values = {"examples": examples, "vocabulary": vocabulary, "precision": "float32"}
     values |= {"run_id": None, "tracking_uri": None} | more
-    job = Launch(worker=worker, values=values, name="ranks", work_url=str(folder / "work"), cut=CUT)
+    job = Launch(
+        worker=worker,
+        values=values,
+        name="ranks",
+        checkpoints=CheckpointFolder(str(folder / "work"), LocalFileSystem()),
+        cut=CUT,
+    )
     outcome: list[Any] = []
 
     def call() -> None:
