@@ -150,7 +150,7 @@ def _run_of(submission: Submission, metrics: Mapping[str, float], tracker: Track
     fingerprint = submission.artifact.fingerprint
     run_id = tracker.find_run(fingerprint)
     if run_id is None:
-        run_id = tracker.open_run(f"{submission.kind}-{fingerprint[:8]}", fingerprint, {}, {})
+        run_id = tracker.create_run(f"{submission.kind}-{fingerprint[:8]}", fingerprint, {}, {})
         tracker.finish(run_id, metrics)
     return run_id
 

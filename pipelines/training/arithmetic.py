@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -11,11 +11,16 @@ from bert_core.backends.precision import Precision, compute_dtype
 from pipelines.core.cluster.connection import connect, nodes
 from pipelines.core.cluster.ranks import Ranks
 from pipelines.core.errors import UserError
+from pipelines.core.stage import StageContext
 from pipelines.training.placement import uses_gpu
 
 import ray  # isort: skip  (after pipelines.core.cluster.connection, which sets its environment)
+from ray.exceptions import GetTimeoutError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 Device = Literal["cpu", "cuda"]
+
+_ANSWER_SECONDS = 60.0  # of a node; a worker's first import of torch takes some of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,13 +37,25 @@ class Arithmetic:
         return {**settings, **resolved}
 
 
+def settle(precision: Precision, context: StageContext) -> tuple[Arithmetic, StageContext]:
+    """What a training computes in, and the context whose ranks get that device and no other.
+
+    The device is decided here alone: Ray may count other GPUs than torch sees, and an artifact
+    must not be named after one device and trained on another. Raises UserError as `resolve` does.
+    """
+    arithmetic = resolve(precision, context.ranks)
+    ranks = replace(context.ranks, device="gpu" if arithmetic.device == "cuda" else "cpu")
+    return arithmetic, replace(context, ranks=ranks)
+
+
 def resolve(precision: Precision, ranks: Ranks) -> Arithmetic:
     """What `precision` comes to where the workers of `ranks` will run.
 
     Without RAY_ADDRESS they run on this machine, and nobody else is asked. A cluster is asked
-    through a task on one of its nodes, with a GPU if the workers get one: its other nodes
-    compute in the same format, even where theirs would be another. Raises UserError where GPUs
-    are wanted and there is none.
+    through a task on one of the nodes that workers may get, with GPUs if they get them: its other
+    nodes compute in the same format, even where theirs would be another. The task waits for no
+    free CPU or GPU: the artifact may be there already. Raises UserError where GPUs are wanted and
+    there is none, and where the node does not answer.
     """
     if "RAY_ADDRESS" not in os.environ:
         device: Device = "cuda" if ranks.device != "cpu" and torch.cuda.is_available() else "cpu"
@@ -46,13 +63,36 @@ def resolve(precision: Precision, ranks: Ranks) -> Arithmetic:
             raise UserError(_no_gpu("this machine"))
         return _here(precision, device)
     connect()
-    found = nodes()
-    wants_gpu = uses_gpu(ranks, found)
-    if wants_gpu and not any(node.get("GPU", 0) >= 1 for node in found):
-        raise UserError(_no_gpu(f"the cluster at {os.environ['RAY_ADDRESS']}"))
-    ask = ray.remote(num_cpus=1, num_gpus=int(wants_gpu))(_here)
-    arithmetic: Arithmetic = ray.get(ask.remote(precision, "cuda" if wants_gpu else "cpu"))
+    cluster = f"the cluster at {os.environ['RAY_ADDRESS']}"
+    wants_gpu = uses_gpu(ranks, nodes())
+    node_id = _node_with("GPU" if wants_gpu else "CPU")
+    if node_id is None:
+        raise UserError(_no_gpu(cluster) if wants_gpu else _no_cpu(cluster))
+    there: Any = NodeAffinitySchedulingStrategy(node_id, soft=False)  # Ray's types lack it
+    # One call a worker: an idle one would hold memory of the GPU.
+    ask = ray.remote(num_cpus=0, max_calls=1, scheduling_strategy=there)(_here)
+    answer = ask.remote(precision, "cuda" if wants_gpu else "cpu")
+    try:
+        arithmetic: Arithmetic = ray.get(answer, timeout=_ANSWER_SECONDS)
+    except GetTimeoutError as error:
+        ray.cancel(answer, force=True)
+        raise UserError(
+            f"{cluster} must say within {_ANSWER_SECONDS:.0f} s what it computes in, found no "
+            f"answer of its node {node_id}; look at that node with `ray status`, or run again when "
+            "it is less busy"
+        ) from error
     return arithmetic
+
+
+def _node_with(resource: str) -> str | None:
+    """The id of the node with the most of `resource`, the same for whoever asks; None without."""
+    found = [
+        (node["Resources"].get(resource, 0), node["NodeID"])
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+    most, node_id = max(found, default=(0, ""))
+    return node_id if most >= 1 else None
 
 
 def trains_best_on_single_threads(size: str | None) -> bool:
@@ -80,3 +120,7 @@ def _no_gpu(where: str) -> str:
         f"{where} must have a GPU for place.device=gpu, found none; set place.device=auto or add "
         "a node with GPUs"
     )
+
+
+def _no_cpu(where: str) -> str:
+    return f"{where} must have a node with a CPU for the training, found none; add a node"

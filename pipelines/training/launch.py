@@ -3,14 +3,15 @@
 import contextvars
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
-from pipelines.core.cluster.connection import connect, keep_signal_handlers, nodes
+from pipelines.core.cluster.connection import connect, disconnect, keep_signal_handlers, nodes
 from pipelines.core.stage import StageContext
 from pipelines.training.failures import EndOnFinalError, told
 from pipelines.training.placement import StepCut, place
@@ -52,12 +53,13 @@ def launch(
     `finish` is given a local folder with the files of the last checkpoint, and what rank 0's
     worker returned. A worker or node that dies is replaced, as often as `context.ranks` allows,
     each time going on from the last checkpoint; so does a second call with the same name, in
-    another process. A UserError on any rank ends all of them and is raised here.
+    another process. A UserError on any rank ends all of them and is raised here. What stops this
+    call from outside, such as KeyboardInterrupt, ends the training too: this process leaves Ray.
     """
     connect()
     placement = place(context.ranks, nodes(), job.cut, one_thread_each=job.one_thread_each)
     logger.info("%s, %s", job.name, placement)
-    with progress_from_workers(context) as queue, keep_signal_handlers():
+    with _ended_if_stopped(), progress_from_workers(context) as queue, keep_signal_handlers():
         # Typed as the older API's, which knows none of these.
         num_workers: Any = placement.num_workers
         scaling: Any = ScalingConfig(
@@ -92,11 +94,25 @@ def launch(
         return finish(Path(folder), result.return_value)
 
 
+@contextmanager
+def _ended_if_stopped() -> Iterator[None]:
+    """A training must not outlive the lock of its build, which the stopped caller lets go of.
+
+    In a notebook the process goes on, and with it the thread that fits.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception):
+            disconnect()
+        raise
+
+
 def _fit(trainer: TorchTrainer) -> Any:
     """`trainer.fit()` on a thread of its own: on the main thread it would answer Ctrl-C itself.
 
     There it exits the process in the middle of a flow; a KeyboardInterrupt on the waiting main
-    thread lets the flow end in order, and leaving Ray ends the training.
+    thread lets the flow end in order, and leaving Ray ends the training (`_ended_if_stopped`).
     """
     outcome: Future[Any] = Future()
 

@@ -36,7 +36,10 @@ import ray
 import ray.train
 from ray.cluster_utils import Cluster
 
+from pyarrow.fs import LocalFileSystem
+
 from pipelines.artifacts import ArtifactStore
+from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
 from pipelines.core.errors import UserError
 from pipelines.core.cluster.ranks import Ranks
 from pipelines.core.stage import StageContext
@@ -67,7 +70,7 @@ def train(num_workers, folder):
     context = StageContext(store=ArtifactStore(folder), ranks=Ranks(workers=num_workers))
     job = Launch(
         worker=worker, values={"larger": larger.node_id}, name="mixed",
-        work_url=f"{folder}/work", cut=CUT,
+        checkpoints=CheckpointFolder(f"{folder}/work", LocalFileSystem()), cut=CUT,
     )
     return launch(job, context, lambda checkpoint, told: told)
 

@@ -1,9 +1,16 @@
 """Runs of the tracker whose flow runs are gone."""
 
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from pipelines.artifacts import ArtifactStore, Built, Draft
+from pipelines.core.settings import Settings
+from pipelines.core.stage import StageContext
 from pipelines.core.tracking.abandoned import FLOW_RUN_TAG, end_abandoned_runs
 from pipelines.core.tracking.tracker import Tracker
+from pipelines.training.telemetry.runs import open_run
 
 
 def status(tracker: Tracker, run_id: str) -> str:
@@ -17,11 +24,11 @@ def test_open_runs_of_dead_flow_runs_are_killed_and_no_others(tmp_path: Path) ->
         return Tracker(uri=uri, experiment="bertsmith", tags=tags)
 
     dead = tracker(**{FLOW_RUN_TAG: "dead"})
-    left_open = dead.open_run("left open", "1", {}, {})
-    finished = dead.open_run("finished", "2", {}, {})
+    left_open = dead.create_run("left open", "1", {}, {})
+    finished = dead.create_run("finished", "2", {}, {})
     dead.finish(finished, {})
-    alive = tracker(**{FLOW_RUN_TAG: "alive"}).open_run("alive", "3", {}, {})
-    a_persons = tracker().open_run("a person's own", "4", {}, {})
+    alive = tracker(**{FLOW_RUN_TAG: "alive"}).create_run("alive", "3", {}, {})
+    a_persons = tracker().create_run("a person's own", "4", {}, {})
 
     assert end_abandoned_runs(uri, lambda flow_run: flow_run == "dead") == ["left open"]
     assert status(dead, left_open) == "KILLED"
@@ -31,12 +38,33 @@ def test_open_runs_of_dead_flow_runs_are_killed_and_no_others(tmp_path: Path) ->
 
 def test_a_resumed_run_belongs_to_the_flow_run_that_resumed_it(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    first, second = (
-        Tracker(uri=uri, experiment="bertsmith", tags={FLOW_RUN_TAG: name})
-        for name in ("first", "second")
-    )
-    run = first.open_run("pretraining", "1", {}, {})
-    assert end_abandoned_runs(uri, lambda flow_run: flow_run == "first") == ["pretraining"]
-    assert second.open_run("pretraining", "1", {}, {}) == run
-    assert end_abandoned_runs(uri, lambda flow_run: flow_run == "first") == []
-    assert status(second, run) == "RUNNING"
+    store = ArtifactStore(tmp_path / "store")
+
+    def build(flow_run: str, during: Callable[[Tracker, str], None]) -> None:
+        tracker = Tracker(uri=uri, experiment="bertsmith", tags={FLOW_RUN_TAG: flow_run})
+
+        def make(draft: Draft) -> Built:
+            context = StageContext(store=store, tracker=tracker)
+            run_id = open_run("pretraining", Settings(), draft, context)
+            assert run_id is not None
+            during(tracker, run_id)
+            return Built((), {})
+
+        store.get_or_build("encoder", version=1, settings={}, inputs={}, build=make)
+
+    seen: list[str] = []
+
+    def lost(tracker: Tracker, run_id: str) -> None:
+        seen.append(run_id)
+        raise ConnectionError("the machine is gone")
+
+    def resumed(tracker: Tracker, run_id: str) -> None:
+        assert seen == [run_id]
+        assert end_abandoned_runs(uri, lambda flow_run: flow_run == "first") == []
+        assert status(tracker, run_id) == "RUNNING"
+
+    with pytest.raises(ConnectionError):
+        build("first", lost)
+    (name,) = end_abandoned_runs(uri, lambda flow_run: flow_run == "first")
+    assert name.startswith("pretraining-")
+    build("second", resumed)

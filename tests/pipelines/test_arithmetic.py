@@ -1,13 +1,21 @@
 """What a training computes in is settled before it starts, and names its artifact."""
 
+import threading
+from collections.abc import Iterator
+
 import pytest
+import ray
 import torch
 
 from bert_core.backends.precision import compute_dtype
+from pipelines.artifacts import ArtifactStore
+from pipelines.core.cluster.connection import local_cpus
 from pipelines.core.cluster.ranks import Ranks
 from pipelines.core.errors import UserError
+from pipelines.core.stage import StageContext
 from pipelines.training import arithmetic
-from pipelines.training.arithmetic import Arithmetic, resolve
+from pipelines.training.arithmetic import Arithmetic, resolve, settle
+from pipelines.training.placement import StepCut, place
 
 
 @pytest.fixture
@@ -31,6 +39,54 @@ def test_a_cluster_is_asked_through_one_of_its_nodes(local_ray, monkeypatch):
     found = resolve("bf16", Ranks())
     assert (found.device, found.precision) == ("cpu", "bf16")
     assert found.torch != "0.0.driver"
+
+
+@pytest.fixture
+def busy_cluster(local_ray, monkeypatch) -> Iterator[None]:
+    """A cluster whose every CPU is somebody else's."""
+    monkeypatch.setenv("RAY_ADDRESS", "the one that this process is connected to")
+
+    class Neighbour:
+        def is_here(self) -> bool:
+            return True
+
+    neighbours = [ray.remote(num_cpus=1)(Neighbour).remote() for _ in range(local_cpus())]
+    assert all(ray.get([neighbour.is_here.remote() for neighbour in neighbours]))
+    yield
+    for neighbour in neighbours:
+        ray.kill(neighbour)
+
+
+def test_a_cluster_without_a_free_cpu_answers_all_the_same(busy_cluster):
+    found: list[Arithmetic] = []
+    asking = threading.Thread(target=lambda: found.append(resolve("float32", Ranks())), daemon=True)
+    asking.start()
+    asking.join(50)
+    assert [each.precision for each in found] == ["float32"]
+
+
+def test_a_node_that_does_not_answer_in_time_is_named(local_ray, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "here:1")
+    monkeypatch.setattr(arithmetic, "_ANSWER_SECONDS", 0.001)
+    with pytest.raises(UserError, match=r"here:1 must say within .* found no answer of its node"):
+        resolve("float32", Ranks())
+
+
+@pytest.mark.parametrize(("torch_sees", "ray_counts"), [(False, 1.0), (True, 0.0)])
+def test_what_names_the_artifact_is_what_trains_where_ray_and_torch_disagree(
+    no_cluster, monkeypatch, tmp_path, torch_sees: bool, ray_counts: float
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: torch_sees)
+    context = StageContext(store=ArtifactStore(tmp_path))
+    settled, bound = settle("float32", context)
+    assert settled.device == ("cuda" if torch_sees else "cpu")
+    nodes = [{"CPU": 2.0, "GPU": ray_counts}]
+    cut = StepCut(section="pretraining", examples_per_step=8, micro_batch_examples=4)
+    if torch_sees:
+        with pytest.raises(UserError, match="with 1 CPU and a GPU"):
+            place(bound.ranks, nodes, cut, one_thread_each=False)
+    else:
+        assert not place(bound.ranks, nodes, cut, one_thread_each=False).use_gpu
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

@@ -118,7 +118,7 @@ def fickle(server_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fickle
 
 
 def a_run(tracker: Tracker, name: str) -> str:
-    return tracker.open_run("training", name, {}, {})
+    return tracker.create_run("training", name, {}, {})
 
 
 def steps_of(tracker: Tracker, run_id: str) -> list[int]:

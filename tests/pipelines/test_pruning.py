@@ -133,7 +133,7 @@ def test_what_was_set_aside_and_files_of_no_artifact_go_when_old(tmp_path: Path)
 def test_models_and_recent_runs_stand_on_the_fingerprints_in_their_tags(tmp_path: Path) -> None:
     tracker = Tracker(uri=f"sqlite:///{tmp_path / 'mlflow.db'}", experiment="pruning")
     encoder, corpus, classifier = "e" * 32, "c" * 32, "f" * 32
-    tracker.open_run("pretraining", encoder, {}, {})
+    tracker.create_run("pretraining", encoder, {}, {})
     client = tracker.client()
     client.create_registered_model("model")
     client.create_model_version(

@@ -1,5 +1,6 @@
 """A training's run in the tracker: one for each attempt, kept through interruptions."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -88,6 +89,37 @@ def test_a_run_that_somebody_deleted_is_not_gone_on_with(tmp_path: Path) -> None
     training.build()
     assert training.run_ids[1] != training.run_ids[0]
     assert training.steps(training.run_ids[1]) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("left", ["", '{"uri": "sqlite', "[]", "{}"])
+def test_a_record_that_a_power_cut_spoiled_costs_a_new_run_and_nothing_else(
+    tmp_path: Path, left: str
+) -> None:
+    training = Training(tmp_path)
+    with pytest.raises(InterruptedTrainingError):
+        training.build(num_points=1)
+    (record,) = tmp_path.rglob("tracking.json")
+    record.write_text(left)
+    training.build()
+    assert training.run_ids[1] != training.run_ids[0]
+    assert training.steps(training.run_ids[1]) == [0, 1, 2]
+
+
+def test_a_record_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    tracker = Tracker(uri=f"sqlite:///{tmp_path / 'mlflow.db'}", experiment="tests")
+    store = ArtifactStore(tmp_path / "store")
+
+    def make(draft: Draft) -> Built:
+        _keep_run(draft, tracker, "a-run")
+        record = Path(draft.work) / "tracking.json"
+        earlier = tmp_path / "earlier"
+        os.link(record, earlier)  # a reader that holds the file open keeps its bytes
+        _keep_run(draft, tracker, "another-run")
+        assert '"a-run"' in earlier.read_text()
+        assert '"another-run"' in record.read_text()
+        return Built((), {})
+
+    store.get_or_build("encoder", version=1, settings={}, inputs={}, build=make)
 
 
 def test_what_is_kept_beside_the_checkpoints_holds_no_password(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import requests
 from mlflow.exceptions import MlflowException
 
 from pipelines.artifacts import Built, Draft
+from pipelines.artifacts.attempts.claims import ClaimLostError
 from pipelines.core.errors import UserError
 from pipelines.core.settings import Settings
 from pipelines.core.stage import StageContext
@@ -117,6 +118,7 @@ class Stopped(BaseException):
     [
         (KeyboardInterrupt, "KILLED"), (SystemExit, "KILLED"), (Stopped, "KILLED"),
         (ValueError, "FAILED"), (None, "FINISHED"),
+        (ClaimLostError, "RUNNING"),  # it is the run of the builder that goes on with the attempt
     ],
 )  # fmt: skip
 def test_a_training_that_was_stopped_is_killed_and_not_failed(
@@ -228,7 +230,7 @@ def test_a_password_in_the_uri_works_and_is_kept_nowhere(
             refused.experiment_id()
         tracker = Tracker(uri=f"http://ann:hidden-word@{host}", experiment="tests")
         params = {"source": "s3://key:hidden-word@bucket/x"}
-        run_id = tracker.open_run("training", "f1", params, {})
+        run_id = tracker.create_run("training", "f1", params, {})
         tracker.log_text(run_id, "name: demo\n", "recipe.yaml")
         tracker.finish(run_id, {"accuracy": 0.5})
         assert seen

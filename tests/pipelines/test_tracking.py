@@ -20,27 +20,48 @@ def tracker(tmp_path_factory: pytest.TempPathFactory) -> Tracker:
     )
 
 
-def test_a_run_is_found_again_by_its_fingerprint(tracker: Tracker) -> None:
-    first = tracker.open_run("training", "f1", {"rate": 0.1}, {"stage": "pretraining"})
+def test_a_run_is_found_by_its_fingerprint(tracker: Tracker) -> None:
+    first = tracker.create_run("training", "f1", {"rate": 0.1}, {"stage": "pretraining"})
     tracker.finish(first, {"eval/accuracy": 0.5})
-    again = tracker.open_run("training", "f1", {"rate": 0.1}, {})
-    other = tracker.open_run("training", "f2", {}, {})
-    assert first == again == tracker.find_run("f1")
-    assert other != first
+    other = tracker.create_run("training", "f2", {}, {})
+    assert tracker.find_run("f1") == first
+    assert tracker.find_run("f2") == other
+    assert tracker.find_run("f3") is None
     run = tracker.client().get_run(first)
     assert run.data.params == {"rate": "0.1"}
     assert run.data.tags["flow_run"] == "brave-otter"
+    assert run.data.tags["stage"] == "pretraining"
     assert run.data.metrics["final/eval/accuracy"] == 0.5
+
+
+def test_the_run_that_finished_records_the_artifact_and_no_later_one_that_failed(
+    tracker: Tracker,
+) -> None:
+    def run_that(error: Exception | None = None) -> str:
+        run_id = tracker.create_run("training", "f5", {}, {})
+        if error is None:
+            tracker.finish(run_id, {})
+        else:
+            tracker.abandon(run_id, error)
+        return run_id
+
+    failed = run_that(ValueError("bad"))
+    assert tracker.find_run("f5") == failed
+    run_that()
+    finished = run_that()
+    run_that(ValueError("bad"))
+    tracker.create_run("training", "f5", {}, {})
+    assert tracker.find_run("f5") == finished
 
 
 def test_a_tracker_that_does_not_answer_is_named_before_any_work() -> None:
     away = Tracker(uri="http://127.0.0.1:9", experiment="tests")
     with pytest.raises(UserError, match=r"must answer at http://127.0.0.1:9"):
-        away.open_run("training", "f", {}, {})
+        away.create_run("training", "f", {}, {})
 
 
 def test_a_file_kept_with_a_run_can_be_read_back(tracker: Tracker, tmp_path: Path) -> None:
-    run_id = tracker.open_run("training", "f4", {}, {})
+    run_id = tracker.create_run("training", "f4", {}, {})
     tracker.log_text(run_id, "name: demo\n", "recipe.yaml")
     path = tracker.client().download_artifacts(run_id, "recipe.yaml", str(tmp_path))
     assert Path(path).read_text() == "name: demo\n"

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 import ray
 import torch
+from pyarrow.fs import LocalFileSystem
 
 from bert_core.batch import Batch
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel, TrainableModel
 from pipelines.artifacts import Artifact, ArtifactStore
+from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
 from pipelines.core.cluster.ranks import Ranks
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
@@ -95,7 +97,13 @@ def train(
     context = StageContext(store=ArtifactStore(folder), ranks=Ranks(workers=2))
     values = {"examples": examples, "vocabulary": vocabulary, "precision": "float32"}
     values |= {"run_id": None, "tracking_uri": None} | more
-    job = Launch(worker=worker, values=values, name="ranks", work_url=str(folder / "work"), cut=CUT)
+    job = Launch(
+        worker=worker,
+        values=values,
+        name="ranks",
+        checkpoints=CheckpointFolder(str(folder / "work"), LocalFileSystem()),
+        cut=CUT,
+    )
     outcome: list[Any] = []
 
     def call() -> None:
@@ -147,7 +155,7 @@ def test_a_tracker_that_never_answers_holds_no_step_up_and_gets_every_point_late
     small_examples: Artifact, small_vocabulary: Artifact, local_ray: None, tmp_path: Path
 ) -> None:
     tracker = Tracker(uri=f"sqlite:///{tmp_path / 'mlflow.db'}", experiment="tests")
-    run_id = tracker.open_run("training", "f", {}, {})
+    run_id = tracker.create_run("training", "f", {}, {})
     context = StageContext(store=ArtifactStore(tmp_path), tracker=tracker)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, says nothing
         told = train(

@@ -110,21 +110,18 @@ class Tracker:
                 self.experiment, self.artifact_location, {"mlflow.experimentKind": _TRAINING_VIEW}
             )
 
-    def open_run(
+    def create_run(
         self, name: str, fingerprint: str, params: Mapping[str, object], tags: Mapping[str, str]
     ) -> str:
-        """The id of the run that records the artifact; it is found again after a restart.
+        """The id of a new run that records the artifact `fingerprint`.
 
         Raises UserError where the tracker does not answer.
         """
-        client, run_id = self.client(), self.find_run(fingerprint)
+        experiment_id = self.experiment_id()
         with self._answering():
-            if run_id is not None:
-                client.update_run(run_id, status="RUNNING")
-                self.set_tags(run_id, self.tags)  # of who works on it now
-                return run_id
+            client = self.client()
             run = client.create_run(
-                self.experiment_id(),
+                experiment_id,
                 run_name=name,
                 tags={**self.tags, **tags, FINGERPRINT_TAG: fingerprint},
             )
@@ -133,16 +130,20 @@ class Tracker:
             return run.info.run_id
 
     def find_run(self, fingerprint: str) -> str | None:
-        """The id of the newest run that records the artifact `fingerprint`, if there is one.
+        """The id of the run that records the artifact `fingerprint`, if there is one.
 
-        Raises UserError where the tracker does not answer.
+        It is the newest that finished, else the newest: an attempt that failed, or goes on just
+        now, made nothing of a model that is there. Raises UserError where the tracker does not
+        answer.
         """
+        recording = f"tags.`{FINGERPRINT_TAG}` = '{fingerprint}'"
         experiment_id = self.experiment_id()
         with self._answering():
-            found = self.client().search_runs(
-                [experiment_id], f"tags.`{FINGERPRINT_TAG}` = '{fingerprint}'", max_results=1
-            )
-        return found[0].info.run_id if found else None
+            client = self.client()
+            for wanted in (f"{recording} AND attributes.status = 'FINISHED'", recording):
+                if found := client.search_runs([experiment_id], wanted, max_results=1):
+                    return found[0].info.run_id
+        return None
 
     def finish(
         self,

@@ -1,5 +1,7 @@
 """What the fine-tuning can be told."""
 
+import math
+
 from pydantic import Field
 
 from pipelines.training.settings import TrainingSettings
@@ -34,3 +36,7 @@ class FinetuningSettings(TrainingSettings):
         description="Train a second classifier from random weights with the same budget, to "
         "show what the pretraining is worth.",
     )
+
+    def evaluate_every_steps(self, num_steps: int) -> int:
+        """How many steps lie between evaluations: never more of these than were asked for."""
+        return math.ceil(num_steps / self.num_evaluations)

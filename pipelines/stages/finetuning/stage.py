@@ -19,7 +19,7 @@ from pipelines.core.stage import StageContext
 from pipelines.stages.finetuning import FINETUNING
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.tasks import Answers, family_of
-from pipelines.training.arithmetic import Arithmetic, resolve, trains_best_on_single_threads
+from pipelines.training.arithmetic import Arithmetic, settle, trains_best_on_single_threads
 from pipelines.training.launch import Launch, launch
 from pipelines.training.placement import StepCut
 from pipelines.training.reduction import means_over_ranks
@@ -44,7 +44,7 @@ def build_classifier(
 
     Statistics: held-out accuracy and macro F1 beside the majority baseline.
     """
-    arithmetic = resolve(settings.precision, context.ranks)
+    arithmetic, context = settle(settings.precision, context)
     # Whether a second one is trained for comparison does not change this one.
     plain = settings.model_dump(mode="json", exclude={"compare_with_random"})
     return context.store.get_or_build(
@@ -156,7 +156,7 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
         stage=values["stage"],
         settings=settings,
         num_steps=values["num_steps"],
-        evaluate_every_steps=max(1, values["num_steps"] // settings.num_evaluations),
+        evaluate_every_steps=settings.evaluate_every_steps(values["num_steps"]),
         build_model=build_model,
         micro_batches=micro_batches,
         evaluate=evaluate,

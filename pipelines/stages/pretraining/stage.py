@@ -23,7 +23,7 @@ from pipelines.stages.pretraining.baselines import pretraining_baselines
 from pipelines.stages.pretraining.figures import pretraining_figures
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.vocabulary.stage import load_tokenizer
-from pipelines.training.arithmetic import Arithmetic, resolve, trains_best_on_single_threads
+from pipelines.training.arithmetic import Arithmetic, settle, trains_best_on_single_threads
 from pipelines.training.launch import Launch, launch
 from pipelines.training.placement import StepCut
 from pipelines.training.results import MODEL_FILES, publish_model, throughput
@@ -46,7 +46,7 @@ def build_encoder(
             f"{vocabulary.fingerprint}, found {examples.manifest.inputs.get('vocabulary')}; "
             "build the examples again with this vocabulary"
         )
-    arithmetic = resolve(settings.precision, context.ranks)
+    arithmetic, context = settle(settings.precision, context)
     return context.store.get_or_build(
         PRETRAINING.kind,
         version=PRETRAINING.version,

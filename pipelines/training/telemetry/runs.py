@@ -1,24 +1,32 @@
 """The tracker's record of a training: one run for each attempt, whatever interrupts it."""
 
-import json
 import logging
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from mlflow.entities import Param
 from mlflow.exceptions import MlflowException
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pipelines.artifacts import Draft
-from pipelines.core.redaction import redacted
+from pipelines.artifacts.attempts.claims import ClaimLostError
+from pipelines.artifacts.attempts.commit import write_to_disk
 from pipelines.core.settings import Settings
 from pipelines.core.stage import StageContext
-from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
+from pipelines.core.tracking.tracker import Tracker
 from pipelines.training.results import numbers
 from pipelines.training.telemetry.metrics import MetricLog, Point
 
 logger = logging.getLogger(__name__)
 
 _RECORD = "tracking.json"  # beside the checkpoints, and removed with them
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    uri: str  # it lies in the store: no secrets
+    run_id: str
 
 
 def open_run(stage: str, settings: Settings, draft: Draft, context: StageContext) -> str | None:
@@ -32,7 +40,12 @@ def open_run(stage: str, settings: Settings, draft: Draft, context: StageContext
         return None
     run_id = _kept_run(draft, context.tracker)
     if run_id is None:
-        run_id = _new_run(stage, settings, draft.fingerprint, context.tracker)
+        run_id = context.tracker.create_run(
+            f"{stage}-{draft.fingerprint[:8]}",
+            draft.fingerprint,
+            params=settings.model_dump(mode="json"),
+            tags={"bertsmith.stage": stage},
+        )
         _keep_run(draft, context.tracker, run_id)
     return run_id
 
@@ -47,11 +60,16 @@ class Trained(NamedTuple):
 def recorded(
     run_id: str | None, context: StageContext, train: Callable[[], Trained]
 ) -> dict[str, Any]:
-    """Run the training and end its run with the statistics it returns, as failed, or as killed."""
+    """Run the training and end its run with the statistics it returns, as failed, or as killed.
+
+    The run of an attempt that another process has taken over is that one's: it stays open.
+    """
     if run_id is None or context.tracker is None:
         return train().statistics
     try:
         statistics, computed_on = train()
+    except ClaimLostError:
+        raise
     except BaseException as error:
         context.tracker.abandon(run_id, error)
         raise
@@ -73,15 +91,18 @@ def deliver(points: list[Point], run_id: str | None, context: StageContext) -> N
 
 def _kept_run(draft: Draft, tracker: Tracker) -> str | None:
     try:
-        record = json.loads(draft.filesystem.cat_file(_record_path(draft)))
+        record = _Record.model_validate_json(draft.filesystem.cat_file(_record_path(draft)))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    if record["uri"] != tracker.shown_uri:
+    except ValidationError:  # a power cut, or a disk that was full
+        logger.warning("%s is unreadable: this attempt gets a new run", _record_path(draft))
+        return None
+    if record.uri != tracker.shown_uri:
         return None
     client = tracker.client()
     tracker.experiment_id()  # says in a sentence if nobody answers
     try:
-        run = client.get_run(record["run_id"])
+        run = client.get_run(record.run_id)
     except MlflowException as error:
         if error.error_code != "RESOURCE_DOES_NOT_EXIST":
             raise
@@ -93,24 +114,14 @@ def _kept_run(draft: Draft, tracker: Tracker) -> str | None:
     return str(run.info.run_id)
 
 
-def _new_run(stage: str, settings: Settings, fingerprint: str, tracker: Tracker) -> str:
-    client, experiment_id = tracker.client(), tracker.experiment_id()
-    run = client.create_run(
-        experiment_id,
-        run_name=f"{stage}-{fingerprint[:8]}",
-        tags={**tracker.tags, "bertsmith.stage": stage, FINGERPRINT_TAG: fingerprint},
-    )
-    params = settings.model_dump(mode="json")
-    values = [Param(key, redacted(str(value))[:6000]) for key, value in params.items()]
-    client.log_batch(run.info.run_id, params=values)
-    return str(run.info.run_id)
-
-
 def _keep_run(draft: Draft, tracker: Tracker, run_id: str) -> None:
     path = _record_path(draft)
-    draft.filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
-    record = {"uri": tracker.shown_uri, "run_id": run_id}  # it lies in the store: no secrets
-    draft.filesystem.pipe_file(path, json.dumps(record).encode())
+    text = _Record(uri=tracker.shown_uri, run_id=run_id).model_dump_json()
+    if not draft.is_local:
+        draft.filesystem.pipe_file(path, text.encode())
+        return
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    write_to_disk(Path(path), text)
 
 
 def _record_path(draft: Draft) -> str:

@@ -82,7 +82,7 @@ class Models:
     def trained(self, seed: int) -> Artifact:
         """The same with a finished run in the tracker, whose curve ends at step 30."""
         artifact = self.encoder(seed)
-        run_id = self.tracker.open_run("pretraining", artifact.fingerprint, {}, {})
+        run_id = self.tracker.create_run("pretraining", artifact.fingerprint, {}, {})
         for step in (10, 30):
             self.tracker.client().log_metric(run_id, "eval/mlm_loss", 6.0, step=step)
         self.tracker.finish(run_id, artifact.statistics, computed_on=computing_machine())
