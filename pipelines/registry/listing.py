@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
-import mlflow.artifacts
 from mlflow import MlflowClient
+from mlflow.entities.model_registry import ModelVersion
 
 from pipelines.core.errors import UserError
-from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker, final, server_address
+from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker, final
 from pipelines.registry.paging import pages
 from pipelines.registry.promotion import find_source
 from pipelines.registry.tags import KIND_TAG, VERIFIED_TAG
@@ -66,23 +65,15 @@ def list_models(tracker: Tracker) -> list[ListedModel]:
     return sorted(listed, key=lambda row: (row.name, -row.version))
 
 
-def locate(tracker: Tracker, reference: str) -> Path:
-    """A local folder with the model files that `reference` names.
+def find_model(client: MlflowClient, reference: str) -> ModelVersion:
+    """The version that `name@alias`, `name/version` or a bare `name` names.
 
-    `name@alias`, `name/version`, a folder, or a bare `name`: its champion, else the one other
-    alias that it has besides the candidate's, else its candidate.
-    Raises UserError where there is none, MlflowException where the tracker does not answer.
+    A bare name is its champion, else the one other alias that it has besides the candidate's,
+    else its candidate. Raises UserError where there is none, MlflowException where the tracker
+    does not answer.
     """
-    if Path(reference).is_dir():
-        return Path(reference)
-    client = tracker.client()
     name, separator, source = reference.partition("@" if "@" in reference else "/")
-    if not separator:
-        source = _usual_source(client, name)
-    version = find_source(client, name, source)
-    uri = f"models:/{name}/{version.version}"
-    folder = mlflow.artifacts.download_artifacts(uri, tracking_uri=server_address(tracker.uri))
-    return Path(folder) / "artifacts" / "model"
+    return find_source(client, name, source if separator else _usual_source(client, name))
 
 
 def _usual_source(client: MlflowClient, name: str) -> str:

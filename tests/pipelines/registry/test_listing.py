@@ -6,7 +6,7 @@ import pytest
 
 from pipelines.core.errors import UserError
 from pipelines.core.tracking.tracker import Tracker
-from pipelines.registry.listing import list_models, locate
+from pipelines.registry.listing import find_model, list_models
 
 
 def registered(tracker: Tracker, tmp_path: Path, name: str, count: int, **aliases: int) -> None:
@@ -15,14 +15,14 @@ def registered(tracker: Tracker, tmp_path: Path, name: str, count: int, **aliase
     client.create_registered_model(name)
     for number in range(1, count + 1):
         folder = tmp_path / "sources" / name / str(number)
-        (folder / "artifacts" / "model").mkdir(parents=True)
+        folder.mkdir(parents=True)
         client.create_model_version(name, source=str(folder))
     for alias, number in aliases.items():
         client.set_registered_model_alias(name, alias, str(number))
 
 
 def version_of(tracker: Tracker, reference: str) -> int:
-    return int(locate(tracker, reference).parents[1].name)
+    return int(find_model(tracker.client(), reference).version)
 
 
 @pytest.mark.parametrize(
@@ -46,13 +46,13 @@ def test_a_bare_name_that_could_be_several_versions_is_refused(
 ) -> None:
     registered(tracker, tmp_path, "encoder", 3, **aliases)
     with pytest.raises(UserError, match="versions 1, 2, 3; write encoder@alias or") as told:
-        locate(tracker, "encoder")
+        find_model(tracker.client(), "encoder")
     assert all(alias in str(told.value) for alias in aliases)
 
 
 def test_a_name_with_a_quote_breaks_no_search(tracker: Tracker, tmp_path: Path) -> None:
     with pytest.raises(UserError, match='found neither for "it\'s"'):
-        locate(tracker, "it's")
+        find_model(tracker.client(), "it's")
     registered(tracker, tmp_path, "it's", 1, champion=1)  # MLflow takes it
     assert version_of(tracker, "it's") == 1
     assert [row.aliases for row in list_models(tracker)] == [("champion",)]
