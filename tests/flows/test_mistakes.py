@@ -82,6 +82,11 @@ CASES = {
         ["import", "{here}/older"],
         "{here}/older/pytorch_model.bin",
     ),
+    "a left-to-right encoder": (
+        ["run", "--set", "examples.objective=clm"],
+        "found clm",
+    ),
+    "a left-to-right classifier": (["finetune", "--set", "examples.objective=clm"], "found clm"),
     "a family that is none": (["run", "--set", "labelled.family=poetry"], "classification"),
 }
 
