@@ -1,8 +1,9 @@
 """What lies in the folder of a published tokenizer: its pieces and its settings."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
+
+from bert_core.json_files import read_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +28,7 @@ def read_pieces(folder: Path) -> list[str]:
     tokenizer = folder / "tokenizer.json"
     if not tokenizer.is_file():
         raise ValueError(f"{folder} must hold vocab.txt or tokenizer.json, found neither")
-    model = json.loads(tokenizer.read_text(encoding="utf-8"))["model"]
+    model = read_json(tokenizer)["model"]
     if model.get("type") != "WordPiece":
         raise ValueError(
             f"{tokenizer} must hold a WordPiece model, found {model.get('type')}; "
@@ -43,12 +44,12 @@ def read_normalization(folder: Path) -> Normalization | None:
     """
     settings, tokenizer = folder / "tokenizer_config.json", folder / "tokenizer.json"
     if settings.is_file():
-        found = json.loads(settings.read_text(encoding="utf-8"))
+        found = read_json(settings)
         names = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
         if "do_lower_case" in found:
             return _normalization(*(found.get(name) for name in names))
     if tokenizer.is_file():
-        found = json.loads(tokenizer.read_text(encoding="utf-8")).get("normalizer") or {}
+        found = read_json(tokenizer).get("normalizer") or {}
         if found.get("type") != "BertNormalizer":
             raise ValueError(
                 f"{tokenizer} must normalize as BERT does (BertNormalizer), "

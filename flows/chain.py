@@ -13,6 +13,7 @@ from prefect import Flow, Task, flow, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 
+from flows.checks import check_recipe
 from flows.reporting.story import Story
 from flows.run import Overrides, Run, started_run
 from pipelines.artifacts import Artifact
@@ -20,7 +21,7 @@ from pipelines.core.recipes.files import read_recipe
 from pipelines.core.recipes.ladder import CorpusRecipe, narrowest_recipe
 from pipelines.core.redaction import without_secrets
 from pipelines.core.stage import Stage
-from pipelines.stages import CHAIN, asked_for, look_at_inputs, with_what_they_need
+from pipelines.stages import CHAIN, asked_for, with_what_they_need
 
 _RETRY_DELAYS_SECONDS = [2.0, 15.0, 60.0]
 
@@ -54,10 +55,10 @@ def build_chain(run: Run[CorpusRecipe], goals: Iterable[Stage]) -> dict[str, Art
     """Build what is missing of `goals` and of what they need, in order; artifacts by stage name.
 
     What the recipe does not ask for is left out. Raises UserError, before anything is built, where
-    an input that it names cannot be read, and where it asks for none of the goals.
+    an input cannot be read or the recipe cannot work: see `check_recipe`.
     """
     goals = list(goals)
-    look_at_inputs(run.recipe, goals)
+    check_recipe(run.recipe, goals)
     made: dict[str, Artifact] = {}
     for stage in asked_for(run.recipe, goals):
         settings = stage.settings_of(run.recipe)

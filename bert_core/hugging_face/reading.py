@@ -1,18 +1,17 @@
 """Read a Hugging Face BERT directory, with every tensor accounted for."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from bert_core.config import EncoderConfig
 from bert_core.hugging_face.names import CONFIG_NAMES, TASKS
 from bert_core.hugging_face.tensors import from_hugging_face
+from bert_core.json_files import read_json
 from bert_core.model.catalogue import MODELS, Model, build_model
+from bert_core.tensor_files import read_tensors
 
 
 def import_model(directory: Path | str, head: str | None = None) -> Model:
@@ -142,13 +141,9 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def _read_file(path: Path) -> dict[str, Tensor]:
-    if path.suffix == ".safetensors":
-        tensors = load_file(path)
-    else:
-        tensors = torch.load(path, map_location="cpu", weights_only=True)
     return {
         name: tensor.float() if tensor.is_floating_point() else tensor
-        for name, tensor in tensors.items()
+        for name, tensor in read_tensors(path).items()
     }
 
 
@@ -177,4 +172,4 @@ def _check(
 def _read_json(path: Path) -> Any:
     if not path.is_file():
         raise ValueError(f"{path.parent} must hold {path.name}, found none; is it a saved model?")
-    return json.loads(path.read_text(encoding="utf-8"))
+    return read_json(path)

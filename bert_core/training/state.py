@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from bert_core.config import EncoderConfig
 from bert_core.folders import publish
+from bert_core.json_files import read_json
 from bert_core.model.catalogue import MODELS, Model, build_model
+from bert_core.tensor_files import read_tensors
 from bert_core.training.optimization import AdamW
 
 WEIGHTS_FILE = "model.safetensors"
@@ -126,8 +128,8 @@ def read_config(folder: Path | str) -> dict[str, Any]:
     Raises ValueError where the folder holds none, or one of another format.
     """
     path = _existing(folder, CONFIG_FILE)
-    config = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(config, dict) or config.get("format") != FORMAT:
+    config = read_json(path)
+    if config.get("format") != FORMAT:
         raise ValueError(
             f"{path} must be a Bertsmith model of format {FORMAT}, found something else; "
             "a Hugging Face directory has to be imported first"
@@ -164,7 +166,7 @@ def _existing(folder: Path | str, name: str) -> Path:
 
 
 def _read_weights(folder: Path | str) -> dict[str, Tensor]:
-    return load_file(_existing(folder, WEIGHTS_FILE))
+    return read_tensors(_existing(folder, WEIGHTS_FILE))
 
 
 def _load_exactly(model: Model, tensors: dict[str, Tensor], path: Path) -> None:

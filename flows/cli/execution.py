@@ -46,16 +46,17 @@ def checked_recipe(command: str, choice: Choice) -> "CorpusRecipe":
 
     Raises UserError where a value, the place or an input that the recipe names cannot work.
     """
+    from flows.checks import check_recipe
     from pipelines.core.recipes.files import read_recipe
     from pipelines.core.recipes.ladder import EndToEndRecipe, narrowest_recipe
-    from pipelines.stages import CHAIN, look_at_inputs, with_what_they_need
+    from pipelines.stages import CHAIN, with_what_they_need
 
     goals = [stage for stage in CHAIN if command in (END_TO_END, stage.command)]
     sections = {stage.section for stage in with_what_they_need(goals) if stage.section}
     recipe_type = EndToEndRecipe if command == END_TO_END else narrowest_recipe(sections)
     recipe = read_recipe(recipe_type, choice.source, choice.all_overrides())
     recipe.place.refuse_unreachable()
-    look_at_inputs(recipe, goals)
+    check_recipe(recipe, goals)
     return recipe
 
 

@@ -25,9 +25,10 @@ def figures_of(story: Story) -> list[Figure]:
     figures = []
     encoder = story.artifact("pretraining")
     if encoder is not None:
-        figures.append(
-            _figure("masked tokens, held-out", encoder, "mlm_accuracy", "most frequent token")
-        )
+        name, metric = ("masked tokens, held-out", "mlm_accuracy")
+        if "eval/clm_accuracy" in encoder.statistics:
+            name, metric = ("next tokens, held-out", "clm_accuracy")
+        figures.append(_figure(name, encoder, metric, "most frequent token"))
         if "eval/nsp_accuracy" in encoder.statistics:
             figures.append(_figure("next sentence, held-out", encoder, "nsp_accuracy", "majority"))
     classifier = story.artifact("fine-tuning")

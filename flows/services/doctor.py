@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 from flows.reporting.quantities import memory
 from flows.services.processes.ports import is_free
 from flows.services.record import NAMES, read_record
+from pipelines.core.redaction import redacted
 
 State = Literal["ok", "warn", "fail"]
 _GIBIBYTE = 2**30
@@ -152,8 +153,9 @@ def check_store(url: str) -> Check:
             store.filesystem.pipe_file(probe, b"probe")
             store.filesystem.rm(probe)
     except (OSError, ValueError, ImportError) as error:
-        return Check("store", "fail", f"{url}: {_first_line(error)}", "choose one with --store")
-    return Check("store", "ok", url)
+        said = redacted(f"{url}: {_first_line(error)}")
+        return Check("store", "fail", said, "choose one with --store")
+    return Check("store", "ok", redacted(url))
 
 
 def check_tracker() -> Check:

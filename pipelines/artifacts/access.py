@@ -70,6 +70,20 @@ def store_errors() -> tuple[type[Exception], ...]:
     return (OSError, botocore.BotoCoreError) if botocore is not None else (OSError,)
 
 
+def is_away(error: object) -> bool:
+    """Whether the S3 client says that nobody answered, or that an answer broke off.
+
+    Its errors are no OSError. Missing credentials and refused certificates stay as they are.
+    """
+    botocore = sys.modules.get("botocore.exceptions")
+    if botocore is None or isinstance(error, botocore.SSLError):
+        return False
+    return isinstance(
+        error,
+        botocore.ConnectionError | botocore.HTTPClientError | botocore.IncompleteReadError,
+    )
+
+
 def _reason(error: Exception) -> str | None:
     name = type(error).__name__
     if name in ("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"):

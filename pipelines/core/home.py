@@ -9,9 +9,11 @@ from pipelines.core.errors import UserError
 def home_folder(home: str | Path | None = None) -> Path:
     """The absolute home: what was given, else $BERTSMITH_HOME, else .bertsmith here.
 
+    A leading `~` is the person's own folder: nobody but a shell expands it in recipes and options.
     Raises UserError where something that is no folder has that name.
     """
-    folder = Path(home or os.environ.get("BERTSMITH_HOME") or ".bertsmith").absolute()
+    named = Path(home or os.environ.get("BERTSMITH_HOME") or ".bertsmith")
+    folder = expanded(named).absolute()
     for path in (folder, *folder.parents):
         if path.is_dir():
             break
@@ -21,3 +23,14 @@ def home_folder(home: str | Path | None = None) -> Path:
                 "$BERTSMITH_HOME, or move the file away"
             )
     return folder
+
+
+def expanded(path: Path) -> Path:
+    """The path with a leading `~` or `~name` put in full; UserError where there is no such user."""
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise UserError(
+            f"a path that begins with ~ must name somebody's home folder, found {path}, whose is "
+            "not known; write the path in full"
+        ) from None

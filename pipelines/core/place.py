@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from pipelines.artifacts import ArtifactStore
 from pipelines.core.cluster.ranks import DeviceKind, Ranks
-from pipelines.core.home import home_folder
+from pipelines.core.home import expanded, home_folder
 from pipelines.core.redaction import Uri
 from pipelines.core.settings import Settings
 from pipelines.core.stage import Observer, StageContext, ignore
@@ -79,7 +79,7 @@ class PlaceSettings(Settings):
     def store_url(self) -> str:
         """The absolute URL or path of the artifact store."""
         store = self.store or str(self.home_folder() / "store")
-        return store if "://" in store else str(Path(store).absolute())
+        return store if "://" in store else str(expanded(Path(store)).absolute())
 
     def refuse_unreachable_tracker(self) -> None:
         """Return in seconds where a tracker may answer; call it before anything is built.

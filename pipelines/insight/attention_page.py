@@ -7,10 +7,9 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from bert_core.inference import AttentionMaps, attention_maps
-from bert_core.training.state import load_model
-from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
 from pipelines.insight.png import png_of
+from pipelines.registry.opening import opened
 
 _PLACE = "/* attention goes here */"
 _MAX_TOKENS_OF_A_SHEET = 40  # more would not be readable
@@ -26,7 +25,7 @@ def inspect(folder: Path, text: str, target: Path) -> AttentionMaps:
     draw = {".html": attention_page, ".png": attention_sheet}.get(target.suffix)
     if draw is None:
         raise UserError(f"the picture must be a .html or .png file, got {target}")
-    maps = attention_maps(load_model(folder), WordPieceTokenizer.from_directory(folder), text)
+    maps = attention_maps(*opened(folder), text)
     target.write_bytes(draw(maps))
     return maps
 

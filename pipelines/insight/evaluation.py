@@ -4,11 +4,9 @@ from typing import Any
 
 from bert_core.inference import classify
 from bert_core.model.catalogue import SequenceClassifier
-from bert_core.training.state import load_model
-from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
 from pipelines.core.tracking.tracker import Tracker
-from pipelines.registry.listing import locate
+from pipelines.registry.opening import open_model
 from pipelines.stages.corpus.cleaning.tally import Tally
 from pipelines.stages.labelled.files import read_labelled_file
 from pipelines.stages.labelled.settings import LabelledFile
@@ -25,12 +23,11 @@ def evaluate_file(
     """
     rows = read_labelled_file(settings, Tally())
     expected = [label for _, label in rows]
-    folder = locate(tracker, reference)
-    model = load_model(folder)
+    model, tokenizer = open_model(tracker, reference)
     if not isinstance(model, SequenceClassifier):
         raise UserError(f"{reference} must be a classifier, found a {model.head_name} model")
     texts = [text for text, _ in rows]
-    answers = classify(model, WordPieceTokenizer.from_directory(folder), texts)
+    answers = classify(model, tokenizer, texts)
     unknown = sorted(set(expected) - set(model.labels or ()))
     if unknown:
         raise UserError(

@@ -2,16 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 from bert_core.inference import Candidate, classify, fill_mask
 from bert_core.model.catalogue import Model, PretrainingModel, SequenceClassifier
-from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
 from pipelines.core.tracking.tracker import Tracker
-from pipelines.registry.listing import locate
+from pipelines.registry.opening import open_model
 
 ModelType = TypeVar("ModelType", bound=Model)
 
@@ -27,12 +25,11 @@ class Prediction:
 
 
 def predict(tracker: Tracker, reference: str, texts: Sequence[str]) -> list[Prediction]:
-    """Label each text with the classifier that `reference` names (see `listing.locate`).
+    """Label each text with the classifier that `reference` names (see `opening.located`).
 
     Raises UserError where it names none, or another kind of model.
     """
-    folder = locate(tracker, reference)
-    model, tokenizer = _load(folder, SequenceClassifier, reference)
+    model, tokenizer = _load(tracker, reference, SequenceClassifier)
     answers = classify(model, tokenizer, texts)
     names = model.labels or tuple(str(index) for index in range(model.num_labels))
     return [
@@ -51,17 +48,17 @@ def fill(tracker: Tracker, reference: str, text: str, top_k: int) -> list[list[C
 
     Raises UserError where it names none, or another kind of model.
     """
-    model, tokenizer = _load(locate(tracker, reference), PretrainingModel, reference)
+    model, tokenizer = _load(tracker, reference, PretrainingModel)
     return fill_mask(model, tokenizer, text, top_k=top_k)
 
 
 def _load(
-    folder: Path, expected: type[ModelType], reference: str
+    tracker: Tracker, reference: str, expected: type[ModelType]
 ) -> tuple[ModelType, WordPieceTokenizer]:
-    model = load_model(folder)
+    model, tokenizer = open_model(tracker, reference)
     if not isinstance(model, expected):
         raise UserError(
             f"{reference} must be a {expected.head_name} model for this, found a "
             f"{model.head_name} model; see `bertsmith models`"
         )
-    return model, WordPieceTokenizer.from_directory(folder)
+    return model, tokenizer

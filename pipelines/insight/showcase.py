@@ -12,7 +12,7 @@ from bert_core.vocabulary import MASK
 from pipelines.artifacts import Artifact
 from pipelines.core.tracking.tracker import Tracker
 from pipelines.insight.predictions import Prediction, fill, predict
-from pipelines.registry.listing import locate
+from pipelines.registry.opening import located
 from pipelines.stages.corpus.shards import read_documents
 from pipelines.tasks.classification import read_split
 
@@ -42,15 +42,15 @@ def filled_masks(
     """
     pieces = set(vocabulary.local(VOCABULARY_FILE).read_text(encoding="utf-8").split("\n"))
     drawn = heapq.nsmallest(count, _gaps(corpus, pieces))
-    folder = str(locate(tracker, reference))  # fetched once
-    return [
-        FilledMask(
-            text=text,
-            hidden=hidden,
-            candidates=fill(tracker, folder, text, top_k=_CANDIDATES)[0],
-        )
-        for _, text, hidden in drawn
-    ]
+    with located(tracker, reference) as folder:  # fetched once
+        return [
+            FilledMask(
+                text=text,
+                hidden=hidden,
+                candidates=fill(tracker, str(folder), text, top_k=_CANDIDATES)[0],
+            )
+            for _, text, hidden in drawn
+        ]
 
 
 def predictions(

@@ -8,10 +8,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from bert_core.inference import embed
-from bert_core.training.state import load_model
-from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
 from pipelines.insight.png import png_of
+from pipelines.registry.opening import opened
 
 _MIN_TEXTS = 2
 
@@ -24,7 +23,7 @@ def similarities(folder: Path, texts: Sequence[str]) -> tuple[NDArray[np.float32
     """
     if len(texts) < _MIN_TEXTS:
         raise UserError(f"similarity needs at least {_MIN_TEXTS} words or texts, got {len(texts)}")
-    model, tokenizer = load_model(folder), WordPieceTokenizer.from_directory(folder)
+    model, tokenizer = opened(folder)
     vectors = embed(model, tokenizer, list(texts)).vectors
     centred = vectors - vectors.mean(axis=0)
     left, sizes, _ = np.linalg.svd(centred, full_matrices=False)

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from bert_core.hugging_face import export_model, import_model
 from bert_core.model.catalogue import count_parameters
-from bert_core.training.state import load_model, save_model
+from bert_core.training.state import save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
 from pipelines.core.tracking.tracker import Tracker
-from pipelines.registry.listing import locate
+from pipelines.registry.opening import explained, open_model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +32,10 @@ def bring_in(directory: Path, target: Path, head: str | None = None) -> Exchange
             f"a model to import must be a folder with config.json, weights and a vocabulary, "
             f"found no folder at {directory}"
         )
-    try:
+    with explained(directory):
         model = import_model(directory, head)
         tokenizer = WordPieceTokenizer.from_directory(directory)
+    try:
         save_model(target, model)
     except ValueError as error:
         raise UserError(str(error)) from error
@@ -48,10 +49,8 @@ def take_out(tracker: Tracker, reference: str, target: Path, pooling: str | None
     With `pooling` ("mean" or "cls") sentence-transformers opens it, too, as an encoder. Raises
     UserError where `reference` names no model, or `target` is a folder with something in it.
     """
-    folder = locate(tracker, reference)
+    model, tokenizer = open_model(tracker, reference)
     try:
-        model = load_model(folder)
-        tokenizer = WordPieceTokenizer.from_directory(folder)
         export_model(target, model, tokenizer, pooling=pooling)
     except ValueError as error:
         raise UserError(str(error)) from error

@@ -2,14 +2,14 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import Any
 
 from mlflow.exceptions import MlflowException
 
 from pipelines.core.errors import UserError
 from pipelines.core.tracking.tracker import Tracker
+from pipelines.registry.paging import pages
 
 _PREFIX = "bertsmith."
 _FINGERPRINT = re.compile(r"[0-9a-f]{32}")
@@ -39,24 +39,14 @@ def fingerprints_in_use(
 
 def _tagged(tracker: Tracker, since: datetime | None) -> Iterator[tuple[str, Mapping[str, str]]]:
     client = tracker.client()
-    for version in _pages(lambda token: client.search_model_versions(page_token=token)):
+    for version in pages(lambda token: client.search_model_versions(page_token=token)):
         yield f"{version.name}/{version.version}", version.tags
     if since is None:
         return
-    experiments = _pages(lambda token: client.search_experiments(page_token=token))
+    experiments = pages(lambda token: client.search_experiments(page_token=token))
     ids = [experiment.experiment_id for experiment in experiments]
     began = f"attributes.start_time >= {int(since.timestamp() * 1000)}"
-    for run in _pages(
+    for run in pages(
         lambda token: client.search_runs(ids, began, max_results=_PAGE, page_token=token)
     ):
         yield f"run {run.info.run_name}", run.data.tags
-
-
-def _pages(ask: Callable[[str | None], Any]) -> Iterator[Any]:
-    token: str | None = None
-    while True:
-        page: Iterable[Any] = ask(token)
-        yield from page
-        token = getattr(page, "token", None)
-        if not token:
-            return

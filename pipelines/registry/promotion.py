@@ -9,6 +9,7 @@ from mlflow.exceptions import MlflowException
 
 from pipelines.core.errors import UserError
 from pipelines.core.tracking.tracker import Tracker
+from pipelines.registry.paging import pages
 from pipelines.registry.registration import RegisteredModel
 from pipelines.registry.tags import OWED_TAG, PROMOTION, VERIFIED_TAG
 from pipelines.registry.verification import Verification
@@ -76,7 +77,8 @@ def find_source(client: MlflowClient, name: str, source: str) -> ModelVersion:
     except MlflowException as error:
         if error.error_code not in _MISSING:
             raise
-        known = [model.name for model in client.search_registered_models()]
+        found = pages(lambda token: client.search_registered_models(page_token=token))
+        known = [model.name for model in found]
         where = f"known models: {', '.join(known)}" if known else "the registry is empty"
         raise UserError(
             f"the registry must hold {name!r} with the alias or version {source!r}, found none "

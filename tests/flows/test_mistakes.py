@@ -50,6 +50,43 @@ CASES = {
     "rates beyond one": (["run", "--set", "examples.random_share=0.9"], "exceed 1 together"),
     "longer than is read": (["run", "--set", "finetuning.max_tokens=512"], "examples.max_tokens"),
     "no labels to read": (["labelled", "--set", "labelled.source={{kind: none}}"], "'none'"),
+    "predict with no model": (["predict", "hello", "--model", "{here}"], "{here} must hold"),
+    "evaluate no model": (
+        ["evaluate", "--model", "{here}", "--labels", "{here}/rows.csv"],
+        "{here} must hold config.json",
+    ),
+    "fill-mask with no model": (
+        ["fill-mask", "A [MASK].", "--model", "{here}"],
+        "{here} must hold config.json",
+    ),
+    "inspect no model": (
+        ["inspect", "hello", "--out", "{here}/out.html", "--model", "{here}"],
+        "{here} must hold config.json",
+    ),
+    "similar with no model": (
+        ["similar", "a", "b", "--model", "{here}"],
+        "{here} must hold config.json",
+    ),
+    "export no model": (
+        ["export", "{here}", "--to", "{here}/new"],
+        "{here} must hold config.json",
+    ),
+    "predict with a broken config": (
+        ["predict", "hello", "--model", "{here}/broken"],
+        "{here}/broken/config.json",
+    ),
+    "import a broken config": (["import", "{here}/broken"], "{here}/broken/config.json"),
+    "import a config that is a list": (["import", "{here}/list"], "{here}/list/config.json"),
+    "import weights that are cut off": (["import", "{here}/cut"], "{here}/cut/model.safetensors"),
+    "import an older file that is cut off": (
+        ["import", "{here}/older"],
+        "{here}/older/pytorch_model.bin",
+    ),
+    "a left-to-right encoder": (
+        ["run", "--set", "examples.objective=clm"],
+        "found clm",
+    ),
+    "a left-to-right classifier": (["finetune", "--set", "examples.objective=clm"], "found clm"),
     "a family that is none": (["run", "--set", "labelled.family=poetry"], "classification"),
 }
 
@@ -68,6 +105,16 @@ def places(tmp_path: Path) -> dict[str, object]:
         "\n".join(["text,label", *(f"text {number},a" for number in range(20))])
     )
     (tmp_path / "nan.csv").write_text("\n".join(["text,label", rows[0], "some text,nan", *rows]))
+    models = {
+        "broken": ('{"model_type": "be', "model.safetensors", b""),
+        "list": ("[]", "model.safetensors", b""),
+        "cut": ('{"model_type": "bert"}', "model.safetensors", b"\xff\0\0\0\0\0\0\0{}"),
+        "older": ('{"model_type": "bert"}', "pytorch_model.bin", b"PK\x03\x04 cut off"),
+    }
+    for name, (config, weights, content) in models.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(config)
+        (tmp_path / name / weights).write_bytes(content)
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         closed_port = unused.getsockname()[1]

@@ -64,3 +64,17 @@ def test_an_empty_store_and_a_wrong_one_are_told(
     assert "is empty" in capsys.readouterr().out
     assert run(["store", "--store", "qq://bucket"]) == MISTAKE
     assert "must be a folder or a URL" in capsys.readouterr().err
+
+
+def test_no_secret_of_store_or_registry_is_printed(
+    own_home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_home.mkdir()
+    tracker = f"sqlite:///{own_home / 'mlflow.db'}?password=hidden"  # SQLite ignores it
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tracker)
+    store = "memory://key:hidden@bucket/store"
+    for command in (["store"], ["store", "--json"], ["prune"]):
+        assert run([*command, "--store", store]) == 0
+        said = capsys.readouterr()
+        assert "bucket/store" in said.out
+        assert "hidden" not in said.out + said.err

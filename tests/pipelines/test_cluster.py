@@ -51,3 +51,20 @@ def test_a_ray_that_starts_too_slowly_is_one_sentence_and_any_other_error_stays(
     with pytest.raises(kind, match=words) as raised:
         cluster.connect()
     assert type(raised.value) is kind
+
+
+@pytest.mark.parametrize(
+    ("text", "cores", "allowed"),
+    [("max 100000\n", 64, 64), ("400000 100000\n", 64, 4), ("50000 100000\n", 64, 0), (None, 3, 3)],
+)
+def test_a_containers_quota_bounds_the_cores(tmp_path, text, cores, allowed):
+    file = tmp_path / "cpu.max"
+    if text is not None:
+        file.write_text(text)
+    assert cluster._quota_cpus(file, cores) == allowed
+
+
+def test_two_workers_fit_however_small_the_quota_is(tmp_path, monkeypatch):
+    (tmp_path / "cpu.max").write_text("50000 100000\n")
+    monkeypatch.setattr(cluster, "_CPU_QUOTA", tmp_path / "cpu.max")
+    assert cluster.local_cpus() == 2

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 import requests
 from mlflow.exceptions import MlflowException
+from s3fs import S3FileSystem
 
-from pipelines.artifacts import Built, Draft
+from pipelines.artifacts import ArtifactStore, Built, Draft
 from pipelines.artifacts.attempts.claims import ClaimLostError
 from pipelines.core.errors import UserError
 from pipelines.core.settings import Settings
@@ -107,6 +108,30 @@ def test_what_is_missing_stays_missing(local_tracker: Tracker) -> None:
     with pytest.raises(MlflowException) as away:  # and not: the registry holds none
         find_source(Tracker(uri="http://127.0.0.1:9", experiment="t").client(), "encoder", "1")
     assert is_transient(away.value)
+
+
+def test_a_store_that_is_away_is_worth_another_try_and_one_without_credentials_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    S3FileSystem.clear_instance_cache()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    with pytest.raises(UserError, match="nobody answers") as told:
+        ArtifactStore("s3://bucket/store").find("corpus", "0" * 32)
+    assert is_transient(told.value)
+    S3FileSystem.clear_instance_cache()
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "none")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "none")
+    with pytest.raises(UserError, match="no credentials") as told:
+        ArtifactStore("s3://bucket/store").find("corpus", "0" * 32)
+    assert not is_transient(told.value)
+    S3FileSystem.clear_instance_cache()
 
 
 class Stopped(BaseException):

@@ -28,8 +28,9 @@ def doctor(
     folder = home_folder(home)
     set_defaults(folder)
     from flows.services.doctor import checks
+    from pipelines.core.place import PlaceSettings
 
-    store_url = store or str(folder / "store")
+    store_url = PlaceSettings(home=str(folder), store=store or "").store_url()
     failed = False
     for check in checks(folder, store_url, prefect_port, mlflow_port):
         result = check()

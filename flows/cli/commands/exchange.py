@@ -67,9 +67,10 @@ def inspect(
     """
     tracker = tracker_of(home)
     from pipelines.insight.attention_page import inspect as draw
-    from pipelines.registry.listing import locate
+    from pipelines.registry.opening import located
 
-    maps = draw(locate(tracker, model or newest(tracker, "encoder")), text, out)
+    with located(tracker, model or newest(tracker, "encoder")) as folder:
+        maps = draw(folder, text, out)
     layers, heads = maps.probabilities.shape[:2]
     print(f"{out}: {layers} layers, {heads} heads, {len(maps.pieces)} tokens")
     if maps.is_truncated:
@@ -88,11 +89,12 @@ def similar(
     """
     tracker = tracker_of(home)
     from pipelines.insight.similarity_picture import draw_similarities, similarities
-    from pipelines.registry.listing import locate
+    from pipelines.registry.opening import located
 
     if out is not None and out.suffix != ".png":
         raise UserError(f"the picture must be a .png file, got {out}")
-    matrix, plane = similarities(locate(tracker, model or newest(tracker, "encoder")), texts)
+    with located(tracker, model or newest(tracker, "encoder")) as folder:
+        matrix, plane = similarities(folder, texts)
     width = max(len(text) for text in texts)
     for text, row in zip(texts, matrix.tolist(), strict=True):
         print(f"{text:<{width}}  " + "  ".join(f"{value:5.2f}" for value in row))

@@ -11,6 +11,7 @@ from flows.cli.commands.models import tracker_of
 from flows.cli.options import AsJson, Home, Store
 from flows.environment import home_folder
 from flows.reporting.quantities import duration, memory
+from pipelines.core.redaction import redacted
 
 if TYPE_CHECKING:
     from pipelines.artifacts import ArtifactStore
@@ -39,9 +40,9 @@ def show(home: Home = None, store: Store = None, as_json: AsJson = False) -> Non
         print(json.dumps(_as_json(artifacts, inventory, models), indent=2))
         return
     if not inventory.artifacts and not inventory.leftovers:
-        print(f"The store {artifacts.url} is empty; `bertsmith run` fills it.")
+        print(f"The store {redacted(artifacts.url)} is empty; `bertsmith run` fills it.")
         return
-    print(f"{artifacts.url}\n")
+    print(f"{redacted(artifacts.url)}\n")
     print(f"{'kind':<11} {'fingerprint':<13} {'size':>9} {'age':>13}  {'made by':<22} used by")
     for each in inventory.artifacts:
         print(
@@ -84,7 +85,7 @@ def prune(
     artifacts, tracker = _open(home, store), tracker_of(home)
     in_use = fingerprints_in_use(tracker, since=now - timedelta(days=days))
     removals = plan(take_inventory(artifacts), in_use, now=now, days=days)
-    print(f"store    {artifacts.url}\nregistry {tracker.uri}\n")
+    print(f"store    {redacted(artifacts.url)}\nregistry {tracker.shown_uri}\n")
     if not removals:
         print("Nothing to remove.")
         return
@@ -140,7 +141,7 @@ def _as_json(
     store: "ArtifactStore", inventory: "Inventory", models: dict[str, tuple[str, ...]]
 ) -> dict[str, Any]:
     return {
-        "store": store.url,
+        "store": redacted(store.url),
         "artifacts": [
             {
                 "kind": each.place.kind,

@@ -9,9 +9,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
-
-import psutil
 
 from pipelines.core.errors import UserError
 
@@ -45,6 +44,7 @@ logger = logging.getLogger(__name__)
 _OBJECT_STORE_BYTES = 100 * 2**20  # shards travel as paths, so hardly anything lies in it
 
 _ANSWER_SECONDS = 5
+_CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of the container, where this runs in one
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -122,8 +122,24 @@ def _quoted_interpreter() -> dict[str, str]:
 
 
 def local_cpus() -> int:
-    """Cores of this machine that this process may use, at least 2 so that two workers fit."""
-    return max(2, len(psutil.Process().cpu_affinity()))
+    """Cores that this process may use, at least 2 so that two workers fit.
+
+    A container's CPU quota counts: more busy threads than it allows are only held up by it.
+    """
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:  # macOS
+        cores = os.cpu_count() or 2
+    return max(2, min(cores, _quota_cpus(_CPU_QUOTA, cores)))
+
+
+def _quota_cpus(file: Path, cores: int) -> int:
+    """The whole cores that a control group's `cpu.max` allows; `cores` where it sets no bound."""
+    try:
+        quota, period = file.read_text().split()
+    except FileNotFoundError:  # no control group of version 2
+        return cores
+    return cores if quota == "max" else int(quota) // int(period)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import InvalidUrlException, MlflowException
 from requests import HTTPError
 
+from pipelines.artifacts.access import is_away
 from pipelines.core.errors import UserError
 from pipelines.core.redaction import redacted, split_credentials
 
@@ -41,9 +42,11 @@ _TOO_MANY_REQUESTS = 429
 
 
 def is_transient(error: object) -> bool:
-    """Whether a tracker, a disk or a network failed in a way that waiting may mend."""
-    if isinstance(error, UserError):  # a sentence around what the tracker said
+    """Whether a tracker, a store, a disk or a network failed in a way that waiting may mend."""
+    while isinstance(error, UserError):  # a sentence around what the tracker or the store said
         error = error.__cause__
+    if is_away(error):
+        return True
     if isinstance(error, MlflowException):
         # MLflow says INTERNAL_ERROR of refused connections and of every 5xx without a code.
         is_mistake = isinstance(error, InvalidUrlException)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import mlflow
-from mlflow.exceptions import MlflowException
 from packaging.requirements import Requirement
 
 TRY_AGAIN = 75  # exit status (EX_TEMPFAIL) where tracker or store did not answer
@@ -27,7 +26,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bertsmith-proof-") as scratch:
         try:
             package, data = _fetched_package(request, scratch), _fetched_data(request)
-        except (MlflowException, OSError) as error:
+        except Exception as error:  # tracker, store and network have no kind in common
             if not is_transient(error):
                 raise
             sys.stderr.write(f"{error}\n")

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from mlflow.exceptions import MlflowException
 
-from pipelines.registry.listing import list_models, locate
+from pipelines.registry.listing import list_models
+from pipelines.registry.opening import located
 from tests.pipelines.registry.conftest import Models
 
 
@@ -86,7 +87,8 @@ def assert_registered_once(models: Models) -> None:
     assert run_id is not None
     assert len(client.get_metric_history(run_id, "final/eval/mlm_loss")) == 1
     assert len(logged.metrics or ()) == len(artifact.statistics)
-    assert locate(models.tracker, "encoder@candidate").is_dir()
+    with located(models.tracker, "encoder@candidate") as folder:
+        assert folder.is_dir()
 
 
 @contextmanager

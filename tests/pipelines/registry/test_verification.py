@@ -140,6 +140,22 @@ def test_on_another_processor_the_figures_are_compared_within_a_stated_bound(
         verified(models, far)
 
 
+def test_a_store_that_is_away_says_nothing_about_the_model(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = models.register(models.trained(1))
+    for name, value in {
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_MAX_ATTEMPTS": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConnectionError, match="could not be fetched and verified now"):
+        verify([proof_of(models, model)], "s3://bucket/store", models.tracker)
+
+
 def test_a_model_that_reaches_for_the_network_is_refused(models: Models) -> None:
     model = models.register(models.trained(1))
     package = package_of(models, model)

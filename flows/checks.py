@@ -1,0 +1,27 @@
+"""What is looked at before anything is built: the recipe as a whole, and its inputs."""
+
+from collections.abc import Iterable
+
+from pipelines.core.errors import UserError
+from pipelines.core.settings import Settings
+from pipelines.core.stage import Stage
+from pipelines.stages import look_at_inputs, with_what_they_need
+from pipelines.stages.examples import EXAMPLES
+
+
+def check_recipe(recipe: Settings, goals: Iterable[Stage]) -> None:
+    """Return where `goals` can be made as `recipe` says, as far as can be known now.
+
+    Raises UserError where an input that it names cannot be read, where it asks for none of the
+    goals, and where it goes on from a left-to-right encoder.
+    """
+    goals = list(goals)
+    names = {stage.name for stage in with_what_they_need(goals)}
+    # A classifier reads the first token, and to the left of that there is nothing.
+    if "finetuning" in names and EXAMPLES.settings_of(recipe).objective == "clm":
+        raise UserError(
+            "examples.objective must be mlm or mlm_nsp for what follows pretraining, found clm; a "
+            "left-to-right encoder can be pretrained with `bertsmith pretrain`, but not fine-tuned "
+            "or registered yet"
+        )
+    look_at_inputs(recipe, goals)

@@ -1,0 +1,27 @@
+"""Which figures a run is judged by."""
+
+from pathlib import Path
+
+import pytest
+
+from flows.reporting.figures import figures_of
+from flows.reporting.story import StageRecord, Story
+from pipelines.artifacts import ArtifactStore, Built
+from pipelines.core.recipes.ladder import CorpusRecipe
+
+
+@pytest.mark.parametrize(
+    ("metric", "name"),
+    [("mlm_accuracy", "masked tokens, held-out"), ("clm_accuracy", "next tokens, held-out")],
+)
+def test_an_encoder_is_judged_by_what_it_was_trained_for(
+    tmp_path: Path, metric: str, name: str
+) -> None:
+    figures = {f"eval/{metric}": 0.5, f"baseline/{metric}": 0.1}
+    encoder = ArtifactStore(tmp_path / "store").get_or_build(
+        "encoder", version=1, settings={}, inputs={}, build=lambda draft: Built([], figures)
+    )
+    record = StageRecord("pretraining", encoder, seconds=1.0, peak_bytes=1)
+    (figure,) = figures_of(Story("pretrain", CorpusRecipe(), records=[record]))
+    assert (figure.name, figure.value) == (name, 0.5)
+    assert figure.comparisons == {"most frequent token": 0.1}

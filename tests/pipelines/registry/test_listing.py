@@ -1,0 +1,67 @@
+"""Which version a name stands for, and that nothing in the registry is left out."""
+
+from pathlib import Path
+
+import pytest
+
+from pipelines.core.errors import UserError
+from pipelines.core.tracking.tracker import Tracker
+from pipelines.registry.listing import find_model, list_models
+
+
+def registered(tracker: Tracker, tmp_path: Path, name: str, count: int, **aliases: int) -> None:
+    """`count` versions of a model, each a folder whose name is its number."""
+    client = tracker.client()
+    client.create_registered_model(name)
+    for number in range(1, count + 1):
+        folder = tmp_path / "sources" / name / str(number)
+        folder.mkdir(parents=True)
+        client.create_model_version(name, source=str(folder))
+    for alias, number in aliases.items():
+        client.set_registered_model_alias(name, alias, str(number))
+
+
+def version_of(tracker: Tracker, reference: str) -> int:
+    return int(find_model(tracker.client(), reference).version)
+
+
+@pytest.mark.parametrize(
+    ("aliases", "version"),
+    [
+        ({"champion": 1, "production": 2, "candidate": 3}, 1),
+        ({"production": 2, "candidate": 3}, 2),
+        ({"candidate": 3}, 3),
+    ],
+)
+def test_a_bare_name_is_what_proved_itself_before_what_has_yet_to(
+    tracker: Tracker, tmp_path: Path, aliases: dict[str, int], version: int
+) -> None:
+    registered(tracker, tmp_path, "encoder", 3, **aliases)
+    assert version_of(tracker, "encoder") == version
+
+
+@pytest.mark.parametrize("aliases", [{}, {"production": 2, "staging": 1, "candidate": 3}])
+def test_a_bare_name_that_could_be_several_versions_is_refused(
+    tracker: Tracker, tmp_path: Path, aliases: dict[str, int]
+) -> None:
+    registered(tracker, tmp_path, "encoder", 3, **aliases)
+    with pytest.raises(UserError, match="versions 1, 2, 3; write encoder@alias or") as told:
+        find_model(tracker.client(), "encoder")
+    assert all(alias in str(told.value) for alias in aliases)
+
+
+def test_a_name_with_a_quote_breaks_no_search(tracker: Tracker, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match='found neither for "it\'s"'):
+        find_model(tracker.client(), "it's")
+    registered(tracker, tmp_path, "it's", 1, champion=1)  # MLflow takes it
+    assert version_of(tracker, "it's") == 1
+    assert [row.aliases for row in list_models(tracker)] == [("champion",)]
+
+
+def test_models_beyond_the_first_page_are_found(tracker: Tracker, tmp_path: Path) -> None:
+    client = tracker.client()
+    for number in range(101):  # a page holds 100
+        client.create_registered_model(f"a{number:03}")
+    registered(tracker, tmp_path, "last", 1, champion=1)
+    assert version_of(tracker, "last") == 1
+    assert [(row.name, row.aliases) for row in list_models(tracker)] == [("last", ("champion",))]

@@ -1,0 +1,36 @@
+"""A model that has to be fetched: there while it is used, gone afterwards."""
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bert_core.training.state import load_model
+from pipelines.registry.opening import located, open_model
+from tests.integration.object_stores import BUCKET, s3_server
+from tests.pipelines.registry.conftest import Models
+
+
+def test_a_fetched_model_is_removed_after_its_use(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models.tracker = replace(models.tracker, artifact_location=f"s3://{BUCKET}/mlflow")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    with s3_server(monkeypatch):
+        models.register(models.encoder(1))
+        monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+        with located(models.tracker, "encoder@candidate") as folder:
+            assert folder.is_relative_to(scratch)
+            assert load_model(folder).head_name == "pretraining"
+        model, tokenizer = open_model(models.tracker, "encoder")
+    assert model.config.vocab_size == tokenizer.vocab_size
+    assert list(scratch.iterdir()) == []
+
+
+def test_files_of_this_machine_are_used_where_they_lie(models: Models, tmp_path: Path) -> None:
+    models.register(models.encoder(1))
+    with located(models.tracker, "encoder") as folder:
+        assert folder.is_relative_to(tmp_path / "files")
+    assert load_model(folder).head_name == "pretraining"

@@ -1,0 +1,22 @@
+"""Where a recipe puts things: paths as people write them."""
+
+from pathlib import Path
+
+import pytest
+
+from pipelines.core.errors import UserError
+from pipelines.core.place import PlaceSettings
+
+
+def test_a_tilde_is_the_persons_own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert PlaceSettings(store="~/store").store_url() == str(tmp_path / "store")
+    assert PlaceSettings(home="~/home").store_url() == str(tmp_path / "home" / "store")
+    monkeypatch.setenv("BERTSMITH_HOME", "~/other")
+    assert PlaceSettings().home_folder() == tmp_path / "other"
+
+
+def test_the_folder_of_somebody_who_is_not_there_is_one_sentence() -> None:
+    for place in (PlaceSettings(store="~nobody-of-this-name/x"), PlaceSettings(home="~nobody-0/x")):
+        with pytest.raises(UserError, match="must name somebody's home folder, found ~nobody-"):
+            place.store_url()
