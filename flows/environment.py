@@ -29,6 +29,8 @@ _QUIET = {
     "MLFLOW_LOGGING_LEVEL": "WARNING",
 }
 
+_LOOPBACK = ("127.0.0.1", "localhost")
+
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
@@ -44,6 +46,7 @@ def set_defaults(home: Path) -> Services | None:
     os.environ["BERTSMITH_HOME"] = str(home)
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
+    _spare_the_proxy()
     services = read_services(home)
     if services is not None:
         os.environ.setdefault("PREFECT_API_URL", services.prefect_api_url)
@@ -69,6 +72,14 @@ def prepare_flows(home: Path) -> Surroundings:
         os.environ["PREFECT_API_URL"] = local_api.url
         os.environ.update(local_api.credentials.for_prefect_clients())
     return Surroundings(home, services, local_api)
+
+
+def _spare_the_proxy() -> None:
+    """Clients of servers on this machine ask them directly, whatever http_proxy says."""
+    for name in ("NO_PROXY", "no_proxy"):
+        spared = [host for host in os.environ.get(name, "").split(",") if host.strip()]
+        missing = [host for host in _LOOPBACK if host not in map(str.strip, spared)]
+        os.environ[name] = ",".join([*spared, *missing])
 
 
 def _let_in(home: Path, services: Services) -> None:
