@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 from flows.reporting.quantities import memory
 from flows.services.processes.ports import is_free
 from flows.services.record import NAMES, read_record
+from pipelines.core.redaction import redacted
 
 State = Literal["ok", "warn", "fail"]
 _GIBIBYTE = 2**30
@@ -144,6 +145,7 @@ def check_store(url: str) -> Check:
     from pipelines.artifacts import ArtifactStore
     from pipelines.artifacts.access import explained
 
+    shown = redacted(url)
     try:
         store = ArtifactStore(url)
         probe = f"{store.root}/.doctor-{os.getpid()}"
@@ -152,8 +154,8 @@ def check_store(url: str) -> Check:
             store.filesystem.pipe_file(probe, b"probe")
             store.filesystem.rm(probe)
     except (OSError, ValueError, ImportError) as error:
-        return Check("store", "fail", f"{url}: {_first_line(error)}", "choose one with --store")
-    return Check("store", "ok", url)
+        return Check("store", "fail", f"{shown}: {_first_line(error)}", "choose one with --store")
+    return Check("store", "ok", shown)
 
 
 def check_tracker() -> Check:
@@ -161,8 +163,8 @@ def check_tracker() -> Check:
     from pipelines.core.errors import UserError
     from pipelines.core.place import PlaceSettings
 
-    tracker = PlaceSettings().tracker({})
     try:
+        tracker = PlaceSettings().tracker({})
         tracker.experiment_id()
     except UserError as error:
         return Check(
@@ -209,4 +211,4 @@ def _processor_flags() -> set[str]:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    return redacted((str(error).splitlines() or [type(error).__name__])[0])

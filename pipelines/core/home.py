@@ -21,3 +21,18 @@ def home_folder(home: str | Path | None = None) -> Path:
                 "$BERTSMITH_HOME, or move the file away"
             )
     return folder
+
+
+def make_home(folder: Path) -> Path:
+    """Make the home, or a folder of it, where it is missing.
+
+    Raises UserError where that cannot be.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"the home must be a folder that can be made and written, but {folder} cannot be made "
+            f"({error.strerror}); choose another with --home or $BERTSMITH_HOME"
+        ) from error
+    return folder
