@@ -12,6 +12,7 @@ from flows.services.credentials import read_credentials
 from flows.services.local_api import LocalApi
 from flows.services.record import Services, read_services
 from pipelines.core.home import home_folder as home_folder
+from pipelines.core.tracking.sign_in import home_variables
 
 # Chatter and calls home that a local run has no use for; a person's own setting wins.
 _DEFAULTS = {
@@ -28,6 +29,8 @@ _QUIET = {
     "MLFLOW_LOGGING_LEVEL": "WARNING",
 }
 
+_LOOPBACK = ("127.0.0.1", "localhost")
+
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
@@ -43,6 +46,7 @@ def set_defaults(home: Path) -> Services | None:
     os.environ["BERTSMITH_HOME"] = str(home)
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
+    _spare_the_proxy()
     services = read_services(home)
     if services is not None:
         os.environ.setdefault("PREFECT_API_URL", services.prefect_api_url)
@@ -70,15 +74,25 @@ def prepare_flows(home: Path) -> Surroundings:
     return Surroundings(home, services, local_api)
 
 
+def _spare_the_proxy() -> None:
+    """Clients of servers on this machine ask them directly, whatever http_proxy says."""
+    for name in ("NO_PROXY", "no_proxy"):
+        spared = [host for host in os.environ.get(name, "").split(",") if host.strip()]
+        missing = [host for host in _LOOPBACK if host not in map(str.strip, spared)]
+        os.environ[name] = ",".join([*spared, *missing])
+
+
 def _let_in(home: Path, services: Services) -> None:
-    """Bring the home's credentials along, to its own servers and to no others."""
+    """Bring the home's credentials along, to its own servers and to no others.
+
+    MLflow's are lent to it only while it asks the home's server: pipelines.core.tracking.sign_in.
+    """
     credentials = read_credentials(home)
     if credentials is None:
         return  # the servers are of a version that asked nobody
     if os.environ["PREFECT_API_URL"] == services.prefect_api_url:
         os.environ.update(credentials.for_prefect_clients())
-    if os.environ["MLFLOW_TRACKING_URI"] == services.mlflow_url:
-        os.environ.update(credentials.for_mlflow_clients())
+    os.environ.update(home_variables(services.mlflow_url, credentials.user, credentials.password))
 
 
 def _prefect_api_is_configured() -> bool:

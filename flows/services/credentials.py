@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipelines.core.errors import UserError
+from pipelines.core.home import make_home
 
 CREDENTIALS_NAME = "credentials"
 _USER = "bertsmith"
@@ -71,7 +72,7 @@ def make_credentials(home: Path) -> Credentials:
     found = read_credentials(home)
     if found is not None:
         return found
-    home.mkdir(parents=True, exist_ok=True)
+    make_home(home)
     draft = home / f"{CREDENTIALS_NAME}.{secrets.token_hex(8)}"
     descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     with os.fdopen(descriptor, "w") as file:

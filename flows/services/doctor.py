@@ -145,6 +145,7 @@ def check_store(url: str) -> Check:
     from pipelines.artifacts import ArtifactStore
     from pipelines.artifacts.access import explained
 
+    shown = redacted(url)
     try:
         store = ArtifactStore(url)
         probe = f"{store.root}/.doctor-{os.getpid()}"
@@ -153,9 +154,9 @@ def check_store(url: str) -> Check:
             store.filesystem.pipe_file(probe, b"probe")
             store.filesystem.rm(probe)
     except (OSError, ValueError, ImportError) as error:
-        said = redacted(f"{url}: {_first_line(error)}")
+        said = redacted(f"{shown}: {_first_line(error)}")
         return Check("store", "fail", said, "choose one with --store")
-    return Check("store", "ok", redacted(url))
+    return Check("store", "ok", shown)
 
 
 def check_tracker() -> Check:
@@ -163,8 +164,8 @@ def check_tracker() -> Check:
     from pipelines.core.errors import UserError
     from pipelines.core.place import PlaceSettings
 
-    tracker = PlaceSettings().tracker({})
     try:
+        tracker = PlaceSettings().tracker({})
         tracker.experiment_id()
     except UserError as error:
         return Check(
@@ -211,4 +212,4 @@ def _processor_flags() -> set[str]:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    return redacted((str(error).splitlines() or [type(error).__name__])[0])

@@ -27,6 +27,7 @@ from flows.services.record import (
 )
 from flows.services.variables import service_variables
 from pipelines.core.errors import UserError
+from pipelines.core.home import make_home
 
 WORK_POOL = "bertsmith"
 _START_SECONDS = 180.0  # the first start makes two databases
@@ -42,7 +43,12 @@ def start_services(home: Path, *, prefect_port: int, mlflow_port: int, say: Say)
     them runs, they keep their ports. Raises UserError where a port is taken or a server does not
     come up; what was started by then is stopped again.
     """
-    home.mkdir(parents=True, exist_ok=True)
+    if prefect_port == mlflow_port:
+        raise UserError(
+            f"the two servers must have a port each, but both were given {prefect_port}; choose "
+            "another with --prefect-port or --mlflow-port"
+        )
+    make_home(home)
     with _alone(home):
         credentials = make_credentials(home)
         services = _left_running(home) or Services(

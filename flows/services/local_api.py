@@ -12,6 +12,7 @@ from flows.services.credentials import Credentials, make_credentials
 from flows.services.processes.health import answers
 from flows.services.processes.ports import free_port
 from pipelines.core.errors import UserError
+from pipelines.core.home import make_home
 
 _START_SECONDS = 180.0  # its first start makes a database, on a busy machine slowly
 _POLL_SECONDS = 0.05
@@ -37,8 +38,7 @@ class LocalApi:
         Call it on the main thread: the API ends when the thread that started it ends, so that
         even `kill -9` of a run leaves nothing behind.
         """
-        log = home / "logs" / "prefect-local.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
+        log = make_home(home / "logs") / "prefect-local.log"
         port, credentials = free_port(), make_credentials(home)
         command = [sys.executable, "-m", "prefect", "server", "start", "--no-ui"]
         idle = {f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in _IDLE_SERVICES}

@@ -34,3 +34,18 @@ def expanded(path: Path) -> Path:
             f"a path that begins with ~ must name somebody's home folder, found {path}, whose is "
             "not known; write the path in full"
         ) from None
+
+
+def make_home(folder: Path) -> Path:
+    """Make the home, or a folder of it, where it is missing.
+
+    Raises UserError where that cannot be.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"the home must be a folder that can be made and written, but {folder} cannot be made "
+            f"({error.strerror}); choose another with --home or $BERTSMITH_HOME"
+        ) from error
+    return folder

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from pipelines.artifacts import ArtifactStore
 from pipelines.core.cluster.ranks import DeviceKind, Ranks
-from pipelines.core.home import expanded, home_folder
+from pipelines.core.home import expanded, home_folder, make_home
 from pipelines.core.redaction import Uri
 from pipelines.core.settings import Settings
 from pipelines.core.stage import Observer, StageContext, ignore
@@ -105,8 +105,7 @@ class PlaceSettings(Settings):
         uri = self._named_tracker()
         if uri:
             return Tracker(uri=uri, experiment=self.experiment, tags=dict(tags))
-        home = self.home_folder()
-        home.mkdir(parents=True, exist_ok=True)
+        home = make_home(self.home_folder())
         return Tracker(
             uri=f"sqlite:///{home / 'mlflow.db'}",
             experiment=self.experiment,

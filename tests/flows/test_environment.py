@@ -1,13 +1,17 @@
 """Where a command finds its Prefect API and its home."""
 
 import os
+import threading
 from dataclasses import replace
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from flows import environment
+from flows.services.processes.health import answers
 from flows.services.processes.identity import ProcessIdentity
+from flows.services.processes.ports import free_port
 from flows.services.record import (
     MLFLOW_SERVER,
     PREFECT_SERVER,
@@ -87,3 +91,22 @@ def test_commands_use_the_services_that_run_for_their_home(nothing_configured: P
 def test_a_process_id_that_belongs_to_someone_else_by_now_does_not_count(tmp_path: Path) -> None:
     write_record(tmp_path, services_of(replace(ProcessIdentity.of(os.getpid()), started="1")))
     assert read_services(tmp_path) is None
+
+
+def test_servers_of_this_machine_are_asked_without_the_proxy(
+    nothing_configured: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")  # nobody is there
+    monkeypatch.setenv("no_proxy", "intranet.example")
+    monkeypatch.setenv("NO_PROXY", "")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        assert answers(f"http://127.0.0.1:{server.server_address[1]}/")
+    finally:
+        server.shutdown()
+        server.server_close()
+    for _ in range(2):
+        environment.set_defaults(nothing_configured / "home")
+        assert os.environ["no_proxy"] == "intranet.example,127.0.0.1,localhost"
+        assert os.environ["NO_PROXY"] == "127.0.0.1,localhost"

@@ -14,7 +14,7 @@ import yaml
 
 from flows.cli.app import MISTAKE, run
 from flows.services import deployments, lifecycle
-from flows.services.doctor import check_servers
+from flows.services.doctor import check_servers, check_store, check_tracker
 from flows.services.processes import starting as processes
 from flows.services.processes.marks import marked_processes
 from flows.services.processes.ports import free_port, is_free
@@ -34,6 +34,9 @@ FLOWS = {
 
 
 MARK = "a mark of the tests"
+
+
+NO_HOME = Path("/proc/bertsmith")  # not even root can make it
 
 
 def sleeper(log: Path, name: str = "sleeper") -> ServiceProcess:
@@ -152,3 +155,43 @@ def test_every_flow_is_deployed_and_the_nightly_schedule_is_paused() -> None:
     demo = by_name["demo"]
     assert demo["concurrency_limit"]["limit"] == 1
     assert [schedule["active"] for schedule in demo["schedules"]] == [False]
+
+
+def test_up_wants_two_ports(own_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["up", "--prefect-port", "5000"]) == MISTAKE
+    assert "must have a port each, but both were given 5000" in capsys.readouterr().err
+    assert not own_home.exists()
+
+
+@pytest.mark.parametrize("port", ["99999", "-1"])
+def test_doctor_refuses_what_is_no_port(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor", "--prefect-port", port]) == MISTAKE
+    assert "Invalid value for '--prefect-port'" in capsys.readouterr().err
+
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc, where none may write")
+
+
+@on_linux
+@pytest.mark.parametrize("command", ["up", "models"])
+def test_a_home_that_cannot_be_made_gets_a_sentence(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([command, "--home", str(NO_HOME)]) == MISTAKE
+    assert "cannot be made" in capsys.readouterr().err
+
+
+@on_linux
+def test_doctor_goes_on_where_the_home_cannot_be_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("BERTSMITH_HOME", str(NO_HOME))
+    check = check_tracker()
+    assert check.state == "fail"
+    assert "cannot be made" in check.finding
+
+
+def test_doctor_shows_no_secret_of_the_store() -> None:
+    check = check_store("memory://ann:hidden-word@bucket/store?token=hidden-word")
+    assert "memory://bucket/store" in check.finding
+    assert "hidden-word" not in check.finding

@@ -14,6 +14,7 @@ from mlflow import MlflowClient
 
 from flows.services.processes.health import answers
 from flows.services.processes.ports import free_port
+from pipelines.core.tracking.sign_in import HOME_PASSWORD, HOME_USER
 
 CREATE = "/api/2.0/mlflow/registered-models/create"
 READ = "/api/2.0/mlflow/registered-models/get?name=mine"
@@ -24,7 +25,7 @@ OWN = "Basic " + base64.b64encode(b"bertsmith:secret").decode()
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a server on a home of its own (in a path with a space)."""
     home, port = tmp_path_factory.mktemp("a home"), free_port()
-    secret = {"MLFLOW_TRACKING_USERNAME": "bertsmith", "MLFLOW_TRACKING_PASSWORD": "secret"}
+    secret = {HOME_USER: "bertsmith", HOME_PASSWORD: "secret"}
     with (home / "log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "pipelines.core.tracking.server", "--home", str(home),
@@ -72,11 +73,15 @@ def test_nobody_writes_without_the_password(server: str, headers: Mapping[str, s
 
 
 @pytest.mark.parametrize(
+    ("path", "body"), [(CREATE, b'{"name": "theirs"}'), (READ, None), ("/", None)]
+)
+@pytest.mark.parametrize(
     "origin", ["http://page.example", "http://127.0.0.1:9", "http://localhost:9", "null"]
 )
-def test_another_page_in_the_persons_browser_writes_nothing(server: str, origin: str) -> None:
-    body = b'{"name": "theirs"}'
-    assert status(server + CREATE, body, Authorization=OWN, Origin=origin) == 403
+def test_another_page_in_the_persons_browser_neither_writes_nor_reads(
+    server: str, origin: str, path: str, body: bytes | None
+) -> None:
+    assert status(server + path, body, Authorization=OWN, Origin=origin) == 403
 
 
 def test_a_name_that_points_here_is_not_this_server(server: str) -> None:

@@ -1,9 +1,8 @@
 """The command that checks the machine."""
 
-from typing import Annotated
-
 import typer
 
+from flows.cli.commands.services import MlflowPort, PrefectPort
 from flows.cli.options import Home, Store
 from flows.environment import home_folder, set_defaults
 
@@ -16,8 +15,8 @@ def add_to(app: typer.Typer) -> None:
 def doctor(
     home: Home = None,
     store: Store = None,
-    prefect_port: Annotated[int, typer.Option(help="Port to look at for Prefect.")] = 4200,
-    mlflow_port: Annotated[int, typer.Option(help="Port to look at for MLflow.")] = 5000,
+    prefect_port: PrefectPort = 4200,
+    mlflow_port: MlflowPort = 5000,
 ) -> None:
     """Check installation, machine, ports, store and tracker, and say what to do.
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from pipelines.core.tracking.tracker import server_address  # isort: skip  (MLflow's environment)
 from mlflow import MlflowClient
 from mlflow.entities import RunStatus, ViewType
 
@@ -14,7 +15,7 @@ def end_abandoned_runs(uri: str, is_abandoned: Callable[[str], bool]) -> list[st
 
     `is_abandoned(flow run id)` is asked for every open run that carries a flow run's tag.
     """
-    client = MlflowClient(tracking_uri=uri)
+    client = MlflowClient(tracking_uri=server_address(uri))
     experiments = client.search_experiments(view_type=ViewType.ACTIVE_ONLY)
     ended = []
     for run in client.search_runs(

@@ -2,7 +2,7 @@
 
     python -m pipelines.core.tracking.server --port 5000 --home /path/of/the/home
 
-Name and password come from MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD. MLflow's own
+Name and password come from BERTSMITH_MLFLOW_USERNAME and BERTSMITH_MLFLOW_PASSWORD. MLflow's own
 `basic-auth` app would need two more packages, a user database and a slow hash for every request;
 a home has one user: docs/decisions/0010.
 """
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pipelines.core.tracking.tracker  # noqa: F401  (MLflow's environment, before MLflow)
+from pipelines.core.tracking.sign_in import HOME_PASSWORD, HOME_USER
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -24,7 +25,6 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _OPEN_PATHS = ("/health", "/version")  # they tell nothing, and are how one waits for a server
-_READING = ("GET", "HEAD", "OPTIONS")
 _ASK = ((b"www-authenticate", b'Basic realm="Bertsmith: MLflow"'),)
 _HOSTS = "localhost,localhost:*,127.0.0.1,127.0.0.1:*"
 
@@ -46,8 +46,8 @@ class Guard:
         headers = dict(scope["headers"])
         if not hmac.compare_digest(headers.get(b"authorization", b""), self._expected):
             await _refuse(send, 401, "name and password are needed", _ASK)
-        elif scope["method"] not in _READING and _is_foreign(headers):
-            await _refuse(send, 403, "only this server's own pages may change anything")
+        elif _is_foreign(headers):
+            await _refuse(send, 403, "only this server's own pages may ask")
         else:
             await self._application(scope, receive, send)
 
@@ -81,6 +81,9 @@ def serve(home: Path, port: int, user: str, password: str) -> None:
         constants.REGISTRY_STORE_URI_ENV_VAR: database,
         constants.ARTIFACT_ROOT_ENV_VAR: artifacts,
         environment_variables.MLFLOW_SERVER_ALLOWED_HOSTS.name: _HOSTS,
+        environment_variables.MLFLOW_SERVER_CORS_ALLOWED_ORIGINS.name: (
+            f"http://127.0.0.1:{port},http://localhost:{port}"
+        ),
         environment_variables._MLFLOW_SERVER_BOOT_ID.name: uuid.uuid4().hex,
         environment_variables._MLFLOW_IN_JOB_EXECUTOR.name: "false",  # never runs stored code
     }
@@ -100,8 +103,8 @@ def main() -> None:
     serve(
         options.home,
         options.port,
-        os.environ["MLFLOW_TRACKING_USERNAME"],
-        os.environ["MLFLOW_TRACKING_PASSWORD"],
+        os.environ[HOME_USER],
+        os.environ[HOME_PASSWORD],
     )
 
 

@@ -23,6 +23,7 @@ from requests import HTTPError
 from pipelines.artifacts.access import is_away
 from pipelines.core.errors import UserError
 from pipelines.core.redaction import redacted, split_credentials
+from pipelines.core.tracking.sign_in import sign_in
 
 logger = logging.getLogger(__name__)
 logging.getLogger("mlflow").setLevel(logging.WARNING)  # it tells of every table it creates
@@ -63,15 +64,13 @@ def final(name: str) -> str:
 
 
 def server_address(uri: str) -> str:
-    """The URI for MLflow; user and password of an http server go into its environment.
+    """The URI for MLflow; user and password for just this server go into its environment.
 
     There MLflow looks for them (MLFLOW_TRACKING_USERNAME and _PASSWORD), and writes them into no
-    error message.
+    error message. Ask again before another server is used.
     """
     address, credentials = split_credentials(uri)
-    if credentials is not None:
-        os.environ["MLFLOW_TRACKING_USERNAME"] = credentials.username
-        os.environ["MLFLOW_TRACKING_PASSWORD"] = credentials.password
+    sign_in(address, credentials)
     return address
 
 
