@@ -147,10 +147,13 @@ def promote(
 
 
 def tracker_of(home: Path | None) -> "Tracker":
+    """The tracker of this home; raises UserError, in seconds, where it does not answer."""
     set_defaults(home_folder(home))
     from pipelines.core.place import PlaceSettings
 
-    return PlaceSettings().tracker({})
+    place = PlaceSettings()
+    place.refuse_unreachable_tracker()
+    return place.tracker({})
 
 
 def newest(tracker: "Tracker", kind: str) -> str:
