@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from pipelines.artifacts import ArtifactStore
 from pipelines.core.cluster.ranks import DeviceKind, Ranks
+from pipelines.core.errors import UserError
 from pipelines.core.home import home_folder
 from pipelines.core.redaction import Uri
 from pipelines.core.settings import Settings
@@ -95,6 +96,11 @@ class PlaceSettings(Settings):
 
         Raises UserError for a store or a tracker that cannot be one, or that does not answer.
         """
+        if self.store.startswith("memory://"):
+            raise UserError(
+                "place.store must be where other processes see it, found memory://, which each "
+                "process has for itself; choose a folder or s3://bucket/prefix"
+            )
         ArtifactStore(self.store_url()).find("corpus", "0" * 32)  # any look-up asks the store
         self.refuse_unreachable_tracker()
 

@@ -26,7 +26,8 @@ def refuse_unreachable_tracker(uri: str) -> None:
         parts = urlsplit(uri)
     except ValueError as error:
         raise UserError(
-            f"place.tracking_uri must be an address such as http://host:5000, found {uri!r} ({error})"
+            f"place.tracking_uri must be an address such as http://host:5000, "
+            f"found {uri!r} ({error})"
         ) from None
     scheme = parts.scheme.partition("+")[0]  # a database may name its driver, as in mysql+pymysql
     if scheme in _SERVERS:
