@@ -24,6 +24,8 @@ def evaluate_file(
     read as labelled texts, and for a reference that names no classifier.
     """
     rows = read_labelled_file(settings, Tally())
+    if not rows:
+        raise UserError(f"{settings.path} must hold labelled texts, found none in it")
     expected = [label for _, label in rows]
     folder = locate(tracker, reference)
     model = load_model(folder)

@@ -32,6 +32,7 @@ CASES = {
     "a pipe as text": (["run", "--corpus", "{here}/pipe"], "pipe"),
     "a device as text": (["run", "--corpus", "/dev/zero"], "/dev/zero"),
     "a layout that is none": (["run", "--corpus", "{here}/*.md", "--layout", "odd"], "layout"),
+    "columns of no file": (["run", "--label-column", "genre"], "--labels"),
     "no labelled file": ([*LABELLED, "{here}/none.csv"], "none.csv"),
     "a folder of labels": ([*LABELLED, "{here}"], "must end in .csv"),
     "a pipe of labels": ([*LABELLED, "{here}/pipe.csv"], "pipe.csv"),
@@ -39,6 +40,11 @@ CASES = {
     "one label alone": ([*LABELLED, "{here}/one-label.csv"], "two labels"),
     "labels that are nan": ([*LABELLED, "{here}/nan.csv"], "line 3"),
     "a store of an unknown kind": (["run", "--store", "qq://bucket/prefix"], "qq://bucket"),
+    "a store that is away": (
+        ["run", "--store", "http://127.0.0.1:{closed_port}/x"],
+        "must be readable and writable",
+    ),
+    "a store of one process": (["run", "--store", "memory://x"], "place.store"),
     "a store without credentials": (["run", "--store", "s3://bucket/prefix"], "credentials"),
     "a store that is a file": (["run", "--store", "{here}/rows.csv"], "is a file"),
     "a home that is a file": (["run", "--home", "{here}/rows.csv"], "is a file"),
@@ -61,6 +67,21 @@ CASES = {
         ["run", "--set", "registration.classifier_name=bertsmith-encoder"],
         "bertsmith-encoder",
     ),
+    "steps without end": (["run", "--set", f"pretraining.num_steps={10**23}"], "num_steps"),
+    "age without end": (["prune", "--days", "inf"], "--days"),
+    "an age beyond the calendar": (["prune", "--days", "800000"], "--days"),
+    "texts twice": (["predict", "--file", "{here}/rows.csv", "x"], "--file"),
+    "texts in UTF-16": (["predict", "--file", "{here}/utf16.yaml"], "UTF-16"),
+    "a picture in no folder": (["inspect", "x", "--out", "{here}/none/x.html"], "none/x.html"),
+    "a chart in no folder": (["similar", "x", "y", "--out", "{here}/none/x.png"], "none/x.png"),
+    "a picture of no kind": (["inspect", "x", "--out", "{here}/x.gif"], "x.gif"),
+    "a model and a recipe": (["evaluate", "demo", "--model", "m"], "--model"),
+    "a model and settings": (["evaluate", "--model", "m", "--set", "a.b=1"], "--set"),
+    "JSON of no model": (["evaluate", "--json"], "--json"),
+    "no labelled row": (
+        ["evaluate", "--model", "m", "--labels", "{here}/header.csv"],
+        "found none",
+    ),
     "rates beyond one": (["run", "--set", "examples.random_share=0.9"], "exceed 1 together"),
     "longer than is read": (["run", "--set", "finetuning.max_tokens=512"], "examples.max_tokens"),
     "no labels to read": (["labelled", "--set", "labelled.source={{kind: none}}"], "'none'"),
@@ -75,6 +96,7 @@ def places(tmp_path: Path) -> dict[str, object]:
     for number in range(8):
         (tmp_path / f"text{number}.md").write_text("Words enough to be a document of its own.")
     (tmp_path / "circle.txt").symlink_to("circle.txt")
+    (tmp_path / "header.csv").write_text("text,label\n")
     (tmp_path / "utf16.yaml").write_text("name: a\n", encoding="utf-16")
     (tmp_path / "latin1.yaml").write_bytes(b"name: caf\xe9\n")
     (tmp_path / "binary.yaml").write_bytes(bytes(range(32)) * 8)

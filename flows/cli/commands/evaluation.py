@@ -38,6 +38,13 @@ def evaluate(
 
     Example: bertsmith evaluate --model bertsmith-classifier@champion --labels more.csv
     """
+    if model is not None and (recipe is not None or overrides):
+        raise UserError(
+            "--model evaluates a registered classifier, which a recipe and --set cannot change; "
+            "leave out --model, or the recipe and --set"
+        )
+    if model is None and as_json:
+        raise UserError("--json prints the figures of a --model, found none; name one")
     if model is None:
         choice = Choice(
             recipe=recipe,

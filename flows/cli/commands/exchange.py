@@ -1,5 +1,6 @@
 """Commands that bring models in and out, and that look into them."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -65,6 +66,7 @@ def inspect(
 
     Example: bertsmith inspect 'Returns the sum of the array.' --out attention.html
     """
+    _require_place(out, (".html", ".png"))
     tracker = tracker_of(home)
     from pipelines.insight.attention_page import inspect as draw
     from pipelines.registry.listing import locate
@@ -86,12 +88,12 @@ def similar(
 
     Example: bertsmith similar matrix vector tensor plot figure --out similar.png
     """
+    if out is not None:
+        _require_place(out, (".png",))
     tracker = tracker_of(home)
     from pipelines.insight.similarity_picture import draw_similarities, similarities
     from pipelines.registry.listing import locate
 
-    if out is not None and out.suffix != ".png":
-        raise UserError(f"the picture must be a .png file, got {out}")
     matrix, plane = similarities(locate(tracker, model or newest(tracker, "encoder")), texts)
     width = max(len(text) for text in texts)
     for text, row in zip(texts, matrix.tolist(), strict=True):
@@ -99,3 +101,14 @@ def similar(
     if out is not None:
         draw_similarities(texts, matrix, plane, out)
         print(f"{out}: the matrix, and the texts in the plane")
+
+
+def _require_place(out: Path, suffixes: tuple[str, ...]) -> None:
+    """Raise UserError where no picture could be written; asked before a model is loaded."""
+    if out.suffix not in suffixes:
+        raise UserError(f"the picture must be a {' or '.join(suffixes)} file, got {out}")
+    if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
+        raise UserError(
+            f"the picture {out} must be a file in a folder that exists and can be written, but it "
+            "is not; make the folder or choose another --out"
+        )

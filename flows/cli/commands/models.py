@@ -1,7 +1,9 @@
 """Commands that use registered models."""
 
+import io
 import json
 import sys
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -44,11 +46,15 @@ def predict(
 
     Example: bertsmith predict 'Returns the eigenvalues of a matrix.'
     """
+    if texts and file is not None:
+        raise UserError(
+            "the texts to label must be given once, found --file and texts; leave out one of them"
+        )
     tracker = tracker_of(home)
+    lines = list(texts) if texts else _lines(file)
     from pipelines.insight import predictions
 
     reference = model or newest(tracker, "classifier")
-    lines = list(texts) if texts else _lines(file)
     for answer in predictions.predict(tracker, reference, lines):
         if as_json:
             print(json.dumps(asdict(answer), ensure_ascii=False))
@@ -171,17 +177,20 @@ def newest(tracker: "Tracker", kind: str) -> str:
 
 
 def _lines(file: Path | None) -> list[str]:
+    from pipelines.core.reading.text import decode, refuse_binary
+
     if file is None and sys.stdin.isatty():
         raise UserError(
             "there must be a text to label, found none; give it as an argument, with --file, or "
             "on standard input"
         )
     try:
-        stream = sys.stdin if file is None else file.open(encoding="utf-8")
+        data = sys.stdin.buffer.read() if file is None else file.read_bytes()
     except OSError as error:
         raise UserError(f"{file} must be a readable text file: {error.strerror}") from None
-    with stream:
-        lines = [line.strip() for line in stream if line.strip()]
+    refuse_binary(data, "standard input" if file is None else str(file))
+    text = io.StringIO(decode(data, Counter()), newline=None)
+    lines = [line.strip() for line in text if line.strip()]
     if not lines:
         raise UserError("there must be a line of text to label, found none")
     return lines
