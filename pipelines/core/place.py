@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # importing MLflow takes a second that reading a recipe need 
     from pipelines.core.tracking.tracker import Tracker
 
 
+DATABASE_NAME = "mlflow.db"  # of the home's own tracker
 _Count = Annotated[int, Field(ge=1, le=4096)]
 
 
@@ -114,11 +115,15 @@ class PlaceSettings(Settings):
         home = self.home_folder()
         home.mkdir(parents=True, exist_ok=True)
         return Tracker(
-            uri=f"sqlite:///{home / 'mlflow.db'}",
+            uri=f"sqlite:///{home / DATABASE_NAME}",
             experiment=self.experiment,
             artifact_location=(home / "mlartifacts").as_uri(),
             tags=dict(tags),
         )
+
+    def has_registry(self) -> bool:
+        """Whether models may be registered: a tracker is named, or the home's own was made."""
+        return bool(self._named_tracker()) or (self.home_folder() / DATABASE_NAME).exists()
 
     def ranks(self) -> Ranks:
         """Who shares a training."""

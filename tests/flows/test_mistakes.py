@@ -142,16 +142,27 @@ def _refused(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str
     assert len(said.splitlines()) == 1, said
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "--corpus", "{here}/no-such-*.txt"],
+        ["predict", "Some text."],  # and nothing is registered
+        ["fill-mask", "Some [MASK]."],
+        ["inspect", "Some text.", "--out", "{here}/a.html"],
+        ["similar", "one", "two"],
+    ],
+)
 def test_a_mistake_is_answered_before_torch_ray_mlflow_or_prefect_are_imported(
-    places: dict[str, object], own_home: Path
+    arguments: list[str], places: dict[str, object], own_home: Path
 ) -> None:
+    typed = [argument.format(**places) for argument in arguments]
     code = (
-        "import sys; from flows.cli.app import run; "
-        f"run(['run', '--corpus', '{places['here']}/no-such-*.txt', '--home', '{own_home}']); "
+        f"import sys; from flows.cli.app import run; run([*{typed}, '--home', '{own_home}']); "
         "print([m for m in ('torch', 'ray', 'mlflow', 'prefect', 'pandas') if m in sys.modules])"
     )
     began = os.times().children_user
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stderr.startswith("bertsmith: ")
     assert said.stdout.splitlines()[-1] == "[]"
     assert os.times().children_user - began < 2  # seconds of processor, however busy it is
 

@@ -67,7 +67,7 @@ def inspect(
     Example: bertsmith inspect 'Returns the sum of the array.' --out attention.html
     """
     _require_place(out, (".html", ".png"))
-    tracker = tracker_of(home)
+    tracker = tracker_of(home, needs=None if model else "encoder")
     from pipelines.insight.attention_page import inspect as draw
     from pipelines.registry.listing import locate
 
@@ -90,7 +90,7 @@ def similar(
     """
     if out is not None:
         _require_place(out, (".png",))
-    tracker = tracker_of(home)
+    tracker = tracker_of(home, needs=None if model else "encoder")
     from pipelines.insight.similarity_picture import draw_similarities, similarities
     from pipelines.registry.listing import locate
 

@@ -50,8 +50,8 @@ def predict(
         raise UserError(
             "the texts to label must be given once, found --file and texts; leave out one of them"
         )
-    tracker = tracker_of(home)
     lines = list(texts) if texts else _lines(file)
+    tracker = tracker_of(home, needs=None if model else "classifier")
     from pipelines.insight import predictions
 
     reference = model or newest(tracker, "classifier")
@@ -78,7 +78,7 @@ def fill_mask(
             f"the text must hold [MASK] in place of a word, found none in {text!r}; "
             "write for example 'Returns the [MASK] of the array.'"
         )
-    tracker = tracker_of(home)
+    tracker = tracker_of(home, needs=None if model else "encoder")
     from pipelines.insight import predictions
 
     gaps = predictions.fill(tracker, model or newest(tracker, "encoder"), text, top_k=top)
@@ -152,13 +152,19 @@ def promote(
     )
 
 
-def tracker_of(home: Path | None) -> "Tracker":
-    """The tracker of this home; raises UserError, in seconds, where it does not answer."""
+def tracker_of(home: Path | None, *, needs: str | None = None) -> "Tracker":
+    """The tracker of this home.
+
+    Raises UserError, in seconds, where it does not answer, and at once where a home without a
+    registry cannot hold the kind of model that the command `needs`.
+    """
     set_defaults(home_folder(home))
     from pipelines.core.place import PlaceSettings
 
     place = PlaceSettings()
     place.refuse_unreachable_tracker()
+    if needs is not None and not place.has_registry():
+        raise _no_model(f"of {place.home_folder()}", needs)
     return place.tracker({})
 
 
@@ -168,12 +174,16 @@ def newest(tracker: "Tracker", kind: str) -> str:
 
     rows: list[ListedModel] = [row for row in list_models(tracker) if row.kind == kind]
     if not rows:
-        raise UserError(
-            f"the registry at {tracker.uri} must hold a {kind} for this, found none; "
-            "run `bertsmith run` first, or name one with --model"
-        )
+        raise _no_model(f"at {tracker.shown_uri}", kind)
     newest = max(rows, key=lambda row: row.created)
     return f"{newest.name}/{newest.version}"
+
+
+def _no_model(registry: str, kind: str) -> UserError:
+    return UserError(
+        f"the registry {registry} must hold a model of the kind {kind} for this, found none; run "
+        "`bertsmith run` first, or name one with --model"
+    )
 
 
 def _lines(file: Path | None) -> list[str]:
