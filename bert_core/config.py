@@ -54,11 +54,6 @@ class EncoderConfig:
                 f"sinusoidal positions need an even hidden_size, got {self.hidden_size}"
             )
 
-    @property
-    def head_size(self) -> int:
-        """Width of one attention head, K."""
-        return self.hidden_size // self.num_attention_heads
-
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain values, ready for JSON."""
         return asdict(self)

@@ -34,12 +34,17 @@ class Choice:
     def all_overrides(self) -> list[str]:
         """Options first, then `--set`, which has the last word.
 
-        Raises UserError for a layout without files that it could be of.
+        Raises UserError for a layout or a column without files that it could be of.
         """
         if self.layout is not None and not self.corpus:
             raise UserError(
                 "--layout says what a document is in the files of --corpus, found no --corpus; "
                 "give both, or set the layout in the recipe's corpus.sources"
+            )
+        if self.labels is None and (self.text_column or self.label_column):
+            raise UserError(
+                "--text-column and --label-column name columns of the file of --labels, found no "
+                "--labels; give it, too, or set the columns in the recipe's labelled.source"
             )
         options: dict[str, object] = {
             "place.home": str(self.home.absolute()) if self.home else None,

@@ -1,6 +1,5 @@
 """Run one flow for a person at a terminal: recipe first, progress while it runs, summary last."""
 
-import os
 from typing import TYPE_CHECKING, Any
 
 from flows.cli.choice import Choice
@@ -38,7 +37,8 @@ def execute(command: str, choice: Choice, *, show_recipe: bool) -> None:
         disconnect()
     if surroundings.local_api is not None:
         story.flow_run_url = ""  # its API ends with this process and has no pages
-    print_summary(story, os.environ.get("MLFLOW_TRACKING_URI", ""))
+    tracking_uri = recipe.place.tracker({}).shown_uri
+    print_summary(story, tracking_uri, services_run=surroundings.services is not None)
 
 
 def checked_recipe(command: str, choice: Choice) -> "CorpusRecipe":

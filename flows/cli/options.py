@@ -42,7 +42,9 @@ ShowRecipe = Annotated[
 ]
 Labels = Annotated[
     str | None,
-    typer.Option(metavar="FILE", help="Your labelled texts to fine-tune on: CSV, TSV or JSONL."),
+    typer.Option(
+        metavar="FILE", help="Your labelled texts to fine-tune on: CSV, TSV, JSONL or Parquet."
+    ),
 ]
 TextColumn = Annotated[str | None, typer.Option(help="Column of FILE that holds the text.")]
 LabelColumn = Annotated[str | None, typer.Option(help="Column of FILE that holds the label.")]

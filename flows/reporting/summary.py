@@ -1,5 +1,6 @@
 """The final screen: what was built and where, how good it is, and what to do next."""
 
+import shlex
 import shutil
 import sys
 
@@ -16,8 +17,11 @@ from pipelines.core.redaction import redacted
 _LINE = 110  # longer texts are cut
 
 
-def print_summary(story: Story, tracking_uri: str) -> None:
-    """Print the story of a run that went well; plain text where the output is no terminal."""
+def print_summary(story: Story, tracking_uri: str, *, services_run: bool = False) -> None:
+    """Print the story of a run that went well; plain text where the output is no terminal.
+
+    `tracking_uri` is the run's own tracker; `services_run`: the home's servers are up.
+    """
     width = max(_LINE, shutil.get_terminal_size().columns)
     console = Console(file=sys.stdout, highlight=False, soft_wrap=True, width=width)
     sections = (
@@ -27,7 +31,7 @@ def print_summary(story: Story, tracking_uri: str) -> None:
         _predictions(story),
         _models(story, tracking_uri),
         _notes(story),
-        _next(story, tracking_uri),
+        _next(story, tracking_uri, services_run),
     )
     for title, lines in sections:
         if lines:
@@ -99,18 +103,23 @@ def _notes(story: Story) -> tuple[str, list[str]]:
     return "On the way", story.notes
 
 
-def _next(story: Story, tracking_uri: str) -> tuple[str, list[str]]:
+def _next(story: Story, tracking_uri: str, services_run: bool) -> tuple[str, list[str]]:
+    named = story.recipe.place.home  # else the commands find the home as this run did
+    home = f" --home {shlex.quote(named)}" if named else ""
     commands = []
     for model in story.models:
         if model.kind == "encoder":
-            commands.append((f"bertsmith fill-mask 'This is a [MASK].' --model {model.name}", ""))
+            commands.append(
+                (f"bertsmith fill-mask 'This is a [MASK].' --model {model.name}{home}", "")
+            )
         else:
-            commands.append((f"bertsmith predict 'Some text.' --model {model.name}", ""))
-    if tracking_uri.startswith("http"):
-        commands.append(("bertsmith down", "stop the servers"))
-    else:
-        commands.append(("bertsmith up", "start both web pages, Prefect's and MLflow's"))
-    commands.append(("bertsmith run --corpus 'my/texts/*.txt'", "do the same with your own text"))
+            commands.append((f"bertsmith predict 'Some text.' --model {model.name}{home}", ""))
+    if services_run:
+        commands.append((f"bertsmith down{home}", "stop the servers"))
+    elif not tracking_uri.startswith("http"):
+        commands.append((f"bertsmith up{home}", "start both web pages, Prefect's and MLflow's"))
+    own_text = f"bertsmith run --corpus 'my/texts/*.txt'{home}"
+    commands.append((own_text, "do the same with your own text"))
     if story.flow_run_url:
         commands.append((story.flow_run_url, "this run's page"))
     return "Next", [f"{command:<72} {what}".rstrip() for command, what in commands]

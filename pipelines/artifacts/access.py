@@ -65,9 +65,10 @@ def explained(url: str) -> Iterator[None]:
 
 
 def store_errors() -> tuple[type[Exception], ...]:
-    """What a store that fails may raise; the S3 client's own errors are no OSError."""
-    botocore = sys.modules.get("botocore.exceptions")
-    return (OSError, botocore.BotoCoreError) if botocore is not None else (OSError,)
+    """What a store that fails may raise; its client's own errors need be no OSError."""
+    clients = (("botocore.exceptions", "BotoCoreError"), ("aiohttp", "ClientError"))
+    loaded = [(sys.modules.get(module), name) for module, name in clients]
+    return (OSError, *(getattr(module, name) for module, name in loaded if module is not None))
 
 
 def is_away(error: object) -> bool:
@@ -99,6 +100,8 @@ def _reason(error: Exception) -> str | None:
         return f"its bucket is not there ({_first_line(error)}); create it or choose another"
     if name in ("EndpointConnectionError", "ConnectTimeoutError", "ConnectionClosedError"):
         return f"nobody answers ({_first_line(error)}); check AWS_ENDPOINT_URL and the network"
+    if type(error).__module__.partition(".")[0] in ("aiohttp", "requests"):
+        return f"its server does not answer ({_first_line(error)}); check address and network"
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}; choose another store"
     return None

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from pipelines.artifacts import ArtifactStore
 from pipelines.core.cluster.ranks import DeviceKind, Ranks
+from pipelines.core.errors import UserError
 from pipelines.core.home import expanded, home_folder, make_home
 from pipelines.core.redaction import Uri
 from pipelines.core.settings import Settings
@@ -19,6 +20,7 @@ if TYPE_CHECKING:  # importing MLflow takes a second that reading a recipe need 
     from pipelines.core.tracking.tracker import Tracker
 
 
+DATABASE_NAME = "mlflow.db"  # of the home's own tracker
 _Count = Annotated[int, Field(ge=1, le=4096)]
 
 
@@ -95,6 +97,11 @@ class PlaceSettings(Settings):
 
         Raises UserError for a store or a tracker that cannot be one, or that does not answer.
         """
+        if self.store.startswith("memory://"):
+            raise UserError(
+                "place.store must be where other processes see it, found memory://, which each "
+                "process has for itself; choose a folder or s3://bucket/prefix"
+            )
         ArtifactStore(self.store_url()).find("corpus", "0" * 32)  # any look-up asks the store
         self.refuse_unreachable_tracker()
 
@@ -107,11 +114,15 @@ class PlaceSettings(Settings):
             return Tracker(uri=uri, experiment=self.experiment, tags=dict(tags))
         home = make_home(self.home_folder())
         return Tracker(
-            uri=f"sqlite:///{home / 'mlflow.db'}",
+            uri=f"sqlite:///{home / DATABASE_NAME}",
             experiment=self.experiment,
             artifact_location=(home / "mlartifacts").as_uri(),
             tags=dict(tags),
         )
+
+    def has_registry(self) -> bool:
+        """Whether models may be registered: a tracker is named, or the home's own was made."""
+        return bool(self._named_tracker()) or (self.home_folder() / DATABASE_NAME).exists()
 
     def ranks(self) -> Ranks:
         """Who shares a training."""

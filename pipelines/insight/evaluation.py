@@ -22,6 +22,8 @@ def evaluate_file(
     read as labelled texts, and for a reference that names no classifier.
     """
     rows = read_labelled_file(settings, Tally())
+    if not rows:
+        raise UserError(f"{settings.path} must hold labelled texts, found none in it")
     expected = [label for _, label in rows]
     model, tokenizer = open_model(tracker, reference)
     if not isinstance(model, SequenceClassifier):

@@ -46,10 +46,19 @@ def predict(tracker: Tracker, reference: str, texts: Sequence[str]) -> list[Pred
 def fill(tracker: Tracker, reference: str, text: str, top_k: int) -> list[list[Candidate]]:
     """For each [MASK] of `text`, the `top_k` likeliest pieces of the encoder `reference` names.
 
-    Raises UserError where it names none, or another kind of model.
+    Raises UserError where it names none, or another kind of model, for a text longer than the
+    model reads, and for a `top_k` beyond its vocabulary.
     """
     model, tokenizer = _load(tracker, reference, PretrainingModel)
-    return fill_mask(model, tokenizer, text, top_k=top_k)
+    if top_k > model.config.vocab_size:
+        raise UserError(
+            f"{reference} has {model.config.vocab_size:,} pieces to choose from, asked were the "
+            f"{top_k:,} likeliest; ask for fewer"
+        )
+    try:
+        return fill_mask(model, tokenizer, text, top_k=top_k)
+    except ValueError as error:  # a text longer than the model reads
+        raise UserError(str(error)) from error
 
 
 def _load(

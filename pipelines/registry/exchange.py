@@ -47,11 +47,17 @@ def take_out(tracker: Tracker, reference: str, target: Path, pooling: str | None
     """Write the model that `reference` names as a directory that `transformers` opens.
 
     With `pooling` ("mean" or "cls") sentence-transformers opens it, too, as an encoder. Raises
-    UserError where `reference` names no model, or `target` is a folder with something in it.
+    UserError where `reference` names no model, and where `target` is a folder with something in
+    it or cannot be written.
     """
     model, tokenizer = open_model(tracker, reference)
     try:
         export_model(target, model, tokenizer, pooling=pooling)
     except ValueError as error:
         raise UserError(str(error)) from error
+    except OSError as error:
+        raise UserError(
+            f"{target} must be a new folder where this user may write, but it could not be "
+            f"written ({error.strerror or error}); choose another"
+        ) from error
     return Exchanged(folder=target, head=model.head_name, num_parameters=count_parameters(model))

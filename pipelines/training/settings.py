@@ -37,8 +37,11 @@ class TrainingSettings(Settings):
         default=0, ge=0, lt=2**31, description="Seed of initialization, order, masks and dropout."
     )
     log_every_steps: int = Field(
-        default=10, ge=1, description="Optimizer steps between two points of the training curve."
+        default=10,
+        ge=1,
+        le=10**9,
+        description="Optimizer steps between two points of the training curve.",
     )
     checkpoint_every_steps: int = Field(
-        default=500, ge=1, description="Optimizer steps between two checkpoints."
+        default=500, ge=1, le=10**9, description="Optimizer steps between two checkpoints."
     )

@@ -17,11 +17,22 @@ from flows.cli.app import MISTAKE, run
 LABELLED = ["run", "--labels"]
 CASES = {
     "a glob without a file": (["run", "--corpus", "{here}/no-such-*.txt"], "no-such-*.txt"),
+    "an empty path": (["run", "--corpus", ""], "an empty one"),
+    "a path of blanks": (["corpus", "--corpus", " "], "an empty one"),
+    "links in a circle": (["run", "--corpus", "{here}/circle.txt"], "circle.txt must be a file"),
+    "an address of no kind": (["run", "--corpus", "foo://x"], "foo://x"),
+    "a port that cannot be": (["run", "--corpus", "http://127.0.0.1:99999/x"], "99999"),
+    "a host that cannot be": (["run", "--corpus", "http://[::1/x"], "http://[::1/x"),
+    "a recipe in UTF-16": (["run", "{here}/utf16.yaml"], "UTF-16"),
+    "a recipe in Latin-1": (["run", "{here}/latin1.yaml"], "UTF-8"),
+    "a recipe that is binary": (["run", "{here}/binary.yaml"], "must be text"),
+    "a recipe that is empty": (["run", "{here}/empty.txt"], "found nothing"),
     "an empty text": (["run", "--corpus", "{here}/empty.txt"], "at least"),
     "one document": (["run", "--corpus", "{here}/single.txt"], "layout"),
     "a pipe as text": (["run", "--corpus", "{here}/pipe"], "pipe"),
     "a device as text": (["run", "--corpus", "/dev/zero"], "/dev/zero"),
     "a layout that is none": (["run", "--corpus", "{here}/*.md", "--layout", "odd"], "layout"),
+    "columns of no file": (["run", "--label-column", "genre"], "--labels"),
     "no labelled file": ([*LABELLED, "{here}/none.csv"], "none.csv"),
     "a folder of labels": ([*LABELLED, "{here}"], "must end in .csv"),
     "a pipe of labels": ([*LABELLED, "{here}/pipe.csv"], "pipe.csv"),
@@ -29,10 +40,19 @@ CASES = {
     "one label alone": ([*LABELLED, "{here}/one-label.csv"], "two labels"),
     "labels that are nan": ([*LABELLED, "{here}/nan.csv"], "line 3"),
     "a store of an unknown kind": (["run", "--store", "qq://bucket/prefix"], "qq://bucket"),
+    "a store that is away": (
+        ["run", "--store", "http://127.0.0.1:{closed_port}/x"],
+        "must be readable and writable",
+    ),
+    "a store of one process": (["run", "--store", "memory://x"], "place.store"),
     "a store without credentials": (["run", "--store", "s3://bucket/prefix"], "credentials"),
     "a store that is a file": (["run", "--store", "{here}/rows.csv"], "is a file"),
     "a home that is a file": (["run", "--home", "{here}/rows.csv"], "is a file"),
     "a tracker of an unknown kind": (["run", "--set", "place.tracking_uri=qq://x"], "tracking_uri"),
+    "a tracker without an address": (
+        ["run", "--set", "place.tracking_uri='http://[::1'"],
+        "tracking_uri",
+    ),
     "a tracker that is away": (
         ["run", "--set", "place.tracking_uri=http://127.0.0.1:{closed_port}"],
         "must answer",
@@ -46,6 +66,21 @@ CASES = {
     "one name for both": (
         ["run", "--set", "registration.classifier_name=bertsmith-encoder"],
         "bertsmith-encoder",
+    ),
+    "steps without end": (["run", "--set", f"pretraining.num_steps={10**23}"], "num_steps"),
+    "age without end": (["prune", "--days", "inf"], "--days"),
+    "an age beyond the calendar": (["prune", "--days", "800000"], "--days"),
+    "texts twice": (["predict", "--file", "{here}/rows.csv", "x"], "--file"),
+    "texts in UTF-16": (["predict", "--file", "{here}/utf16.yaml"], "UTF-16"),
+    "a picture in no folder": (["inspect", "x", "--out", "{here}/none/x.html"], "none/x.html"),
+    "a chart in no folder": (["similar", "x", "y", "--out", "{here}/none/x.png"], "none/x.png"),
+    "a picture of no kind": (["inspect", "x", "--out", "{here}/x.gif"], "x.gif"),
+    "a model and a recipe": (["evaluate", "demo", "--model", "m"], "--model"),
+    "a model and settings": (["evaluate", "--model", "m", "--set", "a.b=1"], "--set"),
+    "JSON of no model": (["evaluate", "--json"], "--json"),
+    "no labelled row": (
+        ["evaluate", "--model", "m", "--labels", "{here}/header.csv"],
+        "found none",
     ),
     "rates beyond one": (["run", "--set", "examples.random_share=0.9"], "exceed 1 together"),
     "longer than is read": (["run", "--set", "finetuning.max_tokens=512"], "examples.max_tokens"),
@@ -97,6 +132,11 @@ def places(tmp_path: Path) -> dict[str, object]:
     (tmp_path / "single.txt").write_text("A single sentence makes no corpus at all. " * 3)
     for number in range(8):
         (tmp_path / f"text{number}.md").write_text("Words enough to be a document of its own.")
+    (tmp_path / "circle.txt").symlink_to("circle.txt")
+    (tmp_path / "header.csv").write_text("text,label\n")
+    (tmp_path / "utf16.yaml").write_text("name: a\n", encoding="utf-16")
+    (tmp_path / "latin1.yaml").write_bytes(b"name: caf\xe9\n")
+    (tmp_path / "binary.yaml").write_bytes(bytes(range(32)) * 8)
     os.mkfifo(tmp_path / "pipe")
     os.mkfifo(tmp_path / "pipe.csv")
     rows = [f"text number {number},{'ab'[number % 2]}" for number in range(20)]
@@ -135,24 +175,71 @@ def test_a_mistake_is_one_sentence_and_starts_nothing(
     monkeypatch.setenv("AWS_CONFIG_FILE", str(own_home / "none"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(own_home / "none"))
     arguments, words = CASES[case]
-    assert run([argument.format(**places) for argument in arguments]) == MISTAKE
-    said = capsys.readouterr().err.strip()
-    assert words.format(**places) in said
-    assert said.startswith("bertsmith: ")
-    assert len(said.splitlines()) == 1, said
+    typed = [argument.format(**places) for argument in arguments]
+    _refused(typed, words.format(**places), capsys)
     assert not (own_home / "logs").exists()  # no Prefect API was started
     assert not (own_home / "store").exists()  # and nothing built
 
 
+def _refused(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == MISTAKE
+    said = capsys.readouterr().err.strip()
+    assert words in said
+    assert said.startswith("bertsmith: ")
+    assert len(said.splitlines()) == 1, said
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "--corpus", "{here}/no-such-*.txt"],
+        ["predict", "Some text."],  # and nothing is registered
+        ["fill-mask", "Some [MASK]."],
+        ["inspect", "Some text.", "--out", "{here}/a.html"],
+        ["similar", "one", "two"],
+    ],
+)
 def test_a_mistake_is_answered_before_torch_ray_mlflow_or_prefect_are_imported(
-    places: dict[str, object], own_home: Path
+    arguments: list[str], places: dict[str, object], own_home: Path
 ) -> None:
+    typed = [argument.format(**places) for argument in arguments]
     code = (
-        "import sys; from flows.cli.app import run; "
-        f"run(['run', '--corpus', '{places['here']}/no-such-*.txt', '--home', '{own_home}']); "
+        f"import sys; from flows.cli.app import run; run([*{typed}, '--home', '{own_home}']); "
         "print([m for m in ('torch', 'ray', 'mlflow', 'prefect', 'pandas') if m in sys.modules])"
     )
     began = os.times().children_user
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stderr.startswith("bertsmith: ")
     assert said.stdout.splitlines()[-1] == "[]"
     assert os.times().children_user - began < 2  # seconds of processor, however busy it is
+
+
+# Commands that ask the registry.
+ON_MODELS = {
+    "predict": ["predict", "Some text."],
+    "fill-mask": ["fill-mask", "Some [MASK]."],
+    "models": ["models"],
+    "export": ["export", "some-encoder", "--to", "{here}/new"],
+    "inspect": ["inspect", "Some text.", "--out", "{here}/a.html"],
+    "similar": ["similar", "one", "two"],
+    "evaluate": ["evaluate", "--model", "m", "--labels", "{here}/rows.csv"],
+    "store": ["store"],
+    "prune": ["prune"],
+}
+
+
+@pytest.mark.parametrize("command", ON_MODELS)
+@pytest.mark.parametrize(
+    ("uri", "words"),
+    [("http://127.0.0.1:{closed_port}", "must answer"), ("qq://x", "place.tracking_uri")],
+)
+def test_a_registry_that_is_away_is_one_sentence(
+    command: str,
+    uri: str,
+    words: str,
+    places: dict[str, object],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri.format(**places))
+    _refused([argument.format(**places) for argument in ON_MODELS[command]], words, capsys)

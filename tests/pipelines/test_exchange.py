@@ -12,6 +12,7 @@ from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
 from pipelines.core.tracking.tracker import Tracker
 from pipelines.insight.attention_page import inspect
+from pipelines.insight.predictions import fill
 from pipelines.insight.similarity_picture import draw_similarities, similarities
 from pipelines.registry.exchange import bring_in, take_out
 
@@ -49,6 +50,17 @@ def test_what_is_no_model_is_refused(folder: Path, tmp_path: Path) -> None:
         bring_in(tmp_path / "empty", tmp_path / "target")
     with pytest.raises(UserError, match="must be new or empty"):
         take_out(NOWHERE, str(folder), folder, None)
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UserError, match="must be a new folder"):
+        take_out(NOWHERE, str(folder), tmp_path / "file" / "new", None)
+
+
+def test_gaps_are_filled_within_what_the_model_knows_and_reads(folder: Path) -> None:
+    assert len(fill(NOWHERE, str(folder), "the [MASK]", top_k=9)[0]) == 9
+    with pytest.raises(UserError, match="9 pieces"):
+        fill(NOWHERE, str(folder), "the [MASK]", top_k=10)
+    with pytest.raises(UserError, match="tokens"):
+        fill(NOWHERE, str(folder), "the " * 600 + "[MASK]", top_k=1)
 
 
 def test_attention_is_drawn_as_a_page_and_as_a_sheet(folder: Path, tmp_path: Path) -> None:

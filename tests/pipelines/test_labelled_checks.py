@@ -68,7 +68,7 @@ def test_the_head_of_a_large_file_is_checked(tmp_path, monkeypatch):
 def test_what_is_no_file_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe.csv")
     for name, message in (
-        ("", "must name a CSV, TSV or JSONL file"),
+        ("", "must name a CSV, TSV, JSONL or Parquet file"),
         ("/none/a.csv", "found nothing there"),
         (str(tmp_path / "pipe.csv"), "must be a regular file, found a pipe"),
         ("/dev/zero", "must end in .csv"),

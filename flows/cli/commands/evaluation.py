@@ -7,9 +7,9 @@ import typer
 
 from flows.cli.choice import Choice
 from flows.cli.commands.build import Recipe
+from flows.cli.commands.models import tracker_of
 from flows.cli.execution import execute
 from flows.cli.options import AsJson, Home, LabelColumn, Labels, Overrides, TextColumn
-from flows.environment import home_folder, set_defaults
 from pipelines.core.errors import UserError
 
 
@@ -38,6 +38,13 @@ def evaluate(
 
     Example: bertsmith evaluate --model bertsmith-classifier@champion --labels more.csv
     """
+    if model is not None and (recipe is not None or overrides):
+        raise UserError(
+            "--model evaluates a registered classifier, which a recipe and --set cannot change; "
+            "leave out --model, or the recipe and --set"
+        )
+    if model is None and as_json:
+        raise UserError("--json prints the figures of a --model, found none; name one")
     if model is None:
         choice = Choice(
             recipe=recipe,
@@ -51,15 +58,14 @@ def evaluate(
         return
     if labels is None:
         raise UserError("--model needs labelled texts to be evaluated on; name them with --labels")
-    set_defaults(home_folder(home))
-    from pipelines.core.place import PlaceSettings
+    tracker = tracker_of(home)
     from pipelines.insight.evaluation import evaluate_file
     from pipelines.stages.labelled.settings import LabelledFile
 
     labelled = LabelledFile(
         path=labels, text_column=text_column or "", label_column=label_column or ""
     )
-    figures, report = evaluate_file(PlaceSettings().tracker({}), model, labelled)
+    figures, report = evaluate_file(tracker, model, labelled)
     if as_json:
         print(json.dumps({**figures, **report}, ensure_ascii=False))
         return

@@ -1,5 +1,6 @@
 """Commands that bring models in and out, and that look into them."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -65,7 +66,8 @@ def inspect(
 
     Example: bertsmith inspect 'Returns the sum of the array.' --out attention.html
     """
-    tracker = tracker_of(home)
+    _require_place(out, (".html", ".png"))
+    tracker = tracker_of(home, needs=None if model else "encoder")
     from pipelines.insight.attention_page import inspect as draw
     from pipelines.registry.opening import located
 
@@ -87,12 +89,12 @@ def similar(
 
     Example: bertsmith similar matrix vector tensor plot figure --out similar.png
     """
-    tracker = tracker_of(home)
+    if out is not None:
+        _require_place(out, (".png",))
+    tracker = tracker_of(home, needs=None if model else "encoder")
     from pipelines.insight.similarity_picture import draw_similarities, similarities
     from pipelines.registry.opening import located
 
-    if out is not None and out.suffix != ".png":
-        raise UserError(f"the picture must be a .png file, got {out}")
     with located(tracker, model or newest(tracker, "encoder")) as folder:
         matrix, plane = similarities(folder, texts)
     width = max(len(text) for text in texts)
@@ -101,3 +103,14 @@ def similar(
     if out is not None:
         draw_similarities(texts, matrix, plane, out)
         print(f"{out}: the matrix, and the texts in the plane")
+
+
+def _require_place(out: Path, suffixes: tuple[str, ...]) -> None:
+    """Raise UserError where no picture could be written; asked before a model is loaded."""
+    if out.suffix not in suffixes:
+        raise UserError(f"the picture must be a {' or '.join(suffixes)} file, got {out}")
+    if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
+        raise UserError(
+            f"the picture {out} must be a file in a folder that exists and can be written, but it "
+            "is not; make the folder or choose another --out"
+        )

@@ -1,7 +1,9 @@
 """Commands that use registered models."""
 
+import io
 import json
 import sys
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -44,11 +46,15 @@ def predict(
 
     Example: bertsmith predict 'Returns the eigenvalues of a matrix.'
     """
-    tracker = tracker_of(home)
+    if texts and file is not None:
+        raise UserError(
+            "the texts to label must be given once, found --file and texts; leave out one of them"
+        )
+    lines = list(texts) if texts else _lines(file)
+    tracker = tracker_of(home, needs=None if model else "classifier")
     from pipelines.insight import predictions
 
     reference = model or newest(tracker, "classifier")
-    lines = list(texts) if texts else _lines(file)
     for answer in predictions.predict(tracker, reference, lines):
         if as_json:
             print(json.dumps(asdict(answer), ensure_ascii=False))
@@ -72,7 +78,7 @@ def fill_mask(
             f"the text must hold [MASK] in place of a word, found none in {text!r}; "
             "write for example 'Returns the [MASK] of the array.'"
         )
-    tracker = tracker_of(home)
+    tracker = tracker_of(home, needs=None if model else "encoder")
     from pipelines.insight import predictions
 
     gaps = predictions.fill(tracker, model or newest(tracker, "encoder"), text, top_k=top)
@@ -146,11 +152,20 @@ def promote(
     )
 
 
-def tracker_of(home: Path | None) -> "Tracker":
+def tracker_of(home: Path | None, *, needs: str | None = None) -> "Tracker":
+    """The tracker of this home.
+
+    Raises UserError, in seconds, where it does not answer, and at once where a home without a
+    registry cannot hold the kind of model that the command `needs`.
+    """
     set_defaults(home_folder(home))
     from pipelines.core.place import PlaceSettings
 
-    return PlaceSettings().tracker({})
+    place = PlaceSettings()
+    place.refuse_unreachable_tracker()
+    if needs is not None and not place.has_registry():
+        raise _no_model(f"of {place.home_folder()}", needs)
+    return place.tracker({})
 
 
 def newest(tracker: "Tracker", kind: str) -> str:
@@ -159,26 +174,33 @@ def newest(tracker: "Tracker", kind: str) -> str:
 
     rows: list[ListedModel] = [row for row in list_models(tracker) if row.kind == kind]
     if not rows:
-        raise UserError(
-            f"the registry at {tracker.uri} must hold a {kind} for this, found none; "
-            "run `bertsmith run` first, or name one with --model"
-        )
+        raise _no_model(f"at {tracker.shown_uri}", kind)
     newest = max(rows, key=lambda row: row.created)
     return f"{newest.name}/{newest.version}"
 
 
+def _no_model(registry: str, kind: str) -> UserError:
+    return UserError(
+        f"the registry {registry} must hold a model of the kind {kind} for this, found none; run "
+        "`bertsmith run` first, or name one with --model"
+    )
+
+
 def _lines(file: Path | None) -> list[str]:
+    from pipelines.core.reading.text import decode, refuse_binary
+
     if file is None and sys.stdin.isatty():
         raise UserError(
             "there must be a text to label, found none; give it as an argument, with --file, or "
             "on standard input"
         )
     try:
-        stream = sys.stdin if file is None else file.open(encoding="utf-8")
+        data = sys.stdin.buffer.read() if file is None else file.read_bytes()
     except OSError as error:
         raise UserError(f"{file} must be a readable text file: {error.strerror}") from None
-    with stream:
-        lines = [line.strip() for line in stream if line.strip()]
+    refuse_binary(data, "standard input" if file is None else str(file))
+    text = io.StringIO(decode(data, Counter()), newline=None)
+    lines = [line.strip() for line in text if line.strip()]
     if not lines:
         raise UserError("there must be a line of text to label, found none")
     return lines

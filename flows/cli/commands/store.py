@@ -64,7 +64,8 @@ def prune(
     home: Home = None,
     store: Store = None,
     days: Annotated[
-        float, typer.Option(min=0, help="Keep what is younger, or belongs to a run that is.")
+        float,
+        typer.Option(min=0, max=36500, help="Keep what is younger, or belongs to a run that is."),
     ] = 30,
     yes: Annotated[
         bool, typer.Option("--yes", help="Remove it; without this, only say so.")

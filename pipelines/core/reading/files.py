@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import fsspec
 import zstandard
+from fsspec import AbstractFileSystem
 from fsspec.core import url_to_fs
 
 from pipelines.artifacts import sha256_of_file
@@ -44,10 +45,10 @@ _ANSWER_SECONDS: Final = 5
 def expand(path: str) -> list[str]:
     """The files that a path, a folder or a glob names, sorted; hidden ones are left out.
 
-    Raises UserError where there are none, or where one is no regular file: a pipe or a device
-    would never end.
+    Raises UserError where there are none, for an address that nothing can open, or where one is no
+    regular file: a pipe or a device would never end.
     """
-    filesystem, plain = url_to_fs(path)
+    filesystem, plain = _opened_by(path)
     try:
         if any(character in plain for character in "*?["):
             matches = [match for match in filesystem.glob(plain) if not filesystem.isdir(match)]
@@ -88,6 +89,10 @@ def require_regular(path: str) -> None:
         raise UserError(f"{path} must be a file, found {what}") from error
     except PermissionError as error:
         raise UserError(f"{path} must be readable; give read permission to this user") from error
+    except OSError as error:  # links in a circle, a name that is too long
+        raise UserError(
+            f"{path} must be a file, but it cannot be looked at ({error.strerror}); check the path"
+        ) from error
     if not stat.S_ISREG(mode):
         found = _SPECIAL.get(stat.S_IFMT(mode), "something else")
         raise UserError(
@@ -99,12 +104,18 @@ def require_regular(path: str) -> None:
 
 def require_answer(path: str) -> None:
     """Raise UserError where the server that a URL names does not answer within seconds."""
-    url = urlsplit(path)
-    if url.scheme == "s3":
-        url = urlsplit(os.environ.get("AWS_ENDPOINT_URL", ""))
-    if url.scheme not in ("http", "https") or url.hostname is None:
-        return
-    port = url.port or (443 if url.scheme == "https" else 80)
+    try:
+        url = urlsplit(path)
+        if url.scheme == "s3":
+            url = urlsplit(os.environ.get("AWS_ENDPOINT_URL", ""))
+        if url.scheme not in ("http", "https") or url.hostname is None:
+            return
+        port = url.port or (443 if url.scheme == "https" else 80)
+    except ValueError as error:
+        raise UserError(
+            f"{path} must name a host and a port that can be, found neither ({error}); check the "
+            "address"
+        ) from error
     try:
         socket.create_connection((url.hostname, port), timeout=_ANSWER_SECONDS).close()
     except OSError as error:
@@ -115,14 +126,19 @@ def require_answer(path: str) -> None:
 
 
 @contextmanager
-def reached(path: str) -> Iterator[None]:
-    """Say in a UserError that `path` could not be read from its server, where that is so.
+def reached(*paths: str) -> Iterator[None]:
+    """Say in a UserError that what `paths` name could not be read, or its server did not give it.
 
     For a look before a run: within a run the error itself says that trying again may help.
     """
     try:
         yield
     except _errors_of_servers() as error:
+        path = ", ".join(paths)
+        if all(map(is_local, paths)):
+            raise UserError(
+                f"{path} must be readable, but it is not ({error}); check the path and your rights"
+            ) from error
         raise UserError(
             f"{path} must be readable, but its server does not give it ({error}); check the "
             "address, the network and your rights"
@@ -186,7 +202,7 @@ def size_and_digest(path: str) -> tuple[int, str]:
     That is their SHA-256, or a remote store's own checksum. Raises UserError where it may not be
     read.
     """
-    filesystem, plain = url_to_fs(path)
+    filesystem, plain = _opened_by(path)
     details = filesystem.info(plain)
     size = int(details["size"] or 0)  # a web server need not say it
     try:
@@ -199,6 +215,19 @@ def size_and_digest(path: str) -> tuple[int, str]:
             return size, hashlib.file_digest(stream, "sha256").hexdigest()
     except PermissionError as error:
         raise UserError(f"{path} must be readable; give read permission to this user") from error
+
+
+def _opened_by(path: str) -> tuple[AbstractFileSystem, str]:
+    """The file system that opens `path`, and its name there; UserError where there is none."""
+    if not path.strip():  # to fsspec that is the current folder
+        raise UserError("a path must name a file, a folder or a glob, found an empty one; name one")
+    try:
+        return url_to_fs(path)
+    except (ImportError, ValueError) as error:
+        raise UserError(
+            f"{path} must be a path or an address that can be opened, such as https://… or "
+            f"s3://…, but it cannot ({error}); check it, or fetch the file first"
+        ) from error
 
 
 def _errors_of_credentials() -> tuple[type[Exception], ...]:

@@ -10,6 +10,7 @@ import yaml
 from pydantic import ValidationError
 
 from pipelines.core.errors import UserError
+from pipelines.core.reading.text import refuse_binary
 from pipelines.core.recipes.ladder import EndToEndRecipe, RecipeType
 
 
@@ -111,7 +112,7 @@ def _read_source(source: str) -> dict[str, Any]:
     if source in preset_names():
         text = (files("pipelines.core.recipes") / "presets" / f"{source}.yaml").read_text()
     elif Path(source).is_file():
-        text = Path(source).read_text()
+        text = _text_of(source)
     else:
         raise UserError(
             f"a recipe must be a YAML file or one of the presets {', '.join(preset_names())}, "
@@ -123,13 +124,30 @@ def _read_source(source: str) -> dict[str, Any]:
         where = " ".join(str(error).split())
         raise UserError(f"the recipe {source!r} must be valid YAML: {where}") from None
     if values is None:
-        return {}
+        raise UserError(
+            f"the recipe {source!r} must hold sections such as `corpus:`, found nothing; print one "
+            "to begin with: bertsmith recipes show demo"
+        )
     if not isinstance(values, dict):
         raise UserError(
             f"the recipe {source!r} must hold sections such as `corpus:`, "
             f"found {_shortened(values)}"
         )
     return values
+
+
+def _text_of(source: str) -> str:
+    try:
+        data = Path(source).read_bytes()
+        refuse_binary(data, f"the recipe {source!r}")
+        return data.decode("utf-8-sig")
+    except OSError as error:
+        raise UserError(f"the recipe {source!r} must be readable: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"the recipe {source!r} must be UTF-8, but byte {error.start + 1} is not; convert it, "
+            "for instance with iconv"
+        ) from None
 
 
 def _apply_override(values: dict[str, Any], override: str) -> None:

@@ -22,7 +22,13 @@ def refuse_unreachable_tracker(uri: str) -> None:
     Raises UserError for a scheme that MLflow does not know, a host without a name or an open
     port, and a SQLite file that could not be written.
     """
-    parts = urlsplit(uri)
+    try:
+        parts = urlsplit(uri)
+    except ValueError as error:
+        raise UserError(
+            f"place.tracking_uri must be an address such as http://host:5000, "
+            f"found {uri!r} ({error})"
+        ) from None
     scheme = parts.scheme.partition("+")[0]  # a database may name its driver, as in mysql+pymysql
     if scheme in _SERVERS:
         _refuse_closed_port(uri, parts.hostname or "", _port(uri), scheme)

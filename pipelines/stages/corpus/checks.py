@@ -68,7 +68,7 @@ def _look(source: Source, min_characters: int) -> Look:
         return Look(None, None if source.label_field else frozenset([label_of_dataset(source)]))
     for path in source.paths:
         require_answer(path)
-    with reached(", ".join(source.paths)):
+    with reached(*source.paths):
         paths = expand_all(source.paths)
         documents = _count(source, paths, min_characters)
     if getattr(source, "label_field", None) is not None:

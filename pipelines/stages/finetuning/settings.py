@@ -10,13 +10,16 @@ from pipelines.training.settings import TrainingSettings
 class FinetuningSettings(TrainingSettings):
     """How a classifier is trained from an encoder."""
 
-    num_epochs: float = Field(default=3.0, gt=0, description="Passes over the labelled texts.")
+    num_epochs: float = Field(
+        default=3.0, gt=0, le=10**6, description="Passes over the labelled texts."
+    )
     examples_per_step: int = Field(
-        default=32, ge=1, description="Texts of one optimizer step, over all workers."
+        default=32, ge=1, le=10**9, description="Texts of one optimizer step, over all workers."
     )
     micro_batch_examples: int = Field(
         default=16,
         ge=1,
+        le=10**9,
         description="Texts that one worker computes at once. A step is cut into these, and at "
         "most as many workers share it.",
     )
@@ -29,7 +32,10 @@ class FinetuningSettings(TrainingSettings):
         description="Longer texts are cut to so many tokens; empty: to what the encoder reads.",
     )
     num_evaluations: int = Field(
-        default=5, ge=1, description="Held-out evaluations during training, the last one included."
+        default=5,
+        ge=1,
+        le=10**9,
+        description="Held-out evaluations during training, the last one included.",
     )
     compare_with_random: bool = Field(
         default=True,

@@ -105,7 +105,9 @@ def read_labelled_file(
 def name_of_format(path: str) -> str:
     """`delimited`, `jsonl` or `parquet`, by the suffix; raises UserError for any other."""
     if not path:
-        raise UserError("labelled.source.path must name a CSV, TSV or JSONL file, found nothing")
+        raise UserError(
+            "labelled.source.path must name a CSV, TSV, JSONL or Parquet file, found nothing"
+        )
     kind = _FORMATS.get(format_suffix(path))
     if kind is None:
         raise UserError(

@@ -1,0 +1,48 @@
+"""What the last screen of a run sends people to."""
+
+from pathlib import Path
+
+import pytest
+
+from flows.reporting.story import Story
+from flows.reporting.summary import print_summary
+from pipelines.core.place import PlaceSettings
+from pipelines.core.recipes.ladder import EndToEndRecipe
+
+SERVER = "http://127.0.0.1:5000"
+
+
+@pytest.mark.parametrize(
+    ("tracking_uri", "services_run", "wanted", "unwanted"),
+    [
+        ("sqlite:////somewhere/mlflow.db", False, "bertsmith up", "bertsmith down"),
+        ("sqlite:////somewhere/mlflow.db", True, "bertsmith down", "bertsmith up"),
+        (SERVER, True, "bertsmith down", "bertsmith up"),
+        (SERVER, False, "bertsmith run", "bertsmith down"),  # somebody else's server
+    ],
+)
+def test_servers_are_stopped_only_where_they_are_this_homes(
+    tracking_uri: str,
+    services_run: bool,
+    wanted: str,
+    unwanted: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    story = Story(flow="end-to-end", recipe=EndToEndRecipe())
+    print_summary(story, tracking_uri, services_run=services_run)
+    said = capsys.readouterr().out
+    assert wanted in said
+    assert unwanted not in said
+    assert "--home" not in said
+
+
+def test_the_next_commands_go_to_the_home_that_was_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = tmp_path / "a home"
+    story = Story(flow="end-to-end", recipe=EndToEndRecipe(place=PlaceSettings(home=str(home))))
+    print_summary(story, "")
+    commands = capsys.readouterr().out.partition("Next\n")[2].strip().splitlines()
+    assert len(commands) == 2
+    for command in commands:
+        assert f"--home '{home}'" in command
