@@ -18,8 +18,8 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 
+from bert_core.files.tokenizer_files import Normalization, read_normalization, read_pieces
 from bert_core.masking import MaskableVocabulary
-from bert_core.tokenizer_files import Normalization, read_normalization, read_pieces
 
 PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
 SPECIAL_PIECES: Final = (PAD, UNK, CLS, SEP, MASK)

@@ -7,11 +7,11 @@ from typing import Any
 from torch import Tensor
 
 from bert_core.config import EncoderConfig
+from bert_core.files.json_files import read_json
+from bert_core.files.tensor_files import read_tensors
 from bert_core.hugging_face.names import CONFIG_NAMES, TASKS
 from bert_core.hugging_face.tensors import from_hugging_face
-from bert_core.json_files import read_json
 from bert_core.model.catalogue import MODELS, Model, build_model
-from bert_core.tensor_files import read_tensors
 
 
 def import_model(directory: Path | str, head: str | None = None) -> Model:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from safetensors.torch import save_file
 
-from bert_core.folders import publish
+from bert_core.files.folders import publish
 from bert_core.hugging_face.names import CONFIG_NAMES, TASKS
 from bert_core.hugging_face.tensors import to_hugging_face
 from bert_core.model.catalogue import Model

@@ -16,10 +16,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from bert_core.config import EncoderConfig
-from bert_core.folders import publish
-from bert_core.json_files import read_json
+from bert_core.files.folders import publish
+from bert_core.files.json_files import read_json
+from bert_core.files.tensor_files import read_tensors
 from bert_core.model.catalogue import MODELS, Model, build_model
-from bert_core.tensor_files import read_tensors
 from bert_core.training.optimization import AdamW
 
 WEIGHTS_FILE = "model.safetensors"

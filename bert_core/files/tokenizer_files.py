@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from bert_core.json_files import read_json
+from bert_core.files.json_files import read_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,1 @@
+"""A model's files: folders that are whole or not there, JSON, tensors, tokenizers."""
