@@ -3,10 +3,8 @@
     python benchmarks/corpora.py                     # all of them, with 2 workers
     python benchmarks/corpora.py wikitext multilingual
 
-Each corpus is built with 1, 2 and 4 workers and once more in a process that is killed in the middle
-of a stage and started again; the digests of all files of all artifacts must be equal. Text is read
-from ../shared/data; the MediaWiki dump is made of WikiText-2's articles, and `s3` reads compressed
-novels from, and keeps its artifacts on, an S3 server on the loopback (moto's).
+Built with 1, 2 and 4 workers, and once more with a kill in the middle: all digests must be equal.
+Text is read from ../shared/data; the dump is of WikiText-2's articles, `s3` uses moto's server.
 """
 
 import argparse

@@ -1,16 +1,10 @@
 """Both servers and the worker as a person meets them: in shells, killed in part, stopped midway."""
 
-import json
 import os
-import shlex
-import signal
 import subprocess
-import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,87 +19,20 @@ from flows.services.record import (
     NAMES,
     PREFECT_SERVER,
     WORKER,
-    Services,
     read_record,
+)
+from tests.flows.person import (
+    BERTSMITH,
+    CHECKOUT,
+    OWN_VARIABLES,
+    STATES,
+    Person,
+    status,
+    train_endlessly,
+    wait_until,
 )
 
 pytestmark = pytest.mark.slow
-
-BERTSMITH = [sys.executable, "-c", "from flows.cli import main; main()"]
-CHECKOUT = Path(__file__).parents[2]
-_OURS = ("PREFECT_", "MLFLOW_", "BERTSMITH_")
-
-
-@dataclass(frozen=True)
-class Person:
-    """Someone with a home, who types into shells that know nothing of it."""
-
-    home: Path
-    prefect_port: int
-    mlflow_port: int
-
-    def call(self, arguments: list[str], *, check: bool = True, folder: Path | None = None) -> str:
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(_OURS)}
-        environment["PYTHONPATH"] = str(CHECKOUT)
-        completed = subprocess.run(
-            arguments,
-            env=environment,
-            cwd=folder or self.home.parent,
-            capture_output=True,
-            text=True,
-            timeout=900,
-            check=False,
-        )
-        said = completed.stdout + completed.stderr
-        assert completed.returncode == 0 or not check, said
-        return said
-
-    def up(self, folder: Path | None = None) -> str:
-        ports = ["--prefect-port", str(self.prefect_port), "--mlflow-port", str(self.mlflow_port)]
-        return self.call([*BERTSMITH, "up", "--home", str(self.home), *ports], folder=folder)
-
-    def down(self) -> str:
-        return self.call([*BERTSMITH, "down", "--home", str(self.home)])
-
-    def shell(self, line: str) -> str:
-        """A new shell that first reads `bertsmith env`, as `up` says."""
-        env = shlex.join([*BERTSMITH, "env", "--home", str(self.home)])
-        return self.call(["bash", "-c", f'set -e; eval "$({env})"; {line}'])
-
-    def python(self, code: str) -> Any:
-        """What a client of both servers finds out: the JSON that `code` prints."""
-        prologue = (
-            "import json\n"
-            "from prefect.client.orchestration import get_client\n"
-            "client = get_client(sync_client=True).__enter__()\n"
-            "demo = client.read_deployment_by_name('end-to-end/demo')\n"
-        )
-        said = self.shell(shlex.join([sys.executable, "-c", prologue + code]))
-        return json.loads(said.splitlines()[-1])
-
-    def trigger(self, deployment: str, recipe: dict[str, Any], *options: str) -> str:
-        prefect = [sys.executable, "-m", "prefect", "deployment", "run", deployment]
-        return self.shell(
-            shlex.join([*prefect, "--param", f"recipe={json.dumps(recipe)}", *options])
-        )
-
-    def record(self) -> Services:
-        services = read_record(self.home)
-        assert services is not None
-        return services
-
-    def kill(self, name: str) -> None:
-        service = self.record().running(name)
-        assert service is not None
-        os.kill(service.process.pid, signal.SIGKILL)
-        wait_until(lambda: not service.is_running())
-
-
-def wait_until(is_so: Callable[[], bool], seconds: float = 240) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
 
 
 @pytest.fixture
@@ -135,33 +62,6 @@ def endless(small: dict[str, Any]) -> dict[str, Any]:
     """A recipe whose pretraining outlasts every test."""
     small["pretraining"] |= {"num_steps": 1_000_000, "evaluate_every_steps": 100_000}
     return small
-
-
-_STATES = """
-from mlflow import MlflowClient
-mlflow = MlflowClient()
-experiments = [experiment.experiment_id for experiment in mlflow.search_experiments()]
-runs = client.read_flow_runs(limit=10)
-print(json.dumps({
-    "flow runs": [[run.state.name, run.state.message] for run in runs if run.deployment_id],
-    "training": [run.info.status for run in mlflow.search_runs(experiments)],
-}))
-"""
-
-
-def train_endlessly(person: Person, endless: dict[str, Any]) -> None:
-    """Return when the worker's flow run trains."""
-    person.trigger("end-to-end/demo", endless)
-    wait_until(lambda: person.python(_STATES)["training"] == ["RUNNING"])
-
-
-def status(url: str, body: bytes | None = None, **headers: str) -> int:
-    request = urllib.request.Request(url, body, {"Content-Type": "application/json", **headers})
-    try:
-        with urllib.request.urlopen(request, timeout=30) as response:
-            return int(response.status)
-    except urllib.error.HTTPError as error:
-        return error.code
 
 
 def test_a_deployment_completes_from_a_new_shell(person: Person, small: dict[str, Any]) -> None:
@@ -242,7 +142,7 @@ def test_down_ends_a_run_in_progress_and_both_pages_say_so(
     person.down()
     assert marked_processes(mark) == []
     person.up()
-    told = person.python(_STATES)
+    told = person.python(STATES)
     assert [name for name, _ in told["flow runs"]] == ["Crashed"]
     assert told["flow runs"][0][1]
     assert told["training"] == ["KILLED"]
@@ -263,7 +163,7 @@ def test_a_killed_worker_leaves_nothing_behind_and_is_started_alone(
     assert after[WORKER] not in (None, before[WORKER])
     for name in (PREFECT_SERVER, MLFLOW_SERVER):
         assert after[name] == before[name]
-    told = person.python(_STATES)
+    told = person.python(STATES)
     assert [name for name, _ in told["flow runs"]] == ["Crashed"]
     assert told["training"] == ["KILLED"]
 
@@ -280,7 +180,7 @@ def test_a_killed_server_is_started_alone_and_the_run_goes_on(
     )
     person.up()
     assert person.record().running(WORKER) == before[WORKER]
-    told = person.python(_STATES)
+    told = person.python(STATES)
     assert [name for name, _ in told["flow runs"]] == ["Running"]
     assert told["training"] == ["RUNNING"]
 
@@ -296,7 +196,7 @@ def test_after_all_three_were_killed_up_ends_what_is_left_and_starts_anew(
     person.up()
     assert marked_processes(mark) == []
     assert person.record().mark != mark
-    told = person.python(_STATES)
+    told = person.python(STATES)
     assert [name for name, _ in told["flow runs"]] == ["Crashed"]
     assert told["training"] == ["KILLED"]
 
@@ -308,7 +208,7 @@ def test_a_killed_run_without_servers_is_told_apart_from_a_live_one(
     person.down()
     recipe = tmp_path / "endless.yaml"
     recipe.write_text(yaml.safe_dump(endless))
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(_OURS)}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(OWN_VARIABLES)}
     command = [*BERTSMITH, "run", str(recipe), "--home", str(person.home)]
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(

@@ -1,8 +1,6 @@
 """Reading examples back: the same batches for any number of workers, from any step on."""
 
 import shutil
-import threading
-import time
 from dataclasses import replace
 from itertools import pairwise
 
@@ -19,7 +17,6 @@ from pipelines.stages.examples.batches import (
     evaluation_batches,
     micro_batches,
     num_evaluation_batches,
-    prefetched,
 )
 from pipelines.stages.examples.shards import read_example_batch
 from pipelines.stages.examples.stage import ExampleSettings, build_examples
@@ -62,32 +59,6 @@ def unmasked_rows(batch: PretrainingBatch) -> list[tuple[int, ...]]:
     ids = batch.tokens.input_ids.clone()
     ids[batch.masked_positions] = batch.masked_labels
     return [tuple(row.tolist()) for row in torch.split(ids, list(batch.tokens.lengths))]
-
-
-def test_shards_hold_equally_many_tokens(small_examples):
-    for split in ("train", "heldout"):
-        tokens = [
-            small_examples.manifest.files[name].figures["tokens"]
-            for name in small_examples.names(f"{split}-")
-        ]
-        assert max(tokens) - min(tokens) <= 2 * 64  # to the example
-    assert small_examples.statistics["train"]["shards"] > 3
-
-
-def test_every_shard_says_what_made_it(small_examples, small_vocabulary):
-    for name in small_examples.names("train-"):
-        metadata = read_example_batch(small_examples.local(name)).schema.metadata
-        assert metadata[b"vocabulary"].decode() == small_vocabulary.fingerprint
-        assert metadata[b"objective"] == b"mlm_nsp"
-        assert metadata[b"max_tokens"] == b"64"
-
-
-def test_training_refuses_shards_of_another_vocabulary(small_examples):
-    manifest = small_examples.manifest
-    other = manifest.model_copy(update={"inputs": {**manifest.inputs, "vocabulary": "0" * 32}})
-    forged = type(small_examples)(other, small_examples.root, small_examples.filesystem)
-    with pytest.raises(UserError, match=r"train-.*must have the vocabulary 0000"):
-        ExampleReader(forged, "train").rows(0, np.arange(1))
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])
@@ -252,55 +223,3 @@ def test_next_sentence_labels_say_whether_b_is_random(small_examples, reader):
     assert pa.array(rows.is_random_next).equals(column)
     batch = step_of(reader, 0)[0]
     assert set(batch.next_sentence_labels.tolist()) <= {0, 1}
-
-
-def test_files_take_little_more_than_two_bytes_a_token(small_examples):
-    num_bytes = sum(
-        small_examples.manifest.files[name].bytes for name in small_examples.names("train-")
-    )
-    overhead = 1500 * len(small_examples.names("train-"))  # schema and footer of these tiny files
-    assert (num_bytes - overhead) / small_examples.statistics["train"]["tokens"] < 2.5
-
-
-def test_prefetching_changes_nothing_and_ends_with_its_context(reader):
-    def batches_of(step):
-        return micro_batches(
-            reader, seed=0, step=step, examples_per_step=20, micro_batch_examples=6
-        )
-
-    with prefetched(batches_of, 6) as ahead:
-        for step in (0, 1, 2, 4, 5):  # one is left out
-            for (number, batch), (expected_number, expected) in zip(
-                ahead(step), batches_of(step), strict=True
-            ):
-                assert number == expected_number
-                assert equal(batch, expected)
-        with pytest.raises(ValueError, match="below num_steps=6"):
-            ahead(6)
-    assert not [thread for thread in threading.enumerate() if "prefetch" in thread.name]
-
-
-def test_an_error_of_the_reading_is_raised_where_its_step_is_asked_for():
-    def batches_of(step):
-        if step == 1:
-            raise OSError("the disk is gone")
-        yield step, None
-
-    with prefetched(batches_of, 10) as ahead:
-        assert list(ahead(0)) == [(0, None)]
-        time.sleep(0.05)
-        with pytest.raises(OSError, match="the disk is gone"):
-            ahead(1)
-    assert not [thread for thread in threading.enumerate() if "prefetch" in thread.name]
-
-
-def test_leaving_early_does_not_wait_for_the_rest():
-    started: list[int] = []
-
-    def batches_of(step):
-        started.append(step)
-        yield step, None
-
-    with prefetched(batches_of, 1000) as ahead:
-        list(ahead(0))
-    assert len(started) < 10

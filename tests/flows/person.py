@@ -1,0 +1,123 @@
+"""A person with a home, who starts and stops its services from shells of their own."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.services.record import (
+    Services,
+    read_record,
+)
+
+BERTSMITH = [sys.executable, "-c", "from flows.cli import main; main()"]
+CHECKOUT = Path(__file__).parents[2]
+OWN_VARIABLES = ("PREFECT_", "MLFLOW_", "BERTSMITH_")
+
+
+@dataclass(frozen=True)
+class Person:
+    """Someone with a home, who types into shells that know nothing of it."""
+
+    home: Path
+    prefect_port: int
+    mlflow_port: int
+
+    def call(self, arguments: list[str], *, check: bool = True, folder: Path | None = None) -> str:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(OWN_VARIABLES)}
+        environment["PYTHONPATH"] = str(CHECKOUT)
+        completed = subprocess.run(
+            arguments,
+            env=environment,
+            cwd=folder or self.home.parent,
+            capture_output=True,
+            text=True,
+            timeout=900,
+            check=False,
+        )
+        said = completed.stdout + completed.stderr
+        assert completed.returncode == 0 or not check, said
+        return said
+
+    def up(self, folder: Path | None = None) -> str:
+        ports = ["--prefect-port", str(self.prefect_port), "--mlflow-port", str(self.mlflow_port)]
+        return self.call([*BERTSMITH, "up", "--home", str(self.home), *ports], folder=folder)
+
+    def down(self) -> str:
+        return self.call([*BERTSMITH, "down", "--home", str(self.home)])
+
+    def shell(self, line: str) -> str:
+        """A new shell that first reads `bertsmith env`, as `up` says."""
+        env = shlex.join([*BERTSMITH, "env", "--home", str(self.home)])
+        return self.call(["bash", "-c", f'set -e; eval "$({env})"; {line}'])
+
+    def python(self, code: str) -> Any:
+        """What a client of both servers finds out: the JSON that `code` prints."""
+        prologue = (
+            "import json\n"
+            "from prefect.client.orchestration import get_client\n"
+            "client = get_client(sync_client=True).__enter__()\n"
+            "demo = client.read_deployment_by_name('end-to-end/demo')\n"
+        )
+        said = self.shell(shlex.join([sys.executable, "-c", prologue + code]))
+        return json.loads(said.splitlines()[-1])
+
+    def trigger(self, deployment: str, recipe: dict[str, Any], *options: str) -> str:
+        prefect = [sys.executable, "-m", "prefect", "deployment", "run", deployment]
+        return self.shell(
+            shlex.join([*prefect, "--param", f"recipe={json.dumps(recipe)}", *options])
+        )
+
+    def record(self) -> Services:
+        services = read_record(self.home)
+        assert services is not None
+        return services
+
+    def kill(self, name: str) -> None:
+        service = self.record().running(name)
+        assert service is not None
+        os.kill(service.process.pid, signal.SIGKILL)
+        wait_until(lambda: not service.is_running())
+
+
+def wait_until(is_so: Callable[[], bool], seconds: float = 240) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+
+
+STATES = """
+from mlflow import MlflowClient
+mlflow = MlflowClient()
+experiments = [experiment.experiment_id for experiment in mlflow.search_experiments()]
+runs = client.read_flow_runs(limit=10)
+print(json.dumps({
+    "flow runs": [[run.state.name, run.state.message] for run in runs if run.deployment_id],
+    "training": [run.info.status for run in mlflow.search_runs(experiments)],
+}))
+"""
+
+
+def train_endlessly(person: Person, endless: dict[str, Any]) -> None:
+    """Return when the worker's flow run trains."""
+    person.trigger("end-to-end/demo", endless)
+    wait_until(lambda: person.python(STATES)["training"] == ["RUNNING"])
+
+
+def status(url: str, body: bytes | None = None, **headers: str) -> int:
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json", **headers})
+    try:
+        with urllib.request.urlopen(request, timeout=30) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        return error.code
