@@ -8,8 +8,8 @@ from datetime import datetime
 from mlflow.exceptions import MlflowException
 
 from pipelines.core.errors import UserError
+from pipelines.core.tracking.paging import pages
 from pipelines.core.tracking.tracker import Tracker
-from pipelines.registry.paging import pages
 
 _PREFIX = "bertsmith."
 _FINGERPRINT = re.compile(r"[0-9a-f]{32}")

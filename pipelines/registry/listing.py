@@ -7,8 +7,8 @@ from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 
 from pipelines.core.errors import UserError
+from pipelines.core.tracking.paging import pages
 from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker, final
-from pipelines.registry.paging import pages
 from pipelines.registry.promotion import find_source
 from pipelines.registry.tags import KIND_TAG, VERIFIED_TAG
 from pipelines.registry.verification import METRICS

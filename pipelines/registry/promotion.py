@@ -8,8 +8,8 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from pipelines.core.errors import UserError
+from pipelines.core.tracking.paging import pages
 from pipelines.core.tracking.tracker import Tracker
-from pipelines.registry.paging import pages
 from pipelines.registry.registration import RegisteredModel
 from pipelines.registry.tags import OWED_TAG, PROMOTION, VERIFIED_TAG
 from pipelines.registry.verification import Verification
