@@ -1,6 +1,7 @@
 """Single-text classification: its texts and labels, its model, its scores and its report."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +23,9 @@ from pipelines.training.reduction import sum_over_ranks
 class Classification:
     """One label for each text, from the labels that the training texts have."""
 
-    curve = {"label_loss": "eval/loss", "label_accuracy": "eval/accuracy"}  # noqa: RUF012
+    curve: Mapping[str, str] = MappingProxyType(
+        {"label_loss": "eval/loss", "label_accuracy": "eval/accuracy"}
+    )
 
     def build_model(self, config: EncoderConfig, labelled: Artifact) -> TrainableModel:
         """A classifier of the labels of `labelled`, from torch's generator."""

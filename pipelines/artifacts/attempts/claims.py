@@ -212,7 +212,7 @@ def _age(filesystem: AbstractFileSystem, path: str) -> float:
         now = filesystem.modified(probe)
         filesystem.rm_file(probe)
         return float((now - filesystem.modified(path)).total_seconds())
-    except NotImplementedError:
+    except NotImplementedError:  # a store that dates nothing: nobody there is ever taken for dead
         return 0.0
     except FileNotFoundError:
         return 0.0  # another process removed it meanwhile: it is not ours to take
