@@ -63,7 +63,7 @@ class DropoutMask:
 
 
 @dataclass(slots=True)
-class DropoutGenerator:
+class DropoutKey:
     """Draws the masks of one micro-batch's dropout calls, in the order of the calls."""
 
     stream: int
@@ -71,8 +71,8 @@ class DropoutGenerator:
     _num_drawn: int = field(default=0, init=False)
 
     @classmethod
-    def at(cls, seed: int, step: int, micro_batch: int) -> "DropoutGenerator":
-        """The generator for one micro-batch of a step, counted over all ranks."""
+    def at(cls, seed: int, step: int, micro_batch: int) -> "DropoutKey":
+        """The dropout_key for one micro-batch of a step, counted over all ranks."""
         return cls(int(random_bits(seed, "dropout", step, micro_batch)))
 
     def mask(self, values: Tensor, rate: float) -> DropoutMask:
@@ -101,14 +101,12 @@ def _random_words(stream: int, device: torch.device) -> Tensor:
     return torch.from_numpy(words & ((1 << _BITS) - 1)).to(device, non_blocking=True)
 
 
-def dropout_mask(
-    values: Tensor, rate: float, generator: DropoutGenerator | None
-) -> DropoutMask | None:
+def dropout_mask(values: Tensor, rate: float, dropout_key: DropoutKey | None) -> DropoutMask | None:
     """What is dropped of `values`; None where nothing is."""
-    return None if generator is None or rate == 0.0 else generator.mask(values, rate)
+    return None if dropout_key is None or rate == 0.0 else dropout_key.mask(values, rate)
 
 
-def dropout(values: Tensor, rate: float, generator: DropoutGenerator | None) -> Tensor:
-    """Zero elements at `rate`, scale the rest by 1 / (1 - rate); nothing without a generator."""
-    mask = dropout_mask(values, rate, generator)
+def dropout(values: Tensor, rate: float, dropout_key: DropoutKey | None) -> Tensor:
+    """Zero elements at `rate`, scale the rest by 1 / (1 - rate); nothing without a dropout_key."""
+    mask = dropout_mask(values, rate, dropout_key)
     return values if mask is None else values * mask.scale(values.dtype)

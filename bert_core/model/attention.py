@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from bert_core.backends.cpu.grouped_attention import attend_grouped
-from bert_core.backends.dropout import DropoutGenerator
+from bert_core.backends.dropout import DropoutKey
 from bert_core.backends.layout import AttentionLayout, take_rows
 from bert_core.config import EncoderConfig
 from bert_core.model.layers import Linear
@@ -26,7 +26,7 @@ class SelfAttention(torch.nn.Module):
         self,
         hidden: Tensor,
         layout: AttentionLayout,
-        generator: DropoutGenerator | None,
+        dropout_key: DropoutKey | None,
         rows: Tensor | None = None,
     ) -> Tensor:
         """[T, D] -> [T, D], tokens in the order of the layout; or [P, D] for P `rows` of them."""
@@ -35,7 +35,7 @@ class SelfAttention(torch.nn.Module):
             layout,
             causal=self.config.causal,
             dropout_rate=self.config.attention_dropout,
-            generator=generator,
+            dropout_key=dropout_key,
         )
         return self.to_out(mixed if rows is None else take_rows(mixed, rows))
 
@@ -50,7 +50,7 @@ def attend(
     *,
     causal: bool,
     dropout_rate: float = 0.0,
-    generator: DropoutGenerator | None = None,
+    dropout_key: DropoutKey | None = None,
 ) -> Tensor:
     """softmax(Q K^T / sqrt(K)) V in each sequence: [T, 3, H, K] -> [T, D].
 
@@ -58,10 +58,10 @@ def attend(
     half precision; it knows no dropout of probabilities, so a GPU takes the grouped path too where
     there is one.
     """
-    drops = generator is not None and dropout_rate > 0.0
+    drops = dropout_key is not None and dropout_rate > 0.0
     if qkv.is_cuda and qkv.dtype in (torch.bfloat16, torch.float16) and not drops:
         return _attend_varlen(qkv, layout, causal)
-    return attend_grouped(qkv, layout, causal, dropout_rate if drops else 0.0, generator)
+    return attend_grouped(qkv, layout, causal, dropout_rate if drops else 0.0, dropout_key)
 
 
 def _attend_varlen(qkv: Tensor, layout: AttentionLayout, causal: bool) -> Tensor:

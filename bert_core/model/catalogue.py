@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from bert_core.backends.dropout import DropoutGenerator
+from bert_core.backends.dropout import DropoutKey
 from bert_core.batch import RaggedBatch
 from bert_core.config import EncoderConfig
 from bert_core.model.freezing import freeze
@@ -46,9 +46,9 @@ class EncoderModel(Model):
     def head_settings(self) -> dict[str, Any]:
         return {"pooler": self.pooler is not None}
 
-    def forward(self, tokens: RaggedBatch, generator: DropoutGenerator | None = None) -> Tensor:
+    def forward(self, tokens: RaggedBatch, dropout_key: DropoutKey | None = None) -> Tensor:
         """[T, D] the final hidden states."""
-        return self.encoder(tokens, generator)
+        return self.encoder(tokens, dropout_key)
 
 
 MODELS: dict[str, type[Model]] = {
@@ -68,7 +68,7 @@ MODELS: dict[str, type[Model]] = {
 
 
 def build_model(head_name: str, config: EncoderConfig, **settings: Any) -> Model:
-    """The model with the head of this name, with random weights from torch's generator.
+    """The model with the head of this name, with random weights from torch's dropout_key.
 
     Raises ValueError for another name, or settings that are impossible.
     """

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bert_core.backends.cpu.layer_kernels import look_up
-from bert_core.backends.dropout import DropoutGenerator, dropout
+from bert_core.backends.dropout import DropoutKey, dropout
 from bert_core.backends.precision import compute_weight
 from bert_core.batch import RaggedBatch
 from bert_core.config import EncoderConfig
@@ -33,7 +33,7 @@ class Embeddings(nn.Module):
             self.register_buffer("position", sinusoids(*position.shape), persistent=False)
         self.layer_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
 
-    def forward(self, tokens: RaggedBatch, generator: DropoutGenerator | None) -> Tensor:
+    def forward(self, tokens: RaggedBatch, dropout_key: DropoutKey | None) -> Tensor:
         """[T, D] the embedded tokens; summed in float32 whatever comes after.
 
         Raises ValueError for a sequence longer than there are positions and, on a CPU, for ids
@@ -44,7 +44,7 @@ class Embeddings(nn.Module):
         embedded = embedded + look_up(self.token_type, tokens.token_type_ids)
         embedded = embedded + self._look_up_positions(tokens.position_ids)
         normalized = self.layer_norm(embedded).to(compute_weight(self.token).values.dtype)
-        return dropout(normalized, self.config.hidden_dropout, generator)
+        return dropout(normalized, self.config.hidden_dropout, dropout_key)
 
     def _look_up_positions(self, ids: Tensor) -> Tensor:
         if self.config.positions == "sinusoidal":

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
-from bert_core.backends.dropout import DropoutGenerator, dropout_mask
+from bert_core.backends.dropout import DropoutKey, dropout_mask
 from bert_core.backends.layout import AttentionLayout, take_rows
 from bert_core.batch import RaggedBatch
 from bert_core.config import EncoderConfig
@@ -35,16 +35,20 @@ class EncoderLayer(nn.Module):
         self,
         hidden: Tensor,
         layout: AttentionLayout,
-        generator: DropoutGenerator | None,
+        dropout_key: DropoutKey | None,
         rows: Tensor | None = None,
     ) -> Tensor:
         """[T, D] -> [T, D], or [P, D] where only P `rows` are asked for."""
-        update = self.attention(hidden, layout, generator, rows)
+        update = self.attention(hidden, layout, dropout_key, rows)
         if rows is not None:
             hidden = take_rows(hidden, rows)
-        hidden = self.attention_norm(hidden, update, dropout_mask(update, self.dropout, generator))
+        hidden = self.attention_norm(
+            hidden, update, dropout_mask(update, self.dropout, dropout_key)
+        )
         update = self.feed_forward(hidden)
-        return self.feed_forward_norm(hidden, update, dropout_mask(update, self.dropout, generator))
+        return self.feed_forward_norm(
+            hidden, update, dropout_mask(update, self.dropout, dropout_key)
+        )
 
 
 class Encoder(nn.Module):
@@ -59,24 +63,24 @@ class Encoder(nn.Module):
     def forward(
         self,
         tokens: RaggedBatch,
-        generator: DropoutGenerator | None = None,
+        dropout_key: DropoutKey | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """[T, D] the final hidden states; dropout happens where a `generator` is given.
+        """[T, D] the final hidden states; dropout happens where a `dropout_key` is given.
 
         With `positions` (indices into the T tokens) [P, D] those of P tokens. The last layer then
         lets them read all tokens and computes nothing else for the others: in pretraining five
         of six, in classification all but the first of each sequence.
         """
         layout = AttentionLayout.of(tokens)
-        hidden = self.embeddings(layout.sort(tokens), generator)
+        hidden = self.embeddings(layout.sort(tokens), dropout_key)
         *lower_layers, last_layer = self.layers
         for layer in lower_layers:
-            hidden = layer(hidden, layout, generator)
+            hidden = layer(hidden, layout, dropout_key)
         if positions is None:
-            return layout.restore(last_layer(hidden, layout, generator))
+            return layout.restore(last_layer(hidden, layout, dropout_key))
         rows = layout.rows_at(positions)
-        read: Tensor = last_layer(hidden, layout, generator, rows)[: len(positions)]
+        read: Tensor = last_layer(hidden, layout, dropout_key, rows)[: len(positions)]
         return read
 
     def queries_keys_values(self, tokens: RaggedBatch) -> Iterator[Tensor]:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bert_core.backends.cpu.vocabulary_loss import vocabulary_loss_sum
-from bert_core.backends.dropout import DropoutGenerator, dropout
+from bert_core.backends.dropout import DropoutKey, dropout
 from bert_core.backends.layout import bucket_size
 from bert_core.batch import IGNORED_LABEL
 from bert_core.config import EncoderConfig
@@ -72,6 +72,6 @@ class TaskHead(nn.Module):
         self.dropout = config.hidden_dropout if dropout is None else dropout
         self.dense = Linear(config.hidden_size, num_outputs, config.initializer_range)
 
-    def forward(self, hidden: Tensor, generator: DropoutGenerator | None) -> Tensor:
+    def forward(self, hidden: Tensor, dropout_key: DropoutKey | None) -> Tensor:
         """[..., D] -> [..., num_outputs]."""
-        return self.dense(dropout(hidden, self.dropout, generator))
+        return self.dense(dropout(hidden, self.dropout, dropout_key))

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bert_core.backends.dropout import DropoutGenerator
+from bert_core.backends.dropout import DropoutKey
 from bert_core.batch import LabelledBatch, PretrainingBatch, RaggedBatch
 from bert_core.config import EncoderConfig
 from bert_core.model.heads import Pooler, TaskHead, VocabularyHead
@@ -34,15 +34,15 @@ class PretrainingModel(TrainableModel):
         return {"next_sentence": self.next_sentence}
 
     def forward(
-        self, tokens: RaggedBatch, positions: Tensor, generator: DropoutGenerator | None = None
+        self, tokens: RaggedBatch, positions: Tensor, dropout_key: DropoutKey | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """[M, V] vocabulary logits at `positions` of the T tokens, and [B, 2] NSP logits."""
-        masked, next_sentence_logits = self._read(tokens, positions, generator)
+        masked, next_sentence_logits = self._read(tokens, positions, dropout_key)
         return self.vocabulary_head(masked, self.encoder.embeddings), next_sentence_logits
 
-    def loss_sums(self, batch: PretrainingBatch, generator: DropoutGenerator | None = None) -> Sums:
+    def loss_sums(self, batch: PretrainingBatch, dropout_key: DropoutKey | None = None) -> Sums:
         self._refuse_without_pairs(batch)
-        masked, nsp_logits = self._read(batch.tokens, batch.masked_positions, generator)
+        masked, nsp_logits = self._read(batch.tokens, batch.masked_positions, dropout_key)
         embeddings = self.encoder.embeddings
         loss = self.vocabulary_head.loss_sum(masked, embeddings, batch.masked_labels)
         sums = {"mlm": Sum(loss, batch.counts["mlm"])}
@@ -64,14 +64,14 @@ class PretrainingModel(TrainableModel):
         return sums
 
     def _read(
-        self, tokens: RaggedBatch, positions: Tensor, generator: DropoutGenerator | None
+        self, tokens: RaggedBatch, positions: Tensor, dropout_key: DropoutKey | None
     ) -> tuple[Tensor, Tensor | None]:
         """[M, D] the hidden states at `positions`, and [B, 2] NSP logits."""
         if not self.next_sentence:
-            return self.encoder(tokens, generator, positions), None
-        hidden = self.encoder(tokens, generator, torch.cat((tokens.first_positions, positions)))
+            return self.encoder(tokens, dropout_key, positions), None
+        hidden = self.encoder(tokens, dropout_key, torch.cat((tokens.first_positions, positions)))
         first, masked = hidden.tensor_split((tokens.num_sequences,))
-        return masked, self.next_sentence_head(self.pooler(first), generator)
+        return masked, self.next_sentence_head(self.pooler(first), dropout_key)
 
     def _refuse_without_pairs(self, batch: PretrainingBatch) -> None:
         if self.next_sentence and batch.next_sentence_labels is None:
@@ -99,14 +99,14 @@ class LanguageModel(TrainableModel):
         self.vocabulary_head = VocabularyHead(config)
 
     def forward(
-        self, tokens: RaggedBatch, positions: Tensor, generator: DropoutGenerator | None = None
+        self, tokens: RaggedBatch, positions: Tensor, dropout_key: DropoutKey | None = None
     ) -> Tensor:
         """[M, V] logits of the token that follows each of `positions` among the T tokens."""
-        hidden = self.encoder(tokens, generator, positions)
+        hidden = self.encoder(tokens, dropout_key, positions)
         return self.vocabulary_head(hidden, self.encoder.embeddings)
 
-    def loss_sums(self, batch: LabelledBatch, generator: DropoutGenerator | None = None) -> Sums:
-        hidden = self.encoder(batch.tokens, generator)
+    def loss_sums(self, batch: LabelledBatch, dropout_key: DropoutKey | None = None) -> Sums:
+        hidden = self.encoder(batch.tokens, dropout_key)
         loss = self.vocabulary_head.loss_sum(hidden, self.encoder.embeddings, batch.labels)
         return {"label": Sum(loss, batch.num_labels)}
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from bert_core.backends.dropout import DropoutGenerator
+from bert_core.backends.dropout import DropoutKey
 from bert_core.batch import LabelledBatch, RaggedBatch
 from bert_core.config import EncoderConfig
 from bert_core.model.heads import Pooler, TaskHead
@@ -17,8 +17,8 @@ from bert_core.model.trainable import Sum, Sums, TrainableModel, checked_labels,
 class TaskModel(TrainableModel):
     """A model that is fine-tuned on labels; classification unless a task says otherwise."""
 
-    def loss_sums(self, batch: LabelledBatch, generator: DropoutGenerator | None = None) -> Sums:
-        logits = self(batch.tokens, generator)
+    def loss_sums(self, batch: LabelledBatch, dropout_key: DropoutKey | None = None) -> Sums:
+        logits = self(batch.tokens, dropout_key)
         return {"label": Sum(cross_entropy_sum(logits, batch.labels), batch.num_labels)}
 
     @torch.no_grad()
@@ -37,10 +37,10 @@ class NextSentencePredictor(TaskModel):
         self.pooler = Pooler(config)
         self.next_sentence_head = TaskHead(config, 2, dropout=0.0)
 
-    def forward(self, tokens: RaggedBatch, generator: DropoutGenerator | None = None) -> Tensor:
+    def forward(self, tokens: RaggedBatch, dropout_key: DropoutKey | None = None) -> Tensor:
         """[B, 2] logits."""
-        first = self.encoder(tokens, generator, tokens.first_positions)
-        return self.next_sentence_head(self.pooler(first), generator)
+        first = self.encoder(tokens, dropout_key, tokens.first_positions)
+        return self.next_sentence_head(self.pooler(first), dropout_key)
 
 
 class _Classifier(TaskModel):
@@ -70,11 +70,11 @@ class SequenceClassifier(_Classifier):
     head_name = "sequence_classification"
     has_pooler = True
 
-    def forward(self, tokens: RaggedBatch, generator: DropoutGenerator | None = None) -> Tensor:
+    def forward(self, tokens: RaggedBatch, dropout_key: DropoutKey | None = None) -> Tensor:
         """[B, num_labels] logits."""
-        first = self.encoder(tokens, generator, tokens.first_positions)
+        first = self.encoder(tokens, dropout_key, tokens.first_positions)
         assert self.pooler is not None
-        return self.task_head(self.pooler(first), generator)
+        return self.task_head(self.pooler(first), dropout_key)
 
 
 class _NumberModel(TaskModel):
@@ -85,10 +85,10 @@ class _NumberModel(TaskModel):
         self.pooler = Pooler(config)
         self.task_head = TaskHead(config, 1)
 
-    def forward(self, tokens: RaggedBatch, generator: DropoutGenerator | None = None) -> Tensor:
+    def forward(self, tokens: RaggedBatch, dropout_key: DropoutKey | None = None) -> Tensor:
         """[B] numbers."""
-        first = self.encoder(tokens, generator, tokens.first_positions)
-        return self.task_head(self.pooler(first), generator).squeeze(-1)
+        first = self.encoder(tokens, dropout_key, tokens.first_positions)
+        return self.task_head(self.pooler(first), dropout_key).squeeze(-1)
 
 
 class SequenceRegressor(_NumberModel):
@@ -97,8 +97,8 @@ class SequenceRegressor(_NumberModel):
     head_name = "regression"
     figures = ("loss",)
 
-    def loss_sums(self, batch: LabelledBatch, generator: DropoutGenerator | None = None) -> Sums:
-        predictions = self(batch.tokens, generator)
+    def loss_sums(self, batch: LabelledBatch, dropout_key: DropoutKey | None = None) -> Sums:
+        predictions = self(batch.tokens, dropout_key)
         return {"label": Sum(squared_error_sum(predictions, batch.labels), batch.num_labels)}
 
     @torch.no_grad()
@@ -114,8 +114,8 @@ class MultipleChoice(_NumberModel):
 
     head_name = "multiple_choice"
 
-    def loss_sums(self, batch: LabelledBatch, generator: DropoutGenerator | None = None) -> Sums:
-        logits = _by_question(self(batch.tokens, generator), batch)
+    def loss_sums(self, batch: LabelledBatch, dropout_key: DropoutKey | None = None) -> Sums:
+        logits = _by_question(self(batch.tokens, dropout_key), batch)
         return {"label": Sum(cross_entropy_sum(logits, batch.labels), batch.num_labels)}
 
     @torch.no_grad()
@@ -130,9 +130,9 @@ class TokenClassifier(_Classifier):
     head_name = "token_classification"
     has_pooler = False
 
-    def forward(self, tokens: RaggedBatch, generator: DropoutGenerator | None = None) -> Tensor:
+    def forward(self, tokens: RaggedBatch, dropout_key: DropoutKey | None = None) -> Tensor:
         """[T, num_labels] logits."""
-        return self.task_head(self.encoder(tokens, generator), generator)
+        return self.task_head(self.encoder(tokens, dropout_key), dropout_key)
 
 
 class SpanPredictor(TaskModel):
@@ -144,12 +144,12 @@ class SpanPredictor(TaskModel):
         super().__init__(config)
         self.task_head = TaskHead(config, 2, dropout=0.0)
 
-    def forward(self, tokens: RaggedBatch, generator: DropoutGenerator | None = None) -> Tensor:
+    def forward(self, tokens: RaggedBatch, dropout_key: DropoutKey | None = None) -> Tensor:
         """[T, 2] logits of being the first and the last token of the answer."""
-        return self.task_head(self.encoder(tokens, generator), generator)
+        return self.task_head(self.encoder(tokens, dropout_key), dropout_key)
 
-    def loss_sums(self, batch: LabelledBatch, generator: DropoutGenerator | None = None) -> Sums:
-        padded = self._padded(batch, generator)
+    def loss_sums(self, batch: LabelledBatch, dropout_key: DropoutKey | None = None) -> Sums:
+        padded = self._padded(batch, dropout_key)
         both = sum(cross_entropy_sum(padded[..., edge], batch.labels[:, edge]) for edge in (0, 1))
         return {"label": Sum(torch.as_tensor(both) / 2, batch.num_labels)}
 
@@ -163,8 +163,8 @@ class SpanPredictor(TaskModel):
             "label_accuracy": Sum(exact.float(), batch.num_labels),
         }
 
-    def _padded(self, batch: LabelledBatch, generator: DropoutGenerator | None) -> Tensor:
-        logits = self(batch.tokens, generator).float()
+    def _padded(self, batch: LabelledBatch, dropout_key: DropoutKey | None) -> Tensor:
+        logits = self(batch.tokens, dropout_key).float()
         return pad_sequences(logits, batch.tokens.lengths, -torch.inf)  # [B, S, 2]
 
 

@@ -1,6 +1,6 @@
 """What every model promises: an encoder, a head, and sums that add up.
 
-A model maps a `RaggedBatch` to logits when called. Dropout happens where a `generator`
+A model maps a `RaggedBatch` to logits when called. Dropout happens where a `dropout_key`
 is given.
 """
 
@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from bert_core.backends.dropout import DropoutGenerator
+from bert_core.backends.dropout import DropoutKey
 from bert_core.backends.precision import Precision, autocast, compute_dtype
 from bert_core.config import EncoderConfig
 from bert_core.model.encoder import Encoder
@@ -68,7 +68,7 @@ class TrainableModel(Model):
         return tuple(f"{loss}_{figure}" for loss in self.loss_names for figure in self.figures)
 
     @abstractmethod
-    def loss_sums(self, batch: Any, generator: DropoutGenerator | None = None) -> Sums:
+    def loss_sums(self, batch: Any, dropout_key: DropoutKey | None = None) -> Sums:
         """Each loss of `batch`, summed over the items it counts.
 
         Raises ValueError for a batch that lacks what the model needs or that it cannot read.

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from bert_core.backends.dropout import DropoutGenerator
+from bert_core.backends.dropout import DropoutKey
 from bert_core.backends.precision import autocast
 from bert_core.batch import Batch
 from bert_core.model.trainable import TrainableModel
@@ -61,7 +61,7 @@ def optimizer_step(
     sums = torch.zeros(len(names), device=arena.values.device)
     with autocast(model, dtype, arena.compute_weights(dtype)):
         for index, batch in micro_batches:
-            losses = model.loss_sums(batch, DropoutGenerator.at(seed, step, index))
+            losses = model.loss_sums(batch, DropoutKey.at(seed, step, index))
             totals = torch.stack([losses[name].total for name in names])
             (totals / divisors).sum().backward()
             sums += totals.detach()

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from bert_core.backends.cpu.grouped_attention import _LONGEST_SAVED
-from bert_core.backends.dropout import DropoutGenerator
+from bert_core.backends.dropout import DropoutKey
 from bert_core.backends.layout import AttentionLayout
 from bert_core.model.attention import attend, attention_probabilities
 from tests.bert_core.batches import ragged_batch
@@ -84,7 +84,7 @@ def test_dropout_of_probabilities_keeps_the_mean_and_draws_alike_for_equal_seeds
     qkv[:, 2] = 1  # then each output is the sum of the kept probabilities
     outputs = [
         grouped(
-            qkv, lengths, causal=False, dropout_rate=0.3, generator=DropoutGenerator.at(0, 0, index)
+            qkv, lengths, causal=False, dropout_rate=0.3, dropout_key=DropoutKey.at(0, 0, index)
         )
         for index in (0, 0, *range(200))
     ]
@@ -101,7 +101,7 @@ def test_the_gradient_under_dropout_is_that_of_the_same_draw(length):
 
     def value(qkv):
         mixed = grouped(
-            qkv, lengths, causal=False, dropout_rate=0.4, generator=DropoutGenerator.at(1, 2, 3)
+            qkv, lengths, causal=False, dropout_rate=0.4, dropout_key=DropoutKey.at(1, 2, 3)
         )
         return (mixed * weights).sum()
 

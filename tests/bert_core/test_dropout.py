@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from bert_core.backends.dropout import DropoutGenerator, chunk_offsets, dropout
+from bert_core.backends.dropout import DropoutKey, chunk_offsets, dropout
 
 
 def mask(*position, size, rate):
-    return DropoutGenerator.at(*position).mask(torch.empty(size), rate)
+    return DropoutKey.at(*position).mask(torch.empty(size), rate)
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.01])
@@ -41,7 +41,7 @@ def test_the_draw_depends_on_seed_step_and_micro_batch_alone():
 
 
 def test_successive_calls_draw_independently():
-    generator, values = DropoutGenerator.at(0, 0, 0), torch.empty(500_000)
+    generator, values = DropoutKey.at(0, 0, 0), torch.empty(500_000)
     calls = (
         torch.stack([generator.mask(values, 0.5).signed_mask() < 0 for _ in range(6)]).float() - 0.5
     )
@@ -59,7 +59,7 @@ def test_neighbours_within_a_call_are_independent():
 
 
 def test_a_mask_is_the_same_each_time_it_is_drawn():
-    generator = DropoutGenerator.at(0, 0, 0)
+    generator = DropoutKey.at(0, 0, 0)
     first, second = generator.mask(torch.empty(1000), 0.5), generator.mask(torch.empty(1000), 0.5)
     signs = first.signed_mask()
     assert not torch.equal(signs, second.signed_mask())
@@ -75,4 +75,4 @@ def test_a_chunk_of_random_words_never_meets_itself():
 def test_without_a_generator_or_at_rate_zero_nothing_is_dropped():
     values = torch.randn(5, 5)
     assert dropout(values, 0.5, None) is values
-    assert dropout(values, 0.0, DropoutGenerator.at(0, 0, 0)) is values
+    assert dropout(values, 0.0, DropoutKey.at(0, 0, 0)) is values

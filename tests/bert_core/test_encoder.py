@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bert_core.backends.dropout import DropoutGenerator
+from bert_core.backends.dropout import DropoutKey
 from bert_core.model.encoder import Encoder
 from tests.bert_core.batches import LENGTHS, ragged_batch, small_config
 
@@ -61,8 +61,6 @@ def test_dropout_at_the_tokens_asked_for_depends_on_the_generator_alone():
     encoder = new_encoder()
     tokens = ragged_batch()
     first = tokens.first_positions
-    same, again, other = (
-        encoder(tokens, DropoutGenerator.at(0, step, 0), first) for step in (1, 1, 2)
-    )
+    same, again, other = (encoder(tokens, DropoutKey.at(0, step, 0), first) for step in (1, 1, 2))
     assert torch.equal(same, again)
     assert not torch.equal(same, other)

@@ -5,7 +5,7 @@ import pytest
 import torch
 import transformers
 
-from bert_core.backends.dropout import DropoutGenerator
+from bert_core.backends.dropout import DropoutKey
 from bert_core.batch import LabelledBatch
 from bert_core.hugging_face import export_model
 from bert_core.hugging_face.tensors import to_hugging_face
@@ -168,7 +168,7 @@ def test_dropout_and_the_gradients_of_the_others_are_those_of_a_model_without_fr
     gradients = {}
     for name in ("nothing", freezing):
         model = new_model(name, dropout=0.1)
-        losses = model.loss_sums(batch(0), DropoutGenerator.at(1, 2, 3))
+        losses = model.loss_sums(batch(0), DropoutKey.at(1, 2, 3))
         losses["label"].total.backward()
         gradients[name] = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
     assert set(gradients[freezing]) == trainable(model)

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from bert_core.backends.dropout import DropoutGenerator, DropoutMask, dropout_mask
+from bert_core.backends.dropout import DropoutKey, DropoutMask, dropout_mask
 from bert_core.backends.layout import AttentionLayout, Group
 
 aten = torch.ops.aten
@@ -32,10 +32,10 @@ def attend_grouped(
     layout: AttentionLayout,
     causal: bool,
     dropout_rate: float,
-    generator: DropoutGenerator | None,
+    dropout_key: DropoutKey | None,
 ) -> Tensor:
     """softmax(Q K^T / sqrt(K)) V in each sequence: [T, 3, H, K] -> [T, D]."""
-    mixed: Tensor = _Attend.apply(qkv, layout, causal, dropout_rate, generator)
+    mixed: Tensor = _Attend.apply(qkv, layout, causal, dropout_rate, dropout_key)
     return mixed
 
 
@@ -47,7 +47,7 @@ class _Attend(Function):
         layout: AttentionLayout,
         causal: bool,
         dropout_rate: float,
-        generator: DropoutGenerator | None,
+        dropout_key: DropoutKey | None,
     ) -> Tensor:
         masks: list[DropoutMask | None] = []
         saved: list[Tensor | None] = []
@@ -61,7 +61,7 @@ class _Attend(Function):
                 query, key, value = _heads(rows[chunk])
                 probabilities = _chunk_of(saved[-1], chunk, query)
                 _probabilities(query, key, group, chunk, causal, out=probabilities)
-                mask = dropout_mask(probabilities, dropout_rate, generator)
+                mask = dropout_mask(probabilities, dropout_rate, dropout_key)
                 masks.append(mask)
                 if mask is None:
                     mixed_heads = torch.bmm(probabilities, value)
