@@ -48,6 +48,8 @@ if TYPE_CHECKING:
         build_model,
         count_parameters,
         freeze,
+        resize_positions,
+        resize_vocabulary,
     )
     from bert_core.randomness import random_bits
     from bert_core.training import (
@@ -82,6 +84,7 @@ _NAMES_BY_MODULE = {
         "EncoderModel", "LanguageModel", "Model", "MultipleChoice", "NextSentencePredictor",
         "PretrainingModel", "SequenceClassifier", "SequenceRegressor", "SpanPredictor",
         "TokenClassifier", "TrainableModel", "build_model", "count_parameters", "freeze",
+        "resize_positions", "resize_vocabulary",
     ),
     "randomness": ("random_bits",),
     "training": (
@@ -103,7 +106,8 @@ __all__ = [
     "classify", "complete", "cosine_similarity", "count_parameters", "embed", "encoder_config",
     "evaluate", "export_model", "fill_mask", "freeze", "import_model", "load_checkpoint",
     "load_encoder_into", "load_model", "mask_tokens", "nearest", "next_sentence_probability",
-    "next_token_labels", "random_bits", "rate", "save_checkpoint", "save_model", "tag", "train",
+    "next_token_labels", "random_bits", "rate", "resize_positions", "resize_vocabulary",
+    "save_checkpoint", "save_model", "tag", "train",
 ]  # fmt: skip
 
 

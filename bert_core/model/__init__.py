@@ -16,10 +16,13 @@ from bert_core.model.catalogue import (
     build_model,
     count_parameters,
     freeze,
+    resize_positions,
+    resize_vocabulary,
 )
 
 __all__ = [
     "MODELS", "EncoderModel", "LanguageModel", "Model", "MultipleChoice", "NextSentencePredictor",
     "PretrainingModel", "SequenceClassifier", "SequenceRegressor", "SpanPredictor",
     "TokenClassifier", "TrainableModel", "build_model", "count_parameters", "freeze",
+    "resize_positions", "resize_vocabulary",
 ]  # fmt: skip

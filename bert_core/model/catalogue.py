@@ -15,6 +15,7 @@ from bert_core.config import EncoderConfig
 from bert_core.model.freezing import freeze
 from bert_core.model.heads import Pooler
 from bert_core.model.language_models import LanguageModel, PretrainingModel
+from bert_core.model.resizing import resize_positions, resize_vocabulary
 from bert_core.model.task_models import (
     MultipleChoice,
     NextSentencePredictor,
@@ -30,7 +31,7 @@ __all__ = [
     "MODELS", "EncoderModel", "LanguageModel", "Model", "MultipleChoice",
     "NextSentencePredictor", "PretrainingModel", "SequenceClassifier", "SequenceRegressor",
     "SpanPredictor", "Sum", "Sums", "TaskModel", "TokenClassifier", "TrainableModel",
-    "build_model", "count_parameters", "freeze",
+    "build_model", "count_parameters", "freeze", "resize_positions", "resize_vocabulary",
 ]  # fmt: skip
 
 
@@ -68,7 +69,7 @@ MODELS: dict[str, type[Model]] = {
 
 
 def build_model(head_name: str, config: EncoderConfig, **settings: Any) -> Model:
-    """The model with the head of this name, with random weights from torch's dropout_key.
+    """The model with the head of this name, with random weights from torch's generator.
 
     Raises ValueError for another name, or settings that are impossible.
     """

@@ -1,14 +1,13 @@
 """One optimizer step, the loop around it, and the state that a run is taken up from."""
 
 from bert_core.training.evaluation import evaluate
+from bert_core.training.initialization import Initialization, load_encoder_into
 from bert_core.training.loop import train
 from bert_core.training.metrics import RunningSums
 from bert_core.training.optimization import AdamW, NonFiniteGradientError, OptimizationConfig
 from bert_core.training.state import (
-    Initialization,
     Position,
     load_checkpoint,
-    load_encoder_into,
     load_model,
     save_checkpoint,
     save_model,

@@ -53,7 +53,7 @@ def load_model(folder: Path | str, device: torch.device | str = "cpu") -> Model:
     model = build_model(
         config["head"], EncoderConfig.from_dict(config["encoder"]), **config["settings"]
     )
-    _load_exactly(model, _read_weights(folder), Path(folder) / WEIGHTS_FILE)
+    _load_exactly(model, read_weights(folder), Path(folder) / WEIGHTS_FILE)
     return model.to(device)
 
 
@@ -81,45 +81,13 @@ def load_checkpoint(folder: Path | str, model: Model, optimizer: AdamW) -> Posit
     """
     path = _existing(folder, TRAINING_STATE_FILE)
     _check_same_architecture(model, read_config(folder), folder)
-    tensors = _read_weights(folder)
-    _check_names(set(model.state_dict()), tensors, Path(folder) / WEIGHTS_FILE)
+    tensors = read_weights(folder)
+    check_names(set(model.state_dict()), tensors, Path(folder) / WEIGHTS_FILE)
     device = optimizer.arena.values.device
     state = torch.load(path, map_location=device, weights_only=True)
     optimizer.load_state_dict(state)  # refuses before it changes anything
     model.load_state_dict(tensors)
     return Position(**state["position"])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Initialization:
-    """Which tensors of a model came from elsewhere and which did not."""
-
-    loaded: tuple[str, ...]
-    new: tuple[str, ...]  # of the model, left as they were
-    unused: tuple[str, ...]  # of the source
-
-
-def load_encoder_into(model: Model, folder: Path | str) -> Initialization:
-    """Start `model` from the encoder, and the pooler where both have one, of a saved model.
-
-    Returns which tensors were loaded, so that the caller can say what still has random weights.
-    Raises ValueError where the folder holds no model, or one with an encoder of another build.
-    """
-    source = _read_weights(folder)
-    _check_same_encoder(model.config, read_config(folder)["encoder"], folder)
-    own = model.state_dict()
-    shared = ("encoder.", "pooler.")
-    wanted = {name for name in own if name.startswith(shared)}
-    if not any(name.startswith("pooler.") for name in source):
-        wanted = {name for name in wanted if name.startswith("encoder.")}
-    offered = {n: t for n, t in source.items() if n.startswith("encoder.") or n in wanted}
-    _check_names(wanted, offered, Path(folder) / WEIGHTS_FILE)
-    model.load_state_dict({**own, **offered})
-    return Initialization(
-        loaded=tuple(sorted(wanted)),
-        new=tuple(sorted(set(own) - wanted)),
-        unused=tuple(sorted(set(source) - wanted)),
-    )
 
 
 def read_config(folder: Path | str) -> dict[str, Any]:
@@ -165,20 +133,22 @@ def _existing(folder: Path | str, name: str) -> Path:
     return path
 
 
-def _read_weights(folder: Path | str) -> dict[str, Tensor]:
+def read_weights(folder: Path | str) -> dict[str, Tensor]:
+    """The tensors of a saved model, on the CPU; raises ValueError where there are none."""
     return read_tensors(_existing(folder, WEIGHTS_FILE))
 
 
 def _load_exactly(model: Model, tensors: dict[str, Tensor], path: Path) -> None:
-    _check_names(set(model.state_dict()), tensors, path)
+    check_names(set(model.state_dict()), tensors, path)
     model.load_state_dict(tensors)
 
 
-def _check_names(wanted: set[str], tensors: Mapping[str, Tensor], path: Path) -> None:
+def check_names(wanted: set[str], tensors: Mapping[str, Tensor], source: Path | str) -> None:
+    """Raise ValueError where `source` does not hold tensors of exactly the `wanted` names."""
     missing, unexpected = sorted(wanted - set(tensors)), sorted(set(tensors) - wanted)
     if missing or unexpected:
         raise ValueError(
-            f"{path} must hold exactly the tensors of the model: missing "
+            f"{source} must hold exactly the tensors of the model: missing "
             f"{', '.join(missing) or 'none'}; unexpected {', '.join(unexpected) or 'none'}"
         )
 
@@ -189,17 +159,22 @@ def _check_same_architecture(model: Model, config: dict[str, Any], folder: Path 
             f"{folder} must hold a {model.head_name} model with {model.head_settings()}, "
             f"found {config['head']} with {config['settings']}"
         )
-    _check_same_encoder(model.config, config["encoder"], folder)
+    check_same_encoder(model.config, config["encoder"], folder)
 
 
-def _check_same_encoder(ours: EncoderConfig, theirs: dict[str, Any], folder: Path | str) -> None:
+def check_same_encoder(ours: EncoderConfig, theirs: Mapping[str, Any], source: Path | str) -> None:
+    """Raise ValueError where the encoder of `source` has tensors of other shapes or meaning."""
     # Dropout and the spread of initial weights may differ between pretraining and a task.
     free = {"hidden_dropout", "attention_dropout", "initializer_range"}
-    different = [
-        f"{name} {theirs.get(name)!r} instead of {value!r}"
+    different = {
+        name: f"{name} {theirs.get(name)!r} instead of {value!r}"
         for name, value in ours.to_dict().items()
         if name not in free and theirs.get(name) != value
-    ]
+    }
     if different:
-        raise ValueError(f"{folder} must hold an encoder of the same build, found "
-                         f"{', '.join(different)}")  # fmt: skip
+        resizable = different.keys() <= {"max_position_embeddings", "vocab_size"}
+        raise ValueError(
+            f"{source} must hold an encoder of the same build, found "
+            f"{', '.join(different.values())}"
+            + ("; resize_positions and resize_vocabulary change these" if resizable else "")
+        )

@@ -6,13 +6,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from bert_core.model.catalogue import SequenceClassifier, build_model
+from bert_core.model.catalogue import build_model
 from bert_core.training import state
 from bert_core.training.optimization import AdamW, OptimizationConfig
 from bert_core.training.state import (
     Position,
     load_checkpoint,
-    load_encoder_into,
     load_model,
     save_checkpoint,
     save_model,
@@ -72,19 +71,6 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
             load_checkpoint(tmp_path / "step-1", other, AdamW(other, settings))
 
 
-def test_a_task_model_starts_from_a_pretrained_encoder(tmp_path):
-    pretrained = new_model("pretraining")
-    save_model(tmp_path / "pretrained", pretrained)
-    torch.manual_seed(7)
-    model = SequenceClassifier(small_config(hidden_dropout=0.3), 2)
-    report = load_encoder_into(model, tmp_path / "pretrained")
-    ours, theirs = model.state_dict(), pretrained.state_dict()
-    assert all(torch.equal(ours[name], theirs[name]) for name in report.loaded)
-    assert "pooler.dense.weight" in report.loaded
-    assert report.new == ("task_head.dense.bias", "task_head.dense.weight")
-    assert all(name.startswith(("vocabulary_head", "next_sentence")) for name in report.unused)
-
-
 def test_missing_and_unexpected_tensors_are_listed(tmp_path):
     save_model(tmp_path / "model", new_model("pretraining"))
     path = tmp_path / "model" / "model.safetensors"
@@ -94,8 +80,6 @@ def test_missing_and_unexpected_tensors_are_listed(tmp_path):
     pattern = "missing encoder.layers.0.attention.to_out.bias; unexpected encoder.extra"
     with pytest.raises(ValueError, match=pattern):
         load_model(tmp_path / "model")
-    with pytest.raises(ValueError, match=pattern):
-        load_encoder_into(SequenceClassifier(small_config(), 2), tmp_path / "model")
 
 
 def test_what_is_no_saved_model_is_refused(tmp_path):

@@ -10,7 +10,8 @@ from typing import Any, Literal
 from bert_core.batch import LabelledBatch
 from bert_core.config import EncoderConfig
 from bert_core.model.catalogue import TrainableModel, count_parameters
-from bert_core.training.state import load_encoder_into, read_config
+from bert_core.training.initialization import load_encoder_into
+from bert_core.training.state import read_config
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.artifacts.attempts.checkpoints import CheckpointFolder

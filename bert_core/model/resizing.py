@@ -1,0 +1,122 @@
+"""Other numbers of positions and of pieces: a model goes on with longer texts, or more words.
+
+V = vocabulary, S = positions, D = hidden size.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from bert_core.config import EncoderConfig
+from bert_core.model.embeddings import sinusoids
+from bert_core.model.layers import truncated_normal_
+from bert_core.model.trainable import Model
+
+
+@torch.no_grad()
+def resize_positions(
+    model: Model, num_positions: int, *, new_rows: Literal["repeated", "random"] = "repeated"
+) -> None:
+    """Let `model` read sequences of up to `num_positions` tokens.
+
+    Args:
+        model: what is changed, before its optimizer is built.
+        num_positions: fewer cut the table's end off; texts that fit give what they gave before.
+        new_rows: of a learned table that grows. "repeated" copies the old rows one after the
+            other: neighbours stay neighbours, so that heads that look a few tokens aside work at
+            once (Beltagy et al., 2020, section 5). "random" draws them as a new model does, for a
+            pretraining that goes on for long. Rows that are there never change, so nothing is
+            interpolated: every text would be read at other positions than it was learned at.
+
+    Sinusoidal positions are computed, in any number. Raises ValueError for less than one position,
+    for other `new_rows`, and where the model has an optimizer already.
+    """
+    _check(num_positions, "num_positions", new_rows, ("repeated", "random"))
+    _refuse_with_optimizer(model)
+    embeddings = model.encoder.embeddings
+    table = embeddings.position  # [S, D]
+    if model.config.positions == "sinusoidal":
+        computed = sinusoids(num_positions, model.config.hidden_size).to(table)
+        embeddings.register_buffer("position", computed, persistent=False)
+    else:
+        num_new = max(0, num_positions - len(table))
+        if new_rows == "repeated":
+            rows = table[torch.arange(num_new, device=table.device) % len(table)]
+        else:
+            rows = _random_rows(model, table, num_new)
+        embeddings.position = _resized(table, rows, num_positions)
+    _tell(model, replace(model.config, max_position_embeddings=num_positions))
+
+
+@torch.no_grad()
+def resize_vocabulary(
+    model: Model, num_pieces: int, *, new_rows: Literal["mean", "random"] = "mean"
+) -> None:
+    """Let `model` read, and where it predicts pieces predict, the ids below `num_pieces`.
+
+    Args:
+        model: what is changed, before its optimizer is built.
+        num_pieces: fewer cut the last pieces off; the others keep their ids and numbers.
+        new_rows: "mean" starts each new piece as the mean of all, output bias included, so that
+            a trained model gives it the likelihood of an average piece and predicts the others
+            about as before; random rows may be likelier than any (Hewitt, 2021). "random" draws
+            them as a new model does.
+
+    Raises ValueError for less than one piece, for other `new_rows`, and where the model has an
+    optimizer already.
+    """
+    _check(num_pieces, "num_pieces", new_rows, ("mean", "random"))
+    _refuse_with_optimizer(model)
+    embeddings = model.encoder.embeddings
+    table = embeddings.token  # [V, D]
+    num_new = max(0, num_pieces - len(table))
+    if new_rows == "mean":
+        rows = table.mean(dim=0).expand(num_new, -1)
+    else:
+        rows = _random_rows(model, table, num_new)
+    embeddings.token = _resized(table, rows, num_pieces)
+    head = getattr(model, "vocabulary_head", None)
+    if head is not None:
+        likely = head.bias.mean() if new_rows == "mean" else head.bias.new_zeros(())
+        head.bias = _resized(head.bias, likely.expand(num_new), num_pieces)
+    _tell(model, replace(model.config, vocab_size=num_pieces))
+
+
+def _resized(table: nn.Parameter, new_rows: Tensor, size: int) -> nn.Parameter:
+    """The first `size` rows of the table and what follows it; frozen if the table is."""
+    rows = torch.cat((table[:size], new_rows))
+    return nn.Parameter(rows, requires_grad=table.requires_grad)
+
+
+def _random_rows(model: Model, table: Tensor, num_rows: int) -> Tensor:
+    """[num_rows, D] from torch's generator of the CPU, the same numbers on any device."""
+    rows = torch.empty(num_rows, table.shape[1])
+    truncated_normal_(rows, model.config.initializer_range)
+    return rows.to(table)
+
+
+def _tell(model: Model, config: EncoderConfig) -> None:
+    """Every module that knows the config learns the new one."""
+    old = model.config
+    modules: Iterable[Any] = model.modules()
+    for module in modules:
+        if getattr(module, "config", None) == old:
+            module.config = config
+
+
+def _check(size: int, name: str, new_rows: str, known: tuple[str, ...]) -> None:
+    if size < 1:
+        raise ValueError(f"{name} must be at least 1, got {size}")
+    if new_rows not in known:
+        raise ValueError(f"new_rows must be {' or '.join(known)}, got {new_rows!r}")
+
+
+def _refuse_with_optimizer(model: Model) -> None:
+    if any(parameter.grad is not None for parameter in model.parameters()):
+        raise ValueError(
+            "a model must be resized before its optimizer is built, found gradients; build the "
+            "model anew, resize it, then build the optimizer"
+        )

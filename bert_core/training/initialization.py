@@ -1,0 +1,46 @@
+"""Starting a model from another one's encoder."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bert_core.model.catalogue import Model
+from bert_core.training.state import check_names, check_same_encoder, read_config, read_weights
+
+_SHARED = ("encoder.", "pooler.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Initialization:
+    """Which tensors of a model came from elsewhere and which did not."""
+
+    loaded: tuple[str, ...]
+    new: tuple[str, ...]  # of the model, left as they were
+    unused: tuple[str, ...]  # of the source
+
+
+def load_encoder_into(model: Model, source: Model | Path | str) -> Initialization:
+    """Start `model` from the encoder, and the pooler where both have one, of another model.
+
+    `source` is a model, such as `import_model` gives, or the folder of a saved one; its numbers
+    are copied to the device of `model`. Returns which tensors were loaded, so that the caller can
+    say what still has random weights. Raises ValueError where a folder holds no model, and for an
+    encoder of another build; `resize_positions` and `resize_vocabulary` give it another size.
+    """
+    if isinstance(source, Model):
+        tensors, config = source.state_dict(), source.config.to_dict()
+        name = f"the {source.head_name} model"
+    else:
+        tensors, config, name = read_weights(source), read_config(source)["encoder"], str(source)
+    check_same_encoder(model.config, config, name)
+    own = model.state_dict()
+    wanted = {tensor for tensor in own if tensor.startswith(_SHARED)}
+    if not any(tensor.startswith("pooler.") for tensor in tensors):
+        wanted = {tensor for tensor in wanted if tensor.startswith("encoder.")}
+    offered = {n: t for n, t in tensors.items() if n.startswith("encoder.") or n in wanted}
+    check_names(wanted, offered, name)
+    model.load_state_dict({**own, **offered})
+    return Initialization(
+        loaded=tuple(sorted(wanted)),
+        new=tuple(sorted(set(own) - wanted)),
+        unused=tuple(sorted(set(tensors) - wanted)),
+    )
