@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         EncoderModel,
         LanguageModel,
         Model,
+        MultiLabelClassifier,
         MultipleChoice,
         NextSentencePredictor,
         PretrainingModel,
@@ -76,15 +77,15 @@ _NAMES_BY_MODULE = {
     "config": ("SIZES", "EncoderConfig", "encoder_config"),
     "hugging_face": ("export_model", "import_model"),
     "inference": (
-        "answer", "attention_maps", "choose", "classify", "complete", "cosine_similarity",
-        "embed", "fill_mask", "nearest", "next_sentence_probability", "rate", "tag",
+        "answer", "attention_maps", "choose", "classify", "complete", "cosine_similarity", "embed",
+        "fill_mask", "nearest", "next_sentence_probability", "rate", "tag",
     ),
     "masking": ("MaskingConfig", "mask_tokens"),
     "model": (
-        "EncoderModel", "LanguageModel", "Model", "MultipleChoice", "NextSentencePredictor",
-        "PretrainingModel", "SequenceClassifier", "SequenceRegressor", "SpanPredictor",
-        "TokenClassifier", "TrainableModel", "build_model", "count_parameters", "freeze",
-        "resize_positions", "resize_vocabulary",
+        "EncoderModel", "LanguageModel", "Model", "MultiLabelClassifier", "MultipleChoice",
+        "NextSentencePredictor", "PretrainingModel", "SequenceClassifier", "SequenceRegressor",
+        "SpanPredictor", "TokenClassifier", "TrainableModel", "build_model", "count_parameters",
+        "freeze", "resize_positions", "resize_vocabulary",
     ),
     "randomness": ("random_bits",),
     "training": (
@@ -98,16 +99,16 @@ _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for nam
 
 __all__ = [
     "IGNORED_LABEL", "SIZES", "SPECIAL_PIECES", "AdamW", "EncoderConfig", "EncoderModel",
-    "LabelledBatch", "LanguageModel", "MaskingConfig", "Model", "MultipleChoice",
-    "NextSentencePredictor", "NonFiniteGradientError", "Normalization", "OptimizationConfig",
-    "Position", "Precision", "PretrainingBatch", "PretrainingModel", "RaggedBatch",
-    "SequenceClassifier", "SequenceRegressor", "SpanPredictor", "StepReport", "TokenClassifier",
-    "TrainableModel", "WordPieceTokenizer", "answer", "attention_maps", "build_model", "choose",
-    "classify", "complete", "cosine_similarity", "count_parameters", "embed", "encoder_config",
-    "evaluate", "export_model", "fill_mask", "freeze", "import_model", "load_checkpoint",
-    "load_encoder_into", "load_model", "mask_tokens", "nearest", "next_sentence_probability",
-    "next_token_labels", "random_bits", "rate", "resize_positions", "resize_vocabulary",
-    "save_checkpoint", "save_model", "tag", "train",
+    "LabelledBatch", "LanguageModel", "MaskingConfig", "Model", "MultiLabelClassifier",
+    "MultipleChoice", "NextSentencePredictor", "NonFiniteGradientError", "Normalization",
+    "OptimizationConfig", "Position", "Precision", "PretrainingBatch", "PretrainingModel",
+    "RaggedBatch", "SequenceClassifier", "SequenceRegressor", "SpanPredictor", "StepReport",
+    "TokenClassifier", "TrainableModel", "WordPieceTokenizer", "answer", "attention_maps",
+    "build_model", "choose", "classify", "complete", "cosine_similarity", "count_parameters",
+    "embed", "encoder_config", "evaluate", "export_model", "fill_mask", "freeze", "import_model",
+    "load_checkpoint", "load_encoder_into", "load_model", "mask_tokens", "nearest",
+    "next_sentence_probability", "next_token_labels", "random_bits", "rate", "resize_positions",
+    "resize_vocabulary", "save_checkpoint", "save_model", "tag", "train",
 ]  # fmt: skip
 
 

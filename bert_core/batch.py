@@ -139,12 +139,12 @@ class PretrainingBatch:
 class LabelledBatch:
     """Tokens with the labels of a task.
 
-    labels, by task: sequence classification [B] int64; regression [B] float; token
-    classification [T] int64, `IGNORED_LABEL` where a token has none; multiple choice [B / C]
-    int64 over C successive sequences each; span prediction [B, 2] int64, first and last token of
-    the answer counted from the sequence's start, both 0 where there is none. A language model
-    predicts the next token and takes no labels: `labels` then holds [T] targets from
-    `next_token_labels`.
+    labels, by task: sequence classification [B] int64; several classes a text [B, C] float, 0 or
+    1; regression [B] float; token classification [T] int64, `IGNORED_LABEL` where a token has
+    none; multiple choice [B / C] int64 over C successive sequences each; span prediction [B, 2]
+    int64, first and last token of the answer counted from the sequence's start, both 0 where
+    there is none. A language model predicts the next token and takes no labels: `labels` then
+    holds [T] targets from `next_token_labels`.
     """
 
     tokens: RaggedBatch
@@ -155,12 +155,18 @@ class LabelledBatch:
     def from_arrays(
         cls, tokens: RaggedBatch, labels: ArrayLike | Tensor, *, ignored: int = IGNORED_LABEL
     ) -> Self:
-        """Build the batch and count, on the host, the labels that are not `ignored`."""
+        """Build the batch and count, on the host, the labels that are not `ignored`.
+
+        Booleans, one for each of B texts and C classes, count each; they and floats become
+        float32, whole numbers int64. Of [B, 2] spans every row is one label.
+        """
         values = labels if isinstance(labels, Tensor) else torch.from_numpy(np.asarray(labels))
-        values = values.float() if values.is_floating_point() else values.long()
-        rows = values.shape[0] if values.ndim else 0
-        if values.is_floating_point() or values.ndim == 2:
-            num_labels = rows
+        is_exact = not values.is_floating_point() and values.dtype != torch.bool
+        values = values.long() if is_exact else values.float()
+        if not is_exact:
+            num_labels = values.numel()
+        elif values.ndim == 2:
+            num_labels = len(values)
         else:
             num_labels = int((values != ignored).sum())
         return cls(tokens=tokens, labels=values, num_labels=num_labels)

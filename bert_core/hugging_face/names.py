@@ -26,3 +26,9 @@ TASKS: Final = {
     "BertForQuestionAnswering": "span_prediction",
     "BertLMHeadModel": "language_model",
 }
+# What the heads of a BertForSequenceClassification call their task.
+PROBLEMS: Final = {
+    "sequence_classification": "single_label_classification",
+    "multi_label_classification": "multi_label_classification",
+    "regression": "regression",
+}

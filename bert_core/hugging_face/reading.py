@@ -9,7 +9,7 @@ from torch import Tensor
 from bert_core.config import EncoderConfig
 from bert_core.files.json_files import read_json
 from bert_core.files.tensor_files import read_tensors
-from bert_core.hugging_face.names import CONFIG_NAMES, TASKS
+from bert_core.hugging_face.names import CONFIG_NAMES, PROBLEMS, TASKS
 from bert_core.hugging_face.tensors import from_hugging_face
 from bert_core.model.catalogue import MODELS, Model, build_model
 
@@ -64,9 +64,12 @@ def _head_of(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
             "config.json must say in `architectures` what the head is for, one of "
             f"{', '.join(TASKS)}; found {architecture!r}"
         )
-    if head == "sequence_classification" and _is_regression(config, tensors):
+    if head != "sequence_classification":
+        return head
+    if _is_regression(config, tensors):
         return "regression"
-    return head
+    several = config.get("problem_type") == PROBLEMS["multi_label_classification"]
+    return "multi_label_classification" if several else head
 
 
 def _settings_of(
@@ -76,12 +79,11 @@ def _settings_of(
         return {"pooler": "pooler.dense.weight" in tensors}
     if head == "pretraining":
         return {"next_sentence": "next_sentence_head.dense.weight" in tensors}
-    if head in ("sequence_classification", "token_classification"):
+    if head in ("sequence_classification", "multi_label_classification", "token_classification"):
         if "task_head.dense.weight" not in tensors:
             raise ValueError(f"the checkpoint must hold a head for {head}, found none")
         num_labels = tensors["task_head.dense.weight"].shape[0]
-        if head == "sequence_classification":
-            _check_one_label(config)
+        _check_problem(head, config)
         names = config.get("id2label") or {}
         labels = [names.get(str(index)) for index in range(num_labels)]
         return {"num_labels": num_labels, "labels": None if None in labels else labels}
@@ -99,12 +101,12 @@ def _is_regression(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> 
     return problem == "regression" or (problem is None and num_outputs == 1)
 
 
-def _check_one_label(config: Mapping[str, Any]) -> None:
-    problem = config.get("problem_type")
-    if problem not in (None, "single_label_classification"):
+def _check_problem(head: str, config: Mapping[str, Any]) -> None:
+    wanted, problem = PROBLEMS.get(head), config.get("problem_type")
+    if wanted and problem not in (None, wanted):
         raise ValueError(
-            "config.json must say problem_type='single_label_classification' for a classifier of "
-            f"texts, found {problem!r}; name the head encoder to read the encoder alone"
+            f"config.json must say problem_type={wanted!r} for the head {head}, found "
+            f"{problem!r}; name the head encoder to read the encoder alone"
         )
 
 

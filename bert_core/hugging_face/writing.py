@@ -7,7 +7,7 @@ from typing import Any, Final
 from safetensors.torch import save_file
 
 from bert_core.files.folders import publish
-from bert_core.hugging_face.names import CONFIG_NAMES, TASKS
+from bert_core.hugging_face.names import CONFIG_NAMES, PROBLEMS, TASKS
 from bert_core.hugging_face.tensors import to_hugging_face
 from bert_core.model.catalogue import Model
 from bert_core.vocabulary import WordPieceTokenizer
@@ -69,11 +69,10 @@ def _their_config(
     if config["positions"] == "learned":
         del config["positions"]
     labels = getattr(model, "labels", None)
-    if model.head_name == "sequence_classification":
-        config["problem_type"] = "single_label_classification"
+    if model.head_name in PROBLEMS:
+        config["problem_type"] = PROBLEMS[model.head_name]
     if model.head_name == "regression":
         labels = ["LABEL_0"]
-        config["problem_type"] = "regression"
     elif labels is None and "num_labels" in model.head_settings():
         labels = [f"LABEL_{index}" for index in range(model.head_settings()["num_labels"])]
     if labels is not None:
@@ -88,10 +87,12 @@ def _architecture(model: Model) -> str:
         return "BertForPreTraining" if whole else "BertForMaskedLM"
     if model.head_name == "encoder":
         return "BertModel"
-    others = {"next_sentence": "BertForNextSentencePrediction",
-              "regression": "BertForSequenceClassification"}  # fmt: skip
+    if model.head_name == "next_sentence":
+        return "BertForNextSentencePrediction"
+    if model.head_name in PROBLEMS:
+        return "BertForSequenceClassification"
     tasks = {head: architecture for architecture, head in TASKS.items()}
-    return {**tasks, **others}[model.head_name]
+    return tasks[model.head_name]
 
 
 def _write_sentence_transformers(draft: Path, model: Model, pooling: str) -> None:

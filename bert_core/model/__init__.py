@@ -5,6 +5,7 @@ from bert_core.model.catalogue import (
     EncoderModel,
     LanguageModel,
     Model,
+    MultiLabelClassifier,
     MultipleChoice,
     NextSentencePredictor,
     PretrainingModel,
@@ -21,8 +22,8 @@ from bert_core.model.catalogue import (
 )
 
 __all__ = [
-    "MODELS", "EncoderModel", "LanguageModel", "Model", "MultipleChoice", "NextSentencePredictor",
-    "PretrainingModel", "SequenceClassifier", "SequenceRegressor", "SpanPredictor",
-    "TokenClassifier", "TrainableModel", "build_model", "count_parameters", "freeze",
-    "resize_positions", "resize_vocabulary",
+    "MODELS", "EncoderModel", "LanguageModel", "Model", "MultiLabelClassifier", "MultipleChoice",
+    "NextSentencePredictor", "PretrainingModel", "SequenceClassifier", "SequenceRegressor",
+    "SpanPredictor", "TokenClassifier", "TrainableModel", "build_model", "count_parameters",
+    "freeze", "resize_positions", "resize_vocabulary",
 ]  # fmt: skip

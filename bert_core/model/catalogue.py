@@ -1,8 +1,8 @@
 """Every model there is, by the name of its head.
 
 Heads: `encoder` (none but the pooler), `pretraining`, `language_model`, `next_sentence`,
-`sequence_classification`, `regression`, `multiple_choice`, `token_classification` and
-`span_prediction`.
+`sequence_classification`, `multi_label_classification`, `regression`, `multiple_choice`,
+`token_classification` and `span_prediction`.
 """
 
 from typing import Any
@@ -17,6 +17,7 @@ from bert_core.model.heads import Pooler
 from bert_core.model.language_models import LanguageModel, PretrainingModel
 from bert_core.model.resizing import resize_positions, resize_vocabulary
 from bert_core.model.task_models import (
+    MultiLabelClassifier,
     MultipleChoice,
     NextSentencePredictor,
     SequenceClassifier,
@@ -28,10 +29,10 @@ from bert_core.model.task_models import (
 from bert_core.model.trainable import Model, Sum, Sums, TrainableModel
 
 __all__ = [
-    "MODELS", "EncoderModel", "LanguageModel", "Model", "MultipleChoice",
+    "MODELS", "EncoderModel", "LanguageModel", "Model", "MultiLabelClassifier", "MultipleChoice",
     "NextSentencePredictor", "PretrainingModel", "SequenceClassifier", "SequenceRegressor",
-    "SpanPredictor", "Sum", "Sums", "TaskModel", "TokenClassifier", "TrainableModel",
-    "build_model", "count_parameters", "freeze", "resize_positions", "resize_vocabulary",
+    "SpanPredictor", "Sum", "Sums", "TaskModel", "TokenClassifier", "TrainableModel", "build_model",
+    "count_parameters", "freeze", "resize_positions", "resize_vocabulary",
 ]  # fmt: skip
 
 
@@ -60,6 +61,7 @@ MODELS: dict[str, type[Model]] = {
         LanguageModel,
         NextSentencePredictor,
         SequenceClassifier,
+        MultiLabelClassifier,
         SequenceRegressor,
         MultipleChoice,
         TokenClassifier,

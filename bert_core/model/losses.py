@@ -1,6 +1,6 @@
 """Losses as sums: dividing by the count of a whole step is the step's business.
 
-M = predicted tokens, V = vocabulary, B = sequences, T = ragged tokens.
+M = predicted tokens, V = vocabulary, B = sequences, T = ragged tokens, C = classes.
 """
 
 import torch
@@ -10,9 +10,20 @@ from torch import Tensor
 from bert_core.batch import IGNORED_LABEL
 
 
-def cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
-    """-log softmax(logits)[label], summed in float32 over the labels that are not ignored."""
-    return F.cross_entropy(logits.float(), labels, reduction="sum", ignore_index=IGNORED_LABEL)
+def cross_entropy_sum(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """-log softmax(logits)[label], summed in float32 over the labels that are not ignored.
+
+    With `label_smoothing` e a label counts 1 - e, and all C classes alike e / C each.
+    """
+    return F.cross_entropy(
+        logits.float(), labels, reduction="sum", ignore_index=IGNORED_LABEL,
+        label_smoothing=label_smoothing,
+    )  # fmt: skip
+
+
+def binary_cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
+    """-log of the probability that each of [B, C] decisions is right, summed in float32."""
+    return F.binary_cross_entropy_with_logits(logits.float(), labels, reduction="sum")
 
 
 def num_correct(logits: Tensor, labels: Tensor) -> Tensor:

@@ -10,24 +10,57 @@ from bert_core.backends.dropout import DropoutKey
 from bert_core.batch import LabelledBatch, RaggedBatch
 from bert_core.config import EncoderConfig
 from bert_core.model.heads import Pooler, TaskHead
-from bert_core.model.losses import cross_entropy_sum, pad_sequences, squared_error_sum
+from bert_core.model.losses import (
+    binary_cross_entropy_sum,
+    cross_entropy_sum,
+    pad_sequences,
+    squared_error_sum,
+)
 from bert_core.model.trainable import Sum, Sums, TrainableModel, checked_labels, classification_sums
 
 
 class TaskModel(TrainableModel):
-    """A model that is fine-tuned on labels; classification unless a task says otherwise."""
+    """A model that is fine-tuned on labels."""
+
+
+class OneOfClasses(TaskModel):
+    """A model whose items belong to one of C classes each.
+
+    `label_smoothing` is a matter of training: with it the losses aim at 1 - it + it / C for an
+    item's class and it / C for the others (Szegedy et al., 2016, section 7). It is not saved with
+    the model and evaluation is without it. Setting it raises ValueError outside of [0, 1).
+    """
+
+    _label_smoothing = 0.0
+
+    @property
+    def label_smoothing(self) -> float:
+        """What the losses give to all classes alike; 0 unless set."""
+        return self._label_smoothing
+
+    @label_smoothing.setter
+    def label_smoothing(self, share: float) -> None:
+        if not 0.0 <= share < 1.0:
+            raise ValueError(f"label_smoothing must lie in [0, 1), got {share}")
+        self._label_smoothing = share
 
     def loss_sums(self, batch: LabelledBatch, dropout_key: DropoutKey | None = None) -> Sums:
-        logits = self(batch.tokens, dropout_key)
-        return {"label": Sum(cross_entropy_sum(logits, batch.labels), batch.num_labels)}
+        logits = self._logits(batch, dropout_key)
+        loss = cross_entropy_sum(logits, batch.labels, self.label_smoothing)
+        return {"label": Sum(loss, batch.num_labels)}
 
     @torch.no_grad()
     def evaluation_sums(self, batch: LabelledBatch) -> Sums:
-        logits = self(batch.tokens)
+        logits = self._logits(batch, None)
         return classification_sums("label", logits, batch.labels, batch.num_labels)
 
+    def _logits(self, batch: LabelledBatch, dropout_key: DropoutKey | None) -> Tensor:
+        """[N, C] for N items."""
+        logits: Tensor = self(batch.tokens, dropout_key)
+        return logits
 
-class NextSentencePredictor(TaskModel):
+
+class NextSentencePredictor(OneOfClasses):
     """Whether the second text of a pair followed the first: class 0 says it did."""
 
     head_name = "next_sentence"
@@ -43,8 +76,8 @@ class NextSentencePredictor(TaskModel):
         return self.next_sentence_head(self.pooler(first), dropout_key)
 
 
-class _Classifier(TaskModel):
-    """Which of `num_labels` classes something belongs to; `labels` are their names.
+class _Labeller(TaskModel):
+    """Gives something `num_labels` logits, one a class; `labels` are the names of these.
 
     Raises ValueError where these are not `num_labels` different ones.
     """
@@ -64,7 +97,7 @@ class _Classifier(TaskModel):
         return {"num_labels": self.num_labels, "labels": self.labels and list(self.labels)}
 
 
-class SequenceClassifier(_Classifier):
+class SequenceClassifier(_Labeller, OneOfClasses):
     """Which of `num_labels` classes a text, or a pair of texts, belongs to."""
 
     head_name = "sequence_classification"
@@ -75,6 +108,48 @@ class SequenceClassifier(_Classifier):
         first = self.encoder(tokens, dropout_key, tokens.first_positions)
         assert self.pooler is not None
         return self.task_head(self.pooler(first), dropout_key)
+
+
+class MultiLabelClassifier(_Labeller):
+    """Which of `num_labels` classes a text, or a pair of texts, belongs to: none, some or all.
+
+    The loss and the accuracy count its B * C decisions, `label_exact_match` the texts all of whose
+    are right. Its losses raise ValueError for labels that are not [B, C] booleans or floats.
+    """
+
+    head_name = "multi_label_classification"
+    figures = ("loss", "accuracy", "exact_match")
+    has_pooler = True
+
+    def forward(self, tokens: RaggedBatch, dropout_key: DropoutKey | None = None) -> Tensor:
+        """[B, num_labels] logits of belonging to each class, whatever the others."""
+        first = self.encoder(tokens, dropout_key, tokens.first_positions)
+        assert self.pooler is not None
+        return self.task_head(self.pooler(first), dropout_key)
+
+    def loss_sums(self, batch: LabelledBatch, dropout_key: DropoutKey | None = None) -> Sums:
+        self._refuse_other_labels(batch)
+        loss = binary_cross_entropy_sum(self(batch.tokens, dropout_key), batch.labels)
+        return {"label": Sum(loss, batch.num_labels)}
+
+    @torch.no_grad()
+    def evaluation_sums(self, batch: LabelledBatch) -> Sums:
+        self._refuse_other_labels(batch)
+        logits = self(batch.tokens)
+        is_right = (logits > 0) == (batch.labels > 0.5)
+        return {
+            "label_loss": Sum(binary_cross_entropy_sum(logits, batch.labels), batch.num_labels),
+            "label_accuracy": Sum(is_right.sum().float(), batch.num_labels),
+            "label_exact_match": Sum(is_right.all(dim=1).sum().float(), len(batch.labels)),
+        }
+
+    def _refuse_other_labels(self, batch: LabelledBatch) -> None:
+        wanted = (batch.tokens.num_sequences, self.num_labels)
+        if batch.labels.shape != wanted or not batch.labels.is_floating_point():
+            raise ValueError(
+                f"labels of several classes a text must be booleans or floats of shape "
+                f"{list(wanted)}, got {batch.labels.dtype} of shape {list(batch.labels.shape)}"
+            )
 
 
 class _NumberModel(TaskModel):
@@ -106,7 +181,7 @@ class SequenceRegressor(_NumberModel):
         return {"label_loss": self.loss_sums(batch)["label"]}
 
 
-class MultipleChoice(_NumberModel):
+class MultipleChoice(_NumberModel, OneOfClasses):
     """Which of C texts fits; the batch holds the C of each question one after the other.
 
     Its losses raise ValueError where the texts do not go into the questions.
@@ -114,17 +189,11 @@ class MultipleChoice(_NumberModel):
 
     head_name = "multiple_choice"
 
-    def loss_sums(self, batch: LabelledBatch, dropout_key: DropoutKey | None = None) -> Sums:
-        logits = _by_question(self(batch.tokens, dropout_key), batch)
-        return {"label": Sum(cross_entropy_sum(logits, batch.labels), batch.num_labels)}
-
-    @torch.no_grad()
-    def evaluation_sums(self, batch: LabelledBatch) -> Sums:
-        logits = _by_question(self(batch.tokens), batch)
-        return classification_sums("label", logits, batch.labels, batch.num_labels)
+    def _logits(self, batch: LabelledBatch, dropout_key: DropoutKey | None) -> Tensor:
+        return _by_question(self(batch.tokens, dropout_key), batch)
 
 
-class TokenClassifier(_Classifier):
+class TokenClassifier(_Labeller, OneOfClasses):
     """Which of `num_labels` classes each token belongs to, such as the parts of names."""
 
     head_name = "token_classification"

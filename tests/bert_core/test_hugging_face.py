@@ -16,6 +16,7 @@ HEADS = {
     "language_model": {},
     "next_sentence": {},
     "sequence_classification": {"num_labels": 3, "labels": ["x", "y", "z"]},
+    "multi_label_classification": {"num_labels": 3, "labels": ["x", "y", "z"]},
     "regression": {},
     "multiple_choice": {},
     "token_classification": {"num_labels": 5},

@@ -59,16 +59,29 @@ def test_a_decoder_that_reads_another_sequence_is_refused(tmp_path):
         import_model(tmp_path / "cross")
 
 
+@pytest.mark.parametrize("num_labels", [1, 3])
+def test_several_labels_a_text_are_read_as_such(tmp_path, num_labels):
+    model = build_model("sequence_classification", small_config(), num_labels=num_labels)
+    export_model(tmp_path / "several", model)
+    reconfigure(tmp_path / "several", problem_type="multi_label_classification")
+    assert import_model(tmp_path / "several").head_name == "multi_label_classification"
+    with pytest.raises(
+        ValueError, match="for the head sequence_classification, found 'multi_label"
+    ):
+        import_model(tmp_path / "several", head="sequence_classification")
+
+
 @pytest.mark.parametrize(
     ("head", "problem", "message"),
     [
-        ("sequence_classification", "multi_label_classification", "found 'multi_label_class"),
         ("sequence_classification", "regression", "must give one number a text, found 3 outputs"),
         ("sequence_classification", "ranking", "found 'ranking'"),
-        ("regression", "multi_label_classification", "found 'multi_label_class"),
+        ("multi_label_classification", "ranking", "found 'ranking'"),
     ],
 )
-def test_another_problem_than_one_label_or_one_number_is_refused(tmp_path, head, problem, message):
+def test_a_problem_that_is_not_one_of_the_published_three_is_refused(
+    tmp_path, head, problem, message
+):
     export_model(tmp_path / "other", new_model(head))
     reconfigure(tmp_path / "other", problem_type=problem)
     with pytest.raises(ValueError, match=message):

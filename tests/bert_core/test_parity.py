@@ -163,6 +163,20 @@ def test_sequence_classification_equals_the_reference(in_reference, shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+def test_multi_label_classification_equals_the_reference(in_reference, shape):
+    model = new_model("multi_label_classification", shape, num_labels=3, labels=("a", "b", "c"))
+    reference = in_reference(model, transformers.AutoModelForSequenceClassification)
+    assert reference.config.problem_type == "multi_label_classification"
+    assert reference.config.id2label == {0: "a", 1: "b", 2: "c"}
+    tokens = ragged_batch()
+    classes = np.random.default_rng(0).random((len(LENGTHS), 3)) < 0.5
+    batch = LabelledBatch.from_arrays(tokens, classes)
+    expected = reference(**padded(tokens), labels=batch.labels)
+    assert_close(model(tokens), expected.logits, 1e-5)
+    assert_same_gradients(model, mean(model.loss_sums(batch)), reference, expected.loss)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 def test_regression_equals_the_reference(in_reference, shape):
     model = new_model("regression", shape)
     reference = in_reference(model, transformers.AutoModelForSequenceClassification)
