@@ -58,13 +58,16 @@ if TYPE_CHECKING:
         NonFiniteGradientError,
         OptimizationConfig,
         Position,
+        StepMemory,
         StepReport,
+        batch_memory,
         evaluate,
         load_checkpoint,
         load_encoder_into,
         load_model,
         save_checkpoint,
         save_model,
+        step_memory,
         train,
     )
     from bert_core.vocabulary import SPECIAL_PIECES, Normalization, WordPieceTokenizer
@@ -89,9 +92,9 @@ _NAMES_BY_MODULE = {
     ),
     "randomness": ("random_bits",),
     "training": (
-        "AdamW", "NonFiniteGradientError", "OptimizationConfig", "Position", "StepReport",
-        "evaluate", "load_checkpoint", "load_encoder_into", "load_model", "save_checkpoint",
-        "save_model", "train",
+        "AdamW", "NonFiniteGradientError", "OptimizationConfig", "Position", "StepMemory",
+        "StepReport", "batch_memory", "evaluate", "load_checkpoint", "load_encoder_into",
+        "load_model", "save_checkpoint", "save_model", "step_memory", "train",
     ),
     "vocabulary": ("SPECIAL_PIECES", "Normalization", "WordPieceTokenizer"),
 }  # fmt: skip
@@ -102,13 +105,14 @@ __all__ = [
     "LabelledBatch", "LanguageModel", "MaskingConfig", "Model", "MultiLabelClassifier",
     "MultipleChoice", "NextSentencePredictor", "NonFiniteGradientError", "Normalization",
     "OptimizationConfig", "Position", "Precision", "PretrainingBatch", "PretrainingModel",
-    "RaggedBatch", "SequenceClassifier", "SequenceRegressor", "SpanPredictor", "StepReport",
-    "TokenClassifier", "TrainableModel", "WordPieceTokenizer", "answer", "attention_maps",
-    "build_model", "choose", "classify", "complete", "cosine_similarity", "count_parameters",
-    "embed", "encoder_config", "evaluate", "export_model", "fill_mask", "freeze", "import_model",
-    "load_checkpoint", "load_encoder_into", "load_model", "mask_tokens", "nearest",
-    "next_sentence_probability", "next_token_labels", "random_bits", "rate", "resize_positions",
-    "resize_vocabulary", "save_checkpoint", "save_model", "tag", "train",
+    "RaggedBatch", "SequenceClassifier", "SequenceRegressor", "SpanPredictor", "StepMemory",
+    "StepReport", "TokenClassifier", "TrainableModel", "WordPieceTokenizer", "answer",
+    "attention_maps", "batch_memory", "build_model", "choose", "classify", "complete",
+    "cosine_similarity", "count_parameters", "embed", "encoder_config", "evaluate", "export_model",
+    "fill_mask", "freeze", "import_model", "load_checkpoint", "load_encoder_into", "load_model",
+    "mask_tokens", "nearest", "next_sentence_probability", "next_token_labels", "random_bits",
+    "rate", "resize_positions", "resize_vocabulary", "save_checkpoint", "save_model", "step_memory",
+    "tag", "train",
 ]  # fmt: skip
 
 

@@ -13,9 +13,16 @@ from bert_core.training.state import (
     save_model,
 )
 from bert_core.training.step import StepReport, optimizer_step
+from bert_core.training.step_memory import (
+    StepMemory,
+    batch_memory,
+    forward_memory,
+    step_memory,
+)
 
 __all__ = [
     "AdamW", "Initialization", "NonFiniteGradientError", "OptimizationConfig", "Position",
-    "RunningSums", "StepReport", "evaluate", "load_checkpoint", "load_encoder_into", "load_model",
-    "optimizer_step", "save_checkpoint", "save_model", "train",
+    "RunningSums", "StepMemory", "StepReport", "batch_memory", "evaluate", "forward_memory",
+    "load_checkpoint", "load_encoder_into", "load_model", "optimizer_step", "save_checkpoint",
+    "save_model", "step_memory", "train",
 ]  # fmt: skip

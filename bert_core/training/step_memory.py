@@ -1,0 +1,191 @@
+"""How many bytes a training step needs at its peak, said before it is taken."""
+
+from dataclasses import dataclass, fields
+
+import torch
+
+from bert_core.batch import Batch, PretrainingBatch
+from bert_core.config import EncoderConfig
+from bert_core.model.catalogue import LanguageModel, SpanPredictor, TokenClassifier, TrainableModel
+from bert_core.training.activation_memory import FLOAT32_BYTES, Activations, Backend
+
+_BACKENDS = ("cpu", "plain", "flash")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepMemory:
+    """Bytes that are there together when a step needs the most."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    compute_copies: int  # of the matrices, in a lower precision
+    activations: int  # kept for the backward pass
+    logits: int  # over the vocabulary
+    working: int  # what comes and goes while these are there
+
+    @property
+    def peak(self) -> int:
+        """All of it."""
+        return sum(getattr(self, field.name) for field in fields(self))
+
+
+def step_memory(
+    config: EncoderConfig,
+    *,
+    num_tokens: int,
+    longest: int,
+    num_predicted: int = 0,
+    num_read: int | None = None,
+    num_parameters: int | None = None,
+    num_frozen: int = 0,
+    dtype: torch.dtype = torch.bfloat16,
+    recomputed_layers: int = 0,
+    optimizer_buffers: int = 2,
+    backend: Backend = "cpu",
+) -> StepMemory:
+    """The bytes that a step needs at its peak; several micro-batches need what the largest does.
+
+    Args:
+        config: the encoder.
+        num_tokens: T, of the micro-batch.
+        longest: S, tokens of its longest sequence. The others are taken to be as long, which is
+            the worst there is.
+        num_predicted: M, tokens predicted over the vocabulary; 0 for other tasks.
+        num_read: tokens whose last hidden state is read, such as one a text and those predicted;
+            None for all.
+        num_parameters: of the whole model; None: of the encoder, its pooler and, where tokens are
+            predicted, the vocabulary head.
+        num_frozen: parameters among these that are not trained.
+        dtype: in which layers compute.
+        recomputed_layers: the lowest layers that keep their input alone (activation
+            checkpointing).
+        optimizer_buffers: float32 numbers that the optimizer keeps a parameter; AdamW keeps two.
+        backend: "cpu"; "plain", whose autograd keeps more; "flash", plain with attention's
+            probabilities never there.
+
+    Raises ValueError for numbers that are impossible.
+    """
+    num_read = num_tokens if num_read is None else num_read
+    _refuse_impossible(config, num_tokens, longest, num_predicted, num_read, recomputed_layers)
+    if backend not in _BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(_BACKENDS)}, got {backend!r}")
+    way = Activations(
+        config=config,
+        num_tokens=num_tokens,
+        num_read=num_read,
+        longest=longest,
+        num_predicted=num_predicted,
+        recomputed_layers=recomputed_layers,
+        size=dtype.itemsize,
+        backend=backend,
+    )
+    worst = max(way.phases(), key=sum)
+    if num_parameters is None:
+        num_parameters = encoder_parameters(config, with_vocabulary=num_predicted > 0)
+    num_trained = num_parameters - num_frozen
+    is_copied = dtype.itemsize < FLOAT32_BYTES
+    return StepMemory(
+        weights=FLOAT32_BYTES * num_parameters,
+        gradients=FLOAT32_BYTES * num_trained,
+        optimizer=FLOAT32_BYTES * optimizer_buffers * num_trained,
+        compute_copies=dtype.itemsize * num_parameters if is_copied else 0,
+        activations=worst.activations,
+        logits=worst.logits,
+        working=worst.working,
+    )
+
+
+def batch_memory(
+    model: TrainableModel,
+    batch: Batch,
+    *,
+    dtype: torch.dtype = torch.bfloat16,
+    recomputed_layers: int = 0,
+    optimizer_buffers: int = 2,
+    backend: Backend = "cpu",
+) -> StepMemory:
+    """`step_memory` of training `model` on `batch`; raises ValueError as it does."""
+    tokens = batch.tokens
+    if isinstance(batch, PretrainingBatch):
+        num_predicted = batch.masked_labels.numel()
+        num_read = min(tokens.num_tokens, num_predicted + tokens.num_sequences)
+    else:
+        reads_all = isinstance(model, LanguageModel | TokenClassifier | SpanPredictor)
+        num_read = tokens.num_tokens if reads_all else tokens.num_sequences
+        num_predicted = tokens.num_tokens if isinstance(model, LanguageModel) else 0
+    parameters = list(model.parameters())
+    return step_memory(
+        model.config,
+        num_tokens=tokens.num_tokens,
+        longest=tokens.max_seqlen,
+        num_predicted=num_predicted,
+        num_read=num_read,
+        num_parameters=sum(p.numel() for p in parameters),
+        num_frozen=sum(p.numel() for p in parameters if not p.requires_grad),
+        dtype=dtype,
+        recomputed_layers=recomputed_layers,
+        optimizer_buffers=optimizer_buffers,
+        backend=backend,
+    )
+
+
+def forward_memory(
+    config: EncoderConfig,
+    *,
+    num_tokens: int,
+    longest: int,
+    dtype: torch.dtype = torch.float32,
+    backend: Backend = "cpu",
+) -> int:
+    """The bytes that the encoder needs beside its weights to read a batch without gradients.
+
+    The arguments are those of `step_memory`, which see for what is raised.
+    """
+    _refuse_impossible(config, num_tokens, longest, 0, 1, 0)
+    way = Activations(
+        config=config,
+        num_tokens=num_tokens,
+        num_read=num_tokens,
+        longest=longest,
+        num_predicted=0,
+        recomputed_layers=0,
+        size=dtype.itemsize,
+        backend=backend,
+    )
+    return way.forward()
+
+
+def encoder_parameters(config: EncoderConfig, *, with_vocabulary: bool) -> int:
+    """How many parameters an encoder with its pooler has, and the vocabulary head if asked."""
+    width, wide = config.hidden_size, config.intermediate_size
+    num_rows = config.vocab_size + config.type_vocab_size
+    if config.positions == "learned":
+        num_rows += config.max_position_embeddings
+    embeddings = num_rows * width + 2 * width
+    attention = 4 * width * (width + 1)
+    feed_forward = 2 * width * wide + width + wide
+    layers = config.num_layers * (attention + feed_forward + 4 * width)
+    pooler = width * (width + 1)
+    head = width * (width + 1) + 2 * width + config.vocab_size if with_vocabulary else 0
+    return embeddings + layers + pooler + head
+
+
+def _refuse_impossible(
+    config: EncoderConfig,
+    num_tokens: int,
+    longest: int,
+    num_predicted: int,
+    num_read: int,
+    recomputed_layers: int,
+) -> None:
+    if num_tokens < 1:
+        raise ValueError(f"num_tokens must be at least 1, got {num_tokens}")
+    for name, number, least, most in (
+        ("longest", longest, 1, num_tokens),
+        ("num_predicted", num_predicted, 0, num_tokens),
+        ("num_read", num_read, 1, num_tokens),
+        ("recomputed_layers", recomputed_layers, 0, config.num_layers),
+    ):
+        if not least <= number <= most:
+            raise ValueError(f"{name} must lie in [{least}, {most}], got {number}")
