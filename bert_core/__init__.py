@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from bert_core.hugging_face import export_model, import_model
     from bert_core.inference import (
         answer,
+        assign_labels,
         attention_maps,
         choose,
         classify,
@@ -80,8 +81,9 @@ _NAMES_BY_MODULE = {
     "config": ("SIZES", "EncoderConfig", "encoder_config"),
     "hugging_face": ("export_model", "import_model"),
     "inference": (
-        "answer", "attention_maps", "choose", "classify", "complete", "cosine_similarity", "embed",
-        "fill_mask", "nearest", "next_sentence_probability", "rate", "tag",
+        "answer", "assign_labels", "attention_maps", "choose", "classify", "complete",
+        "cosine_similarity", "embed", "fill_mask", "nearest", "next_sentence_probability", "rate",
+        "tag",
     ),
     "masking": ("MaskingConfig", "mask_tokens"),
     "model": (
@@ -107,12 +109,12 @@ __all__ = [
     "OptimizationConfig", "Position", "Precision", "PretrainingBatch", "PretrainingModel",
     "RaggedBatch", "SequenceClassifier", "SequenceRegressor", "SpanPredictor", "StepMemory",
     "StepReport", "TokenClassifier", "TrainableModel", "WordPieceTokenizer", "answer",
-    "attention_maps", "batch_memory", "build_model", "choose", "classify", "complete",
-    "cosine_similarity", "count_parameters", "embed", "encoder_config", "evaluate", "export_model",
-    "fill_mask", "freeze", "import_model", "load_checkpoint", "load_encoder_into", "load_model",
-    "mask_tokens", "nearest", "next_sentence_probability", "next_token_labels", "random_bits",
-    "rate", "resize_positions", "resize_vocabulary", "save_checkpoint", "save_model", "step_memory",
-    "tag", "train",
+    "assign_labels", "attention_maps", "batch_memory", "build_model", "choose", "classify",
+    "complete", "cosine_similarity", "count_parameters", "embed", "encoder_config", "evaluate",
+    "export_model", "fill_mask", "freeze", "import_model", "load_checkpoint", "load_encoder_into",
+    "load_model", "mask_tokens", "nearest", "next_sentence_probability", "next_token_labels",
+    "random_bits", "rate", "resize_positions", "resize_vocabulary", "save_checkpoint", "save_model",
+    "step_memory", "tag", "train",
 ]  # fmt: skip
 
 

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from bert_core.backends.precision import Precision
-from bert_core.inference.texts import BATCH_TOKENS, EncodedTexts
+from bert_core.inference.asking import run_batches
+from bert_core.inference.texts import EncodedTexts
 from bert_core.model.catalogue import Model, SpanPredictor
 from bert_core.vocabulary import WordPieceTokenizer
 
@@ -32,7 +33,6 @@ class Window:
     num_before: int  # tokens of the sequence before the context: [CLS] question [SEP]
 
 
-@torch.inference_mode()
 def answer(
     model: Model,
     tokenizer: WordPieceTokenizer,
@@ -42,7 +42,7 @@ def answer(
     max_answer_tokens: int = 30,
     stride: int = 128,
     null_threshold: float | None = None,
-    batch_tokens: int = BATCH_TOKENS,
+    batch_tokens: int | None = None,
     precision: Precision = "float32",
 ) -> Answer:
     """The span of `context` that answers `question` best.
@@ -63,13 +63,10 @@ def answer(
         tokenizer, question_ids, context_ids, model.config.max_position_embeddings, stride
     )
     null_score, best, begin, end = torch.inf, -torch.inf, 0, 0
-    with model.precision(precision):
-        outputs = [
-            (members.tolist(), model(tokens.to(model.device)).float().cpu().split(tokens.lengths))
-            for members, tokens in encoded.batches(batch_tokens)
-        ]
-    for members, rows in outputs:
-        for index, logits in zip(members, rows, strict=True):
+    for members, lengths, values in run_batches(
+        model, encoded, model, batch_tokens=batch_tokens, precision=precision
+    ):
+        for index, logits in zip(members.tolist(), values.split(lengths), strict=True):
             window = windows[index]
             null_score = min(null_score, float(logits[0].sum()))
             score, first, last = best_span(_inside(logits, window), max_answer_tokens)

@@ -1,6 +1,9 @@
-"""Texts as vectors, and which vectors are near each other."""
+"""Texts as vectors, and which vectors are near each other.
 
-from collections.abc import Callable, Sequence
+N = texts or vectors, B = sequences of a batch, T = ragged tokens, D = hidden size.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,12 +14,12 @@ from torch import Tensor
 
 from bert_core.backends.precision import Precision
 from bert_core.batch import RaggedBatch
-from bert_core.inference.texts import BATCH_TOKENS, Text, encode_texts
+from bert_core.inference.asking import Progress, run_batches
+from bert_core.inference.texts import Text, encode_texts
 from bert_core.model.catalogue import Model
 from bert_core.vocabulary import WordPieceTokenizer
 
 Pooling = Literal["mean", "cls", "pooled"]
-Progress = Callable[[int, int], None]  # called with texts done, texts in all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -27,7 +30,6 @@ class Embedded:
     num_truncated: int  # texts longer than the model can read, whose end was left out
 
 
-@torch.inference_mode()
 def embed(
     model: Model,
     tokenizer: WordPieceTokenizer,
@@ -35,7 +37,7 @@ def embed(
     *,
     pooling: Pooling = "mean",
     normalize: bool = True,
-    batch_tokens: int = BATCH_TOKENS,
+    batch_tokens: int | None = None,
     precision: Precision = "float32",
     progress: Progress | None = None,
 ) -> Embedded:
@@ -54,16 +56,16 @@ def embed(
         )
     encoded = encode_texts(tokenizer, texts, model.config.max_position_embeddings)
     vectors = torch.empty(len(texts), model.config.hidden_size)
-    num_done = 0
-    with model.precision(precision):
-        for members, tokens in encoded.batches(batch_tokens):
-            pooled = _pool(model, tokens.to(model.device), pooling).float()
-            if normalize:
-                pooled = torch.nn.functional.normalize(pooled, dim=-1)
-            vectors[torch.from_numpy(members)] = pooled.cpu()
-            num_done += len(members)
-            if progress is not None:
-                progress(num_done, len(texts))
+
+    def vectors_of(tokens: RaggedBatch) -> Tensor:
+        pooled = _pool(model, tokens, pooling).float()
+        return torch.nn.functional.normalize(pooled, dim=-1) if normalize else pooled
+
+    for members, _, pooled in run_batches(
+        model, encoded, vectors_of, batch_tokens=batch_tokens, precision=precision,
+        progress=progress,
+    ):  # fmt: skip
+        vectors[members] = pooled
     return Embedded(vectors=vectors.numpy(), num_truncated=encoded.num_truncated)
 
 

@@ -35,11 +35,11 @@ def attention_maps(
     tokens = RaggedBatch.from_sequences(encoded.sequences, encoded.segment_b_start)
     with model.precision(precision):
         layers = [
-            attention_probabilities(qkv, causal=model.config.causal)
+            attention_probabilities(qkv.float(), causal=model.config.causal)
             for qkv in model.encoder.queries_keys_values(tokens.to(model.device))
         ]
     return AttentionMaps(
         pieces=[tokenizer.id_to_piece(index) for index in encoded.sequences[0]],
-        probabilities=torch.stack(layers).float().cpu().numpy(),
+        probabilities=torch.stack(layers).cpu().numpy(),
         is_truncated=encoded.num_truncated > 0,
     )

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from bert_core.backends.precision import Precision
 from bert_core.batch import RaggedBatch
-from bert_core.inference.texts import BATCH_TOKENS, encode_texts
+from bert_core.inference.asking import run_batches
+from bert_core.inference.texts import encode_texts
 from bert_core.model.catalogue import Model, NextSentencePredictor, PretrainingModel
 from bert_core.vocabulary import MASK, WordPieceTokenizer
 
@@ -64,12 +66,11 @@ def fill_mask(
     ]
 
 
-@torch.inference_mode()
 def next_sentence_probability(
     model: Model,
     tokenizer: WordPieceTokenizer,
     pairs: Sequence[tuple[str, str]],
-    batch_tokens: int = BATCH_TOKENS,
+    batch_tokens: int | None = None,
     precision: Precision = "float32",
 ) -> list[float]:
     """Of each pair of texts, how likely the second follows the first.
@@ -78,10 +79,11 @@ def next_sentence_probability(
     """
     encoded = encode_texts(tokenizer, pairs, model.config.max_position_embeddings)
     probabilities = torch.empty(len(pairs))
-    with model.precision(precision):
-        for members, tokens in encoded.batches(batch_tokens):
-            logits = _next_sentence_logits(model, tokens.to(model.device)).float()
-            probabilities[torch.from_numpy(members)] = logits.softmax(dim=-1)[:, 0].cpu()
+    for members, _, logits in run_batches(
+        model, encoded, partial(_next_sentence_logits, model),
+        batch_tokens=batch_tokens, precision=precision,
+    ):  # fmt: skip
+        probabilities[members] = logits.softmax(dim=-1)[:, 0]
     return probabilities.tolist()
 
 

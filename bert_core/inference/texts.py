@@ -11,7 +11,8 @@ from bert_core.vocabulary import WordPieceTokenizer
 
 Text = str | tuple[str, str]  # a text, or a pair of texts
 
-# What a CPU computes fastest: four times as many took a quarter more time. A GPU wants more.
+# What a CPU computes fastest: four times as many took a quarter more time. A GPU wants more: see
+# `asking`.
 BATCH_TOKENS = 2048
 
 
@@ -23,18 +24,20 @@ class EncodedTexts:
     segment_b_start: list[int]  # the length where there is one segment
     num_truncated: int
 
-    def batches(self, batch_tokens: int) -> Iterator[tuple[NDArray[np.int64], RaggedBatch]]:
+    def batches(
+        self, batch_tokens: int, *, first: int = 0
+    ) -> Iterator[tuple[NDArray[np.int64], RaggedBatch]]:
         """Batches of at most `batch_tokens` tokens, and which texts each holds.
 
-        Longest first, so that lack of memory shows at once. Equal texts make equal batches. A
-        single text that is longer makes a batch of its own. Raises ValueError for less than one
-        token.
+        Longest first, so that lack of memory shows at once; `first` leaves so many of the longest
+        out. Equal texts make equal batches. A single text that is longer makes a batch of its own.
+        Raises ValueError for less than one token.
         """
         if batch_tokens < 1:
             raise ValueError(f"batch_tokens must be at least 1, got {batch_tokens}")
         lengths = np.array([len(sequence) for sequence in self.sequences])
         order = np.argsort(-lengths, kind="stable")
-        begin = 0
+        begin = first
         while begin < order.size:
             total = np.cumsum(lengths[order[begin:]])
             count = max(1, int(np.searchsorted(total, batch_tokens, side="right")))

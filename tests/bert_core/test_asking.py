@@ -1,0 +1,182 @@
+"""Every question in any precision, on any device, in batches of what fits."""
+
+import numpy as np
+import pytest
+import torch
+
+import bert_core as bc
+from bert_core.config import encoder_config
+from bert_core.inference.asking import most_tokens
+from bert_core.inference.labels import assign_labels, classify
+from bert_core.training.step_memory import forward_memory
+from tests.bert_core.test_inference import TEXTS, alone, new_model
+from tests.bert_core.test_inference import tokenizer as tokenizer
+
+CLASSES = {"num_labels": 3, "labels": ("x", "y", "z")}
+# Each gives numbers that may be held against each other.
+QUESTIONS = {
+    "fill_mask": ("pretraining", lambda m, t, **k: [
+        candidate.probability for candidate in bc.fill_mask(m, t, "a [MASK]", top_k=59, **k)[0]
+    ]),
+    "next_sentence_probability": ("pretraining", lambda m, t, **k: (
+        bc.next_sentence_probability(m, t, [("a b", "c"), ("one", "one one")], **k)
+    )),
+    "embed": ("encoder", lambda m, t, **k: bc.embed(m, t, TEXTS, **k).vectors),
+    "embed pooled": ("encoder", lambda m, t, **k: (
+        bc.embed(m, t, TEXTS, pooling="pooled", **k).vectors
+    )),
+    "embed cls": ("encoder", lambda m, t, **k: bc.embed(m, t, TEXTS, pooling="cls", **k).vectors),
+    "classify": ("sequence_classification", lambda m, t, **k: (
+        bc.classify(m, t, TEXTS, **k).probabilities
+    )),
+    "assign_labels": ("multi_label_classification", lambda m, t, **k: (
+        bc.assign_labels(m, t, TEXTS, **k).probabilities
+    )),
+    "rate": ("regression", lambda m, t, **k: bc.rate(m, t, TEXTS, **k).values),
+    "tag": ("token_classification", lambda m, t, **k: [
+        word.probability for words in bc.tag(m, t, TEXTS, **k)[0] for word in words
+    ]),
+    "choose": ("multiple_choice", lambda m, t, **k: (
+        bc.choose(m, t, "one", ["a", "b c d", "e"], **k).probabilities
+    )),
+    "answer": ("span_prediction", lambda m, t, **k: [
+        bc.answer(m, t, "one", "a b c d e " * 30, **k).null_score
+    ]),
+    "attention_maps": ("encoder", lambda m, t, **k: (
+        bc.attention_maps(m, t, "a bc", **k).probabilities
+    )),
+    "complete": ("language_model", lambda m, t, **k: [
+        len(bc.complete(m, [2, 7], end_id=3, max_new_tokens=5, **k)) > 2
+    ]),
+}  # fmt: skip
+
+
+def model_for(head):
+    return new_model(
+        head, **(CLASSES if head.endswith("classification") else {}),
+        **({"causal": True} if head == "language_model" else {}),
+    )  # fmt: skip
+
+
+def test_every_question_of_the_front_door_is_asked_here():
+    asked = {name.split()[0] for name in QUESTIONS}
+    assert asked == set(bc._NAMES_BY_MODULE["inference"]) - {"cosine_similarity", "nearest"}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_questions_are_answered_in_bfloat16_about_as_in_float32(tokenizer, question):
+    head, ask = QUESTIONS[question]
+    model = model_for(head)
+    exact = np.asarray(ask(model, tokenizer))
+    rounded = np.asarray(ask(model, tokenizer, precision="bf16"))
+    np.testing.assert_allclose(rounded, exact, atol=0.1, rtol=0.1)
+    if question != "complete":
+        assert not np.array_equal(rounded, exact)
+    np.testing.assert_array_equal(np.asarray(ask(model, tokenizer)), exact)
+    with pytest.raises(ValueError, match="precision must be"):
+        ask(model, tokenizer, precision="fp8")
+
+
+def test_attention_in_bfloat16_still_sums_up_to_one(tokenizer):
+    maps = bc.attention_maps(new_model("encoder"), tokenizer, "a bc", precision="bf16")
+    np.testing.assert_allclose(maps.probabilities.sum(-1), 1, atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_questions_are_answered_on_a_gpu_about_as_on_a_cpu(tokenizer, question, precision):
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    head, ask = QUESTIONS[question]
+    model = model_for(head)
+    here = np.asarray(ask(model, tokenizer))
+    there = np.asarray(ask(model.to("cuda"), tokenizer, precision=precision))
+    np.testing.assert_allclose(there, here, atol=0.1, rtol=0.1)
+
+
+def limited_to(model, most_tokens):
+    """A model whose device has memory for so many tokens at once; the sizes that were tried."""
+    tried = []
+
+    def allocate(_, arguments):
+        tried.append(arguments[0].num_tokens)
+        if arguments[0].num_tokens > most_tokens:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    model.encoder.register_forward_pre_hook(allocate)
+    return tried
+
+
+def test_a_batch_that_does_not_fit_is_halved_and_nothing_is_lost_or_done_twice(tokenizer):
+    texts = [f"{'a ' * length}b" for length in (3, 30, 9, 50, 1, 14, 22, 5, 40, 2)]
+    model = model_for("sequence_classification")
+    expected = classify(model, tokenizer, texts)
+    seen = []
+    tried = limited_to(model, 70)
+    found = classify(model, tokenizer, texts)
+    np.testing.assert_allclose(found.probabilities, expected.probabilities, atol=1e-6)
+    assert tried[0] > 140
+    assert max(tried[3:]) <= 70
+    assert sum(size for size in tried if size <= 70) == tried[0]
+    embedder = model_for("encoder")
+    limited_to(embedder, 70)
+    bc.embed(embedder, tokenizer, texts, progress=lambda done, total: seen.append(done))
+    assert seen == sorted(set(seen))
+    assert seen[-1] == len(texts)
+
+
+def test_a_single_text_that_does_not_fit_is_an_error(tokenizer):
+    model = model_for("sequence_classification")
+    limited_to(model, 20)
+    with pytest.raises(torch.OutOfMemoryError, match="out of memory"):
+        classify(model, tokenizer, ["a " * 30, "b"])
+
+
+def test_other_errors_are_not_taken_for_lack_of_memory(tokenizer):
+    model = model_for("sequence_classification")
+
+    def fail(*_):
+        raise RuntimeError("device-side assert")
+
+    model.encoder.register_forward_pre_hook(fail)
+    with pytest.raises(RuntimeError, match="device-side assert"):
+        classify(model, tokenizer, TEXTS)
+
+
+@pytest.mark.parametrize("backend", ["plain", "flash"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("longest", [32, 512])
+def test_a_gpu_gets_as_many_tokens_as_fit_and_never_more(backend, dtype, longest):
+    config = encoder_config("base", 30_522)
+    asked = {"dtype": dtype, "backend": backend}
+    counts = [most_tokens(config, longest, free << 20, **asked) for free in (1, 500, 4_000, 90_000)]
+    assert counts == sorted(counts)
+    assert counts[0] == longest
+    assert counts[-1] == 65_536
+    for free, count in zip((500, 4_000), counts[1:3], strict=True):
+        assert count > longest
+        need = [
+            forward_memory(config, num_tokens=n, longest=longest, **asked)
+            for n in (count, 2 * count)
+        ]
+        assert need[0] <= 0.8 * (free << 20)
+        assert need[1] > 0.8 * (free << 20) or count == 65_536
+
+
+def test_labels_above_the_threshold_come_with_the_likeliest_first(tokenizer):
+    model = new_model("multi_label_classification", **CLASSES)
+    result = assign_labels(model, tokenizer, TEXTS, threshold=0.3, batch_tokens=20)
+    for text, labels, probabilities in zip(TEXTS, result.labels, result.probabilities, strict=True):
+        expected = model(alone(tokenizer, text)).sigmoid()[0].detach().numpy()
+        np.testing.assert_allclose(probabilities, expected, atol=1e-6)
+        order = np.argsort(-expected)
+        assert labels == ["xyz"[i] for i in order if expected[i] >= 0.3]
+    assert assign_labels(model, tokenizer, TEXTS, threshold=1.0).labels == [[], [], [], []]
+    assert all(
+        len(three) == 3 for three in assign_labels(model, tokenizer, TEXTS, threshold=0).labels
+    )
+    with pytest.raises(ValueError, match=r"threshold must lie in \[0, 1\], got 2"):
+        assign_labels(model, tokenizer, TEXTS, threshold=2)
+    with pytest.raises(ValueError, match="got encoder"):
+        assign_labels(new_model("encoder"), tokenizer, TEXTS)
