@@ -14,12 +14,14 @@ import torch
 from ray.train import Checkpoint
 
 from bert_core.backends.cpu.memory import return_freed_memory
+from bert_core.backends.precision import Precision, compute_dtype
 from bert_core.model.catalogue import TrainableModel
 from bert_core.training.loop import MicroBatches, train
 from bert_core.training.optimization import AdamW, OptimizationConfig
 from bert_core.training.state import Position, load_checkpoint, save_checkpoint
 from bert_core.training.step import StepReport
 from pipelines.core.cluster.machine import computing_machine
+from pipelines.training.memory import fitting_memory, room_on
 from pipelines.training.results import MODEL_FOLDER
 from pipelines.training.settings import TrainingSettings
 from pipelines.training.telemetry.curve import Telemetry
@@ -64,17 +66,22 @@ def this_rank() -> tuple[int, int]:
 def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
     """Do the work from the last checkpoint to the last step; returns what it told.
 
-    Raises NonFiniteGradientError for a step that was not taken, before anything is saved of it.
+    Raises NonFiniteGradientError for a step that was not taken, before anything is saved of it,
+    and UserError where the first step cannot fit the node's memory, before it is taken.
     """
     settings, rank = work.settings, this_rank()[0]
     torch.set_num_threads(values["num_threads"])
     return_freed_memory()  # the parameters move when the optimizer is built
     device = ray.train.torch.get_device()
     torch.manual_seed(settings.seed)
-    model = work.build_model().to(device)
+    model = work.build_model()
+    memory = _fitting_memory(work, model, device, values["precision"])
+    model = model.to(device)
     optimizer = AdamW(model, optimization(settings, work.num_steps))
     telemetry = _telemetry(work, values, is_speaker=rank == 0)
     first_step = _take_up(model, optimizer, telemetry)
+    if memory:
+        telemetry.show(first_step, f"{work.stage}: {memory}")
     if first_step:
         telemetry.show(first_step, f"{work.stage} resumed from step {first_step}")
     num_tokens = torch.tensor(telemetry.num_tokens, dtype=torch.float64, device=device)
@@ -111,6 +118,18 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
     judged = work.judge(model.cpu())
     telemetry.close()
     return {**telemetry.summary(), "judged": judged, "computed_on": computing_machine()}
+
+
+def _fitting_memory(
+    work: Work, model: TrainableModel, device: torch.device, precision: Precision
+) -> str:
+    """What the first step needs, in a line; empty for a rank that has no part in it."""
+    batches = list(work.micro_batches(0))
+    if not batches:
+        return ""
+    room = room_on(device, ray.train.get_context().get_local_world_size())
+    dtype = compute_dtype(precision, device)
+    return fitting_memory(model, batches, room, stage=work.stage, dtype=dtype, device=device)
 
 
 def _telemetry(work: Work, values: dict[str, Any], *, is_speaker: bool) -> Telemetry:

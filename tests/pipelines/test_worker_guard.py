@@ -43,7 +43,9 @@ def as_on_a_gpu(model, optimizer, batches, *, seed, first_step, num_steps, devic
 def test_a_step_that_was_left_out_is_not_in_a_checkpoint(small_examples, monkeypatch):
     reader = ExampleReader(small_examples, "train")
     saved: list[int] = []
-    context = SimpleNamespace(get_world_rank=lambda: 0, get_world_size=lambda: 1)
+    context = SimpleNamespace(
+        get_world_rank=lambda: 0, get_world_size=lambda: 1, get_local_world_size=lambda: 1
+    )
     ray_train = SimpleNamespace(
         get_context=lambda: context,
         get_checkpoint=lambda: None,

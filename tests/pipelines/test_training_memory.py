@@ -1,0 +1,99 @@
+"""A training that cannot fit its node is refused in a sentence, before its first step."""
+
+import psutil
+import pytest
+import torch
+
+from bert_core.batch import LabelledBatch, PretrainingBatch, RaggedBatch
+from bert_core.config import encoder_config
+from bert_core.model.catalogue import build_model
+from pipelines.artifacts import ArtifactStore
+from pipelines.core.errors import UserError
+from pipelines.core.stage import StageContext
+from pipelines.stages.pretraining.settings import PretrainingSettings
+from pipelines.stages.pretraining.stage import build_encoder
+from pipelines.training.memory import Room, fitting_memory, node_memory, room_on
+
+CPU = torch.device("cpu")
+
+
+def huge_batch(num_sequences: int, length: int) -> PretrainingBatch:
+    """A batch that takes no memory itself: views of a single number."""
+    size, zero = num_sequences * length, torch.zeros(1, dtype=torch.int64)
+    tokens = RaggedBatch(
+        input_ids=zero.expand(size), token_type_ids=zero.expand(size),
+        position_ids=zero.expand(size), cu_seqlens=zero.int().expand(num_sequences + 1),
+        lengths=(length,) * num_sequences, max_seqlen=length,
+    )  # fmt: skip
+    masked = zero.expand(size // 7)
+    return PretrainingBatch(tokens=tokens, masked_positions=masked, masked_labels=masked)
+
+
+def told(batch, room, *, size="base"):
+    with torch.device("meta"):
+        model = build_model("pretraining", encoder_config(size, 8_000), next_sentence=False)
+    return fitting_memory(
+        model, [(0, huge_batch(2, 128)), (1, batch)], room,
+        stage="pretraining", dtype=torch.bfloat16, device=CPU,
+    )  # fmt: skip
+
+
+def test_the_largest_micro_batch_is_told_beside_the_memory_there_is():
+    room = Room(num_bytes=23 << 30, of="its node", num_ranks=1)
+    assert told(huge_batch(64, 128), room) == (
+        "a step needs about 3.5 GiB of the 23.0 GiB of its node"
+    )
+    shared = Room(num_bytes=23 << 30, of="its node", num_ranks=4)
+    assert told(huge_batch(64, 128), shared) == (
+        "a step needs about 3.5 GiB for each of 4 ranks of the 23.0 GiB of its node"
+    )
+
+
+def test_what_cannot_fit_is_refused_and_told_what_to_lower():
+    room = Room(num_bytes=23 << 30, of="its node", num_ranks=1)
+    with pytest.raises(
+        UserError,
+        match=r"must fit the 23\.0 GiB of its node, found that it needs "
+        r"about 6\d\.\d GiB; lower micro_batch_examples$",
+    ):
+        told(huge_batch(2_000, 128), room)  # fmt: skip
+    shared = Room(num_bytes=23 << 30, of="its node", num_ranks=8)
+    with pytest.raises(UserError, match=r"of 8 ranks; lower micro_batch_examples or place\.train"):
+        told(huge_batch(64, 128), shared)
+    small = Room(num_bytes=1 << 30, of="its GPU", num_ranks=1)
+    with pytest.raises(
+        UserError, match=r"of its GPU, .* optimizer alone take 1\.\d GiB: lower size"
+    ):
+        told(huge_batch(64, 128), small)
+
+
+def test_a_node_has_its_memory_or_what_its_container_allows(tmp_path):
+    total, limit = psutil.virtual_memory().total, tmp_path / "memory.max"
+    assert node_memory(limit) == total
+    for written, expected in (("max", total), ("1048576", 1 << 20), (str(total * 2), total)):
+        limit.write_text(f"{written}\n")
+        assert node_memory(limit) == expected
+    assert room_on(CPU, 3).num_bytes <= total
+    assert room_on(CPU, 3).num_ranks == 3
+
+
+def test_a_batch_of_labels_is_estimated_too():
+    model = build_model("sequence_classification", encoder_config("tiny", 100), num_labels=2)
+    tokens = huge_batch(32, 64).tokens
+    batch = LabelledBatch(tokens=tokens, labels=torch.zeros(32, dtype=torch.int64), num_labels=32)
+    room = Room(num_bytes=1 << 30, of="its node", num_ranks=1)
+    line = fitting_memory(
+        model, [(0, batch)], room, stage="finetuning", dtype=torch.float32, device=CPU
+    )
+    assert line == "a step needs about 42 MiB of the 1.0 GiB of its node"
+
+
+@pytest.mark.slow
+def test_a_real_training_tells_it(small_examples, small_vocabulary, local_ray, tmp_path):
+    notes: list[str] = []
+    context = StageContext(
+        store=ArtifactStore(tmp_path), observe=lambda progress: notes.append(progress.note)
+    )
+    settings = PretrainingSettings(size="tiny", num_steps=2, examples_per_step=4)
+    build_encoder(settings, small_examples, small_vocabulary, context)
+    assert any(note.startswith("pretraining: a step needs about ") for note in notes)
