@@ -19,7 +19,7 @@ class AttentionMaps:
     """Row i of a map says how much token i reads of each token; it sums up to 1."""
 
     pieces: list[str]  # S tokens, special ones included
-    probabilities: NDArray[np.float32]  # [L, H, S, S]
+    probabilities: NDArray[np.float32]  # [L, H, S, S] of L layers
     is_truncated: bool
 
 

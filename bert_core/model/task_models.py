@@ -1,4 +1,7 @@
-"""Models that are fine-tuned: one for each kind of task of the BERT paper."""
+"""Models that are fine-tuned: one for each kind of task.
+
+B = sequences, T = ragged tokens, S = tokens of the longest sequence, C = classes or choices.
+"""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -104,7 +107,7 @@ class SequenceClassifier(_Labeller, OneOfClasses):
     has_pooler = True
 
     def forward(self, tokens: RaggedBatch, dropout_key: DropoutKey | None = None) -> Tensor:
-        """[B, num_labels] logits."""
+        """[B, C] logits, C = `num_labels`."""
         first = self.encoder(tokens, dropout_key, tokens.first_positions)
         assert self.pooler is not None
         return self.task_head(self.pooler(first), dropout_key)
@@ -122,7 +125,7 @@ class MultiLabelClassifier(_Labeller):
     has_pooler = True
 
     def forward(self, tokens: RaggedBatch, dropout_key: DropoutKey | None = None) -> Tensor:
-        """[B, num_labels] logits of belonging to each class, whatever the others."""
+        """[B, C] logits of belonging to each class, whatever the others."""
         first = self.encoder(tokens, dropout_key, tokens.first_positions)
         assert self.pooler is not None
         return self.task_head(self.pooler(first), dropout_key)
@@ -200,7 +203,7 @@ class TokenClassifier(_Labeller, OneOfClasses):
     has_pooler = False
 
     def forward(self, tokens: RaggedBatch, dropout_key: DropoutKey | None = None) -> Tensor:
-        """[T, num_labels] logits."""
+        """[T, C] logits, C = `num_labels`."""
         return self.task_head(self.encoder(tokens, dropout_key), dropout_key)
 
 
