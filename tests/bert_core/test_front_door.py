@@ -22,6 +22,12 @@ def fresh(program: str) -> list[str]:
     return json.loads(output)
 
 
+def programs() -> list[str]:
+    """The programs of the page, in order."""
+    parts = DOCS.read_text(encoding="utf-8").split("```python\n")[1:]
+    return [part.split("```")[0] for part in parts]
+
+
 def test_importing_it_brings_neither_torch_nor_tokenizers():
     program = "import bert_core as bc\ndir(bc)\nprint(json.dumps(sorted(sys.modules)))"
     loaded = fresh(program)
@@ -61,11 +67,21 @@ def test_what_is_listed_is_what_is_there():
 
 
 def test_the_first_program_of_the_page_runs(tmp_path, monkeypatch, capsys):
-    program = DOCS.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+    program = programs()[0]
     assert program.startswith("import bert_core as bc\n")
+    assert sum(bool(line) for line in program.splitlines()) <= 10
     assert program.count("import") == 1
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     exec(compile(program, str(DOCS), "exec"), {})
     assert capsys.readouterr().out.splitlines()[-1] == "['good', 'bad']"
     assert (tmp_path / "critic" / "model.safetensors").is_file()
+
+
+def test_the_program_that_starts_from_any_model_runs(tmp_path):
+    config = bc.encoder_config("tiny", 120)
+    bc.export_model(tmp_path / "published", bc.PretrainingModel(config))
+    (program,) = [program for program in programs() if "load_encoder_into" in program]
+    names = {"bc": bc}
+    exec(program.replace("path/to/bert-base-uncased", str(tmp_path / "published")), names)
+    assert set(names["report"].new) == {"task_head.dense.weight", "task_head.dense.bias"}
