@@ -3,16 +3,23 @@
 import psutil
 import pytest
 import torch
+from pyarrow.fs import LocalFileSystem
 
 from bert_core.batch import LabelledBatch, PretrainingBatch, RaggedBatch
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import build_model
 from pipelines.artifacts import ArtifactStore
+from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
+from pipelines.core.cluster.ranks import Ranks
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
+from pipelines.training.launch import Launch, launch
 from pipelines.training.memory import Room, fitting_memory, node_memory, room_on
+from pipelines.training.placement import StepCut
+from pipelines.training.settings import TrainingSettings
+from pipelines.training.worker import Work, run
 
 CPU = torch.device("cpu")
 
@@ -97,3 +104,32 @@ def test_a_real_training_tells_it(small_examples, small_vocabulary, local_ray, t
     settings = PretrainingSettings(size="tiny", num_steps=2, examples_per_step=4)
     build_encoder(settings, small_examples, small_vocabulary, context)
     assert any(note.startswith("pretraining: a step needs about ") for note in notes)
+
+
+@pytest.mark.slow
+def test_a_real_training_that_cannot_fit_ends_with_the_sentence(local_ray, tmp_path):
+    def worker(values):
+        work = Work(
+            stage="pretraining",
+            settings=TrainingSettings(),
+            num_steps=2,
+            evaluate_every_steps=2,
+            build_model=lambda: build_model(
+                "pretraining", encoder_config("tiny", 100), next_sentence=False
+            ),
+            micro_batches=lambda step: iter([(0, huge_batch(1_000_000, 128))]),
+            evaluate=lambda model: {},
+            judge=lambda model: {},
+        )
+        return run(work, values)
+
+    job = Launch(
+        worker=worker,
+        values={"precision": "float32", "run_id": None, "tracking_uri": None},
+        name="huge",
+        checkpoints=CheckpointFolder(str(tmp_path / "work"), LocalFileSystem()),
+        cut=StepCut(section="pretraining", examples_per_step=1, micro_batch_examples=1),
+    )
+    context = StageContext(store=ArtifactStore(tmp_path), ranks=Ranks(workers=1))
+    with pytest.raises(UserError, match=r"^a step of pretraining must fit .* lower micro_batch_ex"):
+        launch(job, context, lambda checkpoint, told: told)
