@@ -91,7 +91,7 @@ def test_a_step_needs_what_was_estimated(task, size, lengths, dtype):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("lengths", [(128,) * 4, (128,) * 70, (512,) * 4], ids=name)
+@pytest.mark.parametrize("lengths", [(128,) * 4, (128,) * 40, (512,) * 4], ids=name)
 @pytest.mark.parametrize("task", TASKS)
 def test_a_large_step_needs_what_was_estimated(task, lengths, dtype):
     assert_near(*measured_and_estimated(task, "small", lengths, dtype))
