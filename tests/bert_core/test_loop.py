@@ -1,6 +1,7 @@
 """A run is a function of its arguments: interrupted or not, in one piece or several."""
 
 import pickle
+import shutil
 
 import pytest
 import torch
@@ -142,6 +143,9 @@ def test_a_halted_optimizer_is_not_saved_and_goes_on_once_a_state_is_loaded(tmp_
     assert any(not torch.equal(before[name], tensor) for name, tensor in weights(model).items())
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # dynamo looks, and hides it otherwise
 def test_a_training_with_compiled_layers_takes_the_same_steps():
     losses = {}
     for compiled in (False, True):
