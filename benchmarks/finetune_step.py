@@ -19,11 +19,11 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.alternating import ROOT, Timing, alternate, one_of, report, serve
-from bert_core.backends.cpu.memory import return_freed_memory
+from bert_core.backends.memory import return_freed_memory
 from bert_core.batch import LabelledBatch, RaggedBatch
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import SequenceClassifier
-from bert_core.model.losses import pad_sequences
+from bert_core.model.losses import pad_tokens
 from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW, OptimizationConfig
 from bert_core.vocabulary import WordPieceTokenizer
@@ -94,8 +94,8 @@ def their_step(size: str) -> Callable[[], None]:
         mask = torch.ones_like(tokens.input_ids)
         with torch.autocast("cpu", torch.bfloat16):
             loss = model(
-                input_ids=pad_sequences(tokens.input_ids, tokens.lengths, 0),
-                attention_mask=pad_sequences(mask, tokens.lengths, 0),
+                input_ids=pad_tokens(tokens.input_ids, tokens, 0),
+                attention_mask=pad_tokens(mask, tokens, 0),
                 labels=batch.labels,
             ).loss
         loss.backward()

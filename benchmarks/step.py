@@ -20,7 +20,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.alternating import Timing, alternate, matrix_rate, one_of, report, serve
-from bert_core.backends.cpu.memory import return_freed_memory
+from bert_core.backends.memory import return_freed_memory
 from bert_core.batch import PretrainingBatch, RaggedBatch
 from bert_core.config import EncoderConfig, encoder_config
 from bert_core.model.catalogue import PretrainingModel

@@ -1,6 +1,5 @@
 """What a step is said to need, against every byte that real steps take from torch's allocator."""
 
-from importlib.util import find_spec
 from itertools import product
 
 import numpy as np
@@ -8,6 +7,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from bert_core.backends.operations import use_backend
 from bert_core.batch import LabelledBatch, next_token_labels
 from bert_core.config import EncoderConfig, encoder_config
 from bert_core.model.catalogue import build_model, count_parameters
@@ -121,20 +121,12 @@ def test_what_is_frozen_has_no_gradients_and_no_optimizer():
     assert measured == pytest.approx(estimated.peak, rel=0.15)
 
 
-needs_operations = pytest.mark.skipif(
-    find_spec("bert_core.backends.operations") is None, reason="needs the backends' seam"
-)
-
-
-@needs_operations
 @pytest.mark.parametrize("num_layers", [2, 4])
 @pytest.mark.parametrize("backend", ["cpu", "plain"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 def test_recomputed_layers_and_the_plain_backend_need_what_was_estimated(
     backend, num_layers, dtype
 ):
-    from bert_core.backends.operations import use_backend
-
     for task, lengths in (("pretraining", (128,) * 20), ("language_model", (512,) * 4)):
         batch = new_batch(task, lengths)
         kept = []
