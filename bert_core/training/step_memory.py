@@ -101,11 +101,13 @@ def batch_memory(
     batch: Batch,
     *,
     dtype: torch.dtype = torch.bfloat16,
-    recomputed_layers: int = 0,
     optimizer_buffers: int = 2,
     backend: Backend = "cpu",
 ) -> StepMemory:
-    """`step_memory` of training `model` on `batch`; raises ValueError as it does."""
+    """`step_memory` of training `model`, frozen and checkpointed as it is, on `batch`.
+
+    Raises ValueError as it does.
+    """
     tokens = batch.tokens
     if isinstance(batch, PretrainingBatch):
         num_predicted = batch.masked_labels.numel()
@@ -124,7 +126,7 @@ def batch_memory(
         num_parameters=sum(p.numel() for p in parameters),
         num_frozen=sum(p.numel() for p in parameters if not p.requires_grad),
         dtype=dtype,
-        recomputed_layers=recomputed_layers,
+        recomputed_layers=model.encoder.num_checkpointed_layers,
         optimizer_buffers=optimizer_buffers,
         backend=backend,
     )

@@ -140,8 +140,7 @@ def test_recomputed_layers_and_the_plain_backend_need_what_was_estimated(
 
         with use_backend(backend):
             measured = peak_of(train)
-        settings = {"recomputed_layers": num_layers, "dtype": dtype, "backend": backend}
-        estimated = batch_memory(kept[0], batch, **settings)
+        estimated = batch_memory(kept[0], batch, dtype=dtype, backend=backend)
         assert measured == pytest.approx(estimated.peak, rel=0.15)
 
 
