@@ -51,11 +51,15 @@ if TYPE_CHECKING:
     )
     from bert_core.randomness import random_bits
     from bert_core.training import (
+        LAMB,
         AdamW,
+        Muon,
         NonFiniteGradientError,
         OptimizationConfig,
+        Optimizer,
         Position,
         StepReport,
+        build_optimizer,
         evaluate,
         load_checkpoint,
         load_encoder_into,
@@ -85,23 +89,24 @@ _NAMES_BY_MODULE = {
     ),
     "randomness": ("random_bits",),
     "training": (
-        "AdamW", "NonFiniteGradientError", "OptimizationConfig", "Position", "StepReport",
-        "evaluate", "load_checkpoint", "load_encoder_into", "load_model", "save_checkpoint",
-        "save_model", "train",
+        "LAMB", "AdamW", "Muon", "NonFiniteGradientError", "OptimizationConfig", "Optimizer",
+        "Position", "StepReport", "build_optimizer", "evaluate", "load_checkpoint",
+        "load_encoder_into", "load_model", "save_checkpoint", "save_model", "train",
     ),
     "vocabulary": ("SPECIAL_PIECES", "Normalization", "WordPieceTokenizer"),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
 __all__ = [
-    "IGNORED_LABEL", "SIZES", "SPECIAL_PIECES", "AdamW", "EncoderConfig", "EncoderModel",
-    "LabelledBatch", "LanguageModel", "MaskingConfig", "Model", "MultipleChoice",
+    "IGNORED_LABEL", "LAMB", "SIZES", "SPECIAL_PIECES", "AdamW", "EncoderConfig", "EncoderModel",
+    "LabelledBatch", "LanguageModel", "MaskingConfig", "Model", "MultipleChoice", "Muon",
     "NextSentencePredictor", "NonFiniteGradientError", "Normalization", "OptimizationConfig",
-    "Position", "Precision", "PretrainingBatch", "PretrainingModel", "RaggedBatch",
+    "Optimizer", "Position", "Precision", "PretrainingBatch", "PretrainingModel", "RaggedBatch",
     "SequenceClassifier", "SequenceRegressor", "SpanPredictor", "StepReport", "TokenClassifier",
-    "TrainableModel", "WordPieceTokenizer", "answer", "attention_maps", "build_model", "choose",
-    "classify", "complete", "cosine_similarity", "count_parameters", "embed", "encoder_config",
-    "evaluate", "export_model", "fill_mask", "freeze", "import_model", "load_checkpoint",
+    "TrainableModel", "WordPieceTokenizer", "answer", "attention_maps", "build_model",
+    "build_optimizer", "choose", "classify", "complete", "cosine_similarity", "count_parameters",
+    "embed", "encoder_config", "evaluate", "export_model", "fill_mask", "freeze", "import_model",
+    "load_checkpoint",
     "load_encoder_into", "load_model", "mask_tokens", "nearest", "next_sentence_probability",
     "next_token_labels", "random_bits", "rate", "save_checkpoint", "save_model", "tag", "train",
 ]  # fmt: skip

@@ -3,7 +3,15 @@
 from bert_core.training.evaluation import evaluate
 from bert_core.training.loop import train
 from bert_core.training.metrics import RunningSums
-from bert_core.training.optimization import AdamW, NonFiniteGradientError, OptimizationConfig
+from bert_core.training.optimization import (
+    LAMB,
+    AdamW,
+    Muon,
+    NonFiniteGradientError,
+    OptimizationConfig,
+    Optimizer,
+    build_optimizer,
+)
 from bert_core.training.state import (
     Initialization,
     Position,
@@ -16,7 +24,8 @@ from bert_core.training.state import (
 from bert_core.training.step import StepReport, optimizer_step
 
 __all__ = [
-    "AdamW", "Initialization", "NonFiniteGradientError", "OptimizationConfig", "Position",
-    "RunningSums", "StepReport", "evaluate", "load_checkpoint", "load_encoder_into", "load_model",
-    "optimizer_step", "save_checkpoint", "save_model", "train",
+    "LAMB", "AdamW", "Initialization", "Muon", "NonFiniteGradientError", "OptimizationConfig",
+    "Optimizer", "Position", "RunningSums", "StepReport", "build_optimizer", "evaluate",
+    "load_checkpoint", "load_encoder_into", "load_model", "optimizer_step", "save_checkpoint",
+    "save_model", "train",
 ]  # fmt: skip

@@ -9,7 +9,8 @@ from bert_core.backends.cpu.memory import keep_freed_memory, return_freed_memory
 from bert_core.backends.precision import Precision, compute_dtype
 from bert_core.batch import Batch
 from bert_core.model.trainable import TrainableModel
-from bert_core.training.optimization import AdamW, NonFiniteGradientError
+from bert_core.training.agreement import agree_on_start
+from bert_core.training.optimization import NonFiniteGradientError, Optimizer
 from bert_core.training.step import StepReport, optimizer_step
 
 # After these hardly a product is left to compile (see `memory`).
@@ -22,7 +23,7 @@ MicroBatches = Callable[[int], Iterable[tuple[int, Batch]]]
 
 def train(
     model: TrainableModel,
-    optimizer: AdamW,
+    optimizer: Optimizer,
     micro_batches: MicroBatches,
     *,
     seed: int,
@@ -41,9 +42,11 @@ def train(
     Raises NonFiniteGradientError instead of updating by a gradient that is not finite. A GPU's
     host does not wait and learns of it one report later; no update is made in between, and until
     then `save_checkpoint`, which has to wait anyway, raises it. Raises ValueError for a `precision`
-    there is not, and whatever `optimizer_step` raises.
+    there is not, where several ranks do not start alike (see `agree_on_start`), and whatever
+    `optimizer_step` raises.
     """
     return_freed_memory()
+    agree_on_start(model, optimizer)
     dtype = compute_dtype(precision, device)
     last_step = optimizer.config.num_steps if num_steps is None else num_steps
     finite_check = _FiniteCheck()
