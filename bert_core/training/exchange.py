@@ -107,14 +107,18 @@ class GradientExchange:
 def buckets(arena: ParameterArena, depth_of: dict[str, int], num_elements: int) -> list[Bucket]:
     """The arena cut between parameters into about `num_elements` each, the deepest first.
 
-    Embeddings, which are complete at the very end, hold nothing else up.
+    Nothing waits for what is complete much later: a bucket ends before and after embeddings, and
+    where the arena turns from the heads to the lowest layers again.
     """
     found: list[Bucket] = []
+    depth_before = 0
     for name, (begin, end) in arena.spans().items():
         depth = depth_of[name]
         last = found[-1] if found else None
-        if last and end - last.begin <= num_elements and (depth == 0) == (last.depth == 0):
-            found[-1] = Bucket(begin=last.begin, end=end, depth=min(depth, last.depth))
+        goes_on = depth >= depth_before and (depth == 0) == (depth_before == 0)
+        if last and goes_on and end - last.begin <= num_elements:
+            found[-1] = Bucket(begin=last.begin, end=end, depth=last.depth)
         else:
             found.append(Bucket(begin=begin, end=end, depth=depth))
+        depth_before = depth
     return sorted(found, key=lambda bucket: -bucket.depth)

@@ -271,12 +271,12 @@ def test_every_optimizer_learns_a_batch_by_heart(name):
 def test_the_state_of_another_optimizer_or_without_its_average_is_refused():
     _, adamw = new_run("adamw")
     _, lamb = new_run("lamb")
-    with pytest.raises(ValueError, match="must be that of lamb without an average.* that of adamw"):
+    with pytest.raises(ValueError, match=r"be that of lamb without an average.* that of adamw"):
         lamb.load_state_dict(adamw.state_dict())
     _, averaged = new_run("adamw", averaging_decay=0.9)
-    with pytest.raises(ValueError, match="adamw with an average.* adamw without an average"):
+    with pytest.raises(ValueError, match=r"adamw with an average.* adamw without an average"):
         averaged.load_state_dict(adamw.state_dict())
-    with pytest.raises(ValueError, match="adamw without an average.* adamw with an average"):
+    with pytest.raises(ValueError, match=r"adamw without an average.* adamw with an average"):
         adamw.load_state_dict(averaged.state_dict())
 
 
