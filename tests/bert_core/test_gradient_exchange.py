@@ -100,11 +100,17 @@ CASES = {
 
 
 def every_case(rank):
-    return {case: both_ways(rank, case, None, "float32") for case in CASES}
+    exact = {case: both_ways(rank, case, None, "float32") for case in CASES}
+    return exact | {"bf16": both_ways(rank, "pretraining", None, "bf16")}
 
 
-def test_buckets_of_two_ranks_have_the_bits_of_one_exchange():
-    ranks = run_ranks(every_case, 2)
+@pytest.fixture(scope="module")
+def ranks():
+    """What two ranks found in every case."""
+    return run_ranks(every_case, 2)
+
+
+def test_buckets_of_two_ranks_have_the_bits_of_one_exchange(ranks):
     for case, has_early in CASES.items():
         for gradients, num_early, num_buckets, order in (rank[case] for rank in ranks):
             assert gradients["buckets"] == gradients["at once"], case
@@ -128,10 +134,10 @@ def test_three_ranks_of_which_one_is_idle_send_alike():
         )  # fmt: skip
 
 
-def test_in_bfloat16_gradients_are_sums_of_rounded_ones():
-    first, second = run_ranks(both_ways, 2, "pretraining", None, "bf16")
-    assert first[0]["buckets"] == second[0]["buckets"]
-    exact, rounded = (torch.tensor(first[0][way]) for way in ("at once", "buckets"))
+def test_in_bfloat16_gradients_are_sums_of_rounded_ones(ranks):
+    gradients = ranks[0]["bf16"][0]
+    assert gradients["buckets"] == ranks[1]["bf16"][0]["buckets"]
+    exact, rounded = (torch.tensor(gradients[way]) for way in ("at once", "buckets"))
     assert torch.equal(rounded, rounded.bfloat16().float())
     assert not torch.equal(rounded, exact)
     assert torch.nn.functional.cosine_similarity(exact, rounded, dim=0) > 0.9999

@@ -178,7 +178,7 @@ def test_a_divided_state_with_an_average_is_saved_whole_and_the_average_is_publi
         figures = pretraining_figures(published, heldout, 64, 0, 1)
     finally:
         torch.set_num_threads(num_threads)
-    assert told["history"][-1]["eval/mlm_loss"] == figures["mlm_loss"]  # to the bit
+    assert told["history"][-1]["eval/mlm_loss"] == figures["eval/mlm_loss"]  # to the bit
 
 
 def test_a_tracker_that_never_answers_holds_no_step_up_and_gets_every_point_later(
