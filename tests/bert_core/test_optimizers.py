@@ -13,10 +13,12 @@ from bert_core.training.optimization import (
     OPTIMIZERS,
     AdamW,
     Muon,
+    NonFiniteGradientError,
     OptimizationConfig,
     build_optimizer,
 )
 from tests.bert_core.batches import pretraining_batch, small_config
+from tests.bert_core.test_loop import needs_gpu
 
 NUM_STEPS, RATE, DECAY = 50, 5e-3, 0.1
 NUM_LAYERS = 2
@@ -221,6 +223,30 @@ def test_halting_changes_nothing_any_more(name):
     for key, value in optimizer.state_dict().items():
         if isinstance(value, dict):
             assert all(torch.equal(state[key][n], t) for n, t in value.items()), key
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_update_asks_the_host_for_nothing_on_a_gpu(name):
+    model = new_model().cuda()
+    config = OptimizationConfig(
+        optimizer=name, num_steps=9, layer_decay=0.8, averaging_decay=0.9, max_grad_norm=1.0
+    )
+    optimizer = build_optimizer(model, config)
+    optimizer.arena.gradients.normal_()
+    halts = torch.tensor([False, True, False], device="cuda").unbind()
+    optimizer.update(0.01)  # what is compiled or set up once may wait
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for halt in halts:
+            optimizer.update(0.01, divisor=torch.ones((), device="cuda"), halt=halt)
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+    assert optimizer.num_updates == 2
+    with pytest.raises(NonFiniteGradientError):
+        optimizer.raise_if_halted()
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
