@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from bert_core.backends.dropout import DropoutKey
 from bert_core.backends.layout import AttentionLayout
+from bert_core.backends.precision import compute_with
 from bert_core.batch import LabelledBatch
 from bert_core.model import PretrainingModel, SequenceClassifier, freeze
 from bert_core.training import AdamW, OptimizationConfig, optimizer_step
@@ -46,9 +47,11 @@ def batch(model, seed):
     return LabelledBatch.from_arrays(tokens, np.random.default_rng(seed).integers(0, 3, 4))
 
 
-def backward(model, seed):
-    losses = model.loss_sums(batch(model, seed), DropoutKey.at(0, 0, seed))
-    torch.stack([loss.total for loss in losses.values()]).sum().backward()
+def backward(model, seed, weights=None):
+    """Add gradients up: the layers themselves where `weights` are given, else autograd."""
+    with compute_with(weights or {}):
+        losses = model.loss_sums(batch(model, seed), DropoutKey.at(0, 0, seed))
+        torch.stack([loss.total for loss in losses.values()]).sum().backward()
 
 
 class Watched(GradientExchange):
@@ -61,19 +64,20 @@ class Watched(GradientExchange):
         super()._send_from(depth)
 
 
-def both_ways(rank, case, idle_rank, dtype):
+def both_ways(rank, case, idle_rank, dtype, adds_itself=True):
     """Gradients after buckets, after one exchange, buckets sent early, buckets, order of sends."""
     model = new_model(case)
     arena = AdamW(model, OptimizationConfig(num_steps=1)).arena
+    weights = arena.compute_weights(torch.float32) if adds_itself else None
     gradients = {}
     for way in ("buckets", "at once"):
         arena.gradients.zero_()
         both = Watched(model, arena, dtype, BUCKET_MEGABYTES)
         num_buckets = len(both._waiting)
         if rank != idle_rank:
-            backward(model, 10 * rank)
+            backward(model, 10 * rank, weights)
             with both.while_backward():
-                backward(model, 10 * rank + 1)
+                backward(model, 10 * rank + 1, weights)
         if way == "buckets":
             num_early = len(both._sent)
             order = [bucket.depth for _, bucket, _ in both._sent]
@@ -83,8 +87,8 @@ def both_ways(rank, case, idle_rank, dtype):
             both.finish()
             arena.gradients.zero_()
             if rank != idle_rank:
-                backward(model, 10 * rank)
-                backward(model, 10 * rank + 1)
+                backward(model, 10 * rank, weights)
+                backward(model, 10 * rank + 1, weights)
             dist.all_reduce(arena.gradients)
         gradients[way] = arena.gradients.tolist()
     return gradients, num_early, num_buckets, order
@@ -100,7 +104,11 @@ CASES = {
 
 
 def every_case(rank):
-    exact = {case: both_ways(rank, case, None, "float32") for case in CASES}
+    exact = {
+        (case, adds_itself): both_ways(rank, case, None, "float32", adds_itself)
+        for case in CASES
+        for adds_itself in (True, False)
+    }
     return exact | {"bf16": both_ways(rank, "pretraining", None, "bf16")}
 
 
@@ -110,15 +118,17 @@ def ranks():
     return run_ranks(every_case, 2)
 
 
-def test_buckets_of_two_ranks_have_the_bits_of_one_exchange(ranks):
-    for case, has_early in CASES.items():
-        for gradients, num_early, num_buckets, order in (rank[case] for rank in ranks):
-            assert gradients["buckets"] == gradients["at once"], case
-            assert any(gradients["buckets"])
-            assert (num_early > 0) == has_early, case
-            assert num_early < num_buckets
-            assert order == sorted(order, reverse=True)
-            assert gradients["buckets"] == ranks[0][case][0]["buckets"]
+@pytest.mark.parametrize("adds_itself", [True, False])
+@pytest.mark.parametrize("case", CASES)
+def test_buckets_of_two_ranks_have_the_bits_of_one_exchange(ranks, case, adds_itself):
+    first, second = (rank[case, adds_itself] for rank in ranks)
+    for gradients, num_early, num_buckets, order in (first, second):
+        assert gradients["buckets"] == gradients["at once"]
+        assert any(gradients["buckets"])
+        assert (num_early > 0) == CASES[case]
+        assert num_early < num_buckets
+        assert order == sorted(order, reverse=True)
+    assert first[0]["buckets"] == second[0]["buckets"]
 
 
 def test_three_ranks_of_which_one_is_idle_send_alike():
