@@ -8,8 +8,8 @@ from bert_core.model import SequenceClassifier, freeze
 from bert_core.training import AdamW, OptimizationConfig, build_optimizer, train
 from bert_core.training.agreement import agree_on_start, checksum
 from tests.bert_core.batches import pretraining_batch, small_config
+from tests.bert_core.optimizer_runs import new_run
 from tests.bert_core.ranks import run_ranks
-from tests.bert_core.test_optimizers import new_run
 
 
 def classifier(seed=0, layers=1, num_labels=2, **settings):

@@ -1,7 +1,5 @@
 """Gradients that travel while backward runs are those of one exchange at its end, to the bit."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 import torch
@@ -14,8 +12,7 @@ from bert_core.backends.precision import compute_with
 from bert_core.batch import LabelledBatch
 from bert_core.model import PretrainingModel, SequenceClassifier, freeze
 from bert_core.training import AdamW, OptimizationConfig, optimizer_step
-from bert_core.training.depth import depths
-from bert_core.training.exchange import GradientExchange, buckets
+from bert_core.training.exchange import GradientExchange
 from tests.bert_core.batches import pretraining_batch, ragged_batch, small_config
 from tests.bert_core.ranks import run_ranks
 
@@ -209,23 +206,6 @@ def test_a_step_of_two_ranks_is_a_step_of_one():
     first, second = run_ranks(one_step, 2, torch.bfloat16)
     assert first == second
     assert first[0] == pytest.approx(float(report.grad_norm), rel=1e-3)
-
-
-def test_buckets_cover_the_arena_once_and_stay_below_their_size():
-    model = new_model()
-    arena = AdamW(model, OptimizationConfig(num_steps=1, layer_decay=0.5)).arena
-    depth_of = depths([name for name, _ in model.named_parameters()])
-    for size in (1, 5_000, 1 << 30):
-        found = buckets(arena, depth_of, size)
-        ends = sorted((bucket.begin, bucket.end) for bucket in found)
-        assert ends[0][0] == 0
-        assert ends[-1][1] == arena.gradients.numel()
-        assert all(a[1] == b[0] for a, b in pairwise(ends))
-        assert [b.depth for b in found] == sorted((b.depth for b in found), reverse=True)
-        for bucket in found:
-            inside = [n for n, (b, _) in arena.spans().items() if bucket.begin <= b < bucket.end]
-            assert bucket.depth == min(depth_of[n] for n in inside)
-            assert len(inside) == 1 or bucket.end - bucket.begin <= size
 
 
 def test_alone_nothing_is_watched_or_sent():

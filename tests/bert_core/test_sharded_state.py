@@ -9,8 +9,8 @@ import torch.distributed as dist
 from bert_core.training import Position, load_checkpoint, save_checkpoint
 from bert_core.training.optimization import OPTIMIZERS, NonFiniteGradientError
 from bert_core.training.optimization.shares import cut
+from tests.bert_core.optimizer_runs import draw_gradients, new_run
 from tests.bert_core.ranks import run_ranks
-from tests.bert_core.test_optimizers import draw_gradients, new_run
 
 SETTINGS = {"layer_decay": 0.8, "averaging_decay": 0.6, "shard_optimizer_state": True}
 
