@@ -8,6 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bert_core.backends.dropout import DropoutKey
+    from bert_core.backends.operations import use_backend
     from bert_core.backends.precision import Precision
     from bert_core.batch import (
         IGNORED_LABEL,
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
         TokenClassifier,
         TrainableModel,
         build_model,
+        checkpoint_activations,
         count_parameters,
         freeze,
         resize_positions,
@@ -55,13 +58,17 @@ if TYPE_CHECKING:
     )
     from bert_core.randomness import random_bits
     from bert_core.training import (
+        LAMB,
         AdamW,
+        Muon,
         NonFiniteGradientError,
         OptimizationConfig,
+        Optimizer,
         Position,
         StepMemory,
         StepReport,
         batch_memory,
+        build_optimizer,
         evaluate,
         load_checkpoint,
         load_encoder_into,
@@ -74,6 +81,8 @@ if TYPE_CHECKING:
     from bert_core.vocabulary import SPECIAL_PIECES, Normalization, WordPieceTokenizer
 
 _NAMES_BY_MODULE = {
+    "backends.dropout": ("DropoutKey",),
+    "backends.operations": ("use_backend",),
     "backends.precision": ("Precision",),
     "batch": (
         "IGNORED_LABEL", "LabelledBatch", "PretrainingBatch", "RaggedBatch", "next_token_labels",
@@ -89,32 +98,35 @@ _NAMES_BY_MODULE = {
     "model": (
         "EncoderModel", "LanguageModel", "Model", "MultiLabelClassifier", "MultipleChoice",
         "NextSentencePredictor", "PretrainingModel", "SequenceClassifier", "SequenceRegressor",
-        "SpanPredictor", "TokenClassifier", "TrainableModel", "build_model", "count_parameters",
-        "freeze", "resize_positions", "resize_vocabulary",
+        "SpanPredictor", "TokenClassifier", "TrainableModel", "build_model",
+        "checkpoint_activations", "count_parameters", "freeze", "resize_positions",
+        "resize_vocabulary",
     ),
     "randomness": ("random_bits",),
     "training": (
-        "AdamW", "NonFiniteGradientError", "OptimizationConfig", "Position", "StepMemory",
-        "StepReport", "batch_memory", "evaluate", "load_checkpoint", "load_encoder_into",
-        "load_model", "save_checkpoint", "save_model", "step_memory", "train",
+        "LAMB", "AdamW", "Muon", "NonFiniteGradientError", "OptimizationConfig", "Optimizer",
+        "Position", "StepMemory", "StepReport", "batch_memory", "build_optimizer", "evaluate",
+        "load_checkpoint", "load_encoder_into", "load_model", "save_checkpoint", "save_model",
+        "step_memory", "train",
     ),
     "vocabulary": ("SPECIAL_PIECES", "Normalization", "WordPieceTokenizer"),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
 __all__ = [
-    "IGNORED_LABEL", "SIZES", "SPECIAL_PIECES", "AdamW", "EncoderConfig", "EncoderModel",
-    "LabelledBatch", "LanguageModel", "MaskingConfig", "Model", "MultiLabelClassifier",
-    "MultipleChoice", "NextSentencePredictor", "NonFiniteGradientError", "Normalization",
-    "OptimizationConfig", "Position", "Precision", "PretrainingBatch", "PretrainingModel",
-    "RaggedBatch", "SequenceClassifier", "SequenceRegressor", "SpanPredictor", "StepMemory",
-    "StepReport", "TokenClassifier", "TrainableModel", "WordPieceTokenizer", "answer",
-    "assign_labels", "attention_maps", "batch_memory", "build_model", "choose", "classify",
-    "complete", "cosine_similarity", "count_parameters", "embed", "encoder_config", "evaluate",
-    "export_model", "fill_mask", "freeze", "import_model", "load_checkpoint", "load_encoder_into",
-    "load_model", "mask_tokens", "nearest", "next_sentence_probability", "next_token_labels",
-    "random_bits", "rate", "resize_positions", "resize_vocabulary", "save_checkpoint", "save_model",
-    "step_memory", "tag", "train",
+    "IGNORED_LABEL", "LAMB", "SIZES", "SPECIAL_PIECES", "AdamW", "DropoutKey", "EncoderConfig",
+    "EncoderModel", "LabelledBatch", "LanguageModel", "MaskingConfig", "Model",
+    "MultiLabelClassifier", "MultipleChoice", "Muon", "NextSentencePredictor",
+    "NonFiniteGradientError", "Normalization", "OptimizationConfig", "Optimizer", "Position",
+    "Precision", "PretrainingBatch", "PretrainingModel", "RaggedBatch", "SequenceClassifier",
+    "SequenceRegressor", "SpanPredictor", "StepMemory", "StepReport", "TokenClassifier",
+    "TrainableModel", "WordPieceTokenizer", "answer", "assign_labels", "attention_maps",
+    "batch_memory", "build_model", "build_optimizer", "checkpoint_activations", "choose",
+    "classify", "complete", "cosine_similarity", "count_parameters", "embed", "encoder_config",
+    "evaluate", "export_model", "fill_mask", "freeze", "import_model", "load_checkpoint",
+    "load_encoder_into", "load_model", "mask_tokens", "nearest", "next_sentence_probability",
+    "next_token_labels", "random_bits", "rate", "resize_positions", "resize_vocabulary",
+    "save_checkpoint", "save_model", "step_memory", "tag", "train", "use_backend",
 ]  # fmt: skip
 
 

@@ -16,14 +16,14 @@ from bert_core.model.catalogue import (
     TrainableModel,
     build_model,
     count_parameters,
-    freeze,
-    resize_positions,
-    resize_vocabulary,
 )
+from bert_core.model.checkpointing import checkpoint_activations
+from bert_core.model.freezing import freeze
+from bert_core.model.resizing import resize_positions, resize_vocabulary
 
 __all__ = [
     "MODELS", "EncoderModel", "LanguageModel", "Model", "MultiLabelClassifier", "MultipleChoice",
     "NextSentencePredictor", "PretrainingModel", "SequenceClassifier", "SequenceRegressor",
-    "SpanPredictor", "TokenClassifier", "TrainableModel", "build_model", "count_parameters",
-    "freeze", "resize_positions", "resize_vocabulary",
+    "SpanPredictor", "TokenClassifier", "TrainableModel", "build_model",
+    "checkpoint_activations", "count_parameters", "freeze", "resize_positions", "resize_vocabulary",
 ]  # fmt: skip

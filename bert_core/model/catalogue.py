@@ -12,10 +12,8 @@ from torch import Tensor, nn
 from bert_core.backends.dropout import DropoutKey
 from bert_core.batch import RaggedBatch
 from bert_core.config import EncoderConfig
-from bert_core.model.freezing import freeze
 from bert_core.model.heads import Pooler
 from bert_core.model.language_models import LanguageModel, PretrainingModel
-from bert_core.model.resizing import resize_positions, resize_vocabulary
 from bert_core.model.task_models import (
     MultiLabelClassifier,
     MultipleChoice,
@@ -32,7 +30,7 @@ __all__ = [
     "MODELS", "EncoderModel", "LanguageModel", "Model", "MultiLabelClassifier", "MultipleChoice",
     "NextSentencePredictor", "PretrainingModel", "SequenceClassifier", "SequenceRegressor",
     "SpanPredictor", "Sum", "Sums", "TaskModel", "TokenClassifier", "TrainableModel", "build_model",
-    "count_parameters", "freeze", "resize_positions", "resize_vocabulary",
+    "count_parameters",
 ]  # fmt: skip
 
 

@@ -4,7 +4,15 @@ from bert_core.training.evaluation import evaluate
 from bert_core.training.initialization import Initialization, load_encoder_into
 from bert_core.training.loop import train
 from bert_core.training.metrics import RunningSums
-from bert_core.training.optimization import AdamW, NonFiniteGradientError, OptimizationConfig
+from bert_core.training.optimization import (
+    LAMB,
+    AdamW,
+    Muon,
+    NonFiniteGradientError,
+    OptimizationConfig,
+    Optimizer,
+    build_optimizer,
+)
 from bert_core.training.state import (
     Position,
     load_checkpoint,
@@ -21,8 +29,8 @@ from bert_core.training.step_memory import (
 )
 
 __all__ = [
-    "AdamW", "Initialization", "NonFiniteGradientError", "OptimizationConfig", "Position",
-    "RunningSums", "StepMemory", "StepReport", "batch_memory", "evaluate", "forward_memory",
-    "load_checkpoint", "load_encoder_into", "load_model", "optimizer_step", "save_checkpoint",
-    "save_model", "step_memory", "train",
+    "LAMB", "AdamW", "Initialization", "Muon", "NonFiniteGradientError", "OptimizationConfig",
+    "Optimizer", "Position", "RunningSums", "StepMemory", "StepReport", "batch_memory",
+    "build_optimizer", "evaluate", "forward_memory", "load_checkpoint", "load_encoder_into",
+    "load_model", "optimizer_step", "save_checkpoint", "save_model", "step_memory", "train",
 ]  # fmt: skip

@@ -4,7 +4,7 @@ One buffer makes the optimizer's update, the gradient norm, the exchange between
 copy in a lower precision one call each, whatever the number of layers.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -15,20 +15,23 @@ _ALIGNMENT = 64  # elements; every parameter starts on a cache line in every num
 
 
 class ParameterArena:
-    """Moves the trainable parameters of `model` into one buffer, those that decay first.
+    """Moves the trainable parameters of `model` into one buffer, matrices first.
 
     The parameters stay what they were to everybody else: views of `values`, with views of
     `gradients` as their gradients. Frozen ones (`requires_grad=False`) stay where they are and
-    have no gradients. Build it once the model is on its device.
+    have no gradients. Build it once the model is on its device. Among the matrices, and among the
+    vectors, the order is that of `order`, all the trainable names; by default the model's own.
 
     Raises ValueError where nothing is trainable, or a parameter is not float32 on that device.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-        if not named:
+    def __init__(self, model: nn.Module, order: Sequence[str] | None = None) -> None:
+        trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        if not trainable:
             raise ValueError("there is nothing to train: no parameter requires a gradient")
-        # Biases and normalization do not decay; they are all the parameters with one dimension.
+        named = [(name, trainable[name]) for name in order or trainable]
+        # Biases and normalization are all the parameters with one dimension. They are never copied
+        # to a lower precision, so what is copied is one part of the buffer.
         named.sort(key=lambda item: item[1].ndim < 2)
         device = named[0][1].device
         self._parameters = dict(named)
@@ -42,9 +45,9 @@ class ParameterArena:
                     f"{parameter.dtype} on {parameter.device}"
                 )
             self._offsets[name] = size
-            size += -(-parameter.numel() // _ALIGNMENT) * _ALIGNMENT
-        undecayed = (self._offsets[name] for name, p in named if p.ndim < 2)
-        self.num_decayed = next(undecayed, size)
+            size += _padded(parameter.numel())
+        vectors = (self._offsets[name] for name, p in named if p.ndim < 2)
+        self._matrices_end = next(vectors, size)
         self.values = torch.zeros(size, device=device)
         self.gradients = torch.zeros(size, device=device)
         self._copies: dict[torch.dtype, Tensor] = {}
@@ -59,22 +62,25 @@ class ParameterArena:
             parameter.data = values[name]
             parameter.grad = gradients[name]
 
-    def views(self, buffer: Tensor) -> dict[str, Tensor]:
+    def views(self, buffer: Tensor, begin: int = 0) -> dict[str, Tensor]:
         """A buffer of this layout, cut into tensors of the parameters' shapes.
 
-        A buffer of the decaying part alone gives the views of that part.
+        A buffer that starts at element `begin` of the layout, or ends before the layout does,
+        gives the views of the parameters that lie in it.
         """
-        return {
-            name: buffer[offset : offset + parameter.numel()].view(parameter.shape)
-            for (name, parameter), offset in zip(
-                self._parameters.items(), self._offsets.values(), strict=True
-            )
-            if offset < buffer.numel()
-        }
+        views = {}
+        for name, parameter in self._parameters.items():
+            first = self._offsets[name] - begin
+            if first >= 0 and first + parameter.numel() <= buffer.numel():
+                views[name] = buffer[first : first + parameter.numel()].view(parameter.shape)
+        return views
 
-    def split(self, buffer: Tensor) -> tuple[Tensor, Tensor]:
-        """The part of `buffer` that decays and the part that does not; either may be empty."""
-        return buffer[: self.num_decayed], buffer[self.num_decayed :]
+    def spans(self) -> dict[str, tuple[int, int]]:
+        """Where in the buffers each parameter begins and the next one does."""
+        return {
+            name: (offset, offset + _padded(self._parameters[name].numel()))
+            for name, offset in self._offsets.items()
+        }
 
     def compute_weights(self, dtype: torch.dtype) -> Mapping[Tensor, ComputeWeight]:
         """What layers compute with, by parameter: matrices copied to `dtype` now, and `main_grad`.
@@ -85,14 +91,14 @@ class ParameterArena:
         if dtype not in self._compute_weights:
             self._compute_weights[dtype] = self._new_compute_weights(dtype)
         if dtype in self._copies:
-            self._copies[dtype].copy_(self.values[: self.num_decayed])
+            self._copies[dtype].copy_(self.values[: self._matrices_end])
         return self._compute_weights[dtype]
 
     def _new_compute_weights(self, dtype: torch.dtype) -> dict[Tensor, ComputeWeight]:
         values, gradients = self.views(self.values), self.views(self.gradients)
         if dtype != torch.float32:
-            decayed = self.values[: self.num_decayed]
-            self._copies[dtype] = torch.empty_like(decayed, dtype=dtype)
+            matrices = self.values[: self._matrices_end]
+            self._copies[dtype] = torch.empty_like(matrices, dtype=dtype)
             values |= self.views(self._copies[dtype])
         return {
             parameter: ComputeWeight(values[name], gradients[name])
@@ -112,12 +118,17 @@ class ParameterArena:
         """The trainable parameters' names in the order of the buffer."""
         return iter(self._parameters)
 
-    def check_names(self, names: Iterable[str], what: str) -> None:
-        """Raise ValueError where `names` are not exactly this arena's."""
-        ours, theirs = set(self._parameters), set(names)
-        if ours != theirs:
-            raise ValueError(
-                f"{what} must hold the trainable parameters of this model: missing "
-                f"{sorted(ours - theirs) or 'none'}, unexpected {sorted(theirs - ours) or 'none'}; "
-                "freeze what the run that saved it had frozen, nothing else"
-            )
+
+def check_names(found: Iterable[str], wanted: Iterable[str], what: str) -> None:
+    """Raise ValueError where the parameters `found` in `what` are not exactly those `wanted`."""
+    ours, theirs = set(wanted), set(found)
+    if ours != theirs:
+        raise ValueError(
+            f"{what} must hold the trainable parameters of this model: missing "
+            f"{sorted(ours - theirs) or 'none'}, unexpected {sorted(theirs - ours) or 'none'}; "
+            "freeze what the run that saved it had frozen, nothing else"
+        )
+
+
+def _padded(num_elements: int) -> int:
+    return -(-num_elements // _ALIGNMENT) * _ALIGNMENT

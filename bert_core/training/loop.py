@@ -9,8 +9,9 @@ from torch import Tensor
 from bert_core.backends.memory import keep_freed_memory, return_freed_memory
 from bert_core.backends.precision import Precision, compute_dtype
 from bert_core.model.trainable import TrainableModel
+from bert_core.training.agreement import agree_on_start
 from bert_core.training.compilation import compile_model, computing_compiled
-from bert_core.training.optimization import AdamW, NonFiniteGradientError
+from bert_core.training.optimization import NonFiniteGradientError, Optimizer
 from bert_core.training.step import StepReport, optimizer_step
 from bert_core.training.transfer import DeviceBatches, MicroBatches
 
@@ -22,7 +23,7 @@ __all__ = ["MicroBatches", "NonFiniteGradientError", "train"]
 
 def train(
     model: TrainableModel,
-    optimizer: AdamW,
+    optimizer: Optimizer,
     micro_batches: MicroBatches,
     *,
     seed: int,
@@ -43,10 +44,12 @@ def train(
     Raises NonFiniteGradientError instead of updating by a gradient that is not finite. A GPU's
     host does not wait and learns of it one report later; no update is made in between, and until
     then `save_checkpoint`, which has to wait anyway, raises it. Raises ValueError for a `precision`
-    there is not, and whatever `optimizer_step` raises.
+    there is not, where several ranks do not start alike (see `agree_on_start`), and whatever
+    `optimizer_step` raises.
     """
     return_freed_memory()
     device = torch.device(device)
+    agree_on_start(model, optimizer)
     dtype = compute_dtype(precision, device)
     is_compiled = device.type == "cuda" if compiled is None else compiled
     if is_compiled:

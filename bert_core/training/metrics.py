@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
+
+from bert_core.training.ranks import sum_over_ranks
 
 SumAndCount = tuple[Tensor, int]
 
@@ -37,9 +38,7 @@ class RunningSums:
         wanted = sorted(self._totals if names is None else names)
         if not wanted:
             raise ValueError("there is nothing to average: no batch was added")
-        table = self._table(wanted)
-        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-            dist.all_reduce(table)
+        table = sum_over_ranks(self._table(wanted))
         totals, counts = table.cpu().tolist()
         for name, count in zip(wanted, counts, strict=True):
             if not count:

@@ -20,7 +20,7 @@ from bert_core.files.folders import publish
 from bert_core.files.json_files import read_json
 from bert_core.files.tensor_files import read_tensors
 from bert_core.model.catalogue import MODELS, Model, build_model
-from bert_core.training.optimization import AdamW
+from bert_core.training.optimization import Optimizer
 
 WEIGHTS_FILE = "model.safetensors"
 CONFIG_FILE = "config.json"
@@ -57,14 +57,23 @@ def load_model(folder: Path | str, device: torch.device | str = "cpu") -> Model:
     return model.to(device)
 
 
-def save_checkpoint(folder: Path | str, model: Model, optimizer: AdamW, position: Position) -> None:
+def save_checkpoint(
+    folder: Path | str,
+    model: Model,
+    optimizer: Optimizer,
+    position: Position,
+    *,
+    is_writer: bool = True,
+) -> None:
     """Write the whole state of a run into a new folder.
 
-    Raises NonFiniteGradientError, and writes nothing, where the optimizer did not take the last
-    step (on several ranks all of them should ask `AdamW.raise_if_halted`, although one writes);
-    raises ValueError where `folder` is in use.
+    On several ranks all of them call it, and one `is_writer`: a state that is sharded is gathered.
+    Raises NonFiniteGradientError, on all ranks alike, and writes nothing, where the optimizer did
+    not take the last step; raises ValueError where `folder` is in use.
     """
     state = {"format": FORMAT, "position": asdict(position), **optimizer.state_dict()}
+    if not is_writer:
+        return
 
     def write(draft: Path) -> None:
         _write_model(draft, model)
@@ -73,11 +82,12 @@ def save_checkpoint(folder: Path | str, model: Model, optimizer: AdamW, position
     publish(Path(folder), write)
 
 
-def load_checkpoint(folder: Path | str, model: Model, optimizer: AdamW) -> Position:
+def load_checkpoint(folder: Path | str, model: Model, optimizer: Optimizer) -> Position:
     """Put a run's weights and optimizer where they were; returns where it stood.
 
-    Raises ValueError where the folder holds no checkpoint, or that of another model or of a run
-    that had other parameters frozen.
+    Any number of ranks takes up what any number has saved. Raises ValueError where the folder
+    holds no checkpoint, or that of another model, of another optimizer or of a run that had other
+    parameters frozen.
     """
     path = _existing(folder, TRAINING_STATE_FILE)
     _check_same_architecture(model, read_config(folder), folder)

@@ -5,10 +5,10 @@ the same update. Nothing here makes the host wait for a GPU.
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from bert_core.backends.dropout import DropoutKey
@@ -16,7 +16,9 @@ from bert_core.backends.operations import backend_for
 from bert_core.backends.precision import autocast
 from bert_core.batch import Batch
 from bert_core.model.trainable import TrainableModel
-from bert_core.training.optimization import AdamW
+from bert_core.training.exchange import GradientExchange
+from bert_core.training.optimization import Optimizer
+from bert_core.training.ranks import sum_over_ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +41,7 @@ class StepReport:
 
 def optimizer_step(
     model: TrainableModel,
-    optimizer: AdamW,
+    optimizer: Optimizer,
     micro_batches: Sequence[tuple[int, Batch]],
     *,
     seed: int,
@@ -55,25 +57,29 @@ def optimizer_step(
     """
     arena = optimizer.arena
     names = model.loss_names
-    counts = _over_all_ranks(_counts(names, micro_batches, arena.values.device))
+    counts = sum_over_ranks(_counts(names, micro_batches, arena.values.device))
     # A loss nobody has a label for is 0, not 0 / 0.
     divisors = counts[: len(names)].clamp(min=1.0)
     arena.gradients.zero_()
     sums = torch.zeros(len(names), device=arena.values.device)
+    config = optimizer.config
     device = arena.values.device
+    exchange = GradientExchange(model, arena, config.exchange_dtype, config.bucket_megabytes)
     copies = backend_for(device).takes_compute_weights
     weights = arena.compute_weights(dtype) if copies else None
     with autocast(model, dtype, weights, copies=copies):
-        for index, batch in micro_batches:
-            losses = model.loss_sums(batch, DropoutKey.at(seed, step, index, device))
-            totals = torch.stack([losses[name].total for name in names])
-            (totals / divisors).sum().backward()
+        for number, (index, batch) in enumerate(micro_batches, start=1):
+            is_last = number == len(micro_batches)
+            with exchange.while_backward() if is_last else nullcontext():
+                losses = model.loss_sums(batch, DropoutKey.at(seed, step, index, device))
+                totals = torch.stack([losses[name].total for name in names])
+                (totals / divisors).sum().backward()
             sums += totals.detach()
-    sums = _over_all_ranks(sums)
-    _over_all_ranks(arena.gradients)
+    exchange.finish()
+    sums = sum_over_ranks(sums)
     grad_norm = torch.linalg.vector_norm(arena.gradients)
-    max_norm = optimizer.config.max_grad_norm
-    learning_rate = optimizer.config.learning_rate_at(step)
+    max_norm = config.max_grad_norm
+    learning_rate = config.learning_rate_at(step)
     is_finite = optimizer.update(
         learning_rate,
         divisor=None if max_norm is None else (grad_norm / max_norm).clamp(min=1.0),
@@ -102,10 +108,3 @@ def _counts(
     totals = [sum(column) for column in zip(*rows, strict=True)] or [0] * (len(names) + 2)
     # Exact in float32 up to 16.7 million labels a step.
     return torch.tensor(totals, dtype=torch.float32).to(device, non_blocking=True)
-
-
-def _over_all_ranks(values: Tensor) -> Tensor:
-    """Add `values` up over the ranks, in place."""
-    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-        dist.all_reduce(values)
-    return values

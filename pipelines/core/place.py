@@ -66,6 +66,11 @@ class PlaceSettings(Settings):
         le=1000,
         description="How often a training worker or its node may die before the training fails.",
     )
+    shard_optimizer_state: bool = Field(
+        default=False,
+        description="Each training worker holds the optimizer's state for a share of the "
+        "parameters: less memory a worker, one more exchange a step.",
+    )
 
     @model_validator(mode="after")
     def _range_rises(self) -> "PlaceSettings":
@@ -131,6 +136,7 @@ class PlaceSettings(Settings):
             cpus_per_worker=self.cpus_per_worker,
             device=self.device,
             max_failures=self.max_failures,
+            shard_optimizer_state=self.shard_optimizer_state,
         )
 
     def _named_tracker(self) -> str:

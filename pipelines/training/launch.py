@@ -73,9 +73,15 @@ def launch(
         }
         callbacks: list[Any] = [EndOnFinalError()]
         worker: Any = job.worker
+        values = {
+            **job.values,
+            "progress": queue,
+            "num_threads": placement.cpus,
+            "shard_optimizer_state": context.ranks.shard_optimizer_state,
+        }
         trainer = TorchTrainer(
             worker,
-            train_loop_config={**job.values, "progress": queue, "num_threads": placement.cpus},
+            train_loop_config=values,
             scaling_config=scaling,
             run_config=RunConfig(
                 name=job.name,

@@ -10,7 +10,9 @@ from bert_core.training.state import CONFIG_FILE, WEIGHTS_FILE
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Draft
 
-MODEL_FOLDER = "model"  # inside a training checkpoint
+# Inside a training checkpoint.
+MODEL_FOLDER = "model"  # what the training goes on from
+AVERAGED_FOLDER = "averaged"  # the model to publish, where an average of the weights is kept
 HISTORY_FILE = "history.json"
 
 # What `publish_model` puts into an artifact.
@@ -30,10 +32,15 @@ def numbers(statistics: Mapping[str, Any]) -> dict[str, float]:
 def publish_model(
     draft: Draft, checkpoint: Path, tokenizer: WordPieceTokenizer, told: Mapping[str, Any]
 ) -> None:
-    """Put the model, its tokenizer and its training curve into the artifact."""
+    """Put the model, its tokenizer and its training curve into the artifact.
+
+    The model is the average of the weights where the last checkpoint holds one.
+    """
+    averaged = checkpoint / AVERAGED_FOLDER
+    folder = averaged if averaged.is_dir() else checkpoint / MODEL_FOLDER
     for name in (WEIGHTS_FILE, CONFIG_FILE):
         with draft.file(name) as target:
-            shutil.copyfile(checkpoint / MODEL_FOLDER / name, target.path)
+            shutil.copyfile(folder / name, target.path)
     for name, text in tokenizer.files().items():
         with draft.file(name) as target:
             target.path.write_text(text, encoding="utf-8")

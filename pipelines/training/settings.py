@@ -10,6 +10,11 @@ from pipelines.core.settings import Settings
 class TrainingSettings(Settings):
     """The optimizer, its schedule and the cadence of a training."""
 
+    optimizer: Literal["adamw", "lamb", "muon"] = Field(
+        default="adamw",
+        description="adamw; lamb: for very large steps; muon: for the matrices inside the layers, "
+        "adamw for the rest.",
+    )
     learning_rate: float = Field(
         default=1e-4, gt=0, le=1, description="Peak learning rate, reached after the warm-up."
     )
@@ -24,6 +29,17 @@ class TrainingSettings(Settings):
     )
     max_gradient_norm: float = Field(
         default=1.0, gt=0, description="Gradients are scaled down to this global norm."
+    )
+    averaging_decay: float | None = Field(
+        default=None,
+        ge=0,
+        lt=1,
+        description="Keep an average of the weights with this decay a step, such as 0.999, and "
+        "evaluate and publish that; empty: the last weights.",
+    )
+    exchange_dtype: Literal["float32", "bf16"] = Field(
+        default="float32",
+        description="Number format in which gradients travel between workers; bf16 halves the way.",
     )
     dropout: float = Field(
         default=0.1, ge=0, lt=1, description="Dropout on hidden states and attention."

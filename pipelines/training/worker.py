@@ -17,12 +17,12 @@ from bert_core.backends.memory import return_freed_memory
 from bert_core.backends.precision import Precision, compute_dtype
 from bert_core.model.catalogue import TrainableModel
 from bert_core.training.loop import MicroBatches, train
-from bert_core.training.optimization import AdamW, OptimizationConfig
-from bert_core.training.state import Position, load_checkpoint, save_checkpoint
+from bert_core.training.optimization import OptimizationConfig, Optimizer, build_optimizer
+from bert_core.training.state import Position, load_checkpoint, save_checkpoint, save_model
 from bert_core.training.step import StepReport
 from pipelines.core.cluster.machine import computing_machine
 from pipelines.training.memory import fitting_memory, room_on
-from pipelines.training.results import MODEL_FOLDER
+from pipelines.training.results import AVERAGED_FOLDER, MODEL_FOLDER
 from pipelines.training.settings import TrainingSettings
 from pipelines.training.telemetry.curve import Telemetry
 from pipelines.training.telemetry.metrics import MetricLog
@@ -43,17 +43,24 @@ class Work:
     evaluate: Callable[[TrainableModel], dict[str, float]]
     # After the last step, with the model on the CPU: a proof on any machine computes there, too.
     judge: Callable[[TrainableModel], dict[str, Any]]
+    layer_decay: float = 1.0  # see `OptimizationConfig`
 
 
-def optimization(settings: TrainingSettings, num_steps: int) -> OptimizationConfig:
-    """The optimizer's own configuration for a training of `num_steps` steps."""
+def optimization(work: Work, *, shard_optimizer_state: bool) -> OptimizationConfig:
+    """The optimizer's own configuration for a training."""
+    settings, num_steps = work.settings, work.num_steps
     return OptimizationConfig(
+        optimizer=settings.optimizer,
         learning_rate=settings.learning_rate,
         warmup_steps=round(num_steps * settings.warmup_fraction),
         num_steps=num_steps,
         weight_decay=settings.weight_decay,
         max_grad_norm=settings.max_gradient_norm,
         schedule=settings.schedule,
+        layer_decay=work.layer_decay,
+        averaging_decay=settings.averaging_decay,
+        exchange_dtype=settings.exchange_dtype,
+        shard_optimizer_state=shard_optimizer_state,
     )
 
 
@@ -77,7 +84,8 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
     model = work.build_model()
     memory = _fitting_memory(work, model, device, values["precision"])
     model = model.to(device)
-    optimizer = AdamW(model, optimization(settings, work.num_steps))
+    config = optimization(work, shard_optimizer_state=values["shard_optimizer_state"])
+    optimizer = build_optimizer(model, config)
     telemetry = _telemetry(work, values, is_speaker=rank == 0)
     first_step = _take_up(model, optimizer, telemetry)
     if memory:
@@ -109,13 +117,15 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
             telemetry.count_tokens(float(num_tokens))
             telemetry.log(done, _figures(report))
         if is_evaluation:
-            telemetry.log(done, work.evaluate(model))
+            with optimizer.averaged():
+                telemetry.log(done, work.evaluate(model))
         telemetry.show(done)
         if is_checkpoint:
             position = Position(seed=settings.seed, step=done)
-            _save(model, optimizer, position, telemetry, is_writer=rank == 0)
+            _save(model, optimizer, position, telemetry, is_writer=rank == 0, is_last=is_last)
         started = time.perf_counter()
-    judged = work.judge(model.cpu())
+    with optimizer.averaged():
+        judged = work.judge(model.cpu())
     telemetry.close()
     return {**telemetry.summary(), "judged": judged, "computed_on": computing_machine()}
 
@@ -140,7 +150,7 @@ def _telemetry(work: Work, values: dict[str, Any], *, is_speaker: bool) -> Telem
     return Telemetry(work.stage, work.num_steps, ProgressSender(values["progress"]), metrics)
 
 
-def _take_up(model: TrainableModel, optimizer: AdamW, telemetry: Telemetry) -> int:
+def _take_up(model: TrainableModel, optimizer: Optimizer, telemetry: Telemetry) -> int:
     """Put everything where the last checkpoint left it; returns the steps that are done."""
     checkpoint = ray.train.get_checkpoint()
     if checkpoint is None:
@@ -153,21 +163,26 @@ def _take_up(model: TrainableModel, optimizer: AdamW, telemetry: Telemetry) -> i
 
 def _save(
     model: TrainableModel,
-    optimizer: AdamW,
+    optimizer: Optimizer,
     position: Position,
     telemetry: Telemetry,
     *,
     is_writer: bool,
+    is_last: bool,
 ) -> None:
     """Hand a checkpoint to Ray Train, which keeps it whole or not at all. All ranks call this."""
-    if not is_writer:
-        ray.train.report({"step": position.step}, checkpoint=None)
-        return
     folder = Path(tempfile.mkdtemp(prefix="bertsmith-checkpoint-"))
     try:
-        save_checkpoint(folder / MODEL_FOLDER, model, optimizer, position)
-        telemetry.save(folder)
-        ray.train.report({"step": position.step}, checkpoint=Checkpoint.from_directory(str(folder)))
+        save_checkpoint(folder / MODEL_FOLDER, model, optimizer, position, is_writer=is_writer)
+        if is_last and optimizer.config.averaging_decay is not None:
+            with optimizer.averaged():
+                if is_writer:
+                    save_model(folder / AVERAGED_FOLDER, model)
+        checkpoint = None
+        if is_writer:
+            telemetry.save(folder)
+            checkpoint = Checkpoint.from_directory(str(folder))
+        ray.train.report({"step": position.step}, checkpoint=checkpoint)
     finally:
         shutil.rmtree(folder)
 

@@ -15,6 +15,7 @@ from pyarrow.fs import LocalFileSystem
 from bert_core.batch import Batch
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel, TrainableModel
+from bert_core.training.state import TRAINING_STATE_FILE, load_model
 from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
 from pipelines.core.cluster.ranks import Ranks
@@ -27,6 +28,7 @@ from pipelines.stages.pretraining.figures import pretraining_figures
 from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.training.launch import Launch, launch
 from pipelines.training.placement import StepCut
+from pipelines.training.results import AVERAGED_FOLDER, MODEL_FOLDER
 from pipelines.training.settings import TrainingSettings
 from pipelines.training.telemetry.runs import deliver
 from pipelines.training.worker import Work, run, this_rank
@@ -51,7 +53,7 @@ def figures_of_ranks(values: dict[str, Any], rank: int, world_size: int) -> dict
 
 
 def worker_that(
-    meets: Callable[[int, int], None], evaluation_examples: int = 64
+    meets: Callable[[int, int], None], evaluation_examples: int = 64, **settings: Any
 ) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """A training of two ranks that calls `meets(rank, step)` where a reader would read."""
 
@@ -73,7 +75,7 @@ def worker_that(
 
         work = Work(
             stage="ranks",
-            settings=TrainingSettings(log_every_steps=2, checkpoint_every_steps=4),
+            settings=TrainingSettings(log_every_steps=2, checkpoint_every_steps=4, **settings),
             num_steps=NUM_STEPS,
             evaluate_every_steps=4,
             build_model=lambda: PretrainingModel(encoder_config("tiny", reader.vocab_size)),
@@ -91,10 +93,12 @@ def train(
     examples: Artifact,
     vocabulary: Artifact,
     folder: Path,
+    ranks: Ranks = Ranks(workers=2),  # noqa: B008  (frozen)
+    finish: Callable[[Path, dict[str, Any]], Any] = lambda checkpoint, told: told,
     **more: Any,
-) -> dict[str, Any]:
-    """What rank 0 told of a training on two ranks; fails where it takes much too long."""
-    context = StageContext(store=ArtifactStore(folder), ranks=Ranks(workers=2))
+) -> Any:
+    """What `finish` makes of a training on two ranks; fails where it takes much too long."""
+    context = StageContext(store=ArtifactStore(folder), ranks=ranks)
     values = {"examples": examples, "vocabulary": vocabulary, "precision": "float32"}
     values |= {"run_id": None, "tracking_uri": None} | more
     job = Launch(
@@ -108,7 +112,7 @@ def train(
 
     def call() -> None:
         try:
-            outcome.append(launch(job, context, lambda checkpoint, told: told))
+            outcome.append(launch(job, context, finish))
         except Exception as error:  # noqa: BLE001  (raised below, on the test's own thread)
             outcome.append(error)
 
@@ -118,8 +122,7 @@ def train(
     assert outcome, f"the training has not ended within {_PATIENCE_SECONDS} s"
     if isinstance(outcome[0], Exception):
         raise outcome[0]
-    told: dict[str, Any] = outcome[0]
-    return told
+    return outcome[0]
 
 
 def test_a_mistake_that_one_rank_meets_ends_the_training_with_its_sentence(
@@ -149,6 +152,33 @@ def test_a_rank_without_a_batch_to_evaluate_waits_for_nobody_and_figures_are_tho
         assert told["judged"] == figures_of_ranks(values, 0, 1)  # to the bit
     finally:
         torch.set_num_threads(num_threads)
+
+
+def test_a_divided_state_with_an_average_is_saved_whole_and_the_average_is_published(
+    small_examples: Artifact, small_vocabulary: Artifact, local_ray: None, tmp_path: Path
+) -> None:
+    def finish(checkpoint: Path, told: dict[str, Any]) -> tuple[Any, ...]:
+        published = load_model(checkpoint / AVERAGED_FOLDER)
+        state = torch.load(checkpoint / MODEL_FOLDER / TRAINING_STATE_FILE, weights_only=True)
+        return told, published, load_model(checkpoint / MODEL_FOLDER), state
+
+    told, published, last, state = train(
+        worker_that(lambda rank, step: None, optimizer="muon", averaging_decay=0.5),
+        small_examples, small_vocabulary, tmp_path,
+        ranks=Ranks(workers=2, shard_optimizer_state=True), finish=finish,
+    )  # fmt: skip
+    assert (state["optimizer"], state["num_updates"]) == ("muon", NUM_STEPS)
+    for name, average in state["average"].items():
+        assert torch.equal(published.state_dict()[name], average)
+        assert not torch.equal(last.state_dict()[name], average), name
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        heldout = ExampleReader(small_examples, "heldout")
+        figures = pretraining_figures(published, heldout, 64, 0, 1)
+    finally:
+        torch.set_num_threads(num_threads)
+    assert told["history"][-1]["eval/mlm_loss"] == figures["eval/mlm_loss"]  # to the bit
 
 
 def test_a_tracker_that_never_answers_holds_no_step_up_and_gets_every_point_later(

@@ -15,3 +15,4 @@ class Ranks:
     cpus_per_worker: int | None = None  # None: the cluster's CPUs are shared out
     device: DeviceKind = "auto"  # auto: GPUs where the cluster has any
     max_failures: int = 3  # workers or nodes that may die before the training fails
+    shard_optimizer_state: bool = False  # each worker holds the moments of a share of the weights

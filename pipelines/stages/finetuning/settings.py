@@ -26,6 +26,13 @@ class FinetuningSettings(TrainingSettings):
     learning_rate: float = Field(
         default=2e-4, gt=0, le=1, description="Peak learning rate, reached after the warm-up."
     )
+    layer_decay: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="Each layer learns at so many times the rate of the one above it, the "
+        "embeddings slowest, the head at the whole rate; 1: all alike.",
+    )
     max_tokens: int | None = Field(
         default=None,
         ge=8,

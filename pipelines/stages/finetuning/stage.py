@@ -156,6 +156,7 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
     work = Work(
         stage=values["stage"],
         settings=settings,
+        layer_decay=settings.layer_decay,
         num_steps=values["num_steps"],
         evaluate_every_steps=settings.evaluate_every_steps(values["num_steps"]),
         build_model=build_model,

@@ -1,0 +1,169 @@
+"""What the exchange of gradients costs a pretraining step of two ranks over gloo.
+
+    python benchmarks/exchange.py                  # base and mini
+    python benchmarks/exchange.py mini --rounds 5
+
+Two processes of one thread each take the same steps in four ways that take turns: without any
+exchange, with one exchange of all gradients after the backward pass (as it was), with buckets that
+travel while it runs (as it is), and with these in bfloat16. What a step waits for is measured
+where it waits, after the backward pass; what the exchange takes from the cores while the backward
+pass runs shows in the step's whole time alone.
+"""
+
+import argparse
+import socket
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from bert_core.backends.cpu.memory import return_freed_memory
+
+from benchmarks.alternating import one_of, report
+from benchmarks.step import LENGTH, VOCAB_SIZE, random_batches
+from bert_core.config import encoder_config
+from bert_core.model.catalogue import PretrainingModel
+from bert_core.training import step as step_module
+from bert_core.training.exchange import GradientExchange
+from bert_core.training.optimization import AdamW, OptimizationConfig
+from bert_core.training.step import optimizer_step
+
+SEQUENCES = {"mini": 16, "base": 16}  # of a rank
+ROUNDS = {"mini": 12, "base": 3}
+NUM_RANKS = 2
+NUM_BATCHES = 2
+
+
+class Timed(GradientExchange):
+    """Buckets while backward runs; notes how long a step waits for them."""
+
+    waited = 0.0
+
+    def finish(self) -> None:
+        start = time.perf_counter()
+        self._finish()
+        Timed.waited = time.perf_counter() - start
+
+    def _finish(self) -> None:
+        super().finish()
+
+
+class InBfloat16(Timed):
+    """The same with half the bytes."""
+
+    def __init__(self, model: Any, arena: Any, dtype: Any, bucket_megabytes: float) -> None:
+        super().__init__(model, arena, "bf16", bucket_megabytes)
+
+
+class AtTheEnd(Timed):
+    """One exchange of everything once backward is done."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._waiting.clear()
+
+    def _finish(self) -> None:
+        dist.all_reduce(self._gradients)
+
+
+class Nothing(AtTheEnd):
+    """Each rank goes by its own gradients."""
+
+    def _finish(self) -> None:
+        pass
+
+
+WAYS = {
+    "no exchange": Nothing,
+    "one, at the end": AtTheEnd,
+    "buckets, while backward runs": Timed,
+    "the same in bf16": InBfloat16,
+}
+
+
+def rank_main(rank: int, port: int, size: str, num_rounds: int, results: Any) -> None:
+    """Take all steps; rank 0 keeps the seconds of each step, and those it waited."""
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=NUM_RANKS
+    )
+    return_freed_memory()
+    torch.manual_seed(0)
+    model = PretrainingModel(encoder_config(size, VOCAB_SIZE))
+    optimizer = AdamW(model, OptimizationConfig(num_steps=1_000_000))
+    batches = random_batches(SEQUENCES[size])[:NUM_BATCHES]
+    seconds: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
+    for turn in range(num_rounds + NUM_BATCHES):
+        for way, exchange in WAYS.items():
+            step_module.GradientExchange = exchange  # type: ignore[misc]
+            dist.barrier()
+            start = time.perf_counter()
+            optimizer_step(
+                model, optimizer, [(rank, batches[turn % NUM_BATCHES])], seed=0, step=turn,
+                dtype=torch.bfloat16,
+            )  # fmt: skip
+            dist.barrier()  # a step is done when the slower rank is
+            if turn >= NUM_BATCHES:
+                seconds[way].append((time.perf_counter() - start, Timed.waited))
+    if rank == 0:
+        results["seconds"] = seconds
+        results["megabytes"] = optimizer.arena.gradients.numel() * 4 / 1e6
+    dist.destroy_process_group()
+
+
+def measure(size: str, num_rounds: int) -> tuple[dict[str, list[tuple[float, float]]], float]:
+    """The seconds of steps and waits by way, and the megabytes of gradients."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with mp.get_context("spawn").Manager() as manager:
+        results = manager.dict()
+        mp.spawn(rank_main, args=(port, size, num_rounds, results), nprocs=NUM_RANKS)
+        return results["seconds"], results["megabytes"]
+
+
+def rows(size: str, num_rounds: int) -> list[str]:
+    """The lines of the table for one size."""
+    seconds, megabytes = measure(size, num_rounds)
+    alone = statistics.median(step for step, _ in seconds["no exchange"])
+    lines = []
+    for way, pairs in seconds.items():
+        step = statistics.median(step for step, _ in pairs)
+        waited = statistics.median(waited for _, waited in pairs)
+        share = statistics.median(waited / step for step, waited in pairs)
+        lines.append(
+            f"| {size}, {SEQUENCES[size]} x {LENGTH} a rank, {megabytes:.0f} MB | {way} "
+            f"| {step * 1e3:.0f} ms | {step / alone - 1:+.1%} | {waited * 1e3:.0f} ms "
+            f"| {share:.1%} | {min(step for step, _ in pairs) * 1e3:.0f} ms |"
+        )
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("sizes", nargs="*", default=list(SEQUENCES), type=one_of(SEQUENCES))
+    parser.add_argument("--rounds", type=int, help="measured steps of each way")
+    arguments = parser.parse_args()
+    lines = [
+        "| batch and gradients | exchange | step | over none | waiting after backward "
+        "| of the step | least step |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    num_rounds = {size: arguments.rounds or ROUNDS[size] for size in arguments.sizes}
+    for size in arguments.sizes:
+        lines += rows(size, num_rounds[size])
+    counts = ", ".join(f"{count} at {size}" for size, count in num_rounds.items())
+    lines += ["", f"Two ranks of one thread each on this machine, over gloo's loopback; bf16. "
+              f"Medians of steps that take turns ({counts} of each way)."]  # fmt: skip
+    report("exchange", "What crosses ranks in a step", lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""Before the first step of several ranks: one model, one set of weights, one optimizer state.
+
+Ranks that start apart never meet again: they would add up gradients of different weights, and
+nothing would look wrong.
+"""
+
+import hashlib
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from bert_core.training.optimization import Optimizer
+from bert_core.training.ranks import num_ranks
+
+_CHUNK = 1 << 22  # elements that are weighed at once
+
+
+@torch.no_grad()
+def agree_on_start(model: nn.Module, optimizer: Optimizer) -> None:
+    """Give all ranks the weights of rank 0, and see that they have everything else in common.
+
+    All ranks call it; alone it does nothing. Raises ValueError, on all ranks alike, where one of
+    them has another model, freezes something else, follows other settings or has another
+    optimizer state.
+    """
+    if num_ranks() == 1:
+        return
+    device = optimizer.arena.values.device
+    _refuse_different(
+        _layout_digest(model, optimizer, device),
+        "the same model (names, shapes, what is frozen) and optimizer settings",
+        "build and freeze the model alike on each of them",
+    )
+    for tensor in _weights(model, optimizer):
+        dist.broadcast(tensor, 0)
+    _refuse_different(
+        checksum([*_weights(model, optimizer), *optimizer.replicated_state()], device),
+        "the same weights and optimizer state",
+        "load the same checkpoint on each of them, or none",
+    )
+
+
+def _weights(model: nn.Module, optimizer: Optimizer) -> list[Tensor]:
+    """What is trained, in one piece, then what is not: frozen parameters and stored buffers."""
+    trained = set(optimizer.arena.names())
+    others = [tensor for name, tensor in model.state_dict().items() if name not in trained]
+    return [optimizer.arena.values, *others]
+
+
+def _layout_digest(model: nn.Module, optimizer: Optimizer, device: torch.device) -> Tensor:
+    """[4] int64 that stand for names, shapes, what is frozen, and the optimizer's settings."""
+    trained = set(optimizer.arena.names())
+    layout = [
+        (name, tuple(tensor.shape), str(tensor.dtype), name in trained)
+        for name, tensor in model.state_dict().items()
+    ]
+    text = repr((layout, list(optimizer.arena.names()), optimizer.name, optimizer.config))
+    digest = hashlib.sha256(text.encode()).digest()
+    return torch.frombuffer(bytearray(digest), dtype=torch.int64).to(device)
+
+
+def checksum(tensors: Iterable[Tensor], device: torch.device) -> Tensor:
+    """[2] int64: the sum of all bits, plain and by position; on the device, exact in any order."""
+    total = torch.zeros(2, dtype=torch.int64, device=device)
+    position = 0
+    for tensor in tensors:
+        # In pieces of four bytes, or of one where that does not come out even.
+        flat = tensor.detach().contiguous().view(-1)
+        words = flat.view(torch.int32) if flat.element_size() % 4 == 0 else flat.view(torch.uint8)
+        for part in words.split(_CHUNK):
+            places = torch.arange(position, position + len(part), device=device)
+            total[0] += part.sum(dtype=torch.int64)
+            total[1] += (part.long() * (2 * places + 1)).sum()
+            position += len(part)
+    return total
+
+
+def _refuse_different(digest: Tensor, what: str, remedy: str) -> None:
+    digests = [torch.empty_like(digest) for _ in range(num_ranks())]
+    dist.all_gather(digests, digest)
+    different = [str(rank) for rank, other in enumerate(digests) if not other.equal(digests[0])]
+    if different:
+        ranks = f"rank{'' if len(different) == 1 else 's'} {', '.join(different)}"
+        raise ValueError(
+            f"all ranks must start with {what}, found {ranks} to differ from rank 0; {remedy}"
+        )

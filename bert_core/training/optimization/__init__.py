@@ -1,0 +1,14 @@
+"""How the weights follow the gradients: optimizers, parameter groups, the schedule."""
+
+from bert_core.training.optimization.adamw import AdamW
+from bert_core.training.optimization.catalogue import OPTIMIZERS, build_optimizer
+from bert_core.training.optimization.configuration import OptimizationConfig, OptimizerName
+from bert_core.training.optimization.lamb import LAMB
+from bert_core.training.optimization.muon import Muon
+from bert_core.training.optimization.optimizer import Optimizer
+from bert_core.training.optimization.refusals import NonFiniteGradientError
+
+__all__ = [
+    "LAMB", "OPTIMIZERS", "AdamW", "Muon", "NonFiniteGradientError", "OptimizationConfig",
+    "Optimizer", "OptimizerName", "build_optimizer",
+]  # fmt: skip

@@ -1,0 +1,107 @@
+"""What an optimizer is told: its rule, its rates over the steps, and what crosses ranks."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+OptimizerName = Literal["adamw", "lamb", "muon"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizationConfig:
+    """How the weights follow the gradients, over `num_steps` steps.
+
+    Args:
+        optimizer: which one `build_optimizer` builds.
+        learning_rate: the peak, reached after `warmup_steps`; `schedule` says how it falls then.
+        weight_decay: decoupled, on matrices; biases and normalization never decay.
+        betas, eps: of the running moments of AdamW and LAMB.
+        max_grad_norm: gradients are scaled down to this norm over all parameters; None: never.
+        layer_decay: each layer learns at so many times the rate of the one above it, the
+            embeddings at the lowest and the heads at the whole rate; 1.0: all alike.
+        rate_scales: times the rate for the parameters whose names fit a pattern such as
+            "encoder.layers.*"; of several patterns the first that fits counts.
+        averaging_decay: of the average of the weights that is kept beside them; None: none is.
+        muon_momentum: of Muon's running mean of gradients.
+        muon_rate: how Muon's rate follows a matrix's shape. "match_rms_adamw" makes its steps as
+            large as AdamW's, so that both go by one learning rate; "original" is Jordan's.
+        exchange_dtype: in which gradients travel between ranks.
+        bucket_megabytes: of gradients travel together.
+        shard_optimizer_state: each rank holds the moments of a share of the parameters and
+            updates it; changes no bit. Build the optimizer once `torch.distributed` is initialised.
+
+    Raises ValueError where a value is impossible.
+    """
+
+    optimizer: OptimizerName = "adamw"
+    learning_rate: float = 1e-4
+    warmup_steps: int = 0
+    num_steps: int
+    weight_decay: float = 0.01
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-6
+    max_grad_norm: float | None = 1.0
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    layer_decay: float = 1.0
+    rate_scales: Mapping[str, float] = field(default_factory=dict)
+    averaging_decay: float | None = None
+    muon_momentum: float = 0.95
+    muon_rate: Literal["match_rms_adamw", "original"] = "match_rms_adamw"
+    exchange_dtype: Literal["float32", "bf16"] = "float32"
+    bucket_megabytes: float = 25.0
+    shard_optimizer_state: bool = False
+
+    def __post_init__(self) -> None:
+        if self.num_steps < 1:
+            raise ValueError(f"num_steps must be at least 1, got {self.num_steps}")
+        if not 0 <= self.warmup_steps <= self.num_steps:
+            raise ValueError(
+                f"warmup_steps must lie in [0, {self.num_steps}], got {self.warmup_steps}"
+            )
+        for name in ("learning_rate", "eps", "bucket_megabytes"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        if self.weight_decay < 0:
+            raise ValueError(f"weight_decay must not be negative, got {self.weight_decay}")
+        if not all(0 <= beta < 1 for beta in self.betas) or len(self.betas) != 2:
+            raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas}")
+        if self.max_grad_norm is not None and not self.max_grad_norm > 0:
+            raise ValueError(f"max_grad_norm must be positive or None, got {self.max_grad_norm}")
+        if not 0 < self.layer_decay <= 1:
+            raise ValueError(f"layer_decay must lie in (0, 1], got {self.layer_decay}")
+        for pattern, scale in self.rate_scales.items():
+            if not scale > 0:
+                raise ValueError(
+                    f"rate_scales must be positive, got {scale} for {pattern!r}; to leave "
+                    "parameters as they are, freeze them before the optimizer is built"
+                )
+        if self.averaging_decay is not None and not 0 <= self.averaging_decay < 1:
+            raise ValueError(f"averaging_decay must lie in [0, 1), got {self.averaging_decay}")
+        if not 0 <= self.muon_momentum < 1:
+            raise ValueError(f"muon_momentum must lie in [0, 1), got {self.muon_momentum}")
+        self._refuse_unknown("optimizer", "adamw", "lamb", "muon")
+        self._refuse_unknown("schedule", "linear", "cosine", "constant")
+        self._refuse_unknown("muon_rate", "match_rms_adamw", "original")
+        self._refuse_unknown("exchange_dtype", "float32", "bf16")
+
+    def _refuse_unknown(self, name: str, *words: str) -> None:
+        if getattr(self, name) not in words:
+            choices = f"{', '.join(words[:-1])} or {words[-1]}"
+            raise ValueError(f"{name} must be {choices}, got {getattr(self, name)!r}")
+
+    def learning_rate_at(self, step: int) -> float:
+        """The rate of optimizer step `step`, counted from 0: a linear warm-up, then the decay.
+
+        The first step moves already; the rate reaches its peak with the last step of the warm-up
+        and would reach zero at step `num_steps`, which is not taken.
+        """
+        if step < self.warmup_steps:
+            return self.learning_rate * (step + 1) / self.warmup_steps
+        if self.schedule == "constant":
+            return self.learning_rate
+        left = (self.num_steps - step) / max(1, self.num_steps - self.warmup_steps)
+        left = min(1.0, max(0.0, left))
+        if self.schedule == "linear":
+            return self.learning_rate * left
+        return self.learning_rate * 0.5 * (1 - math.cos(math.pi * left))

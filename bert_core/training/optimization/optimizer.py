@@ -1,0 +1,234 @@
+"""What every optimizer does: it holds the arena, updates it by groups, keeps its state.
+
+A rule (`AdamW`, `LAMB`, `Muon`) says of each kind of parameter which moments it keeps and how they
+move it. Whatever is said here about halting, averaging, saving and sharing holds for all of them.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from bert_core.training.arena import ParameterArena, check_names
+from bert_core.training.optimization.configuration import OptimizationConfig, OptimizerName
+from bert_core.training.optimization.parameter_groups import (
+    Kind,
+    ParameterGroup,
+    matrix_or_vector,
+    parameter_groups,
+)
+from bert_core.training.optimization.refusals import NonFiniteGradientError, refuse_wrapped
+from bert_core.training.optimization.shares import Shares
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """What this rank updates of a group: one part of the arena's buffers, and its moments."""
+
+    group: ParameterGroup
+    begin: int  # in the arena
+    values: Tensor
+    gradients: Tensor
+    moments: dict[str, Tensor]
+    num_updates: Tensor  # [] float32, on the device, where skipped updates are known
+
+
+class Optimizer(ABC):
+    """An update rule over a model's parameters in one buffer; biases and norms never decay.
+
+    Build it once the model is on its device and frozen where it is to be: it moves the trainable
+    parameters into a `ParameterArena`. Raises ValueError where that cannot take them, for a model
+    that FSDP or DDP wraps, and where the config does not fit the model.
+    """
+
+    name: ClassVar[OptimizerName]
+
+    def __init__(self, model: nn.Module, config: OptimizationConfig) -> None:
+        refuse_wrapped(model)
+        self.config = config
+        self._groups = parameter_groups(model, config, self._kind)
+        self.arena = ParameterArena(model, [n for group in self._groups for n in group.names])
+        self._shares = Shares(self.arena, is_sharded=config.shard_optimizer_state)
+        self._segments = list(self._new_segments())
+        device = self.arena.values.device
+        self._num_updates = torch.zeros((), dtype=torch.int64, device=device)
+        self._is_halted = torch.zeros((), device=device)
+        self._average: Tensor | None = None
+        if config.averaging_decay is not None:
+            self._average = torch.zeros_like(self._own_values())
+
+    def _new_segments(self) -> Iterator[Segment]:
+        spans = self.arena.spans()
+        for group in self._groups:
+            begin = max(self._shares.begin, spans[group.names[0]][0])
+            end = min(self._shares.end, spans[group.names[-1]][1])
+            if begin < end:
+                values = self.arena.values[begin:end]
+                yield Segment(
+                    group=group,
+                    begin=begin,
+                    values=values,
+                    gradients=self.arena.gradients[begin:end],
+                    moments={key: torch.zeros_like(values) for key in self._moments(group.kind)},
+                    num_updates=torch.zeros((), device=values.device),
+                )
+
+    @staticmethod
+    def _kind(name: str, parameter: Tensor) -> Kind:
+        """Which rule a parameter follows."""
+        return matrix_or_vector(name, parameter)
+
+    @abstractmethod
+    def _moments(self, kind: Kind) -> tuple[str, ...]:
+        """The names of what is kept of a parameter's gradients from update to update."""
+
+    @abstractmethod
+    def _update(self, segment: Segment, learning_rate: float, divisor: Tensor | None) -> None:
+        """Move a segment; where `_is_halted` is 1 nothing of it may change but its gradients."""
+
+    def _finite_gradients(self, segment: Segment, divisor: Tensor | None) -> Tensor:
+        """The gradients divided, in place; zeros where updates stopped: NaN times 0 is NaN."""
+        if divisor is not None:
+            segment.gradients.div_(divisor)
+        return segment.gradients.masked_fill_(self._is_halted.bool(), 0.0)
+
+    @torch.no_grad()
+    def update(
+        self, learning_rate: float, *, divisor: Tensor | None = None, halt: Tensor | None = None
+    ) -> Tensor:
+        """Take one step down the gradients in the arena, divided by `divisor`; returns if it did.
+
+        Where `halt` is true nothing changes, now and in later updates, until a state is loaded: a
+        GPU decides this without the host waiting for it. `raise_if_halted` asks. The gradients are
+        used up. With a sharded state all ranks call it.
+        """
+        if halt is not None:
+            self._is_halted = torch.maximum(self._is_halted, halt.float())
+        for segment in self._segments:
+            self._update(segment, learning_rate * segment.group.rate_scale, divisor)
+        self._num_updates += self._is_halted == 0
+        self._update_average()
+        self._shares.exchange(self.arena.values)
+        return self._is_halted == 0
+
+    def _update_average(self) -> None:
+        """The plain mean of the first weights, an exponential one once they are enough."""
+        if self._average is not None:
+            assert self.config.averaging_decay is not None
+            share = self._num_updates.clamp(min=1).float().reciprocal()
+            share = share.clamp(min=1 - self.config.averaging_decay)
+            self._average.lerp_(self._own_values(), share * (1 - self._is_halted))
+
+    def _own_values(self) -> Tensor:
+        return self.arena.values[self._shares.begin : self._shares.end]
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Inside the block the model has the average of its weights, or its own if none is kept.
+
+        For evaluating and saving; a step must not be taken inside. Waits for the device. With a
+        sharded state all ranks call it.
+        """
+        if self._average is None or not self.num_updates:
+            yield
+            return
+        own = self.arena.values.clone()
+        self._own_values().copy_(self._average)
+        self._shares.exchange(self.arena.values)
+        try:
+            yield
+        finally:
+            self.arena.values.copy_(own)
+
+    @property
+    def num_updates(self) -> int:
+        """How many updates were made; waits for the device."""
+        return int(self._num_updates)
+
+    def raise_if_halted(self) -> None:
+        """Raise NonFiniteGradientError where updates stopped; waits for the device.
+
+        On several ranks all of them raise or none, as all of them made the same updates.
+        """
+        if self._is_halted:
+            raise NonFiniteGradientError(self.num_updates)
+
+    def replicated_state(self) -> list[Tensor]:
+        """The tensors that every rank must hold alike, beside the weights: all, unless sharded."""
+        counts = [self._num_updates, self._is_halted]
+        if self._shares.is_sharded:
+            return counts
+        moments = [moment for segment in self._segments for moment in segment.moments.values()]
+        return [*counts, *moments, *([] if self._average is None else [self._average])]
+
+    def _keys(self) -> dict[str, list[str]]:
+        """What a saved state holds by name, and of which parameters."""
+        keys: dict[str, list[str]] = {}
+        for group in self._groups:
+            for key in self._moments(group.kind):
+                keys.setdefault(key, []).extend(group.names)
+        return keys if self._average is None else {**keys, "average": list(self.arena.names())}
+
+    def _own_views(self, key: str) -> dict[str, Tensor]:
+        """What this rank holds of `key`, by parameter."""
+        if key == "average":
+            assert self._average is not None
+            return self.arena.views(self._average, self._shares.begin)
+        views: dict[str, Tensor] = {}
+        for segment in self._segments:
+            if key in segment.moments:
+                views |= self.arena.views(segment.moments[key], segment.begin)
+        return views
+
+    @torch.no_grad()
+    def state_dict(self) -> dict[str, Any]:
+        """The moments, and the average, by parameter name, whole; and the number of updates.
+
+        With a sharded state all ranks call it, and get the same. Raises NonFiniteGradientError
+        where updates stopped: there is no state to go on from.
+        """
+        self.raise_if_halted()
+        state = {key: self._whole(key, names) for key, names in self._keys().items()}
+        return {"optimizer": self.name, "num_updates": self.num_updates, **state}
+
+    def _whole(self, key: str, names: list[str]) -> dict[str, Tensor]:
+        if not self._shares.is_sharded:
+            return self._own_views(key)
+        buffer = torch.zeros_like(self.arena.values)
+        views = self.arena.views(buffer)
+        for name, view in self._own_views(key).items():
+            views[name].copy_(view)
+        self._shares.exchange(buffer)
+        return {name: views[name] for name in names}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken, on any number of ranks.
+
+        Raises ValueError for the state of another optimizer or of other parameters.
+        """
+        keys = self._keys()
+        saved_by, saved = state.get("optimizer", "adamw"), "average" in state
+        if saved_by != self.name or saved != ("average" in keys):
+            ours, theirs = _told(self.name, "average" in keys), _told(saved_by, saved)
+            raise ValueError(
+                f"the state must be that of {ours}, found that of {theirs}; go on with the "
+                "optimizer and the averaging of the run that saved it"
+            )
+        for key, names in keys.items():
+            check_names(state[key], names, f"the optimizer's {key}")
+        for key in keys:
+            for name, view in self._own_views(key).items():
+                view.copy_(state[key][name])
+        for segment in self._segments:
+            segment.num_updates.fill_(state["num_updates"])
+        self._num_updates.fill_(state["num_updates"])
+        self._is_halted.zero_()
+
+
+def _told(name: str, is_averaged: bool) -> str:
+    return f"{name} {'with' if is_averaged else 'without'} an average of the weights"

@@ -1,0 +1,83 @@
+"""Which parameters follow their gradients by one rule, at one rate."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from torch import Tensor, nn
+
+from bert_core.training.depth import depths, head_depth, layer_of
+from bert_core.training.optimization.configuration import OptimizationConfig
+
+# Matrices inside the encoder's layers, where an optimizer tells them apart; other matrices and
+# tables; biases and normalization.
+Kind = Literal["hidden", "matrix", "vector"]
+_ORDER = ("hidden", "matrix", "vector")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterGroup:
+    """Trainable parameters that are updated in one call; they lie next to each other."""
+
+    kind: Kind
+    names: tuple[str, ...]
+    rate_scale: float  # times the learning rate of the step
+    weight_decay: float
+
+
+def matrix_or_vector(name: str, parameter: Tensor) -> Kind:
+    """The kind of a parameter for an optimizer with one rule for all matrices."""
+    return "matrix" if parameter.ndim > 1 else "vector"
+
+
+def hidden_matrix_or_other(name: str, parameter: Tensor) -> Kind:
+    """The kind of a parameter for an optimizer with a rule for the layers' matrices."""
+    if parameter.ndim > 1 and layer_of(name) is not None:
+        return "hidden"
+    return matrix_or_vector(name, parameter)
+
+
+def parameter_groups(
+    model: nn.Module, config: OptimizationConfig, kind_of: Callable[[str, Tensor], Kind]
+) -> list[ParameterGroup]:
+    """The trainable parameters of `model` by kind and rate, matrices first.
+
+    Raises ValueError for a rate scale that fits no parameter, and for a `layer_decay` in a model
+    without encoder layers.
+    """
+    names = [name for name, _ in model.named_parameters()]
+    scales = _rate_scales(names, config)
+    members: dict[tuple[Kind, float], list[str]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            members.setdefault((kind_of(name, parameter), scales[name]), []).append(name)
+    return [
+        ParameterGroup(
+            kind=kind,
+            names=tuple(members[kind, scale]),
+            rate_scale=scale,
+            weight_decay=0.0 if kind == "vector" else config.weight_decay,
+        )
+        for kind, scale in sorted(members, key=lambda key: _ORDER.index(key[0]))
+    ]
+
+
+def _rate_scales(names: list[str], config: OptimizationConfig) -> dict[str, float]:
+    for pattern in config.rate_scales:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise ValueError(
+                f"rate_scales must name parameters of the model, found none that fits {pattern!r}; "
+                "dict(model.named_parameters()) lists them"
+            )
+    depth_of = depths(names)
+    head = head_depth(names)
+    if config.layer_decay != 1 and all(layer_of(name) is None for name in names):
+        raise ValueError(
+            f"layer_decay must be 1.0 for a model without encoder layers, got {config.layer_decay}"
+        )
+    scales = {}
+    for name in names:
+        fitting = (s for pattern, s in config.rate_scales.items() if fnmatchcase(name, pattern))
+        scales[name] = next(fitting, 1.0) * config.layer_decay ** (head - depth_of[name])
+    return scales

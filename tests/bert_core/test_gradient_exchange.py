@@ -1,0 +1,220 @@
+"""Gradients that travel while backward runs are those of one exchange at its end, to the bit."""
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from bert_core.backends.layout import AttentionLayout
+from torch.utils.checkpoint import checkpoint
+
+from bert_core.backends.dropout import DropoutKey
+from bert_core.backends.precision import compute_with
+from bert_core.batch import LabelledBatch
+from bert_core.model import PretrainingModel, SequenceClassifier, freeze
+from bert_core.training import AdamW, OptimizationConfig, optimizer_step
+from bert_core.training.exchange import GradientExchange
+from tests.bert_core.batches import pretraining_batch, ragged_batch, small_config
+from tests.bert_core.ranks import run_ranks
+
+NUM_LAYERS = 4
+BUCKET_MEGABYTES = 0.03  # so that each layer of the small model has buckets of its own
+
+
+def new_model(case="pretraining"):
+    torch.manual_seed(0)
+    config = small_config(num_layers=NUM_LAYERS)
+    if case == "pretraining":
+        return PretrainingModel(config)
+    model = SequenceClassifier(config, 3)
+    freezing = {
+        "classifier": {},
+        "lower layers frozen": {"embeddings": True, "layers": 2},
+        "encoder frozen": {"embeddings": True, "layers": NUM_LAYERS},
+        "vectors alone": {"matrices": True},
+    }[case]
+    if freezing:
+        freeze(model, **freezing)
+    return model
+
+
+def batch(model, seed):
+    if isinstance(model, PretrainingModel):
+        return pretraining_batch(seed=seed)
+    tokens = ragged_batch((12, 5, 30, 12), seed=seed)
+    return LabelledBatch.from_arrays(tokens, np.random.default_rng(seed).integers(0, 3, 4))
+
+
+def backward(model, seed, weights=None):
+    """Add gradients up: the layers themselves where `weights` are given, else autograd."""
+    with compute_with(weights or {}):
+        losses = model.loss_sums(batch(model, seed), DropoutKey.at(0, 0, seed))
+        torch.stack([loss.total for loss in losses.values()]).sum().backward()
+
+
+class Watched(GradientExchange):
+    """Counts how often it was told, and how much was on its way before `finish`."""
+
+    num_calls = 0
+
+    def _send_from(self, depth):
+        self.num_calls += 1
+        super()._send_from(depth)
+
+
+def both_ways(rank, case, idle_rank, dtype, adds_itself=True):
+    """Gradients after buckets, after one exchange, buckets sent early, buckets, order of sends."""
+    model = new_model(case)
+    arena = AdamW(model, OptimizationConfig(num_steps=1)).arena
+    weights = arena.compute_weights(torch.float32) if adds_itself else None
+    gradients = {}
+    for way in ("buckets", "at once"):
+        arena.gradients.zero_()
+        both = Watched(model, arena, dtype, BUCKET_MEGABYTES)
+        num_buckets = len(both._waiting)
+        if rank != idle_rank:
+            backward(model, 10 * rank, weights)
+            with both.while_backward():
+                backward(model, 10 * rank + 1, weights)
+        if way == "buckets":
+            num_early = len(both._sent)
+            order = [bucket.depth for _, bucket, _ in both._sent]
+            order += [bucket.depth for bucket in both._waiting]
+            both.finish()
+        else:  # what was sent must be received, then it is the ranks' own again
+            both.finish()
+            arena.gradients.zero_()
+            if rank != idle_rank:
+                backward(model, 10 * rank, weights)
+                backward(model, 10 * rank + 1, weights)
+            dist.all_reduce(arena.gradients)
+        gradients[way] = arena.gradients.tolist()
+    return gradients, num_early, num_buckets, order
+
+
+CASES = {
+    "pretraining": True,
+    "classifier": True,
+    "lower layers frozen": True,
+    "encoder frozen": False,  # no hidden state has a gradient, so no hook fires
+    "vectors alone": True,
+}
+
+
+def every_case(rank):
+    exact = {
+        (case, adds_itself): both_ways(rank, case, None, "float32", adds_itself)
+        for case in CASES
+        for adds_itself in (True, False)
+    }
+    return exact | {"bf16": both_ways(rank, "pretraining", None, "bf16")}
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    """What two ranks found in every case."""
+    return run_ranks(every_case, 2)
+
+
+@pytest.mark.parametrize("adds_itself", [True, False])
+@pytest.mark.parametrize("case", CASES)
+def test_buckets_of_two_ranks_have_the_bits_of_one_exchange(ranks, case, adds_itself):
+    first, second = (rank[case, adds_itself] for rank in ranks)
+    for gradients, num_early, num_buckets, order in (first, second):
+        assert gradients["buckets"] == gradients["at once"]
+        assert any(gradients["buckets"])
+        assert (num_early > 0) == CASES[case]
+        assert num_early < num_buckets
+        assert order == sorted(order, reverse=True)
+    assert first[0]["buckets"] == second[0]["buckets"]
+
+
+def test_three_ranks_of_which_one_is_idle_send_alike():
+    ranks = run_ranks(both_ways, 3, "pretraining", 1, "float32")
+    assert ranks[1][1] == 0  # nothing of the idle one's was early
+    assert ranks[0][1] > NUM_LAYERS
+    assert ranks[0][3] == ranks[1][3] == ranks[2][3]
+    for gradients, *_ in ranks:
+        assert gradients["buckets"] == ranks[0][0]["buckets"]
+        torch.testing.assert_close(
+            torch.tensor(gradients["buckets"]), torch.tensor(gradients["at once"]),
+            atol=1e-5, rtol=1e-5,
+        )  # fmt: skip
+
+
+def test_in_bfloat16_gradients_are_sums_of_rounded_ones(ranks):
+    gradients = ranks[0]["bf16"][0]
+    assert gradients["buckets"] == ranks[1]["bf16"][0]["buckets"]
+    exact, rounded = (torch.tensor(gradients[way]) for way in ("at once", "buckets"))
+    assert torch.equal(rounded, rounded.bfloat16().float())
+    assert not torch.equal(rounded, exact)
+    assert torch.nn.functional.cosine_similarity(exact, rounded, dim=0) > 0.9999
+
+
+def hooked_twice(rank, use_reentrant):
+    """Whether gradients are equal with layers that are called again, and how often hooks told."""
+    model = new_model()
+    encoder = model.encoder
+
+    def forward(tokens, dropout_key=None, positions=None):
+        layout = AttentionLayout.of(tokens)
+        hidden = encoder.embeddings(layout.sort(tokens), None)
+        for layer in encoder.layers:
+            hidden = checkpoint(layer, hidden, layout, None, use_reentrant=use_reentrant)
+        hidden = layout.restore(hidden)
+        return hidden if positions is None else hidden[positions]
+
+    encoder.forward = forward
+    arena = AdamW(model, OptimizationConfig(num_steps=1)).arena
+    gradients = []
+    for is_early in (True, False):
+        arena.gradients.zero_()
+        both = Watched(model, arena, "float32", BUCKET_MEGABYTES)
+        if is_early:
+            with both.while_backward():
+                backward(model, rank)
+            num_calls = both.num_calls
+        else:
+            backward(model, rank)
+        both.finish()
+        gradients.append(arena.gradients.tolist())
+    return gradients[0] == gradients[1], num_calls
+
+
+def hooked_twice_in_both_ways(rank):
+    return [hooked_twice(rank, use_reentrant) for use_reentrant in (True, False)]
+
+
+def test_activation_checkpointing_runs_the_hooks_twice_and_does_no_harm():
+    for both in run_ranks(hooked_twice_in_both_ways, 2):
+        assert [is_equal for is_equal, _ in both] == [True, True]
+        assert min(num_calls for _, num_calls in both) >= NUM_LAYERS
+
+
+def one_step(rank, dtype):
+    model = new_model()
+    optimizer = AdamW(model, OptimizationConfig(num_steps=2, bucket_megabytes=BUCKET_MEGABYTES))
+    mine = [(rank, pretraining_batch(seed=rank)), (rank + 2, pretraining_batch(seed=rank + 2))]
+    report = optimizer_step(model, optimizer, mine, seed=0, step=0, dtype=dtype)
+    return float(report.grad_norm), optimizer.arena.values.tolist()
+
+
+def test_a_step_of_two_ranks_is_a_step_of_one():
+    model = new_model()
+    optimizer = AdamW(model, OptimizationConfig(num_steps=2))
+    batches = [(index, pretraining_batch(seed=index)) for index in range(4)]
+    report = optimizer_step(model, optimizer, batches, seed=0, step=0, dtype=torch.bfloat16)
+    first, second = run_ranks(one_step, 2, torch.bfloat16)
+    assert first == second
+    assert first[0] == pytest.approx(float(report.grad_norm), rel=1e-3)
+
+
+def test_alone_nothing_is_watched_or_sent():
+    model = new_model()
+    arena = AdamW(model, OptimizationConfig(num_steps=1)).arena
+    both = GradientExchange(model, arena)
+    with both.while_backward():
+        assert not any(layer._forward_pre_hooks for layer in model.encoder.layers)
+        backward(model, 0)
+    before = arena.gradients.clone()
+    both.finish()
+    assert torch.equal(before, arena.gradients)

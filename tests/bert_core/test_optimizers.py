@@ -1,0 +1,195 @@
+"""Each optimizer against a plain reference for 50 steps, and what holds for all of them."""
+
+import pytest
+import torch
+
+from bert_core.model import PretrainingModel
+from bert_core.training import Position, load_checkpoint, save_checkpoint, train
+from bert_core.training.optimization import (
+    OPTIMIZERS,
+    NonFiniteGradientError,
+    OptimizationConfig,
+    build_optimizer,
+)
+from tests.bert_core.batches import pretraining_batch, small_config
+from tests.bert_core.optimizer_references import (
+    TorchAdamW,
+    TorchMuon,
+    TorchOriginalMuon,
+    WrittenLAMB,
+)
+from tests.bert_core.optimizer_runs import DECAY, NUM_STEPS, draw_gradients, new_model, new_run
+from tests.bert_core.test_loop import needs_gpu
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Such small products wait for a second thread longer than they take."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)
+
+
+REFERENCES = {
+    "adamw": ("adamw", TorchAdamW, {}, 2e-6),
+    "lamb": ("lamb", WrittenLAMB, {}, 1e-5),
+    "muon": ("muon", TorchMuon, {}, 1e-5),
+    "muon, original": ("muon", TorchOriginalMuon, {"muon_rate": "original"}, 1e-5),
+}
+
+
+@pytest.mark.parametrize("layer_decay", [1.0, 0.7])
+@pytest.mark.parametrize("case", REFERENCES)
+def test_fifty_updates_equal_those_of_the_reference(case, layer_decay):
+    name, kind, settings, tolerance = REFERENCES[case]
+    model, optimizer = new_run(name, layer_decay=layer_decay, warmup_steps=5, **settings)
+    reference = kind(model, layer_decay)
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    for step in range(NUM_STEPS):
+        draw_gradients(model, step)
+        reference.take_gradients(model, 2.0)
+        rate = optimizer.config.learning_rate_at(step)
+        assert optimizer.update(rate, divisor=torch.tensor(2.0))
+        reference.step(rate)
+    reference.assert_near(model, tolerance)
+    moved = [(p - before[n]).abs().max() for n, p in model.named_parameters()]
+    assert min(moved) > 20 * tolerance
+
+
+def test_lamb_moves_what_is_zero_at_the_plain_rate():
+    model, optimizer = new_run("lamb")
+    with torch.no_grad():
+        model.pooler.dense.weight.zero_()
+    draw_gradients(model, 0)
+    gradient = model.pooler.dense.weight.grad.clone()
+    optimizer.update(0.01)
+    moved = (gradient / (gradient.abs() + 1e-6)).mul(-0.01)
+    torch.testing.assert_close(model.pooler.dense.weight.detach(), moved, atol=1e-6, rtol=0)
+
+
+def test_what_has_no_gradient_stays_but_for_its_decay():
+    for name in OPTIMIZERS:
+        model, optimizer = new_run(name)
+        before = {n: p.detach().clone() for n, p in model.named_parameters()}
+        assert optimizer.update(0.01)
+        decays = {"adamw": 0.01 * DECAY, "lamb": 0.01, "muon": 0.01 * DECAY}
+        for n, parameter in model.named_parameters():
+            kept = before[n] * (1 - decays[name] * (parameter.ndim > 1))
+            torch.testing.assert_close(parameter.detach(), kept, atol=1e-7, rtol=0)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_halting_changes_nothing_any_more(name):
+    model, optimizer = new_run(name, averaging_decay=0.5)
+    draw_gradients(model, 0)
+    assert optimizer.update(0.01)
+    before = optimizer.arena.values.clone()
+    state = {
+        key: {n: t.clone() for n, t in value.items()}
+        for key, value in optimizer.state_dict().items()
+        if isinstance(value, dict)
+    }
+    for value, halt in ((torch.nan, True), (torch.inf, False), (1.0, False)):
+        optimizer.arena.gradients.fill_(value)
+        divisor = torch.tensor(value)
+        assert not optimizer.update(0.1, divisor=divisor, halt=torch.tensor(halt))
+    assert torch.equal(optimizer.arena.values, before)
+    assert optimizer.num_updates == 1
+    with optimizer.averaged():
+        assert torch.equal(optimizer.arena.values, before)  # the average of one
+    optimizer._is_halted.zero_()  # what `state_dict` would refuse to show
+    for key, value in optimizer.state_dict().items():
+        if isinstance(value, dict):
+            assert all(torch.equal(state[key][n], t) for n, t in value.items()), key
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_update_asks_the_host_for_nothing_on_a_gpu(name):
+    model = new_model().cuda()
+    config = OptimizationConfig(
+        optimizer=name, num_steps=9, layer_decay=0.8, averaging_decay=0.9, max_grad_norm=1.0
+    )
+    optimizer = build_optimizer(model, config)
+    optimizer.arena.gradients.normal_()
+    halts = torch.tensor([False, True, False], device="cuda").unbind()
+    optimizer.update(0.01)  # what is compiled or set up once may wait
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for halt in halts:
+            optimizer.update(0.01, divisor=torch.ones((), device="cuda"), halt=halt)
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+    assert optimizer.num_updates == 2
+    with pytest.raises(NonFiniteGradientError):
+        optimizer.raise_if_halted()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_saved_and_resumed_run_ends_with_the_same_bits(tmp_path, name):
+    def micro_batches(step):
+        yield 0, pretraining_batch(seed=step)
+
+    settings = {"layer_decay": 0.8, "averaging_decay": 0.6}
+
+    def after(model, optimizer, first, last):
+        for _ in train(model, optimizer, micro_batches, seed=1, first_step=first, num_steps=last):
+            pass
+        with optimizer.averaged():
+            averaged = optimizer.arena.values.clone()
+        return optimizer.arena.values, averaged
+
+    whole = after(*new_run(name, **settings), 0, 6)
+    model, optimizer = new_run(name, **settings)
+    after(model, optimizer, 0, 3)
+    save_checkpoint(tmp_path / "three", model, optimizer, Position(seed=1, step=3))
+    model, optimizer = new_run(name, **settings)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1.0)
+    position = load_checkpoint(tmp_path / "three", model, optimizer)
+    assert (position.step, optimizer.num_updates) == (3, 3)
+    resumed = after(model, optimizer, 3, 6)
+    assert torch.equal(whole[0], resumed[0])
+    assert torch.equal(whole[1], resumed[1])
+    assert not torch.equal(whole[0], whole[1])
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_learns_a_batch_by_heart(name):
+    torch.manual_seed(0)
+    model = PretrainingModel(small_config())
+    config = OptimizationConfig(
+        optimizer=name, num_steps=80, warmup_steps=8,
+        learning_rate={"adamw": 5e-3, "lamb": 3e-2, "muon": 2e-2}[name],
+    )  # fmt: skip
+    batch = pretraining_batch(lengths=(12, 20))
+    steps = train(model, build_optimizer(model, config), lambda step: [(0, batch)], seed=1)
+    losses = [float(report.loss) for report in steps]
+    assert losses[0] > 5.0
+    assert losses[-1] < 1.0
+
+
+def test_the_state_of_another_optimizer_or_without_its_average_is_refused():
+    _, adamw = new_run("adamw")
+    _, lamb = new_run("lamb")
+    with pytest.raises(ValueError, match=r"be that of lamb without an average.* that of adamw"):
+        lamb.load_state_dict(adamw.state_dict())
+    _, averaged = new_run("adamw", averaging_decay=0.9)
+    with pytest.raises(ValueError, match=r"adamw with an average.* adamw without an average"):
+        averaged.load_state_dict(adamw.state_dict())
+    with pytest.raises(ValueError, match=r"adamw without an average.* adamw with an average"):
+        adamw.load_state_dict(averaged.state_dict())
+
+
+def test_a_state_that_was_saved_before_there_were_other_optimizers_is_taken_up():
+    model, optimizer = new_run("adamw")
+    draw_gradients(model, 0)
+    optimizer.update(0.01)
+    old = {k: v for k, v in optimizer.state_dict().items() if k != "optimizer"}
+    _, other = new_run("adamw")
+    other.load_state_dict(old)
+    assert other.num_updates == 1

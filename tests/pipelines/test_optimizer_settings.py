@@ -1,0 +1,48 @@
+"""What a recipe says of the optimizer is what the optimizer is told; defaults are as ever."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from bert_core.training.optimization import OptimizationConfig
+from pipelines.stages.finetuning.settings import FinetuningSettings
+from pipelines.stages.pretraining.settings import PretrainingSettings
+from pipelines.training.settings import TrainingSettings
+from pipelines.training.worker import Work, optimization
+
+
+def config_of(settings: TrainingSettings, *, shards: bool = False, **more: Any):
+    nothing: Any = None
+    work = Work(
+        stage="s", settings=settings, num_steps=100, evaluate_every_steps=10, build_model=nothing,
+        micro_batches=nothing, evaluate=nothing, judge=nothing, **more,
+    )  # fmt: skip
+    return optimization(work, shard_optimizer_state=shards)
+
+
+@pytest.mark.parametrize("settings", [PretrainingSettings(), FinetuningSettings()])
+def test_by_default_it_is_adamw_without_anything_new(settings):
+    assert config_of(settings) == OptimizationConfig(
+        num_steps=100, learning_rate=settings.learning_rate, warmup_steps=10
+    )
+
+
+def test_every_setting_reaches_the_optimizer():
+    settings = FinetuningSettings(
+        optimizer="muon", averaging_decay=0.99, exchange_dtype="bf16", layer_decay=0.8
+    )
+    found = config_of(settings, shards=True, layer_decay=settings.layer_decay)
+    assert found == OptimizationConfig(
+        num_steps=100, learning_rate=settings.learning_rate, warmup_steps=10, optimizer="muon",
+        averaging_decay=0.99, exchange_dtype="bf16", layer_decay=0.8, shard_optimizer_state=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"optimizer": "sgd"}, {"averaging_decay": 1.0}, {"exchange_dtype": "fp8"}, {"layer_decay": 0}],
+)
+def test_impossible_settings_are_refused(values):
+    with pytest.raises(ValidationError):
+        FinetuningSettings(**values)
