@@ -6,7 +6,6 @@ step stays ordinary Python, so that gradients may travel while the way back goes
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,31 +15,49 @@ from bert_core.backends.operations import use_backend
 from bert_core.model.heads import Pooler, TaskHead, VocabularyHead
 from bert_core.model.trainable import TrainableModel
 
-_COMPILED = (Pooler, TaskHead, VocabularyHead)
 
+class CompiledLayers:
+    """The embeddings, layers and heads of `model`, compiled when they are first called.
 
-def compile_model(model: TrainableModel, compiler: str | Callable[..., Any] = "inductor") -> None:
-    """Compile the embeddings, every layer and the heads of `model` when they are next called.
-
-    Weights, names and what is saved stay what they are. Computing then belongs into a block of
-    `computing_compiled()`. Raises, at that first call, what torch raises where it lacks a compiler
-    for the model's device.
+    The model itself is not changed: outside of `computing` it is what it was. `compiler` is one of
+    torch's, or a function that makes a graph callable.
     """
-    compiled: list[nn.Module] = [model.encoder.embeddings, *model.encoder.layers]
-    compiled += [module for module in model.modules() if isinstance(module, _COMPILED)]
-    for module in compiled:
-        module.compile(fullgraph=True, dynamic=True, backend=compiler)
+
+    def __init__(
+        self, model: TrainableModel, compiler: str | Callable[..., Any] = "inductor"
+    ) -> None:
+        self._traced = [
+            (module, name, torch.compile(
+                getattr(module, name), fullgraph=True, dynamic=True, backend=compiler
+            ))
+            for module, name in _pieces(model)
+        ]  # fmt: skip
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """A block in which the model computes by its compiled pieces.
+
+        Raises what torch raises where it lacks a compiler for the model's device.
+        """
+        for module, name, traced in self._traced:
+            module.__dict__[name] = traced  # before the method of its class
+        try:
+            # Rates and epsilons are settings: as numbers that may change, torch 2.13 fails to trace
+            # them through layers that are computed a second time.
+            with use_backend("plain"), torch._dynamo.config.patch(specialize_float=True):
+                yield
+        finally:
+            for module, name, _ in self._traced:
+                del module.__dict__[name]
+
+
+def _pieces(model: TrainableModel) -> Iterator[tuple[nn.Module, str]]:
+    """Methods that are compiled; hooks of their modules stay outside."""
+    yield model.encoder.embeddings, "forward"
+    for layer in model.encoder.layers:
+        yield layer, "forward"
     for module in model.modules():
-        if isinstance(module, VocabularyHead):
-            loss_sum = partial(VocabularyHead.loss_sum, module)
-            traced = torch.compile(loss_sum, fullgraph=True, dynamic=True, backend=compiler)
-            object.__setattr__(module, "loss_sum", traced)
-
-
-@contextmanager
-def computing_compiled() -> Iterator[None]:
-    """A block in which compiled models compute, whatever their device."""
-    # Rates and epsilons are settings: as numbers that may change, torch 2.13 fails to trace them
-    # through layers that are computed a second time.
-    with use_backend("plain"), torch._dynamo.config.patch(specialize_float=True):
-        yield
+        if isinstance(module, Pooler | TaskHead):
+            yield module, "forward"
+        elif isinstance(module, VocabularyHead):
+            yield module, "loss_sum"

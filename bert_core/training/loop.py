@@ -10,7 +10,7 @@ from bert_core.backends.memory import keep_freed_memory, return_freed_memory
 from bert_core.backends.precision import Precision, compute_dtype
 from bert_core.model.trainable import TrainableModel
 from bert_core.training.agreement import agree_on_start
-from bert_core.training.compilation import compile_model, computing_compiled
+from bert_core.training.compilation import CompiledLayers
 from bert_core.training.optimization import NonFiniteGradientError, Optimizer
 from bert_core.training.step import StepReport, optimizer_step
 from bert_core.training.transfer import DeviceBatches, MicroBatches
@@ -52,8 +52,7 @@ def train(
     agree_on_start(model, optimizer)
     dtype = compute_dtype(precision, device)
     is_compiled = device.type == "cuda" if compiled is None else compiled
-    if is_compiled:
-        compile_model(model)
+    layers = CompiledLayers(model) if is_compiled else None
     last_step = optimizer.config.num_steps if num_steps is None else num_steps
     batches = DeviceBatches(micro_batches, device)
     finite_check = _FiniteCheck()
@@ -61,7 +60,7 @@ def train(
         if step == first_step + SETTLING_STEPS:
             keep_freed_memory()
         taken = batches.take(step)
-        with computing_compiled() if is_compiled else nullcontext():
+        with nullcontext() if layers is None else layers.computing():
             report = optimizer_step(model, optimizer, taken, seed=seed, step=step, dtype=dtype)
         finite_check.add(report)
         yield report

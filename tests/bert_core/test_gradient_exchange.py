@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from bert_core.backends.layout import AttentionLayout
 from torch.utils.checkpoint import checkpoint
 
+from bert_core.backends.cpu.layout import AttentionLayout
 from bert_core.backends.dropout import DropoutKey
 from bert_core.backends.precision import compute_with
 from bert_core.batch import LabelledBatch

@@ -15,7 +15,7 @@ from bert_core.backends.dropout import DropoutKey
 from bert_core.backends.operations import use_backend
 from bert_core.backends.precision import autocast
 from bert_core.model.catalogue import build_model
-from bert_core.training.compilation import compile_model, computing_compiled
+from bert_core.training.compilation import CompiledLayers
 from tests.bert_core.batches import pretraining_batch, small_config
 from tests.bert_core.test_precision import batch_for
 
@@ -105,7 +105,7 @@ def test_recomputed_layers_are_traced_too():
     model.encoder.num_checkpointed_layers = 1
     compiled = torch.compile(model.loss_sums, fullgraph=True, dynamic=True, backend="aot_eager")
     batch, key = pretraining_batch(), DropoutKey.at(0, 0, 0)
-    with computing_compiled():
+    with use_backend("plain"), torch._dynamo.config.patch(specialize_float=True):
         _, found = gradients(model, compiled, batch, key)
         _, expected = gradients(model, model.loss_sums, batch, key)
     for name, gradient in found.items():
@@ -122,14 +122,38 @@ def test_one_graph_serves_all_layers_of_a_model_that_trains_compiled():
         traced[len(inputs)] += 1
         return aot_eager(graph, inputs)
 
-    compile_model(model, compiler)
-    with computing_compiled():
-        for step, lengths in enumerate(BATCHES[:3]):
-            batch, key = pretraining_batch(lengths, seed=step), DropoutKey.at(0, step, 0)
+    layers = CompiledLayers(model, compiler)
+    for step, lengths in enumerate(BATCHES[:3]):
+        batch, key = pretraining_batch(lengths, seed=step), DropoutKey.at(0, step, 0)
+        with layers.computing():
             _, found = gradients(model, model.loss_sums, batch, key)
+        with use_backend("plain"):
             _, expected = gradients(twin, twin.loss_sums, batch, key)
-            for name, gradient in found.items():
-                torch.testing.assert_close(gradient, expected[name], atol=1e-6, rtol=1e-5)
+        for name, gradient in found.items():
+            torch.testing.assert_close(gradient, expected[name], atol=1e-6, rtol=1e-5)
     # Embeddings, the vocabulary's loss, pooler and head; the layers but for the last, and that.
     assert traced.total() <= 2 * 6
     assert set(model.state_dict()) == names
+    num_traced = traced.total()
+    assert num_traced > 0
+    model.loss_sums(batch, key)  # outside of the block the model is what it was
+    assert traced.total() == num_traced
+    assert "forward" not in model.encoder.layers[0].__dict__
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+def test_hooks_between_compiled_layers_are_called():
+    model = new_model(num_layers=2)
+    layers, seen = CompiledLayers(model, "aot_eager"), []
+
+    def watch(index):
+        def before_forward(layer, arguments):
+            arguments[0].register_hook(lambda gradient: seen.append(index))
+
+        return before_forward
+
+    for index, layer in enumerate(model.encoder.layers):
+        layer.register_forward_pre_hook(watch(index))
+    with layers.computing():
+        gradients(model, model.loss_sums, pretraining_batch(), None)
+    assert seen == [1, 0]
