@@ -41,7 +41,7 @@ class Activations:
     num_read: int  # P; R where all are read
     longest: int  # S; the other sequences are taken to be as long
     num_predicted: int  # M
-    recomputed_layers: int  # of the lowest, which keep their input alone
+    checkpointed_layers: int  # of the lowest, which keep their input alone
     size: int  # bytes of a number in the format that layers compute in
     backend: Backend
 
@@ -121,7 +121,7 @@ class Activations:
         embeddings = self._precise_hidden + (self._hidden if self.config.hidden_dropout else 0)
         has_last = num_layers == self.config.num_layers
         stack = [self._layer()] * (num_layers - has_last) + [self._last_layer()] * has_last
-        num_recomputed = min(self.recomputed_layers, num_layers)
+        num_recomputed = min(self.checkpointed_layers, num_layers)
         stack[:num_recomputed] = [self._hidden] * num_recomputed
         return embeddings + _INDEX_BYTES * self.num_tokens + sum(stack)
 
@@ -160,7 +160,7 @@ class Activations:
         """While its attention is computed: what lower layers keep, and it itself up to there."""
         num_layers = self.config.num_layers
         kept = self._kept(num_layers)
-        if self.recomputed_layers == num_layers:
+        if self.checkpointed_layers == num_layers:
             kept += self._last_layer()  # once more
         return kept - self._after_attention(self.num_read)
 
@@ -181,7 +181,7 @@ class Activations:
         if num_layers == 0:
             return Phase(0, 0, 0)
         kept = self._kept(num_layers)
-        if self.recomputed_layers >= num_layers:
+        if self.checkpointed_layers >= num_layers:
             kept += self._layer()
         wide = self.size * self.num_tokens * self.config.intermediate_size
         if self.backend == "cpu":

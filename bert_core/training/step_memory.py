@@ -40,8 +40,8 @@ def step_memory(
     num_parameters: int | None = None,
     num_frozen: int = 0,
     dtype: torch.dtype = torch.bfloat16,
-    recomputed_layers: int = 0,
-    optimizer_buffers: int = 2,
+    checkpointed_layers: int = 0,
+    optimizer_buffers: float = 2,
     backend: Backend = "cpu",
 ) -> StepMemory:
     """The bytes that a step needs at its peak; several micro-batches need what the largest does.
@@ -58,16 +58,17 @@ def step_memory(
             predicted, the vocabulary head.
         num_frozen: parameters among these that are not trained.
         dtype: in which layers compute.
-        recomputed_layers: the lowest layers that keep their input alone (activation
+        checkpointed_layers: the lowest layers that keep their input alone (activation
             checkpointing).
-        optimizer_buffers: float32 numbers that the optimizer keeps a parameter; AdamW keeps two.
+        optimizer_buffers: float32 numbers that the optimizer keeps a parameter; AdamW keeps two, an
+            average of the weights is one more, a rank among many may hold a share.
         backend: "cpu"; "plain", whose autograd keeps more; "flash", plain with attention's
             probabilities never there.
 
     Raises ValueError for numbers that are impossible.
     """
     num_read = num_tokens if num_read is None else num_read
-    _refuse_impossible(config, num_tokens, longest, num_predicted, num_read, recomputed_layers)
+    _refuse_impossible(config, num_tokens, longest, num_predicted, num_read, checkpointed_layers)
     if backend not in _BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(_BACKENDS)}, got {backend!r}")
     way = Activations(
@@ -76,7 +77,7 @@ def step_memory(
         num_read=num_read,
         longest=longest,
         num_predicted=num_predicted,
-        recomputed_layers=recomputed_layers,
+        checkpointed_layers=checkpointed_layers,
         size=dtype.itemsize,
         backend=backend,
     )
@@ -88,7 +89,7 @@ def step_memory(
     return StepMemory(
         weights=FLOAT32_BYTES * num_parameters,
         gradients=FLOAT32_BYTES * num_trained,
-        optimizer=FLOAT32_BYTES * optimizer_buffers * num_trained,
+        optimizer=round(FLOAT32_BYTES * optimizer_buffers * num_trained),
         compute_copies=dtype.itemsize * num_parameters if is_copied else 0,
         activations=worst.activations,
         logits=worst.logits,
@@ -101,7 +102,7 @@ def batch_memory(
     batch: Batch,
     *,
     dtype: torch.dtype = torch.bfloat16,
-    optimizer_buffers: int = 2,
+    optimizer_buffers: float = 2,
     backend: Backend = "cpu",
 ) -> StepMemory:
     """`step_memory` of training `model`, frozen and checkpointed as it is, on `batch`.
@@ -126,7 +127,7 @@ def batch_memory(
         num_parameters=sum(p.numel() for p in parameters),
         num_frozen=sum(p.numel() for p in parameters if not p.requires_grad),
         dtype=dtype,
-        recomputed_layers=model.encoder.num_checkpointed_layers,
+        checkpointed_layers=model.encoder.num_checkpointed_layers,
         optimizer_buffers=optimizer_buffers,
         backend=backend,
     )
@@ -151,7 +152,7 @@ def forward_memory(
         num_read=num_tokens,
         longest=longest,
         num_predicted=0,
-        recomputed_layers=0,
+        checkpointed_layers=0,
         size=dtype.itemsize,
         backend=backend,
     )
@@ -179,7 +180,7 @@ def _refuse_impossible(
     longest: int,
     num_predicted: int,
     num_read: int,
-    recomputed_layers: int,
+    checkpointed_layers: int,
 ) -> None:
     if num_tokens < 1:
         raise ValueError(f"num_tokens must be at least 1, got {num_tokens}")
@@ -187,7 +188,7 @@ def _refuse_impossible(
         ("longest", longest, 1, num_tokens),
         ("num_predicted", num_predicted, 0, num_tokens),
         ("num_read", num_read, 1, num_tokens),
-        ("recomputed_layers", recomputed_layers, 0, config.num_layers),
+        ("checkpointed_layers", checkpointed_layers, 0, config.num_layers),
     ):
         if not least <= number <= most:
             raise ValueError(f"{name} must lie in [{least}, {most}], got {number}")

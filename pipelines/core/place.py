@@ -71,6 +71,12 @@ class PlaceSettings(Settings):
         description="Each training worker holds the optimizer's state for a share of the "
         "parameters: less memory a worker, one more exchange a step.",
     )
+    checkpointed_layers: int = Field(
+        default=0,
+        ge=0,
+        description="So many of an encoder's lowest layers, at most all of them, keep only their "
+        "input for the backward pass and are computed again there: less memory, more time.",
+    )
 
     @model_validator(mode="after")
     def _range_rises(self) -> "PlaceSettings":
@@ -137,6 +143,7 @@ class PlaceSettings(Settings):
             device=self.device,
             max_failures=self.max_failures,
             shard_optimizer_state=self.shard_optimizer_state,
+            checkpointed_layers=self.checkpointed_layers,
         )
 
     def _named_tracker(self) -> str:

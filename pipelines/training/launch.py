@@ -78,6 +78,7 @@ def launch(
             "progress": queue,
             "num_threads": placement.cpus,
             "shard_optimizer_state": context.ranks.shard_optimizer_state,
+            "checkpointed_layers": context.ranks.checkpointed_layers,
         }
         trainer = TorchTrainer(
             worker,

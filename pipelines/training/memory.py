@@ -54,6 +54,7 @@ def fitting_memory(
     stage: str,
     dtype: torch.dtype,
     device: torch.device,
+    optimizer_buffers: float = 2.0,
 ) -> str:
     """One line on what a step of `batches` needs of `room`.
 
@@ -62,7 +63,12 @@ def fitting_memory(
     backend: Backend = "cpu"
     if device.type == "cuda":
         backend = "flash" if dtype == torch.bfloat16 else "plain"
-    needs = [batch_memory(model, batch, dtype=dtype, backend=backend) for _, batch in batches]
+    needs = [
+        batch_memory(
+            model, batch, dtype=dtype, backend=backend, optimizer_buffers=optimizer_buffers
+        )
+        for _, batch in batches
+    ]
     need = max(needs, key=lambda memory: memory.peak)
     together = need.peak * room.num_ranks
     shared = f" for each of {room.num_ranks} ranks" if room.num_ranks > 1 else ""
@@ -81,7 +87,7 @@ def _remedy(need: StepMemory, room: Room) -> str:
     standing = need.weights + need.gradients + need.optimizer + need.compute_copies
     fewer_ranks = " or place.training_workers" if room.num_ranks > 1 else ""
     if standing * room.num_ranks < room.num_bytes:
-        return f"lower micro_batch_examples{fewer_ranks}"
+        return f"lower micro_batch_examples{fewer_ranks}, or raise place.checkpointed_layers"
     return f"its weights and optimizer alone take {_told(standing)}: lower size{fewer_ranks}"
 
 

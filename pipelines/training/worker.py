@@ -16,6 +16,7 @@ from ray.train import Checkpoint
 from bert_core.backends.memory import return_freed_memory
 from bert_core.backends.precision import Precision, compute_dtype
 from bert_core.model.catalogue import TrainableModel
+from bert_core.model.checkpointing import checkpoint_activations
 from bert_core.training.loop import MicroBatches, train
 from bert_core.training.optimization import OptimizationConfig, Optimizer, build_optimizer
 from bert_core.training.state import Position, load_checkpoint, save_checkpoint, save_model
@@ -82,9 +83,11 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
     device = ray.train.torch.get_device()
     torch.manual_seed(settings.seed)
     model = work.build_model()
-    memory = _fitting_memory(work, model, device, values["precision"])
-    model = model.to(device)
+    layers = min(values["checkpointed_layers"], model.config.num_layers)
+    checkpoint_activations(model, layers)
     config = optimization(work, shard_optimizer_state=values["shard_optimizer_state"])
+    memory = _fitting_memory(work, model, config, device, values["precision"])
+    model = model.to(device)
     optimizer = build_optimizer(model, config)
     telemetry = _telemetry(work, values, is_speaker=rank == 0)
     first_step = _take_up(model, optimizer, telemetry)
@@ -131,7 +134,11 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fitting_memory(
-    work: Work, model: TrainableModel, device: torch.device, precision: Precision
+    work: Work,
+    model: TrainableModel,
+    config: OptimizationConfig,
+    device: torch.device,
+    precision: Precision,
 ) -> str:
     """What the first step needs, in a line; empty for a rank that has no part in it."""
     batches = list(work.micro_batches(0))
@@ -139,7 +146,18 @@ def _fitting_memory(
         return ""
     room = room_on(device, ray.train.get_context().get_local_world_size())
     dtype = compute_dtype(precision, device)
-    return fitting_memory(model, batches, room, stage=work.stage, dtype=dtype, device=device)
+    num_buffers = 2.0 + (config.averaging_decay is not None)
+    if config.shard_optimizer_state:
+        num_buffers /= this_rank()[1]
+    return fitting_memory(
+        model,
+        batches,
+        room,
+        stage=work.stage,
+        dtype=dtype,
+        device=device,
+        optimizer_buffers=num_buffers,
+    )
 
 
 def _telemetry(work: Work, values: dict[str, Any], *, is_speaker: bool) -> Telemetry:

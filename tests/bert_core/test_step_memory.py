@@ -124,7 +124,7 @@ def test_what_is_frozen_has_no_gradients_and_no_optimizer():
 @pytest.mark.parametrize("num_layers", [2, 4])
 @pytest.mark.parametrize("backend", ["cpu", "plain"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-def test_recomputed_layers_and_the_plain_backend_need_what_was_estimated(
+def test_checkpointed_layers_and_the_plain_backend_need_what_was_estimated(
     backend, num_layers, dtype
 ):
     for task, lengths in (("pretraining", (128,) * 20), ("language_model", (512,) * 4)):
@@ -187,7 +187,7 @@ def test_more_of_anything_needs_more_and_recomputing_less():
         {"optimizer_buffers": 3}, {"num_predicted": 4_000, "num_read": 4_064},
     ):  # fmt: skip
         assert step_memory(config, **{**asked, **more}).peak > usual.peak
-    recomputed = [step_memory(config, **asked, recomputed_layers=n).peak for n in range(12)]
+    recomputed = [step_memory(config, **asked, checkpointed_layers=n).peak for n in range(12)]
     assert recomputed == sorted(recomputed, reverse=True)
     assert step_memory(config, **asked, backend="flash").peak < (
         step_memory(config, **asked, backend="plain").peak
@@ -201,7 +201,7 @@ def test_more_of_anything_needs_more_and_recomputing_less():
         ({"longest": 101}, r"longest must lie in \[1, 100\], got 101"),
         ({"num_predicted": 101}, r"num_predicted must lie in \[0, 100\], got 101"),
         ({"num_read": 0}, r"num_read must lie in \[1, 100\], got 0"),
-        ({"recomputed_layers": 3}, r"recomputed_layers must lie in \[0, 2\], got 3"),
+        ({"checkpointed_layers": 3}, r"checkpointed_layers must lie in \[0, 2\], got 3"),
         ({"backend": "gpu"}, "backend must be one of cpu, plain, flash, got 'gpu'"),
     ],
 )

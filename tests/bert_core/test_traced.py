@@ -100,7 +100,7 @@ def test_the_step_of_every_head_is_one_graph(head):
 
 
 @pytest.mark.slow
-def test_recomputed_layers_are_traced_too():
+def test_checkpointed_layers_are_traced_too():
     model = new_model(hidden_dropout=0.1)
     model.encoder.num_checkpointed_layers = 1
     compiled = torch.compile(model.loss_sums, fullgraph=True, dynamic=True, backend="aot_eager")

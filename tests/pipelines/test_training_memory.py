@@ -61,7 +61,7 @@ def test_what_cannot_fit_is_refused_and_told_what_to_lower():
     with pytest.raises(
         UserError,
         match=r"must fit the 23\.0 GiB of its node, found that it needs "
-        r"about 6\d\.\d GiB; lower micro_batch_examples$",
+        r"about 6\d\.\d GiB; lower micro_batch_examples, or raise place.checkpointed_layers$",
     ):
         told(huge_batch(2_000, 128), room)  # fmt: skip
     shared = Room(num_bytes=23 << 30, of="its node", num_ranks=8)

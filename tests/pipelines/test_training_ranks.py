@@ -181,6 +181,22 @@ def test_a_divided_state_with_an_average_is_saved_whole_and_the_average_is_publi
     assert told["history"][-1]["eval/mlm_loss"] == figures["eval/mlm_loss"]  # to the bit
 
 
+def test_layers_that_are_computed_again_end_with_the_same_bits(
+    small_examples: Artifact, small_vocabulary: Artifact, local_ray: None, tmp_path: Path
+) -> None:
+    weights = []
+    for name, num_layers in (("kept", 0), ("again", 100)):
+        (tmp_path / name).mkdir()
+        _, model = train(
+            worker_that(lambda rank, step: None), small_examples, small_vocabulary, tmp_path / name,
+            ranks=Ranks(workers=2, checkpointed_layers=num_layers),
+            finish=lambda checkpoint, told: (told, load_model(checkpoint / MODEL_FOLDER)),
+        )  # fmt: skip
+        weights.append(model.state_dict())
+    for name, tensor in weights[0].items():
+        assert torch.equal(weights[1][name], tensor), name
+
+
 def test_a_tracker_that_never_answers_holds_no_step_up_and_gets_every_point_later(
     small_examples: Artifact, small_vocabulary: Artifact, local_ray: None, tmp_path: Path
 ) -> None:

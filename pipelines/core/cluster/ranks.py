@@ -16,3 +16,4 @@ class Ranks:
     device: DeviceKind = "auto"  # auto: GPUs where the cluster has any
     max_failures: int = 3  # workers or nodes that may die before the training fails
     shard_optimizer_state: bool = False  # each worker holds the moments of a share of the weights
+    checkpointed_layers: int = 0  # of the encoder, the lowest, at most all
