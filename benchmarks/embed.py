@@ -4,10 +4,10 @@
     python benchmarks/embed.py --sentences 2000 --turns 3
 
 Theirs: `SentenceTransformer.encode` in float32 with its default batch size, with 128, and tuned:
-weights in bfloat16, the better batch size, the C library's blocks kept (it sorts by length and asks
-`scaled_dot_product_attention` by itself). Ours: `bert_core.inference.embed` in float32, and in
-bfloat16. All open one exported folder; the vectors are compared. Sentences come from the novels in ../shared/data; weights are random, which costs
-the same time.
+the default batch size, freed blocks kept, in float32 and with weights in bfloat16 (it sorts by
+length and asks `scaled_dot_product_attention` by itself). Ours: `bert_core.inference.embed` in
+float32, and in bfloat16. All open one exported folder; the vectors are compared. Sentences come
+from the novels in ../shared/data; weights are random, which costs the same time.
 """
 
 import argparse
