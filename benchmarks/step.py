@@ -33,6 +33,13 @@ from benchmarks.alternating import (
     report,
     serve,
 )
+from benchmarks.pretraining_batches import (
+    LENGTH,
+    NUM_BATCHES,
+    VOCAB_SIZE,
+    operations,
+    random_batches,
+)
 from benchmarks.usual_stack import (
     Pretraining,
     Steps,
@@ -44,40 +51,17 @@ from benchmarks.usual_stack import (
 )
 from bert_core.backends.cpu.memory import return_freed_memory
 from bert_core.backends.precision import Precision
-from bert_core.batch import PretrainingBatch, RaggedBatch
-from bert_core.config import EncoderConfig, encoder_config
+from bert_core.batch import PretrainingBatch
+from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW, OptimizationConfig
 
-VOCAB_SIZE = 30_522
-LENGTH = 128
 SEQUENCES = {"tiny": 64, "mini": 64, "small": 32, "base": 16}
-NUM_BATCHES = 8
 HEADLINE = ("ours", "tuned")  # in bf16: these take turns of `--steps`, the others fewer
 BF16 = ("ours", "tuned", "as-used")
 FLOAT32 = ("ours-float32", "tuned-float32", "as-used-float32")
 COMPILED = ("tuned-compiled", "tuned-compiled-float32")
-
-
-def random_batches(num_sequences: int) -> list[PretrainingBatch]:
-    """The batches of both sides."""
-    random = np.random.default_rng(0)
-    batches = []
-    for _ in range(NUM_BATCHES):
-        short = random.integers(5, LENGTH, size=num_sequences)
-        lengths = np.where(random.random(num_sequences) < 0.9, LENGTH, short)
-        ids = random.integers(1000, VOCAB_SIZE, size=lengths.sum())
-        positions = np.sort(random.choice(ids.size, round(0.15 * ids.size), replace=False))
-        batches.append(
-            PretrainingBatch(
-                tokens=RaggedBatch.from_arrays(ids, lengths // 2, lengths),
-                masked_positions=torch.from_numpy(positions),
-                masked_labels=torch.from_numpy(ids[positions]),
-                next_sentence_labels=torch.from_numpy(random.integers(0, 2, num_sequences)),
-            )
-        )
-    return batches
 
 
 def our_model(size: str) -> PretrainingModel:
@@ -142,30 +126,6 @@ def check_equal_losses(size: str) -> float:
     if difference > 1e-4:
         raise AssertionError(f"losses on equal weights must agree, differ by {difference:.1e}")
     return difference
-
-
-def operations(config: EncoderConfig, batch: PretrainingBatch) -> float:
-    """Operations of the matrix products a step needs: three per product, padding not counted.
-
-    Of the last layer it needs the keys and values of all tokens, and everything else only where
-    a token or the next sentence is predicted.
-    """
-    tokens, num_masked = batch.tokens, batch.masked_labels.numel()
-    lengths = np.asarray(tokens.lengths)
-    num_read = num_masked + tokens.num_sequences
-    length_of_token = np.repeat(lengths, lengths)
-    pairs = (lengths**2).sum()
-    pairs_read = length_of_token[batch.masked_positions.numpy()].sum() + lengths.sum()
-    width, wide = config.hidden_size, config.intermediate_size
-
-    def layer(num_queries: int, num_pairs: int) -> float:
-        projections = 2 * width**2 * (num_queries + tokens.num_tokens)
-        return projections + 2 * width * wide * num_queries + 2 * width * num_pairs
-
-    layers = (config.num_layers - 1) * layer(tokens.num_tokens, pairs)
-    layers += layer(num_read, pairs_read)
-    vocabulary = num_masked * (width**2 + width * config.vocab_size)
-    return 3 * 2 * (layers + vocabulary)
 
 
 def table(timings: dict[str, dict[str, Timing]]) -> list[str]:
