@@ -19,9 +19,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.gpu import CASES, TOKENS, Case
-
 from benchmarks.alternating import ROOT, report
+from benchmarks.gpu import CASES, TOKENS, Case
 
 MATRIX_RATE = 790e12
 

@@ -63,10 +63,8 @@ class Launches(TorchDispatchMode):
             result = func(*args, **(kwargs or {}))
         name = func._schema.name.partition("::")[2]
         operations = float(self._operations.get_total_flops())
-        if name.startswith("_varlen_attn"):  # which the counter does not know
-            tokens, heads, width = args[int("backward" in name)].shape
-            longest = args[8 if "backward" in name else 5]
-            operations = (10 if "backward" in name else 4) * tokens * longest * heads * width
+        if not operations and ("varlen" in name or "flash" in name):
+            operations = _attention_operations(args, "backward" in name)
         read, written = _storages((args, kwargs)), _storages(result)
         arguments = zip(func._schema.arguments, args, strict=False)
         mutated = [value for argument, value in arguments if argument.is_write]
@@ -76,6 +74,16 @@ class Launches(TorchDispatchMode):
         self._kept.append((result, args))
         self.found.append(Launch(name, operations, read, written))
         return result
+
+
+def _attention_operations(args: tuple, is_backward: bool) -> float:
+    """Those of attention over ragged [T, H, K] whose operator the counter does not know.
+
+    Two products forwards and five backwards, every sequence taken for the longest.
+    """
+    tokens, heads, width = next(v for v in args if isinstance(v, Tensor) and v.ndim == 3).shape
+    longest = next(v for v in args if type(v) is int)
+    return float((10 if is_backward else 4) * tokens * longest * heads * width)
 
 
 def _storages(values: Any) -> dict[int, int]:
@@ -169,9 +177,10 @@ def pretended_gpu() -> Iterator[None]:
     start_driver = torch.cuda._lazy_init
     torch.Tensor.device, torch.Tensor.is_cuda = property(device), property(is_cuda)  # type: ignore
     torch.cuda._lazy_init = lambda: None  # there is none to start
+    torch.Tensor.pin_memory = lambda tensor: tensor  # type: ignore[method-assign]
     try:
         with _CallsOnMeta(), _OperationsOnMeta():
             yield
     finally:
         torch.cuda._lazy_init = start_driver
-        del torch.Tensor.device, torch.Tensor.is_cuda
+        del torch.Tensor.device, torch.Tensor.is_cuda, torch.Tensor.pin_memory
