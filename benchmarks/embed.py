@@ -31,7 +31,7 @@ from benchmarks.alternating import (
     report,
     serve,
 )
-from bert_core.backends.cpu.memory import keep_freed_memory
+from bert_core.backends.memory import keep_freed_memory
 from bert_core.backends.precision import Precision
 from bert_core.config import encoder_config
 from bert_core.hugging_face import export_model, import_model

@@ -38,7 +38,7 @@ from benchmarks.usual_stack import (
     their_config,
     tuned_steps,
 )
-from bert_core.backends.cpu.memory import return_freed_memory
+from bert_core.backends.memory import return_freed_memory
 from bert_core.batch import LabelledBatch, RaggedBatch
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import SequenceClassifier

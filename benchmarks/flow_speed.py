@@ -129,7 +129,7 @@ def plain_rank(
     import torch  # isort: skip
     import torch.distributed as dist
 
-    from bert_core.backends.cpu.memory import return_freed_memory
+    from bert_core.backends.memory import return_freed_memory
     from bert_core.config import encoder_config
     from bert_core.model.catalogue import PretrainingModel
     from bert_core.training.loop import train

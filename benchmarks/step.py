@@ -49,7 +49,7 @@ from benchmarks.usual_stack import (
     their_config,
     tuned_steps,
 )
-from bert_core.backends.cpu.memory import return_freed_memory
+from bert_core.backends.memory import return_freed_memory
 from bert_core.backends.precision import Precision
 from bert_core.batch import PretrainingBatch
 from bert_core.config import encoder_config

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bert_core.backends.cpu.memory import keep_freed_memory, return_freed_memory
+from bert_core.backends.memory import keep_freed_memory, return_freed_memory
 from bert_core.batch import LabelledBatch, PretrainingBatch, RaggedBatch
 from bert_core.config import EncoderConfig
 from bert_core.hugging_face.tensors import to_hugging_face

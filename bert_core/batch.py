@@ -29,7 +29,7 @@ class RaggedBatch:
     @property
     def num_sequences(self) -> int:
         """B."""
-        return len(self.lengths)
+        return self.cu_seqlens.numel() - 1
 
     @property
     def num_tokens(self) -> int:
@@ -40,6 +40,19 @@ class RaggedBatch:
     def first_positions(self) -> Tensor:
         """[B] int64, where each sequence's first token stands, [CLS]."""
         return self.cu_seqlens[:-1].long()
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All that lies on the device."""
+        return self.input_ids, self.token_type_ids, self.position_ids, self.cu_seqlens
+
+    @property
+    def padded_positions(self) -> Tensor:
+        """[T] int64, where each token stands among B * S, were the sequences padded to S."""
+        rows = torch.arange(
+            self.num_tokens, device=self.cu_seqlens.device, dtype=self.cu_seqlens.dtype
+        )
+        sequence = torch.searchsorted(self.cu_seqlens[1:], rows, right=True)
+        return sequence * self.max_seqlen + self.position_ids
 
     @classmethod
     def from_arrays(
@@ -96,12 +109,12 @@ class RaggedBatch:
         )
 
     def to(self, device: torch.device | str) -> Self:
-        """The same batch on `device`; from pinned memory the copy does not block."""
+        """The same batch on `device`; the copy to a GPU does not block."""
         return type(self)(
-            input_ids=self.input_ids.to(device, non_blocking=True),
-            token_type_ids=self.token_type_ids.to(device, non_blocking=True),
-            position_ids=self.position_ids.to(device, non_blocking=True),
-            cu_seqlens=self.cu_seqlens.to(device, non_blocking=True),
+            input_ids=to_device(self.input_ids, device),
+            token_type_ids=to_device(self.token_type_ids, device),
+            position_ids=to_device(self.position_ids, device),
+            cu_seqlens=to_device(self.cu_seqlens, device),
             lengths=self.lengths,
             max_seqlen=self.max_seqlen,
         )
@@ -116,6 +129,12 @@ class PretrainingBatch:
     masked_labels: Tensor  # [M] int64, the ids that stood there
     next_sentence_labels: Tensor | None = None  # [B] int64, 0 = B followed A, 1 = random
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All that lies on the device."""
+        labels = self.next_sentence_labels
+        given = (self.masked_positions, self.masked_labels, *(() if labels is None else (labels,)))
+        return self.tokens.tensors() + given
+
     @property
     def counts(self) -> dict[str, int]:
         """Over how many items each loss of this batch sums, known without asking the device."""
@@ -129,9 +148,9 @@ class PretrainingBatch:
         labels = self.next_sentence_labels
         return type(self)(
             tokens=self.tokens.to(device),
-            masked_positions=self.masked_positions.to(device, non_blocking=True),
-            masked_labels=self.masked_labels.to(device, non_blocking=True),
-            next_sentence_labels=None if labels is None else labels.to(device, non_blocking=True),
+            masked_positions=to_device(self.masked_positions, device),
+            masked_labels=to_device(self.masked_labels, device),
+            next_sentence_labels=None if labels is None else to_device(labels, device),
         )
 
 
@@ -165,6 +184,10 @@ class LabelledBatch:
             num_labels = int((values != ignored).sum())
         return cls(tokens=tokens, labels=values, num_labels=num_labels)
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All that lies on the device."""
+        return (*self.tokens.tensors(), self.labels)
+
     @property
     def counts(self) -> dict[str, int]:
         """Over how many labels the loss of this batch sums."""
@@ -174,12 +197,19 @@ class LabelledBatch:
         """The same batch on `device`."""
         return type(self)(
             tokens=self.tokens.to(device),
-            labels=self.labels.to(device, non_blocking=True),
+            labels=to_device(self.labels, device),
             num_labels=self.num_labels,
         )
 
 
 Batch = PretrainingBatch | LabelledBatch
+
+
+def to_device(values: Tensor, device: torch.device | str) -> Tensor:
+    """`values` on `device`; on the way to a GPU through pinned memory, so that nobody waits."""
+    if torch.device(device).type == "cuda" and not values.is_cuda:
+        values = values.pin_memory()
+    return values.to(device, non_blocking=True)
 
 
 def next_token_labels(tokens: RaggedBatch) -> NDArray[np.int64]:

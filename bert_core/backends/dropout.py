@@ -1,112 +1,197 @@
 """Dropout that depends on where training stands and on nothing else.
 
-Which elements are dropped is a function of (seed, step, micro-batch, call, element): a resumed run
-draws what the killed one would have drawn, whatever other generators did.
+Whether an element is dropped is a function of (seed, step, micro-batch, layer, site, element). No
+call order enters it: a resumed run draws what the killed one would have drawn, a layer that is
+computed a second time drops what it dropped the first time, and layers may be compiled or skipped.
 
-Random numbers were a fifth of a step's time. Here a micro-batch draws one pool of random words;
-a call takes the exclusive or of two chunks of it, at offsets that are its own.
+Random numbers were a fifth of a step's time on a CPU. Here a micro-batch draws one pool of random
+words. Successive chunks of a site's elements each read the exclusive or of two stretches of the
+pool, at offsets that are a hash of (layer, site, chunk). A CPU takes the stretches one by one, a
+compiler is shown the same words as one expression over the elements.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from bert_core.randomness import fold_in, random_bits
+from bert_core.batch import to_device
+from bert_core.randomness import fold_in, fold_in_word, random_bits
 
 _POOL = 1 << 20  # words
-_CHUNK = 1 << 18  # words read at a time
+CHUNK = 1 << 18  # elements that share a pair of offsets
+_NUM_OFFSETS = _POOL - CHUNK
 _BITS = 15  # of randomness in a word of 16: rates are exact to 1 in 32,768, and the sign is free
 
 
-@dataclass(frozen=True, slots=True)
-class DropoutMask:
-    """What one call drops. It is drawn when it is asked for, the same each time, and not kept."""
+class Site(IntEnum):
+    """Where in a layer, or around the layers, something is dropped."""
 
+    EMBEDDINGS = 0
+    ATTENTION_PROBABILITIES = 1
+    ATTENTION_OUTPUT = 2
+    FEED_FORWARD_OUTPUT = 3
+    HEAD = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DropoutKey:
+    """What one micro-batch drops, in a layer of it; it draws nothing until a mask is asked for."""
+
+    host_bits: int  # 64 random bits of (seed, step, micro-batch)
+    bits: Tensor  # [] int64, the same on the device, for expressions that are traced
+    host_tensor: Tensor  # [] int64, the same on the host, for kernels that draw themselves
+    pool: Tensor  # [2^20] int16 in [0, 2^15)
+    layer: int = 0  # 0 is outside of the layers
+
+    @classmethod
+    def at(cls, seed: int, step: int, micro_batch: int, device: torch.device | str = "cpu") -> Self:
+        """The key of one micro-batch of a step, counted over all ranks."""
+        host_bits = int(random_bits(seed, "dropout", step, micro_batch))
+        drawn = np.empty(_POOL // 4 + 1, dtype=np.uint64)
+        drawn[0] = host_bits
+        drawn[1:] = np.random.SFC64(host_bits).random_raw(_POOL // 4)
+        words = drawn.view(np.int16)
+        words[4:] &= (1 << _BITS) - 1
+        on_host = torch.from_numpy(words)
+        values = to_device(on_host, device)
+        host_tensor, bits = (words[:4].view(torch.int64)[0] for words in (on_host, values))
+        return cls(host_bits, bits, host_tensor, values[4:])
+
+    def at_layer(self, index: int) -> "DropoutKey":
+        """The key of the encoder's layer `index`, counted from 0."""
+        return DropoutKey(self.host_bits, self.bits, self.host_tensor, self.pool, index + 1)
+
+    def mask(self, site: Site, values: Tensor, rate: float) -> "DropoutMask":
+        """What is dropped of `values` at `site`, by the position of each element in them."""
+        return DropoutMask(self, int(site), tuple(values.shape), rate)
+
+    def host_stream(self, site: int) -> int:
+        """The 64 bits that belong to a site of this layer."""
+        return fold_in_word(fold_in_word(self.host_bits, self.layer), site)
+
+    def stream(self, site: int) -> Tensor:
+        """[] int64 the same, as an expression."""
+        return fold_in_tensor(fold_in_tensor(self.bits, self.layer), site)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DropoutMask:
+    """What one site drops. It is drawn when it is asked for, the same each time, and not kept."""
+
+    key: DropoutKey
+    site: int
     shape: tuple[int, ...]
     rate: float
-    stream: int
-    first_chunk: int
-    pool: Tensor
-
-    def signed_mask(self) -> Tensor:
-        """int16 numbers that are negative where an element is dropped, with probability `rate`."""
-        return self._words().sub_(self._threshold)
 
     def scale(self, dtype: torch.dtype) -> Tensor:
         """What elements are multiplied by: 0 where dropped, 1 / (1 - rate) elsewhere."""
         factor = 1 / (1 - self.rate)
-        if dtype != torch.bfloat16:
-            return (self._words() >= self._threshold).to(dtype).mul_(factor)
+        words = self.words()
+        if dtype != torch.bfloat16 or draws_by_expression(words):
+            return (words >= threshold(self.rate)).to(dtype) * factor
         # The same by bits: the sign of what is kept, spread over all of them, keeps the factor's.
-        kept = torch.rsub(self._words(), self._threshold - 1).bitwise_right_shift_(15)
+        kept = torch.rsub(words, threshold(self.rate) - 1).bitwise_right_shift_(15)
         bits = torch.tensor(factor, dtype=dtype).view(torch.int16).item()
         return kept.bitwise_and_(bits).view(dtype)
 
-    @property
-    def _threshold(self) -> int:
-        return round(self.rate * (1 << _BITS))
-
-    def _words(self) -> Tensor:
-        """Random int16 numbers in [0, 2^15)."""
-        result = torch.empty(self.shape, dtype=torch.int16, device=self.pool.device)
-        parts = result.view(-1).split(_CHUNK)
-        offsets = chunk_offsets(self.stream, self.first_chunk, len(parts))
-        for part, left, right in zip(parts, *offsets.tolist(), strict=True):
-            size = part.numel()
-            torch.bitwise_xor(
-                self.pool[left : left + size], self.pool[right : right + size], out=part
-            )
+    def words(self) -> Tensor:
+        """Random int16 numbers in [0, 2^15); those below the threshold are dropped."""
+        pool = self.key.pool
+        if draws_by_expression(pool):
+            return self._words_by_expression()
+        result = torch.empty(self.shape, dtype=torch.int16)
+        flat = result.view(-1)
+        num_chunks = -(-flat.numel() // CHUNK)
+        draw_into(flat, pool, chunk_offsets(self.key.host_stream(self.site), num_chunks))
         return result
 
-
-@dataclass(slots=True)
-class DropoutKey:
-    """Draws the masks of one micro-batch's dropout calls, in the order of the calls."""
-
-    stream: int
-    _pool: Tensor | None = field(default=None, init=False)
-    _num_drawn: int = field(default=0, init=False)
-
-    @classmethod
-    def at(cls, seed: int, step: int, micro_batch: int) -> "DropoutKey":
-        """The dropout_key for one micro-batch of a step, counted over all ranks."""
-        return cls(int(random_bits(seed, "dropout", step, micro_batch)))
-
-    def mask(self, values: Tensor, rate: float) -> DropoutMask:
-        """The next call's mask, for elements of the shape and on the device of `values`."""
-        if self._pool is None:
-            self._pool = _random_words(self.stream, values.device)
-        first = self._num_drawn
-        self._num_drawn += -(-values.numel() // _CHUNK)
-        return DropoutMask(tuple(values.shape), rate, self.stream, first, self._pool)
+    def _words_by_expression(self) -> Tensor:
+        size = 1
+        for extent in self.shape:
+            size = size * extent
+        pool = self.key.pool
+        element = torch.arange(size, device=pool.device)
+        lefts, rights = chunk_offsets_tensor(self.key.stream(self.site), -(-size // CHUNK))
+        chunk, within = element // CHUNK, element % CHUNK
+        return (pool[lefts[chunk] + within] ^ pool[rights[chunk] + within]).view(self.shape)
 
 
-def chunk_offsets(stream: int, first_chunk: int, num_chunks: int) -> NDArray[np.uint64]:
-    """[2, num_chunks] where in the pool the two chunks of each pair begin, never at the same word.
+def draws_by_expression(pool: Tensor) -> bool:
+    """Whether masks are drawn as one traceable expression, not stretch by stretch."""
+    return pool.device.type != "cpu" or torch.compiler.is_compiling()
 
-    The exclusive or of a chunk with itself is zero, and would drop everything.
+
+def threshold(rate: float) -> int:
+    """Words below it are dropped."""
+    return round(rate * (1 << _BITS))
+
+
+def draw_into(flat: Tensor, pool: Tensor, offsets: NDArray[np.int64]) -> None:
+    """Fill contiguous int16 [n] with words; offsets [2, chunks] as `chunk_offsets` gives them."""
+    for part, left, right in zip(flat.split(CHUNK), *offsets.tolist(), strict=True):
+        size = part.numel()
+        torch.bitwise_xor(pool[left : left + size], pool[right : right + size], out=part)
+
+
+def chunk_offsets(stream: ArrayLike, num_chunks: int) -> NDArray[np.int64]:
+    """[2, ..., num_chunks] where in the pool the stretches of each chunk of [...] streams begin.
+
+    They are never the same: the exclusive or of a stretch with itself would drop everything.
     """
-    drawn = fold_in(stream, np.arange(first_chunk, first_chunk + num_chunks))
-    num_offsets = np.uint64(_POOL - _CHUNK)
-    lefts = (drawn & np.uint64(0xFFFFFFFF)) % num_offsets
-    distances = 1 + (drawn >> np.uint64(32)) % (num_offsets - np.uint64(1))
-    return np.stack([lefts, (lefts + distances) % num_offsets])
+    drawn = fold_in(np.asarray(stream, dtype=np.uint64)[..., None], np.arange(num_chunks))
+    lefts = (drawn & np.uint64(0xFFFFFFFF)) % np.uint64(_NUM_OFFSETS)
+    distances = 1 + (drawn >> np.uint64(32)) % np.uint64(_NUM_OFFSETS - 1)
+    return np.stack([lefts, (lefts + distances) % np.uint64(_NUM_OFFSETS)]).astype(np.int64)
 
 
-def _random_words(stream: int, device: torch.device) -> Tensor:
-    words = np.random.SFC64(stream).random_raw(_POOL // 4).view(np.int16)
-    return torch.from_numpy(words & ((1 << _BITS) - 1)).to(device, non_blocking=True)
+def chunk_offsets_tensor(stream: Tensor, num_chunks: int) -> tuple[Tensor, Tensor]:
+    """`chunk_offsets` of int64 [...] streams as an expression: two of [..., num_chunks]."""
+    index = torch.arange(num_chunks, device=stream.device)
+    drawn = fold_in_tensor(stream[..., None], index)
+    lefts = (drawn & 0xFFFFFFFF) % _NUM_OFFSETS
+    distances = 1 + _shift_right(drawn, 32) % (_NUM_OFFSETS - 1)
+    return lefts, (lefts + distances) % _NUM_OFFSETS
 
 
-def dropout_mask(values: Tensor, rate: float, dropout_key: DropoutKey | None) -> DropoutMask | None:
+def fold_in_tensor(bits: Tensor, index: Tensor | int) -> Tensor:
+    """`randomness.fold_in` on int64 tensors, whose products wrap like those of unsigned words."""
+    child = torch.as_tensor(index, device=bits.device) * _GOLDEN_GAMMA + _GOLDEN_GAMMA
+    return _mix(bits ^ _mix(child))
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 64) if word >> 63 else word
+
+
+_GOLDEN_GAMMA = _signed(0x9E3779B97F4A7C15)
+_MULTIPLIER_1 = _signed(0xBF58476D1CE4E5B9)
+_MULTIPLIER_2 = _signed(0x94D049BB133111EB)
+
+
+def _mix(value: Tensor) -> Tensor:
+    value = (value ^ _shift_right(value, 30)) * _MULTIPLIER_1
+    value = (value ^ _shift_right(value, 27)) * _MULTIPLIER_2
+    return value ^ _shift_right(value, 31)
+
+
+def _shift_right(value: Tensor, count: int) -> Tensor:
+    """A shift that fills with zeros; int64 ones fill with the sign."""
+    return (value >> count) & ((1 << (64 - count)) - 1)
+
+
+def dropout_mask(
+    values: Tensor, rate: float, key: DropoutKey | None, site: Site
+) -> DropoutMask | None:
     """What is dropped of `values`; None where nothing is."""
-    return None if dropout_key is None or rate == 0.0 else dropout_key.mask(values, rate)
+    return None if key is None or rate == 0.0 else key.mask(site, values, rate)
 
 
-def dropout(values: Tensor, rate: float, dropout_key: DropoutKey | None) -> Tensor:
-    """Zero elements at `rate`, scale the rest by 1 / (1 - rate); nothing without a dropout_key."""
-    mask = dropout_mask(values, rate, dropout_key)
+def dropout(values: Tensor, rate: float, key: DropoutKey | None, site: Site) -> Tensor:
+    """Zero elements at `rate`, scale the rest by 1 / (1 - rate); nothing without a key."""
+    mask = dropout_mask(values, rate, key, site)
     return values if mask is None else values * mask.scale(values.dtype)

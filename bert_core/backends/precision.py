@@ -1,18 +1,18 @@
 """In which number format the encoder computes, and where its gradients are added up.
 
-The parameters are float32 always. Inside `autocast(model, dtype)` every layer computes with copies
-of its matrices in `dtype`, made once and used by every forward pass in the block; outside, a model
-computes in float32 with its parameters themselves. Blocks nest, and each thread has its own.
+The parameters are float32 always. Inside `autocast(model, dtype)` the model's hidden states are in
+`dtype`; outside they are float32. Blocks nest, and each thread has its own.
 
-A training step gives the layers, beside the copies, a `main_grad` for each parameter. They then add
-gradients up there themselves, in float32, and tell autograd nothing: no gradient is cast, stored or
-added twice. Without `main_grad` gradients take autograd's usual way.
+The plain backend casts a parameter where it is used. The cpu backend computes with copies of the
+matrices, made once and used by every forward pass in the block. A training step gives it, beside
+the copies, a `main_grad` for each parameter. It then adds gradients up there itself, in float32,
+and tells autograd nothing: no gradient is cast, stored or added twice. Without `main_grad`
+gradients take autograd's usual way.
 """
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
-from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import torch
@@ -52,15 +52,26 @@ class ComputeWeight(NamedTuple):
     main_grad: Tensor | None = None  # float32, whatever the format of the values
 
 
-# By parameter; never changed, only replaced. A thread starts with none.
-_compute_weights: ContextVar[Mapping[Tensor, ComputeWeight]] = ContextVar(
-    "compute_weights", default=MappingProxyType({})
-)
+class _Blocks(threading.local):
+    """What the blocks of a thread say; a compiler reads it, which it can't do with a ContextVar."""
+
+    def __init__(self) -> None:
+        # By parameter; never changed, only replaced.
+        self.dtypes: Mapping[Tensor, torch.dtype] = {}
+        self.weights: Mapping[Tensor, ComputeWeight] = {}
+
+
+_blocks = _Blocks()
+
+
+def hidden_dtype(parameter: Tensor) -> torch.dtype:
+    """What the model of this parameter computes in now."""
+    return _blocks.dtypes.get(parameter, parameter.dtype)
 
 
 def compute_weight(parameter: Tensor) -> ComputeWeight:
     """What stands for `parameter` now; the parameter itself outside of a block."""
-    weight = _compute_weights.get().get(parameter)
+    weight = _blocks.weights.get(parameter)
     # Sharing memory but not history: the functions that use it return its gradient.
     return ComputeWeight(parameter.detach()) if weight is None else weight
 
@@ -68,29 +79,40 @@ def compute_weight(parameter: Tensor) -> ComputeWeight:
 @contextmanager
 def compute_with(weights: Mapping[Tensor, ComputeWeight]) -> Iterator[None]:
     """Compute with `weights`, by parameter, inside the block; others stay what they were."""
-    token = _compute_weights.set({**_compute_weights.get(), **weights})
+    before = _blocks.weights
+    _blocks.weights = {**before, **weights}
     try:
         yield
     finally:
-        _compute_weights.reset(token)
+        _blocks.weights = before
 
 
 @contextmanager
 def autocast(
-    model: nn.Module, dtype: torch.dtype, weights: Mapping[Tensor, ComputeWeight] | None = None
+    model: nn.Module,
+    dtype: torch.dtype,
+    weights: Mapping[Tensor, ComputeWeight] | None = None,
+    *,
+    copies: bool = True,
 ) -> Iterator[None]:
     """Compute in `dtype` inside the block, with `weights` for those parameters that have any.
 
-    Of the others matrices are copied here; vectors (biases, normalization) stay float32.
+    Of the others matrices are copied here, unless there are to be no `copies`; vectors (biases,
+    normalization) stay float32.
     """
     given = weights or {}
-    with compute_with(
-        {
+    before = _blocks.dtypes
+    _blocks.dtypes = {**before, **dict.fromkeys(model.parameters(), dtype)}
+    if copies:
+        given = {
             parameter: given[parameter] if parameter in given else _copied(parameter, dtype)
             for parameter in model.parameters()
         }
-    ):
-        yield
+    try:
+        with compute_with(given):
+            yield
+    finally:
+        _blocks.dtypes = before
 
 
 def _copied(parameter: Tensor, dtype: torch.dtype) -> ComputeWeight:

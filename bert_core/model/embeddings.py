@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bert_core.backends.cpu.layer_kernels import look_up
-from bert_core.backends.dropout import DropoutKey, dropout
-from bert_core.backends.precision import compute_weight
+from bert_core.backends.dropout import DropoutKey, Site, dropout
+from bert_core.backends.operations import backend_for
+from bert_core.backends.precision import hidden_dtype
 from bert_core.batch import RaggedBatch
 from bert_core.config import EncoderConfig
 from bert_core.model.layers import LayerNorm, truncated_normal_
@@ -40,16 +40,15 @@ class Embeddings(nn.Module):
         outside the tables.
         """
         self._refuse_impossible(tokens)
-        embedded = look_up(self.token, tokens.input_ids)
-        embedded = embedded + look_up(self.token_type, tokens.token_type_ids)
-        embedded = embedded + self._look_up_positions(tokens.position_ids)
-        normalized = self.layer_norm(embedded).to(compute_weight(self.token).values.dtype)
-        return dropout(normalized, self.config.hidden_dropout, dropout_key)
-
-    def _look_up_positions(self, ids: Tensor) -> Tensor:
+        backend = backend_for(tokens.input_ids.device)
+        embedded = backend.look_up(self.token, tokens.input_ids)
+        embedded = embedded + backend.look_up(self.token_type, tokens.token_type_ids)
         if self.config.positions == "sinusoidal":
-            return F.embedding(ids, self.position)
-        return look_up(self.position, ids)
+            embedded = embedded + F.embedding(tokens.position_ids, self.position)
+        else:
+            embedded = embedded + backend.look_up(self.position, tokens.position_ids)
+        normalized = self.layer_norm(embedded).to(hidden_dtype(self.token))
+        return dropout(normalized, self.config.hidden_dropout, dropout_key, Site.EMBEDDINGS)
 
     def _refuse_impossible(self, tokens: RaggedBatch) -> None:
         config = self.config
@@ -58,7 +57,7 @@ class Embeddings(nn.Module):
                 f"a sequence may hold at most {config.max_position_embeddings} tokens, got "
                 f"{tokens.max_seqlen}; truncate it or split it into windows"
             )
-        if tokens.input_ids.device.type != "cpu":
+        if tokens.input_ids.device.type != "cpu" or torch.compiler.is_compiling():
             return  # asking a GPU would wait for it; its own index check stops the program there
         for name, ids, size in (
             ("input_ids", tokens.input_ids, config.vocab_size),

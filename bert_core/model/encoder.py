@@ -7,10 +7,12 @@ hidden states are asked for, D = hidden size.
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from bert_core.backends.dropout import DropoutKey, dropout_mask
-from bert_core.backends.layout import AttentionLayout, take_rows
+from bert_core.backends.dropout import DropoutKey, Site, dropout_mask
+from bert_core.backends.operations import Layout, backend_for
 from bert_core.batch import RaggedBatch
 from bert_core.config import EncoderConfig
 from bert_core.model.attention import SelfAttention
@@ -34,21 +36,19 @@ class EncoderLayer(nn.Module):
     def forward(
         self,
         hidden: Tensor,
-        layout: AttentionLayout,
+        layout: Layout,
         dropout_key: DropoutKey | None,
         rows: Tensor | None = None,
     ) -> Tensor:
         """[T, D] -> [T, D], or [P, D] where only P `rows` are asked for."""
         update = self.attention(hidden, layout, dropout_key, rows)
         if rows is not None:
-            hidden = take_rows(hidden, rows)
-        hidden = self.attention_norm(
-            hidden, update, dropout_mask(update, self.dropout, dropout_key)
-        )
+            hidden = backend_for(hidden.device).take_rows(hidden, rows)
+        mask = dropout_mask(update, self.dropout, dropout_key, Site.ATTENTION_OUTPUT)
+        hidden = self.attention_norm(hidden, update, mask)
         update = self.feed_forward(hidden)
-        return self.feed_forward_norm(
-            hidden, update, dropout_mask(update, self.dropout, dropout_key)
-        )
+        mask = dropout_mask(update, self.dropout, dropout_key, Site.FEED_FORWARD_OUTPUT)
+        return self.feed_forward_norm(hidden, update, mask)
 
 
 class Encoder(nn.Module):
@@ -59,6 +59,8 @@ class Encoder(nn.Module):
         self.config = config
         self.embeddings = Embeddings(config)
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_layers))
+        # So many of the lowest keep nothing for the way back and are computed a second time.
+        self.num_checkpointed_layers = 0
 
     def forward(
         self,
@@ -72,20 +74,24 @@ class Encoder(nn.Module):
         lets them read all tokens and computes nothing else for the others: in pretraining five
         of six, in classification all but the first of each sequence.
         """
-        layout = AttentionLayout.of(tokens)
+        layout = backend_for(tokens.input_ids.device).lay_out(tokens)
         hidden = self.embeddings(layout.sort(tokens), dropout_key)
-        *lower_layers, last_layer = self.layers
-        for layer in lower_layers:
-            hidden = layer(hidden, layout, dropout_key)
-        if positions is None:
-            return layout.restore(last_layer(hidden, layout, dropout_key))
-        rows = layout.rows_at(positions)
-        read: Tensor = last_layer(hidden, layout, dropout_key, rows)[: len(positions)]
-        return read
+        rows = None if positions is None else layout.rows_at(positions)
+        last = len(self.layers) - 1
+        for index, layer in enumerate(self.layers):
+            key = None if dropout_key is None else dropout_key.at_layer(index)
+            arguments = hidden, layout, key, rows if index == last else None
+            if index < self.num_checkpointed_layers and torch.is_grad_enabled():
+                hidden = checkpoint(
+                    layer, *arguments, use_reentrant=False, preserve_rng_state=False
+                )
+            else:
+                hidden = layer(*arguments)
+        return layout.restore(hidden) if positions is None else hidden[: positions.numel()]
 
     def queries_keys_values(self, tokens: RaggedBatch) -> Iterator[Tensor]:
         """What each layer's attention to one sequence is computed from, [S, 3, H, K]."""
-        layout = AttentionLayout.of(tokens)
+        layout = backend_for(tokens.input_ids.device).lay_out(tokens)
         hidden = self.embeddings(tokens, None)
         for layer in self.layers:
             assert isinstance(layer, EncoderLayer)

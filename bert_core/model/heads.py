@@ -7,10 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bert_core.backends.cpu.vocabulary_loss import vocabulary_loss_sum
-from bert_core.backends.dropout import DropoutKey, dropout
-from bert_core.backends.layout import bucket_size
-from bert_core.batch import IGNORED_LABEL
+from bert_core.backends.dropout import DropoutKey, Site, dropout
+from bert_core.backends.operations import backend_for
 from bert_core.config import EncoderConfig
 from bert_core.model.embeddings import Embeddings
 from bert_core.model.layers import LayerNorm, Linear
@@ -47,10 +45,10 @@ class VocabularyHead(nn.Module):
 
     def loss_sum(self, hidden: Tensor, embeddings: Embeddings, labels: Tensor) -> Tensor:
         """Cross-entropy of [M, D] summed over [M] labels; negative ones do not count."""
-        num_filled = bucket_size(len(hidden), hidden.device) - len(hidden)
-        hidden = F.pad(hidden, (0, 0, 0, num_filled))
-        labels = F.pad(labels, (0, num_filled), value=IGNORED_LABEL)
-        return vocabulary_loss_sum(self._transformed(hidden), embeddings.token, self.bias, labels)
+        backend = backend_for(hidden.device)
+        hidden, labels = backend.fill_rows(hidden, labels)
+        transformed = self._transformed(hidden)
+        return backend.vocabulary_loss_sum(transformed, embeddings.token, self.bias, labels)
 
     def _transformed(self, hidden: Tensor) -> Tensor:
         return self.layer_norm(F.gelu(self.transform(hidden)))
@@ -74,4 +72,4 @@ class TaskHead(nn.Module):
 
     def forward(self, hidden: Tensor, dropout_key: DropoutKey | None) -> Tensor:
         """[..., D] -> [..., num_outputs]."""
-        return self.dense(dropout(hidden, self.dropout, dropout_key))
+        return self.dense(dropout(hidden, self.dropout, dropout_key, Site.HEAD))

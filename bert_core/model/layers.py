@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from bert_core.backends.cpu.layer_kernels import add_norm, feed_forward, linear
 from bert_core.backends.dropout import DropoutMask
+from bert_core.backends.operations import backend_for
 
 
 class Linear(nn.Module):
@@ -18,7 +18,7 @@ class Linear(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         """[T, in] -> [T, out]."""
-        return linear(values, self.weight, self.bias)
+        return backend_for(values.device).linear(values, self.weight, self.bias)
 
 
 class FeedForward(nn.Module):
@@ -32,7 +32,9 @@ class FeedForward(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """[T, D] -> [T, D]."""
         widen, narrow = self.widen, self.narrow
-        return feed_forward(hidden, widen.weight, widen.bias, narrow.weight, narrow.bias)
+        return backend_for(hidden.device).feed_forward(
+            hidden, widen.weight, widen.bias, narrow.weight, narrow.bias
+        )
 
 
 class LayerNorm(nn.Module):
@@ -48,7 +50,9 @@ class LayerNorm(nn.Module):
         self, values: Tensor, update: Tensor | None = None, mask: DropoutMask | None = None
     ) -> Tensor:
         """Normalize `values` + what `mask` leaves of `update`, all [T, D]; float32 statistics."""
-        return add_norm(values, update, mask, self.weight, self.bias, self.eps)
+        return backend_for(values.device).add_norm(
+            values, update, mask, self.weight, self.bias, self.eps
+        )
 
 
 def truncated_normal_(weight: Tensor, std: float) -> None:

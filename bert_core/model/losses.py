@@ -3,11 +3,10 @@
 M = predicted tokens, V = vocabulary, B = sequences, T = ragged tokens.
 """
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bert_core.batch import IGNORED_LABEL
+from bert_core.batch import IGNORED_LABEL, RaggedBatch
 
 
 def cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
@@ -25,8 +24,9 @@ def squared_error_sum(predictions: Tensor, labels: Tensor) -> Tensor:
     return (predictions.float() - labels).square().sum()
 
 
-def pad_sequences(values: Tensor, lengths: tuple[int, ...], padding: float) -> Tensor:
-    """[T, ...] -> [B, S, ...] with `padding` after the end of each sequence."""
-    return torch.nn.utils.rnn.pad_sequence(
-        list(values.split(lengths)), batch_first=True, padding_value=padding
-    )
+def pad_tokens(values: Tensor, tokens: RaggedBatch, padding: float) -> Tensor:
+    """[T, ...] -> [B, S, ...] with `padding` after the end of each sequence; asks no device."""
+    size = tokens.num_sequences * tokens.max_seqlen
+    padded = values.new_full((size, *values.shape[1:]), padding)
+    padded = padded.index_copy(0, tokens.padded_positions, values)
+    return padded.unflatten(0, (-1, tokens.max_seqlen))

@@ -10,7 +10,7 @@ from bert_core.backends.dropout import DropoutKey
 from bert_core.batch import LabelledBatch, RaggedBatch
 from bert_core.config import EncoderConfig
 from bert_core.model.heads import Pooler, TaskHead
-from bert_core.model.losses import cross_entropy_sum, pad_sequences, squared_error_sum
+from bert_core.model.losses import cross_entropy_sum, pad_tokens, squared_error_sum
 from bert_core.model.trainable import Sum, Sums, TrainableModel, checked_labels, classification_sums
 
 
@@ -165,7 +165,7 @@ class SpanPredictor(TaskModel):
 
     def _padded(self, batch: LabelledBatch, dropout_key: DropoutKey | None) -> Tensor:
         logits = self(batch.tokens, dropout_key).float()
-        return pad_sequences(logits, batch.tokens.lengths, -torch.inf)  # [B, S, 2]
+        return pad_tokens(logits, batch.tokens, -torch.inf)  # [B, S, 2]
 
 
 def _by_question(scores: Tensor, batch: LabelledBatch) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from bert_core.backends.dropout import DropoutKey
+from bert_core.backends.operations import backend_for
 from bert_core.backends.precision import Precision, autocast, compute_dtype
 from bert_core.config import EncoderConfig
 from bert_core.model.encoder import Encoder
@@ -53,7 +54,8 @@ class Model(nn.Module):
 
         Raises ValueError for a precision there is not.
         """
-        return autocast(self, compute_dtype(precision, self.device))
+        copies = backend_for(self.device).takes_compute_weights
+        return autocast(self, compute_dtype(precision, self.device), copies=copies)
 
 
 class TrainableModel(Model):

@@ -1,23 +1,23 @@
 """The training loop: one optimizer step after the other, and a look at the caller between them."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
 
-from bert_core.backends.cpu.memory import keep_freed_memory, return_freed_memory
+from bert_core.backends.memory import keep_freed_memory, return_freed_memory
 from bert_core.backends.precision import Precision, compute_dtype
-from bert_core.batch import Batch
 from bert_core.model.trainable import TrainableModel
+from bert_core.training.compilation import compile_model, computing_compiled
 from bert_core.training.optimization import AdamW, NonFiniteGradientError
 from bert_core.training.step import StepReport, optimizer_step
+from bert_core.training.transfer import DeviceBatches, MicroBatches
 
 # After these hardly a product is left to compile (see `memory`).
 SETTLING_STEPS = 8
 
 __all__ = ["MicroBatches", "NonFiniteGradientError", "train"]
-
-MicroBatches = Callable[[int], Iterable[tuple[int, Batch]]]
 
 
 def train(
@@ -30,13 +30,15 @@ def train(
     num_steps: int | None = None,
     device: torch.device | str = "cpu",
     precision: Precision = "auto",
+    compiled: bool | None = None,
 ) -> Iterator[StepReport]:
     """Take steps `first_step` to `num_steps` - 1 (the optimizer's own number by default).
 
     `micro_batches(step)` gives this rank's micro-batches of a step, each with its index among
     those of all ranks. A report is handed over after each step: log, evaluate and save between
-    two of them, or stop asking. Equal arguments make equal weights, bit for bit on a CPU with
-    the same number of threads, whether or not the run was interrupted.
+    two of them, or stop asking. On a GPU the layers are `compiled` unless told otherwise. Equal
+    arguments make equal weights, bit for bit on a CPU with the same number of threads, whether or
+    not the run was interrupted.
 
     Raises NonFiniteGradientError instead of updating by a gradient that is not finite. A GPU's
     host does not wait and learns of it one report later; no update is made in between, and until
@@ -44,14 +46,20 @@ def train(
     there is not, and whatever `optimizer_step` raises.
     """
     return_freed_memory()
+    device = torch.device(device)
     dtype = compute_dtype(precision, device)
+    is_compiled = device.type == "cuda" if compiled is None else compiled
+    if is_compiled:
+        compile_model(model)
     last_step = optimizer.config.num_steps if num_steps is None else num_steps
+    batches = DeviceBatches(micro_batches, device)
     finite_check = _FiniteCheck()
     for step in range(first_step, last_step):
         if step == first_step + SETTLING_STEPS:
             keep_freed_memory()
-        batches = [(index, batch.to(device)) for index, batch in micro_batches(step)]
-        report = optimizer_step(model, optimizer, batches, seed=seed, step=step, dtype=dtype)
+        taken = batches.take(step)
+        with computing_compiled() if is_compiled else nullcontext():
+            report = optimizer_step(model, optimizer, taken, seed=seed, step=step, dtype=dtype)
         finite_check.add(report)
         yield report
     finite_check.finish()

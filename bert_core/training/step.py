@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from bert_core.backends.dropout import DropoutKey
+from bert_core.backends.operations import backend_for
 from bert_core.backends.precision import autocast
 from bert_core.batch import Batch
 from bert_core.model.trainable import TrainableModel
@@ -59,9 +60,12 @@ def optimizer_step(
     divisors = counts[: len(names)].clamp(min=1.0)
     arena.gradients.zero_()
     sums = torch.zeros(len(names), device=arena.values.device)
-    with autocast(model, dtype, arena.compute_weights(dtype)):
+    device = arena.values.device
+    copies = backend_for(device).takes_compute_weights
+    weights = arena.compute_weights(dtype) if copies else None
+    with autocast(model, dtype, weights, copies=copies):
         for index, batch in micro_batches:
-            losses = model.loss_sums(batch, DropoutKey.at(seed, step, index))
+            losses = model.loss_sums(batch, DropoutKey.at(seed, step, index, device))
             totals = torch.stack([losses[name].total for name in names])
             (totals / divisors).sum().backward()
             sums += totals.detach()

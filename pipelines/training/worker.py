@@ -13,7 +13,7 @@ import ray.train.torch
 import torch
 from ray.train import Checkpoint
 
-from bert_core.backends.cpu.memory import return_freed_memory
+from bert_core.backends.memory import return_freed_memory
 from bert_core.model.catalogue import TrainableModel
 from bert_core.training.loop import MicroBatches, train
 from bert_core.training.optimization import AdamW, OptimizationConfig

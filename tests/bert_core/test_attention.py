@@ -1,13 +1,15 @@
-"""Both attention kernels against the softmax formula, written out in float64."""
+"""Attention in each backend against the softmax formula, written out in float64."""
 
 import numpy as np
 import pytest
 import torch
 
+from bert_core.backends.attention_dropout import attention_dropout
 from bert_core.backends.cpu.grouped_attention import _LONGEST_SAVED
+from bert_core.backends.cpu.layout import AttentionLayout
 from bert_core.backends.dropout import DropoutKey
-from bert_core.backends.layout import AttentionLayout
-from bert_core.model.attention import attend, attention_probabilities
+from bert_core.backends.operations import backend_for, use_backend
+from bert_core.model.attention import attention_probabilities
 from tests.bert_core.batches import ragged_batch
 
 HEADS, WIDTH = 3, 8
@@ -39,53 +41,56 @@ def formula(qkv, lengths, causal):
     return torch.cat(rows)
 
 
-def grouped(qkv, lengths, **settings):
-    """`attend` in the order of the batch: what the encoder does around its layers."""
-    layout = AttentionLayout.of(ragged_batch(lengths))
-    ordered = qkv if layout.order is None else qkv[layout.order]
-    return layout.restore(attend(ordered, layout, **settings))
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("case", CASES)
-def test_grouped_attention_equals_the_formula(case, causal):
-    lengths = CASES[case]
-    qkv = random_qkv(lengths)
-    torch.testing.assert_close(
-        grouped(qkv, lengths, causal=causal), formula(qkv, lengths, causal), atol=1e-12, rtol=0
+def attend(qkv, lengths, causal=False, dropout_rate=0.0, key=None):
+    """In the order of the batch: what the encoder does around its layers."""
+    tokens = ragged_batch(lengths)
+    backend = backend_for(torch.device("cpu"))
+    layout = backend.lay_out(tokens)
+    order = getattr(layout, "order", None)
+    ordered = qkv if order is None else qkv[order]
+    return layout.restore(
+        backend.attend(ordered, layout, causal, attention_dropout(key, dropout_rate))
     )
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("case", CASES)
-def test_its_gradient_equals_that_of_the_formula(case, causal):
+def test_attention_equals_the_formula(backend, case, causal):
+    lengths = CASES[case]
+    qkv = random_qkv(lengths)
+    torch.testing.assert_close(
+        attend(qkv, lengths, causal=causal), formula(qkv, lengths, causal), atol=1e-12, rtol=0
+    )
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_its_gradient_equals_that_of_the_formula(backend, case, causal):
     lengths = CASES[case]
     ours, theirs = (random_qkv(lengths).requires_grad_() for _ in range(2))
     weights = torch.randn(sum(lengths), HEADS * WIDTH, dtype=torch.float64)
-    (grouped(ours, lengths, causal=causal) * weights).sum().backward()
+    (attend(ours, lengths, causal=causal) * weights).sum().backward()
     (formula(theirs, lengths, causal) * weights).sum().backward()
     torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-11, rtol=0)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 3e-2)])
-def test_lower_precision_stays_near_the_formula(dtype, tolerance):
+def test_lower_precision_stays_near_the_formula(backend, dtype, tolerance):
     lengths = CASES["mixed"]
     qkv = random_qkv(lengths, dtype)
     expected = formula(qkv, lengths, False)
-    ours = grouped(qkv, lengths, causal=False).double()
+    ours = attend(qkv, lengths, causal=False).double()
     torch.testing.assert_close(ours, expected, atol=tolerance, rtol=0)
 
 
 @pytest.mark.parametrize("length", [12, _LONGEST_SAVED + 5])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_dropout_of_probabilities_keeps_the_mean_and_draws_alike_for_equal_seeds(length, dtype):
+def test_dropout_keeps_the_mean_and_draws_alike_for_equal_keys(backend, length, dtype):
     lengths = (length,)
     qkv = random_qkv(lengths, dtype)
     qkv[:, 2] = 1  # then each output is the sum of the kept probabilities
     outputs = [
-        grouped(
-            qkv, lengths, causal=False, dropout_rate=0.3, dropout_key=DropoutKey.at(0, 0, index)
-        )
+        attend(qkv, lengths, dropout_rate=0.3, key=DropoutKey.at(0, 0, index))
         for index in (0, 0, *range(200))
     ]
     assert torch.equal(outputs[0], outputs[1])
@@ -95,14 +100,12 @@ def test_dropout_of_probabilities_keeps_the_mean_and_draws_alike_for_equal_seeds
 
 
 @pytest.mark.parametrize("length", [6, _LONGEST_SAVED + 2])
-def test_the_gradient_under_dropout_is_that_of_the_same_draw(length):
+def test_the_gradient_under_dropout_is_that_of_the_same_draw(backend, length):
     lengths = (length, 3)
     weights = torch.randn(sum(lengths), HEADS * WIDTH, dtype=torch.float64)
 
     def value(qkv):
-        mixed = grouped(
-            qkv, lengths, causal=False, dropout_rate=0.4, dropout_key=DropoutKey.at(1, 2, 3)
-        )
+        mixed = attend(qkv, lengths, dropout_rate=0.4, key=DropoutKey.at(1, 2, 3))
         return (mixed * weights).sum()
 
     qkv = random_qkv(lengths).requires_grad_()
@@ -133,18 +136,38 @@ def test_groups_hold_every_sequence_once_and_waste_little():
     assert padded - needed < 0.25 * padded + len(layout.groups) * (1 << 18)
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_both_backends_drop_the_same_probabilities_however_they_sort_and_group(case):
+    lengths = CASES[case]
+    qkv = random_qkv(lengths)
+    key = DropoutKey.at(3, 1, 4).at_layer(5)
+    results = []
+    for name in ("cpu", "plain"):
+        with use_backend(name):
+            results.append(attend(qkv, lengths, dropout_rate=0.3, key=key))
+    torch.testing.assert_close(*results, atol=1e-12, rtol=0)
+
+
+def test_what_a_sequence_drops_does_not_depend_on_the_others():
+    qkv = random_qkv((9, 30, 4))
+    key = DropoutKey.at(0, 0, 0)
+    together = attend(qkv, (9, 30, 4), dropout_rate=0.5, key=key)
+    alone = attend(qkv[:9], (9,), dropout_rate=0.5, key=key)
+    torch.testing.assert_close(together[:9], alone, atol=1e-12, rtol=0)
+
+
 @pytest.mark.gpu
 @needs_gpu
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("case", CASES)
 def test_the_varlen_kernel_equals_the_formula(case, causal):
     lengths = CASES[case]
-    layout = AttentionLayout.of(ragged_batch(lengths).to("cuda"))
+    backend = backend_for(torch.device("cuda"))
+    layout = backend.lay_out(ragged_batch(lengths).to("cuda"))
     qkv = random_qkv(lengths, torch.bfloat16).cuda()
-    ordered = qkv if layout.order is None else qkv[layout.order]
-    ours, theirs = ordered.clone().requires_grad_(), ordered.double().cpu().requires_grad_()
-    mixed = attend(ours, layout, causal=causal)
-    expected = formula(theirs, sorted(lengths, reverse=True), causal)
+    ours, theirs = qkv.clone().requires_grad_(), qkv.double().cpu().requires_grad_()
+    mixed = backend.attend(ours, layout, causal, None)
+    expected = formula(theirs, lengths, causal)
     torch.testing.assert_close(mixed.double().cpu(), expected, atol=3e-2, rtol=0)
     weights = torch.randn_like(expected)
     (mixed * weights.cuda().bfloat16()).sum().backward()

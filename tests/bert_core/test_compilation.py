@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from bert_core.backends.layout import bucket_size
+from bert_core.backends.cpu.layout import bucket_size
 from bert_core.backends.precision import compute_dtype
 
 STEPS = 16
@@ -46,11 +46,10 @@ print("shapes", len(shapes))
 
 
 def test_batches_of_any_size_share_few_sizes_at_a_small_price():
-    cpu = torch.device("cpu")
-    sizes = {rows: bucket_size(rows, cpu) for rows in range(128, 4097)}
+    sizes = {rows: bucket_size(rows) for rows in range(128, 4097)}
     assert all(rows <= size <= rows * 17 / 16 for rows, size in sizes.items())
     assert len(set(sizes.values())) < 100
-    assert bucket_size(0, cpu) == 0
+    assert bucket_size(0) == 0
 
 
 # In float32 torch multiplies without oneDNN: only a handful of primitives is left to count.

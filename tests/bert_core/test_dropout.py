@@ -1,78 +1,158 @@
-"""Dropout is a function of (seed, step, micro-batch), at the rate asked for."""
+"""Dropout is a function of (seed, step, micro-batch, layer, site, element), at the rate asked for.
+
+On a CPU the words are drawn stretch by stretch; a compiler sees one expression. Both are the same.
+"""
 
 import numpy as np
 import pytest
 import torch
 
-from bert_core.backends.dropout import DropoutKey, chunk_offsets, dropout
+from bert_core.backends.attention_dropout import AttentionDropout
+from bert_core.backends.dropout import (
+    CHUNK,
+    DropoutKey,
+    DropoutMask,
+    Site,
+    chunk_offsets,
+    chunk_offsets_tensor,
+    dropout,
+    fold_in_tensor,
+    threshold,
+)
+from bert_core.randomness import fold_in, fold_in_word, random_bits
+
+SITE = Site.ATTENTION_OUTPUT
 
 
-def mask(*position, size, rate):
-    return DropoutKey.at(*position).mask(torch.empty(size), rate)
+def mask(*position, size, rate, layer=0, site=SITE):
+    return DropoutKey.at(*position).at_layer(layer).mask(site, torch.empty(size), rate)
+
+
+def dropped(*position, size, rate, **where):
+    return mask(*position, size=size, rate=rate, **where).words() < threshold(rate)
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.01])
 def test_elements_are_dropped_at_the_rate(rate):
-    signs = mask(0, 0, 0, size=1_000_000, rate=rate).signed_mask()
-    dropped = (signs < 0).float().mean().item()
-    assert dropped == pytest.approx(rate, abs=4 * (rate * (1 - rate) / 1e6) ** 0.5 + 2**-15)
+    share = dropped(0, 0, 0, size=1_000_000, rate=rate).float().mean().item()
+    assert share == pytest.approx(rate, abs=4 * (rate * (1 - rate) / 1e6) ** 0.5 + 2**-15)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_kept_elements_are_scaled_and_the_others_zero(dtype):
-    scale = mask(0, 0, 0, size=(1000, 37), rate=0.2).scale(dtype)
+    drawn = mask(0, 0, 0, size=(1000, 37), rate=0.2)
+    scale = drawn.scale(dtype)
     assert scale.dtype == dtype
     assert scale.shape == (1000, 37)
     assert sorted(scale.unique().tolist()) == [0, 1.25]
+    assert torch.equal(scale == 0, drawn.words() < threshold(0.2))
     assert scale.float().mean() == pytest.approx(1, abs=0.02)
 
 
-def test_the_draw_depends_on_seed_step_and_micro_batch_alone():
-    def draw(*position):
-        return mask(*position, size=1000, rate=0.5).signed_mask()
-
-    first = draw(1, 2, 3)
+def test_the_draw_depends_on_its_position_alone():
+    first = dropped(1, 2, 3, size=1000, rate=0.5)
     torch.manual_seed(5)
     np.random.default_rng(5).random(9)
-    assert torch.equal(first, draw(1, 2, 3))
-    for other in ((0, 2, 3), (1, 0, 3), (1, 2, 0), (3, 2, 1)):
-        agreement = ((draw(*other) < 0) == (first < 0)).float().mean().item()
-        assert agreement == pytest.approx(0.5, abs=0.08)
+    assert torch.equal(first, dropped(1, 2, 3, size=1000, rate=0.5))
+    others = [
+        *({"position": other} for other in ((0, 2, 3), (1, 0, 3), (1, 2, 0), (3, 2, 1))),
+        {"layer": 1}, {"site": Site.FEED_FORWARD_OUTPUT}, {"layer": 2, "site": Site.EMBEDDINGS},
+    ]  # fmt: skip
+    for other in others:
+        where = {"position": (1, 2, 3), **other}
+        draw = dropped(*where.pop("position"), size=1000, rate=0.5, **where)
+        assert (draw == first).float().mean().item() == pytest.approx(0.5, abs=0.08)
 
 
-def test_successive_calls_draw_independently():
-    generator, values = DropoutKey.at(0, 0, 0), torch.empty(500_000)
-    calls = (
-        torch.stack([generator.mask(values, 0.5).signed_mask() < 0 for _ in range(6)]).float() - 0.5
-    )
+def test_the_order_in_which_masks_are_asked_for_does_not_matter():
+    key, values = DropoutKey.at(0, 0, 0), torch.empty(1000)
+    places = [(layer, site) for layer in range(4) for site in Site]
+    forwards = [key.at_layer(layer).mask(site, values, 0.5).words() for layer, site in places]
+    backwards = [
+        key.at_layer(layer).mask(site, values, 0.5).words() for layer, site in places[::-1]
+    ]
+    assert all(map(torch.equal, forwards, backwards[::-1]))
+
+
+def test_an_element_is_dropped_whatever_comes_after_it():
+    short, long = (dropped(0, 0, 0, size=size, rate=0.3) for size in (CHUNK + 7, 3 * CHUNK))
+    assert torch.equal(short, long[: CHUNK + 7])
+
+
+def test_sites_and_layers_draw_independently():
+    key, values = DropoutKey.at(0, 0, 0), torch.empty(500_000)
+    draws = [
+        key.at_layer(layer).mask(site, values, 0.5).words() < threshold(0.5)
+        for layer in range(2)
+        for site in (Site.ATTENTION_PROBABILITIES, Site.ATTENTION_OUTPUT, Site.FEED_FORWARD_OUTPUT)
+    ]
+    calls = torch.stack(draws).float() - 0.5
     correlation = torch.corrcoef(calls) - torch.eye(6)
     assert correlation.abs().max() < 0.01
     products = calls.prod(dim=0).mean() * 2**6  # all six together
     assert abs(products) < 0.01
 
 
-def test_neighbours_within_a_call_are_independent():
-    dropped = (mask(0, 0, 0, size=1_000_000, rate=0.3).signed_mask() < 0).float() - 0.3
+def test_neighbours_within_a_site_are_independent():
+    drawn = dropped(0, 0, 0, size=1_000_000, rate=0.3).float() - 0.3
     for distance in (1, 2, 3, 64, 128, 768, 1 << 18):
-        correlation = (dropped[:-distance] * dropped[distance:]).mean() / (0.3 * 0.7)
+        correlation = (drawn[:-distance] * drawn[distance:]).mean() / (0.3 * 0.7)
         assert abs(correlation) < 0.006
 
 
-def test_a_mask_is_the_same_each_time_it_is_drawn():
-    generator = DropoutKey.at(0, 0, 0)
-    first, second = generator.mask(torch.empty(1000), 0.5), generator.mask(torch.empty(1000), 0.5)
-    signs = first.signed_mask()
-    assert not torch.equal(signs, second.signed_mask())
-    assert torch.equal(signs, first.signed_mask())
+def test_sequences_draw_their_probabilities_independently():
+    drawn = AttentionDropout(DropoutKey.at(0, 0, 0), 0.5)
+    signs = drawn.signs([(place, 128) for place in range(16)], num_heads=4, size=128)
+    calls = (signs < 0).float().view(16, -1) - 0.5
+    assert (torch.corrcoef(calls) - torch.eye(16)).abs().max() < 0.03
 
 
-def test_a_chunk_of_random_words_never_meets_itself():
-    lefts, rights = chunk_offsets(7, 0, 4_000_000)  # by chance five of them would
+@pytest.mark.parametrize("shape", [(5,), (33, 7), (CHUNK,), (3, CHUNK // 2 + 1)])
+@pytest.mark.parametrize("layer", [0, 11])
+def test_the_expression_draws_what_the_stretches_are(shape, layer):
+    drawn = mask(7, 8, 9, size=shape, rate=0.1, layer=layer)
+    assert torch.equal(drawn.words(), drawn._words_by_expression())
+
+
+@pytest.mark.parametrize("num_heads", [1, 5])
+@pytest.mark.parametrize("lengths", [(3,), (300, 12, 299), (20, 20)])
+def test_the_expression_for_probabilities_draws_what_the_stretches_are(lengths, num_heads):
+    drawn = AttentionDropout(DropoutKey.at(7, 8, 9).at_layer(2), 0.3)
+    size = max(lengths)
+    signs = drawn.signs(list(enumerate(lengths)), num_heads, size)
+    scale = drawn.scale(torch.tensor(lengths), num_heads, size, torch.float64)
+    for place, length in enumerate(lengths):
+        ours = signs.unflatten(0, (len(lengths), num_heads))[place, :, :length, :length]
+        assert torch.equal(ours < 0, scale[place, :, :length, :length] == 0)
+
+
+def test_words_are_folded_alike_as_arrays_as_integers_and_as_tensors():
+    bits = random_bits(0, "a test", np.arange(50))
+    for index in (0, 1, 12, 1 << 40):
+        expected = fold_in(bits, index)
+        assert [fold_in_word(int(word), index) for word in bits] == expected.tolist()
+        folded = fold_in_tensor(torch.from_numpy(bits.view(np.int64)), index)
+        assert (folded.numpy().view(np.uint64) == expected).all()
+    offsets = chunk_offsets(bits, 9)
+    for left_or_right, expected in zip(
+        chunk_offsets_tensor(torch.from_numpy(bits.view(np.int64)), 9), offsets, strict=True
+    ):
+        assert (left_or_right.numpy() == expected).all()
+
+
+def test_a_stretch_of_random_words_never_meets_itself():
+    lefts, rights = chunk_offsets(7, 4_000_000)  # by chance five of them would
     assert (lefts != rights).all()
-    assert max(lefts.max(), rights.max()) < (1 << 20) - (1 << 18)
+    assert max(lefts.max(), rights.max()) < (1 << 20) - CHUNK
 
 
-def test_without_a_generator_or_at_rate_zero_nothing_is_dropped():
+def test_without_a_key_or_at_rate_zero_nothing_is_dropped():
     values = torch.randn(5, 5)
-    assert dropout(values, 0.5, None) is values
-    assert dropout(values, 0.0, DropoutKey.at(0, 0, 0)) is values
+    assert dropout(values, 0.5, None, SITE) is values
+    assert dropout(values, 0.0, DropoutKey.at(0, 0, 0), SITE) is values
+
+
+def test_a_mask_is_not_drawn_before_it_is_asked_for():
+    drawn = mask(0, 0, 0, size=10, rate=0.5)
+    assert isinstance(drawn, DropoutMask)
+    assert torch.equal(drawn.words(), drawn.words())

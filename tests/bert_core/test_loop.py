@@ -1,10 +1,12 @@
 """A run is a function of its arguments: interrupted or not, in one piece or several."""
 
 import pickle
+import shutil
 
 import pytest
 import torch
 
+from bert_core.backends.operations import use_backend
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.loop import NonFiniteGradientError, train
 from bert_core.training.optimization import AdamW, OptimizationConfig
@@ -139,6 +141,38 @@ def test_a_halted_optimizer_is_not_saved_and_goes_on_once_a_state_is_loaded(tmp_
     before = weights(model)
     assert next(train(model, optimizer, micro_batches, seed=1)).is_finite
     assert any(not torch.equal(before[name], tensor) for name, tensor in weights(model).items())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # dynamo looks, and hides it otherwise
+def test_a_training_with_compiled_layers_takes_the_same_steps():
+    losses = {}
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        model = PretrainingModel(small_config(num_layers=1, hidden_dropout=0.0))
+        optimizer = AdamW(model, OptimizationConfig(num_steps=2, learning_rate=1e-3))
+        with use_backend("plain"):
+            reports = train(model, optimizer, micro_batches, seed=1, compiled=compiled)
+            losses[compiled] = [float(report.loss) for report in reports]
+    assert losses[True] == pytest.approx(losses[False], rel=1e-4)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_step_asks_the_host_for_nothing(compiled):
+    torch.manual_seed(0)
+    model = PretrainingModel(small_config()).to("cuda")
+    optimizer = AdamW(model, OptimizationConfig(num_steps=NUM_STEPS))
+    steps = train(model, optimizer, micro_batches, seed=1, device="cuda", compiled=compiled)
+    next(steps)  # whatever is compiled or allocated once
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        reports = [next(steps) for _ in range(2)]
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert all(bool(report.is_finite) for report in reports)
 
 
 def test_the_error_travels_between_processes():

@@ -1,12 +1,18 @@
-"""The in-place loss over the vocabulary against torch's own cross-entropy."""
+"""The loss over the vocabulary, of each backend, against torch's own cross-entropy."""
+
+import math
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from bert_core.backends.cpu import vocabulary_loss
-from bert_core.backends.cpu.vocabulary_loss import vocabulary_loss_sum
+from bert_core.backends.operations import backend_for
 from bert_core.backends.precision import ComputeWeight, compute_with
+
+
+def vocabulary_loss_sum(*arguments):
+    return backend_for(torch.device("cpu")).vocabulary_loss_sum(*arguments)
 
 
 def inputs(num_rows=37, dtype=torch.float32):
@@ -28,7 +34,7 @@ def expected(hidden, embeddings, bias, labels):
 
 
 @pytest.mark.parametrize("rows_at_a_time", [4096, 10])
-def test_loss_and_gradients_equal_those_of_torch(monkeypatch, rows_at_a_time):
+def test_loss_and_gradients_equal_those_of_torch(backend, monkeypatch, rows_at_a_time):
     monkeypatch.setattr(vocabulary_loss, "_ROWS", rows_at_a_time)
     hidden, embeddings, bias, labels = inputs()
     loss = vocabulary_loss_sum(hidden, embeddings, bias, labels)
@@ -55,7 +61,7 @@ def test_gradients_are_added_to_main_grad():
 
 
 @pytest.mark.parametrize("num_rows", [37, 1100])  # 1,100 rows take the packed kernel
-def test_bfloat16_stays_near(num_rows):
+def test_bfloat16_stays_near(backend, num_rows):
     hidden, embeddings, bias, labels = inputs(num_rows, torch.bfloat16)
     with compute_with({embeddings: ComputeWeight(embeddings.detach().bfloat16())}):
         loss = vocabulary_loss_sum(hidden, embeddings, bias, labels)
@@ -67,10 +73,28 @@ def test_bfloat16_stays_near(num_rows):
         assert difference < 0.02
 
 
-def test_no_label_at_all_gives_zero():
+def test_no_label_at_all_gives_zero(backend):
     hidden, embeddings, bias, _ = inputs()
     nothing = torch.empty(0, dtype=torch.int64)
     loss = vocabulary_loss_sum(hidden[:0], embeddings, bias, nothing)
     loss.backward()
     assert loss == 0
     assert embeddings.grad.abs().sum() == 0
+
+
+@pytest.mark.parametrize("logit", [5.0, 10.8125, 14.0])  # p = 0.75, 0.999 and 0.99996
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_nearly_certain_keeps_its_loss_and_its_gradient(backend, dtype, logit):
+    hidden = torch.tensor([[1.0, 0.0]] * 3, dtype=dtype, requires_grad=True)
+    embeddings = torch.zeros(50, 2)
+    embeddings[7, 0] = logit
+    embeddings.requires_grad_()
+    bias = torch.zeros(50, requires_grad=True)
+    with compute_with({embeddings: ComputeWeight(embeddings.detach().to(dtype))}):
+        loss = vocabulary_loss_sum(hidden, embeddings, bias, torch.tensor([7, -100, 7]))
+    loss.backward()
+    doubt = 49 / (math.exp(logit) + 49)  # 1 - p
+    assert loss.item() == pytest.approx(-2 * math.log1p(-doubt), rel=5e-3)
+    assert bias.grad[7].item() == pytest.approx(-2 * doubt, rel=5e-3)
+    assert hidden.grad[0, 0].item() == pytest.approx(-doubt * logit, rel=5e-3)
+    assert hidden.grad[1].abs().sum() == 0

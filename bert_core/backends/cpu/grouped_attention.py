@@ -1,4 +1,4 @@
-"""Attention computed group by group, with dropout of its probabilities, on any device.
+"""Attention computed group by group, with dropout of its probabilities.
 
 The probabilities are made in chunks that stay in a CPU's cache. A dropped probability keeps its
 value and gets a minus sign, so that one tensor serves both directions: `relu` drops, `abs` gives
@@ -16,26 +16,21 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from bert_core.backends.dropout import DropoutKey, DropoutMask, dropout_mask
-from bert_core.backends.layout import AttentionLayout, Group
+from bert_core.backends.attention_dropout import AttentionDropout
+from bert_core.backends.cpu.layout import AttentionLayout, Group
 
 aten = torch.ops.aten
 
-_CHUNK_ELEMENTS = 1 << 20  # probabilities computed at a time on a CPU
-_GPU_CHUNK_ELEMENTS = 1 << 28
+_CHUNK_ELEMENTS = 1 << 20  # probabilities computed at a time
 # Longer sequences do not save their probabilities and compute them again.
 _LONGEST_SAVED = 256
 
 
-def attend_grouped(
-    qkv: Tensor,
-    layout: AttentionLayout,
-    causal: bool,
-    dropout_rate: float,
-    dropout_key: DropoutKey | None,
+def attend(
+    qkv: Tensor, layout: AttentionLayout, causal: bool, dropped: AttentionDropout | None
 ) -> Tensor:
     """softmax(Q K^T / sqrt(K)) V in each sequence: [T, 3, H, K] -> [T, D]."""
-    mixed: Tensor = _Attend.apply(qkv, layout, causal, dropout_rate, dropout_key)
+    mixed: Tensor = _Attend.apply(qkv, layout, causal, dropped)
     return mixed
 
 
@@ -46,10 +41,8 @@ class _Attend(Function):
         qkv: Tensor,
         layout: AttentionLayout,
         causal: bool,
-        dropout_rate: float,
-        dropout_key: DropoutKey | None,
+        dropped: AttentionDropout | None,
     ) -> Tensor:
-        masks: list[DropoutMask | None] = []
         saved: list[Tensor | None] = []
         mixed = torch.empty_like(qkv[:, 0])  # [R, H, K]
         mixed[layout.num_tokens :].zero_()
@@ -61,48 +54,43 @@ class _Attend(Function):
                 query, key, value = _heads(rows[chunk])
                 probabilities = _chunk_of(saved[-1], chunk, query)
                 _probabilities(query, key, group, chunk, causal, out=probabilities)
-                mask = dropout_mask(probabilities, dropout_rate, dropout_key)
-                masks.append(mask)
-                if mask is None:
+                if dropped is None:
                     mixed_heads = torch.bmm(probabilities, value)
                 else:
-                    _negate_dropped(probabilities, mask)
-                    mixed_heads = _product(probabilities.relu(), value, 1 / (1 - dropout_rate))
+                    _negate_dropped(probabilities, dropped, group, chunk)
+                    mixed_heads = _product(probabilities.relu(), value, 1 / (1 - dropped.rate))
                 padded[chunk] = _sequences(mixed_heads, padded[chunk])
             _unpad(padded, mixed, group)
         if ctx.needs_input_grad[0]:
             ctx.save_for_backward(qkv, *saved)
-            ctx.masks = masks
-            ctx.settings = layout, causal, dropout_rate
+            ctx.settings = layout, causal, dropped
         return mixed.flatten(1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         qkv, *saved = ctx.saved_tensors
-        layout, causal, dropout_rate = ctx.settings
+        layout, causal, dropped = ctx.settings
         gradient = gradient.view_as(qkv[:, 0])  # [T, H, K]
         d_qkv = torch.empty_like(qkv)
         d_qkv[layout.num_tokens :].zero_()
-        masks = iter(ctx.masks)
         scale = qkv.shape[-1] ** -0.5
-        factor = 1 / (1 - dropout_rate)
+        factor = 1.0 if dropped is None else 1 / (1 - dropped.rate)
         for group, saved_of_group in zip(layout.groups, saved, strict=True):
             rows, d_mixed = _pad(qkv, group), _pad(gradient, group)
             d_rows = _padded_buffer(d_qkv, group)
             for chunk in _chunks(group, qkv):
                 query, key, value = _heads(rows[chunk])
                 d_heads = d_mixed[chunk].transpose(1, 2).flatten(0, 1)  # [N * H, S, K]
-                mask = next(masks)
                 probabilities = _chunk_of(saved_of_group, chunk, query)
                 if saved_of_group is None:
                     _probabilities(query, key, group, chunk, causal, out=probabilities)
-                    if mask is not None:
-                        _negate_dropped(probabilities, mask)
-                dropped = probabilities if mask is None else probabilities.relu()
-                d_value = _product(dropped.transpose(1, 2), d_heads, factor)
+                    if dropped is not None:
+                        _negate_dropped(probabilities, dropped, group, chunk)
+                kept = probabilities if dropped is None else probabilities.relu()
+                d_value = _product(kept.transpose(1, 2), d_heads, factor)
                 d_probabilities = _product(d_heads, value.transpose(1, 2), factor)
-                if mask is not None:
+                if dropped is not None:
                     aten.threshold_backward.grad_input(
                         d_probabilities, probabilities, 0, grad_input=d_probabilities
                     )
@@ -116,7 +104,7 @@ class _Attend(Function):
                     target = d_rows[chunk][:, :, part]
                     target.copy_(_sequences(d_part, target))
             _unpad(d_rows, d_qkv, group)
-        return d_qkv, None, None, None, None
+        return d_qkv, None, None, None
 
 
 def _probabilities_buffer(group: Group, qkv: Tensor) -> Tensor | None:
@@ -148,9 +136,12 @@ def _probabilities(
     torch.softmax(out, dim=-1, out=out)
 
 
-def _negate_dropped(probabilities: Tensor, mask: DropoutMask) -> None:
-    """Give the probabilities that are dropped a minus sign."""
-    signed = mask.signed_mask()
+def _negate_dropped(
+    probabilities: Tensor, dropped: AttentionDropout, group: Group, chunk: slice
+) -> None:
+    """Give the probabilities [N * H, S, S] that are dropped a minus sign."""
+    sequences = group.sequences[chunk]
+    signed = dropped.signs(sequences, probabilities.shape[0] // len(sequences), group.size)
     same = probabilities.dtype == torch.bfloat16  # then only bits are looked at
     signs = signed.view(torch.bfloat16) if same else signed.to(probabilities.dtype)
     probabilities.copysign_(signs)
@@ -164,8 +155,7 @@ def _product(left: Tensor, right: Tensor, factor: float) -> Tensor:
 
 def _chunks(group: Group, qkv: Tensor) -> Iterator[slice]:
     """Slices of a group's sequences whose probabilities are computed at a time."""
-    elements = _GPU_CHUNK_ELEMENTS if qkv.is_cuda else _CHUNK_ELEMENTS
-    step = max(1, elements // (qkv.shape[-2] * group.size**2))
+    step = max(1, _CHUNK_ELEMENTS // (qkv.shape[-2] * group.size**2))
     for first in range(0, group.num_sequences, step):
         yield slice(first, min(first + step, group.num_sequences))
 

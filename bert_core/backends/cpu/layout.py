@@ -1,4 +1,4 @@
-"""In which order attention sees the sequences of a batch, and which of them it takes together.
+"""In which order a CPU computes the sequences of a batch, and which of them attention groups.
 
 B = sequences, T = ragged tokens, R = rows computed for them; in a group: N sequences, S = tokens
 of the longest.
@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from bert_core.batch import RaggedBatch
+from bert_core.batch import IGNORED_LABEL, RaggedBatch
 
 # Sequences share a group while padding wastes at most this share of its attention, or so little
 # that another group would cost more.
@@ -33,10 +33,15 @@ class Group:
 
     begin: int  # of the group's tokens among the T sorted ones
     end: int
-    num_sequences: int  # N
+    sequences: tuple[tuple[int, int], ...]  # N places in the batch and lengths
     size: int  # S
     is_token: Tensor | None  # [N, S] bool; None where nothing is padded
     padded_index: Tensor | None  # [end - begin] int64, the index of each token among N * S
+
+    @property
+    def num_sequences(self) -> int:
+        """N."""
+        return len(self.sequences)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +57,6 @@ class AttentionLayout:
     @classmethod
     def of(cls, tokens: RaggedBatch) -> Self:
         """The layout for the sequences of `tokens`."""
-        device = tokens.input_ids.device
         sizes = np.asarray(tokens.lengths, dtype=np.int64)
         order = np.argsort(-sizes, kind="stable")
         is_sorted = bool((order == np.arange(order.size)).all())
@@ -64,14 +68,14 @@ class AttentionLayout:
         )
         back = np.empty_like(token_order)
         back[token_order] = np.arange(token_order.size)
-        num_filled = bucket_size(token_order.size, device) - token_order.size
+        num_filled = bucket_size(token_order.size) - token_order.size
         is_same = is_sorted and not num_filled
         return cls(
-            order=None if is_same else _tensor(np.pad(token_order, (0, num_filled)), device),
-            restored_order=None if is_same else _tensor(back, device),
-            cu_seqlens=_tensor(np.concatenate(([0], sorted_ends)).astype(np.int32), device),
+            order=None if is_same else torch.from_numpy(np.pad(token_order, (0, num_filled))),
+            restored_order=None if is_same else torch.from_numpy(back),
+            cu_seqlens=torch.from_numpy(np.concatenate(([0], sorted_ends)).astype(np.int32)),
             max_seqlen=tokens.max_seqlen,
-            groups=tuple(_groups(sorted_sizes, device)),
+            groups=tuple(_groups(order, sorted_sizes)),
         )
 
     @property
@@ -99,15 +103,19 @@ class AttentionLayout:
     def rows_at(self, positions: Tensor) -> Tensor:
         """Which rows hold the tokens at P `positions` of the batch, filled up with row 0."""
         rows = positions if self.restored_order is None else self.restored_order[positions]
-        return F.pad(rows, (0, bucket_size(len(rows), rows.device) - len(rows)))
+        return F.pad(rows, (0, bucket_size(len(rows)) - len(rows)))
 
 
-def bucket_size(num_rows: int, device: torch.device) -> int:
-    """`num_rows` rounded up to one of few sizes, at most 1/16 more above 128; on a CPU alone."""
-    if device.type != "cpu":
-        return num_rows
+def bucket_size(num_rows: int) -> int:
+    """`num_rows` rounded up to one of few sizes, at most 1/16 more above 128."""
     unit = max(8, 1 << max(0, num_rows.bit_length() - 5))
     return -(-num_rows // unit) * unit
+
+
+def fill_rows(hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """[M, D] and [M] with rows after them that do not count, up to one of few sizes."""
+    num_filled = bucket_size(len(hidden)) - len(hidden)
+    return F.pad(hidden, (0, 0, 0, num_filled)), F.pad(labels, (0, num_filled), value=IGNORED_LABEL)
 
 
 class _TakeRows(Function):
@@ -132,7 +140,12 @@ def take_rows(values: Tensor, index: Tensor) -> Tensor:
     return result
 
 
-def _groups(sizes: NDArray[np.int64], device: torch.device) -> Iterator[Group]:
+def lay_out(tokens: RaggedBatch) -> AttentionLayout:
+    """Sorted by length, in groups of about one length, filled up to one of few sizes."""
+    return AttentionLayout.of(tokens)
+
+
+def _groups(order: NDArray[np.int64], sizes: NDArray[np.int64]) -> Iterator[Group]:
     """Cut sequences, sorted from long to short, where padding would cost more than it saves."""
     areas = np.concatenate(([0], np.cumsum(sizes * sizes)))
     ends = np.concatenate(([0], np.cumsum(sizes)))
@@ -142,23 +155,19 @@ def _groups(sizes: NDArray[np.int64], device: torch.device) -> Iterator[Group]:
         needed = areas[first + 1 :] - areas[first]
         wasteful = np.flatnonzero(padded - needed > np.maximum(_CHEAP_WASTE, _MAX_WASTE * padded))
         last = first + int(wasteful[0]) if wasteful.size else sizes.size
-        yield _group(sizes[first:last], int(ends[first]), device)
+        yield _group(order[first:last], sizes[first:last], int(ends[first]))
         first = last
 
 
-def _group(sizes: NDArray[np.int64], begin: int, device: torch.device) -> Group:
+def _group(places: NDArray[np.int64], sizes: NDArray[np.int64], begin: int) -> Group:
     size = int(sizes[0])
     is_padded = bool(sizes[-1] != size)
     is_token = np.arange(size) < sizes[:, None]
     return Group(
         begin=begin,
         end=begin + int(sizes.sum()),
-        num_sequences=sizes.size,
+        sequences=tuple(zip(places.tolist(), sizes.tolist(), strict=True)),
         size=size,
-        is_token=_tensor(is_token, device) if is_padded else None,
-        padded_index=_tensor(np.flatnonzero(is_token), device) if is_padded else None,
+        is_token=torch.from_numpy(is_token) if is_padded else None,
+        padded_index=torch.from_numpy(np.flatnonzero(is_token)) if is_padded else None,
     )
-
-
-def _tensor(values: NDArray, device: torch.device) -> Tensor:
-    return torch.from_numpy(values).to(device, non_blocking=True)

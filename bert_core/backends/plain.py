@@ -1,0 +1,127 @@
+"""The operations in ordinary torch: no layout, nothing read on the host, gradients by autograd.
+
+This is what the hand-written backend is held against, what a GPU runs and what a compiler traces
+for ragged batches of any size. T = ragged tokens, B = sequences, S = tokens of the longest, H =
+heads, K = head width, D = H * K, M = predicted tokens, V = vocabulary.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bert_core.backends.attention_dropout import AttentionDropout
+from bert_core.backends.dropout import DropoutMask
+from bert_core.backends.flash import attend_flash, flash_takes
+from bert_core.batch import IGNORED_LABEL, RaggedBatch
+
+takes_compute_weights = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RaggedLayout:
+    """Tokens as they come."""
+
+    tokens: RaggedBatch
+
+    def sort(self, tokens: RaggedBatch) -> RaggedBatch:
+        return tokens
+
+    def restore(self, hidden: Tensor) -> Tensor:
+        return hidden
+
+    def rows_at(self, positions: Tensor) -> Tensor:
+        return positions
+
+
+def lay_out(tokens: RaggedBatch) -> RaggedLayout:
+    """Nothing is sorted, grouped or filled up."""
+    return RaggedLayout(tokens)
+
+
+def linear(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """values weight^T + bias, in the number format of the values: [T, in] -> [T, out]."""
+    return F.linear(values, weight.to(values.dtype), bias.to(values.dtype))
+
+
+def feed_forward(
+    hidden: Tensor,
+    widen_weight: Tensor,
+    widen_bias: Tensor,
+    narrow_weight: Tensor,
+    narrow_bias: Tensor,
+) -> Tensor:
+    """Two linear maps with the exact GELU between them: [T, D] -> [T, D]."""
+    return linear(F.gelu(linear(hidden, widen_weight, widen_bias)), narrow_weight, narrow_bias)
+
+
+def add_norm(
+    values: Tensor,
+    update: Tensor | None,
+    mask: DropoutMask | None,
+    weight: Tensor,
+    bias: Tensor,
+    eps: float,
+) -> Tensor:
+    """Layer normalization of `values` + what `mask` leaves of `update`, all [T, D], in float32."""
+    precise = torch.promote_types(values.dtype, torch.float32)
+    total = values.to(precise)
+    if update is not None:
+        kept = update.to(precise)
+        total = total + (kept if mask is None else kept * mask.scale(precise))
+    return F.layer_norm(total, [total.shape[-1]], weight, bias, eps).to(values.dtype)
+
+
+def look_up(table: Tensor, ids: Tensor) -> Tensor:
+    """[V, D] and T ids -> [T, D] rows of the table."""
+    return F.embedding(ids, table)
+
+
+def take_rows(values: Tensor, index: Tensor) -> Tensor:
+    """[T, D] and M indices -> [M, D]."""
+    return values.index_select(0, index)
+
+
+def attend(
+    qkv: Tensor, layout: RaggedLayout, causal: bool, dropped: AttentionDropout | None
+) -> Tensor:
+    """softmax(Q K^T / sqrt(K)) V in each sequence: [T, 3, H, K] -> [T, D].
+
+    Vaswani et al. (2017), section 3.2. In half precision a GPU runs the flash kernel over the
+    ragged tokens; elsewhere the sequences are padded to the longest.
+    """
+    if flash_takes(qkv):
+        return attend_flash(qkv, layout.tokens, causal, dropped)
+    tokens = layout.tokens
+    size, num_heads = tokens.max_seqlen, qkv.shape[2]
+    index = tokens.padded_positions
+    padded = qkv.new_zeros(tokens.num_sequences * size, *qkv.shape[1:]).index_copy(0, index, qkv)
+    query, key, value = padded.unflatten(0, (-1, size)).permute(2, 0, 3, 1, 4)  # [B, H, S, K]
+    place = torch.arange(size, device=qkv.device)
+    lengths = tokens.cu_seqlens.diff()
+    hidden_keys = place >= lengths[:, None, None, None]
+    if causal:
+        hidden_keys = hidden_keys | (place > place[:, None])
+    scores = query @ key.transpose(-1, -2) * qkv.shape[-1] ** -0.5
+    probabilities = scores.masked_fill(hidden_keys, -torch.inf).softmax(dim=-1)
+    if dropped is not None:
+        probabilities = probabilities * dropped.scale(lengths, num_heads, size, qkv.dtype)
+    mixed = (probabilities @ value).transpose(1, 2).flatten(0, 1).flatten(1)  # [B * S, D]
+    return mixed.index_select(0, index)
+
+
+def fill_rows(hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """[M, D] and [M] as they are."""
+    return hidden, labels
+
+
+def vocabulary_loss_sum(hidden: Tensor, embeddings: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
+    """-log softmax(hidden embeddings^T + bias)[label], summed over the labels that are not < 0.
+
+    The softmax and its gradient are float32 whatever the logits' format.
+    """
+    logits = linear(hidden, embeddings, bias)
+    precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    targets = labels.masked_fill(labels < 0, IGNORED_LABEL)
+    return F.cross_entropy(precise, targets, reduction="sum", ignore_index=IGNORED_LABEL)

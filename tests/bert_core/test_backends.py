@@ -1,0 +1,141 @@
+"""Two ways to compute one model: named, chosen by the device, equal to each other."""
+
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from bert_core.backends import plain
+from bert_core.backends.dropout import DropoutKey
+from bert_core.backends.operations import backend_for, use_backend
+from bert_core.backends.precision import autocast
+from bert_core.model.catalogue import build_model
+from tests.bert_core.batches import pretraining_batch, small_config
+from tests.bert_core.test_precision import batch_for
+from tests.bert_core.test_traced import HEAD_SETTINGS
+
+CPU = torch.device("cpu")
+# From long to short, as the cpu backend sorts: an element is counted by the row it is computed in.
+SORTED = (64, 64, 29, 17, 5, 3)
+
+
+def computed(name, model, batch, key=None, dtype=torch.float32):
+    """Losses and gradients by the backend of this name."""
+    model.zero_grad()
+    with use_backend(name), autocast(model, dtype):
+        sums = model.loss_sums(batch, key)
+        sum(total / count for total, count in sums.values()).backward()
+    losses = {loss: total.item() for loss, (total, _) in sums.items()}
+    return losses, {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+
+
+def new_model(head, **overrides):
+    torch.manual_seed(0)
+    config = small_config(causal=head == "language_model", **overrides)
+    return build_model(head, config, **HEAD_SETTINGS[head])
+
+
+@pytest.mark.parametrize("head", HEAD_SETTINGS)
+def test_losses_and_gradients_of_every_head_are_equal(head):
+    model, batch = new_model(head), batch_for(head)
+    losses, gradients = computed("plain", model, batch)
+    ours, found = computed("cpu", model, batch)
+    assert ours == pytest.approx(losses, rel=1e-6)
+    assert found.keys() == gradients.keys()
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(found[name], gradient, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rates", [(0.3, 0.0), (0.0, 0.3), (0.1, 0.1)])
+def test_both_drop_the_same_elements(rates):
+    model = new_model("pretraining", hidden_dropout=rates[0], attention_dropout=rates[1])
+    batch, key = pretraining_batch(SORTED), DropoutKey.at(1, 2, 3)
+    losses, gradients = computed("plain", model, batch, key)
+    ours, found = computed("cpu", model, batch, key)
+    assert ours == pytest.approx(losses, rel=1e-6)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(found[name], gradient, atol=1e-6, rtol=1e-5)
+    others, _ = computed("cpu", model, batch, DropoutKey.at(1, 2, 4))
+    assert others != pytest.approx(losses, rel=2e-6)
+
+
+def test_they_stay_near_each_other_in_bfloat16():
+    model = new_model("pretraining", hidden_dropout=0.1, attention_dropout=0.1)
+    batch, key = pretraining_batch(SORTED), DropoutKey.at(1, 2, 3)
+    losses, gradients = computed("plain", model, batch, key, torch.bfloat16)
+    ours, found = computed("cpu", model, batch, key, torch.bfloat16)
+    assert ours == pytest.approx(losses, rel=5e-3)
+    flat = [torch.cat([g.flatten() for g in each.values()]) for each in (gradients, found)]
+    assert torch.nn.functional.cosine_similarity(*flat, dim=0) > 0.999
+
+
+def test_the_device_chooses_unless_one_is_named():
+    assert backend_for(CPU).takes_compute_weights
+    assert backend_for(torch.device("cuda")) is plain
+    with use_backend("plain"):
+        assert backend_for(CPU) is plain
+        with use_backend("cpu"):
+            assert backend_for(CPU) is not plain
+            with pytest.raises(ValueError, match="got some on cuda"):
+                backend_for(torch.device("cuda"))
+        assert backend_for(CPU) is plain
+    assert backend_for(CPU) is not plain
+
+
+def test_a_name_holds_for_its_thread_alone():
+    found = []
+    with use_backend("plain"):
+        thread = threading.Thread(target=lambda: found.append(backend_for(CPU)))
+        thread.start()
+        thread.join()
+    assert found[0] is not plain
+
+
+def test_a_backend_there_is_not_is_refused():
+    with pytest.raises(ValueError, match="must be one of plain, cpu, got 'cuda'"), \
+            use_backend("cuda"):  # fmt: skip
+        pass
+
+
+TRAINING = """
+import sys
+import torch
+import bert_core as bc
+from tests.bert_core.batches import pretraining_batch, small_config
+
+torch.manual_seed(0)
+model = bc.PretrainingModel(small_config())
+optimizer = bc.AdamW(model, bc.OptimizationConfig(num_steps=3, learning_rate=1e-3))
+steps = bc.train(model, optimizer, lambda step: [(0, pretraining_batch(seed=step))], seed=0)
+figures = [float(report.loss) for report in steps]
+print(*figures, bc.evaluate(model, [pretraining_batch()])["mlm_loss"])
+print(bc.__file__, "bert_core.backends.cpu" in sys.modules)
+"""
+
+
+def test_without_the_cpu_package_everything_works(tmp_path):
+    """The package is really gone: a copy of the code that never had it."""
+    root = Path(__file__).parents[2]
+    shutil.copytree(root / "tests" / "bert_core", tmp_path / "tests" / "bert_core")
+    printed = []
+    for ignored in ((), ("cpu",)):
+        shutil.rmtree(tmp_path / "bert_core", ignore_errors=True)
+        shutil.copytree(
+            root / "bert_core", tmp_path / "bert_core",
+            ignore=lambda folder, names, ignored=ignored: (
+                ignored if folder.endswith("backends") else ()
+            ),
+        )  # fmt: skip
+        ran = subprocess.run(
+            [sys.executable, "-c", TRAINING], capture_output=True, text=True, cwd=tmp_path
+        )
+        assert ran.returncode == 0, ran.stderr
+        figures, where = ran.stdout.splitlines()
+        assert where == f"{tmp_path}/bert_core/__init__.py {not ignored}"
+        printed.append([float(word) for word in figures.split()])
+    # Its batches are sorted otherwise, so dropout falls on other elements.
+    assert printed[1] == pytest.approx(printed[0], rel=0.05)

@@ -1,0 +1,135 @@
+"""A compiler sees the plain backend's step, loss and gradients, as one graph for ragged batches.
+
+`fullgraph` fails at a graph break or a number read back to Python; few graphs serve all batches.
+"""
+
+import shutil
+from collections import Counter
+
+import pytest
+import torch
+from torch._dynamo.backends.debugging import aot_eager
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from bert_core.backends.dropout import DropoutKey
+from bert_core.backends.operations import use_backend
+from bert_core.backends.precision import autocast
+from bert_core.model.catalogue import build_model
+from bert_core.training.compilation import compile_model, computing_compiled
+from tests.bert_core.batches import pretraining_batch, small_config
+from tests.bert_core.test_precision import batch_for
+
+BATCHES = ((3, 17, 64, 5, 64, 29), (9, 9), (40, 2, 2, 31), (64,) * 7, (1, 50, 8, 33, 12))
+HEAD_SETTINGS = {
+    "pretraining": {}, "language_model": {}, "next_sentence": {}, "regression": {},
+    "multiple_choice": {}, "span_prediction": {},
+    "sequence_classification": {"num_labels": 3}, "token_classification": {"num_labels": 5},
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def new_model(head="pretraining", **overrides):
+    torch.manual_seed(0)
+    config = small_config(causal=head == "language_model", **overrides)
+    return build_model(head, config, **HEAD_SETTINGS[head])
+
+
+def gradients(model, loss_sums, batch, key):
+    model.zero_grad()
+    sums = loss_sums(batch, key)
+    sum(total / count for total, count in sums.values()).backward()
+    losses = {name: total.detach() for name, (total, _) in sums.items()}
+    return losses, {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def assert_traced_in_few_graphs(model, compiler, dtype, batches):
+    counting = CompileCounterWithBackend(compiler)
+    compiled = torch.compile(model.loss_sums, fullgraph=True, dynamic=True, backend=counting)
+    for step, lengths in enumerate(batches):
+        batch = pretraining_batch(lengths, seed=step)
+        key = DropoutKey.at(5, step, 0)
+        with use_backend("plain"), autocast(model, dtype, copies=False):
+            losses, found = gradients(model, compiled, batch, key)
+            expected_losses, expected = gradients(model, model.loss_sums, batch, key)
+        tolerance = 1e-5 if dtype == torch.float32 else 3e-2
+        for name, loss in losses.items():
+            torch.testing.assert_close(loss, expected_losses[name], atol=0, rtol=tolerance)
+        assert found.keys() == expected.keys()
+        for name, gradient in found.items():
+            torch.testing.assert_close(gradient, expected[name], atol=tolerance, rtol=tolerance)
+    assert counting.frame_count <= 2  # a batch of one size in every respect may have its own
+
+
+def test_a_step_on_ragged_batches_is_one_graph():
+    model = new_model(hidden_dropout=0.1, attention_dropout=0.1, num_layers=1)
+    assert_traced_in_few_graphs(model, "aot_eager", torch.bfloat16, BATCHES)
+
+
+@pytest.mark.slow
+def test_so_is_that_of_a_deeper_model_in_float32():
+    model = new_model(hidden_dropout=0.1, attention_dropout=0.1, num_layers=3)
+    assert_traced_in_few_graphs(model, "aot_eager", torch.float32, BATCHES)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_the_compiler_makes_of_it_computes_the_same(dtype):
+    model = new_model(hidden_dropout=0.1, attention_dropout=0.1, num_layers=1)
+    assert_traced_in_few_graphs(model, "inductor", dtype, BATCHES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("head", HEAD_SETTINGS)
+def test_the_step_of_every_head_is_one_graph(head):
+    model = new_model(head, num_layers=1)
+    compiled = torch.compile(model.loss_sums, fullgraph=True, dynamic=True, backend="aot_eager")
+    key = DropoutKey.at(0, 0, 0)
+    with use_backend("plain"):
+        losses, found = gradients(model, compiled, batch_for(head), key)
+        expected_losses, expected = gradients(model, model.loss_sums, batch_for(head), key)
+    assert losses == expected_losses
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[name], atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_recomputed_layers_are_traced_too():
+    model = new_model(hidden_dropout=0.1)
+    model.encoder.num_checkpointed_layers = 1
+    compiled = torch.compile(model.loss_sums, fullgraph=True, dynamic=True, backend="aot_eager")
+    batch, key = pretraining_batch(), DropoutKey.at(0, 0, 0)
+    with computing_compiled():
+        _, found = gradients(model, compiled, batch, key)
+        _, expected = gradients(model, model.loss_sums, batch, key)
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[name], atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # dynamo looks, and hides it otherwise
+def test_one_graph_serves_all_layers_of_a_model_that_trains_compiled():
+    model, twin = (new_model(hidden_dropout=0.1, num_layers=3) for _ in range(2))
+    names = set(model.state_dict())
+    traced = Counter()
+
+    def compiler(graph, inputs):
+        traced[len(inputs)] += 1
+        return aot_eager(graph, inputs)
+
+    compile_model(model, compiler)
+    with computing_compiled():
+        for step, lengths in enumerate(BATCHES[:3]):
+            batch, key = pretraining_batch(lengths, seed=step), DropoutKey.at(0, step, 0)
+            _, found = gradients(model, model.loss_sums, batch, key)
+            _, expected = gradients(twin, twin.loss_sums, batch, key)
+            for name, gradient in found.items():
+                torch.testing.assert_close(gradient, expected[name], atol=1e-6, rtol=1e-5)
+    # Embeddings, the vocabulary's loss, pooler and head; the layers but for the last, and that.
+    assert traced.total() <= 2 * 6
+    assert set(model.state_dict()) == names
