@@ -183,7 +183,7 @@ def profile(step: Callable[[], Any], device: str) -> dict[str, Any]:
     from torch.profiler import profile as profiler
 
     activity = ProfilerActivity.CUDA if device == "cuda" else ProfilerActivity.CPU
-    with profiler(activities=[activity]) as seen:
+    with profiler(activities=[activity], acc_events=True) as seen:
         for _ in range(PROFILED_STEPS):
             step()
         synchronize(device)

@@ -5,8 +5,8 @@
 Runs the tests marked `gpu`, then every head's logits, losses and gradients against `transformers`
 on the card, in float32. Needs pytest, torch, numpy, safetensors, tokenizers, hypothesis and
 transformers; warnings of other versions than those pinned here fail nothing. Without CUDA the
-marked tests skip and a CPU computes the parity of the tiny models; the result says so. Ends with an error where a
-test failed or a difference is too large.
+marked tests skip and a CPU computes the parity of the tiny models; the result says so. Ends with
+an error where a test failed or a difference is too large.
 """
 
 import subprocess
@@ -66,6 +66,15 @@ def marked_tests() -> tuple[list[str], int]:
     return lines, finished.returncode
 
 
+def where(device: str) -> str:
+    if device == "cuda":
+        return device_line()
+    return (
+        "No CUDA device was there: the marked tests skip, and a CPU computes the parity of the "
+        "tiny models through the plain backend, which is a GPU's."
+    )
+
+
 def main() -> None:
     started = time.monotonic()
     tests, code = marked_tests()
@@ -75,7 +84,7 @@ def main() -> None:
     passes = worst <= LARGEST_DIFFERENCE
     verdict = "within" if passes else "ABOVE"
     report("gpu_tests", "Tests on a GPU", [
-        device_line(), "", *tests, "", f"Differences from transformers, float32, {device}; the "
+        where(device), "", *tests, "", f"Differences from transformers, float32, {device}; the "
         f"largest, {worst:.1e}, is {verdict} the limit of {LARGEST_DIFFERENCE:.0e}.", "", *parity,
         "", f"Took {time.monotonic() - started:.0f} s.",
     ])  # fmt: skip
