@@ -29,15 +29,8 @@ from benchmarks.alternating import (
     report,
     serve,
 )
-from benchmarks.usual_stack import (
-    Classification,
-    Steps,
-    load_ours,
-    padded_tokens,
-    register_packed_attention,
-    their_config,
-    tuned_steps,
-)
+from benchmarks.reference_batches import padded_tokens, register_packed_attention
+from benchmarks.usual_stack import Classification, Steps, load_ours, their_config, tuned_steps
 from bert_core.backends.memory import return_freed_memory
 from bert_core.batch import LabelledBatch, RaggedBatch
 from bert_core.config import encoder_config

@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from benchmarks.alternating import serve
 from benchmarks.pretraining_batches import NUM_BATCHES, VOCAB_SIZE, operations, random_batches
-from benchmarks.usual_stack import Pretraining, Steps, pad, padded_tokens, their_config
+from benchmarks.reference_batches import static_arguments
+from benchmarks.usual_stack import Pretraining, Steps, their_config
 from bert_core.batch import PretrainingBatch, RaggedBatch
 from bert_core.config import EncoderConfig, encoder_config
 from bert_core.masking import MaskableVocabulary, MaskingConfig, mask_tokens
@@ -98,23 +98,6 @@ def usual_steps(config: EncoderConfig, batches: list[PretrainingBatch], device: 
     losses = [_loss_of(forward, static_arguments(batch, longest, most, device))
               for batch in batches]  # fmt: skip
     return Steps(model, losses, learning_rate=1e-4, bf16=True, tuned=True, device=device)
-
-
-def static_arguments(
-    batch: PretrainingBatch, longest: int, most_masked: int, device: str
-) -> tuple[Any, ...]:
-    """What `Pretraining` takes, every batch in the same shapes."""
-    tokens, num_masked = batch.tokens, batch.masked_positions.numel()
-    places = pad(torch.arange(tokens.num_tokens), tokens.lengths, -1, longest).flatten()
-    row_of_token = places.new_zeros(tokens.num_tokens)
-    row_of_token[places[places >= 0]] = (places >= 0).nonzero().squeeze(1)
-    masked = F.pad(row_of_token[batch.masked_positions], (0, most_masked - num_masked))
-    labels = F.pad(batch.masked_labels, (0, most_masked - num_masked), value=-100)
-    assert batch.next_sentence_labels is not None
-    inputs = {name: value.to(device) for name, value in padded_tokens(tokens, longest).items()}
-    inputs["attention_mask"] = inputs["attention_mask"].bool()
-    rest = row_of_token[tokens.first_positions], masked, labels, batch.next_sentence_labels
-    return inputs, *(value.to(device) for value in rest)
 
 
 def _loss_of(forward: Callable[..., torch.Tensor], arguments: tuple) -> Callable[[], torch.Tensor]:

@@ -24,12 +24,8 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.alternating import ROOT, report
-from benchmarks.usual_stack import (
-    Pretraining,
-    load_ours,
-    register_packed_attention,
-    their_config,
-)
+from benchmarks.reference_batches import register_packed_attention
+from benchmarks.usual_stack import Pretraining, load_ours, their_config
 from bert_core.backends.precision import Precision
 from bert_core.batch import PretrainingBatch
 from bert_core.config import EncoderConfig, encoder_config

@@ -40,15 +40,8 @@ from benchmarks.pretraining_batches import (
     operations,
     random_batches,
 )
-from benchmarks.usual_stack import (
-    Pretraining,
-    Steps,
-    load_ours,
-    padded,
-    register_packed_attention,
-    their_config,
-    tuned_steps,
-)
+from benchmarks.reference_batches import padded, register_packed_attention
+from benchmarks.usual_stack import Pretraining, Steps, load_ours, their_config, tuned_steps
 from bert_core.backends.memory import return_freed_memory
 from bert_core.backends.precision import Precision
 from bert_core.batch import PretrainingBatch

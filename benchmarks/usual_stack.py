@@ -1,15 +1,14 @@
 """The usual stack, `transformers` and torch, as people use it and as one tunes it who knows it.
 
-As people use it: the model's own forward pass on padded batches, torch's AdamW, clipping.
+As people use it: the model's own forward pass on padded batches, torch's AdamW, clipping. Tuned:
 
-Tuned, and what it is worth on a CPU (`benchmarks/results/usual_stack_*.md`):
-- No padding outside of attention. `transformers` packs sequences for flash attention only, which
-  needs a GPU; its own way in is an attention function of one's own, registered by name. This one
-  pads queries, keys and values to [B, S], asks `scaled_dot_product_attention`, and packs again.
-- The vocabulary's logits at masked positions only: `BertModel`, then `BertPreTrainingHeads` on the
-  hidden states gathered there.
-- Fused AdamW, clipping by `foreach`, gradients set to None, the C library's blocks kept.
-- Weights are cast once a step: autocast caches them within its block.
+- no padding outside of attention (`benchmarks/reference_batches.py`);
+- the vocabulary's logits at masked positions only: `BertModel`, then `BertPreTrainingHeads` on the
+  hidden states gathered there;
+- fused AdamW, clipping by `foreach`, gradients set to None, the C library's blocks kept, as ours;
+- weights cast once a step: autocast caches them within its block.
+
+`benchmarks/tunings.py` holds this choice against padded batches and against torch.compile.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,12 +19,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks.reference_batches import packed
 from bert_core.backends.memory import keep_freed_memory, return_freed_memory
-from bert_core.batch import LabelledBatch, PretrainingBatch, RaggedBatch
+from bert_core.batch import LabelledBatch, PretrainingBatch
 from bert_core.config import EncoderConfig
 from bert_core.hugging_face.tensors import to_hugging_face
 
-PACKED_ATTENTION = "packed_sdpa"
 SETTLING_STEPS = 8  # as many as our own loop takes before it keeps freed blocks
 
 
@@ -52,87 +51,6 @@ def load_ours(reference: nn.Module, model: nn.Module, task_head: str = "classifi
     with torch.no_grad():
         for name, parameter in reference.named_parameters():
             parameter.copy_(tensors[name])
-
-
-def pad(values: Tensor, lengths: tuple[int, ...], padding: int, size: int | None = None) -> Tensor:
-    """[T] -> [B, S], S the longest of the batch unless a `size` is given."""
-    rows = values.new_full((len(lengths), size or max(lengths)), padding)
-    for row, part in zip(rows, values.split(lengths), strict=True):
-        row[: len(part)] = part
-    return rows
-
-
-def padded(batch: PretrainingBatch, size: int | None = None) -> dict[str, Tensor]:
-    """A pretraining batch as the model's own forward pass takes it."""
-    tokens, next_sentence_labels = batch.tokens, batch.next_sentence_labels
-    assert next_sentence_labels is not None
-    labels = torch.full((tokens.num_tokens,), -100)
-    labels[batch.masked_positions] = batch.masked_labels
-    return {
-        **padded_tokens(tokens, size),
-        "labels": pad(labels, tokens.lengths, -100, size),
-        "next_sentence_label": next_sentence_labels,
-    }
-
-
-def padded_tokens(tokens: RaggedBatch, size: int | None = None) -> dict[str, Tensor]:
-    """Ids, segments and mask, [B, S] each."""
-    return {
-        "input_ids": pad(tokens.input_ids, tokens.lengths, 0, size),
-        "token_type_ids": pad(tokens.token_type_ids, tokens.lengths, 0, size),
-        "attention_mask": pad(torch.ones_like(tokens.input_ids), tokens.lengths, 0, size),
-    }
-
-
-def packed(tokens: RaggedBatch) -> dict[str, Any]:
-    """What the encoder takes for one row of T tokens, and where its attention finds them."""
-    lengths = torch.tensor(tokens.lengths)
-    is_token = torch.arange(int(lengths.max())) < lengths[:, None]  # [B, S]
-    places = is_token.flatten().nonzero().squeeze(1)  # [T]
-    return {
-        "input_ids": tokens.input_ids[None],
-        "token_type_ids": tokens.token_type_ids[None],
-        "position_ids": tokens.position_ids[None],
-        "packing": None if bool(is_token.all()) else (is_token[:, None, None], places),
-        "num_sequences": len(tokens.lengths),
-    }
-
-
-def register_packed_attention() -> str:
-    """Make the packed attention known to `transformers`; returns its name."""
-    from transformers import AttentionInterface, AttentionMaskInterface
-
-    AttentionInterface.register(PACKED_ATTENTION, packed_attention)
-    AttentionMaskInterface.register(PACKED_ATTENTION, lambda **_: None)
-    return PACKED_ATTENTION
-
-
-def packed_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    *,
-    packing: tuple[Tensor, Tensor] | None,
-    num_sequences: int,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    **_: Any,
-) -> tuple[Tensor, None]:
-    """Queries, keys and values [1, H, T, K] -> [1, T, H, K], each sequence by itself."""
-    rows = torch.stack((query[0], key[0], value[0])).transpose(1, 2)  # [3, T, H, K]
-    mask = None
-    if packing is not None:
-        mask, index = packing
-        room = rows.new_zeros(3, num_sequences * mask.shape[-1], *rows.shape[2:])
-        rows = room.index_copy(1, index, rows)
-    query, key, value = rows.unflatten(1, (num_sequences, -1)).transpose(2, 3).unbind(0)
-    mixed = F.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling
-    )
-    flat = mixed.transpose(1, 2).flatten(0, 1)  # [B * S, H, K]
-    return (flat if packing is None else flat[index])[None], None
 
 
 class Pretraining(nn.Module):

@@ -2,15 +2,8 @@
 
 import torch
 
-from benchmarks.usual_stack import (
-    Classification,
-    Pretraining,
-    load_ours,
-    padded,
-    padded_tokens,
-    register_packed_attention,
-    their_config,
-)
+from benchmarks.reference_batches import padded, padded_tokens, register_packed_attention
+from benchmarks.usual_stack import Classification, Pretraining, load_ours, their_config
 from bert_core.batch import LabelledBatch
 from bert_core.model.catalogue import PretrainingModel, SequenceClassifier
 from tests.bert_core.batches import LENGTHS, pretraining_batch, ragged_batch, small_config
