@@ -11,7 +11,7 @@ FINETUNING = Stage(
     "weights.",
     example="bertsmith finetune demo --labels reviews.csv",
     kind="classifier",
-    version=2,
+    version=3,
     needs=("labelled", "pretraining"),
     build="pipelines.stages.finetuning.stage:build_classifier",
     variants=lambda settings: (

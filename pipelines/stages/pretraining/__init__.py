@@ -10,7 +10,7 @@ PRETRAINING = Stage(
     purpose="Pretrain an encoder under Ray Train, with held-out evaluation while it learns.",
     example="bertsmith pretrain --corpus 'texts/*.txt' --set pretraining.size=mini",
     kind="encoder",
-    version=1,
+    version=2,
     needs=("examples", "vocabulary"),
     build="pipelines.stages.pretraining.stage:build_encoder",
     headline=lambda statistics: f"{statistics['num_parameters']:,} parameters",
