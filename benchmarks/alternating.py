@@ -156,8 +156,9 @@ def machine(rates: Mapping[str, float]) -> str:
                 cpu = line.partition(":")[2].strip()
                 break
     products = " and ".join(f"{rate / 1e9:.0f} GFLOP/s in {name}" for name, rate in rates.items())
+    measured = f"matrix products at {products}; " if rates else ""
     return (
-        f"{cpu}, {torch.get_num_threads()} threads; matrix products at {products}; "
+        f"{cpu}, {torch.get_num_threads()} threads; {measured}"
         f"torch {torch.__version__}, Python {platform.python_version()}"
     )
 

@@ -75,7 +75,7 @@ def main() -> None:
     report("gpu_estimate", "A GPU's step, estimated", [
         "An estimate, not a measurement: no device was there. " + __doc__.split("\n\n")[2].replace(
             "\n", " "), "", *lines, "", "Most frequent operations, as it is:", "", *most,
-    ])  # fmt: skip
+    ], {})  # fmt: skip
 
 
 if __name__ == "__main__":

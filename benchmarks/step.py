@@ -2,7 +2,7 @@
 
     python benchmarks/step.py                      # all sizes, about 25 minutes on two cores
     python benchmarks/step.py tiny mini --turns 1 --steps 2 --other-steps 1
-    python benchmarks/step.py small --compiled     # and what torch.compile makes of the tuned side
+    python benchmarks/step.py --tuning "padded, compiled"   # another tuned side: see tunings.py
 
 As used: `transformers`' BertForPreTraining on padded batches, torch's AdamW, gradient clipping.
 Tuned: `benchmarks/usual_stack.py` says how. Ours: `bert_core.training.loop.train`. Each in bf16 and
@@ -41,7 +41,14 @@ from benchmarks.pretraining_batches import (
     random_batches,
 )
 from benchmarks.reference_batches import padded, register_packed_attention
-from benchmarks.usual_stack import Pretraining, Steps, load_ours, their_config, tuned_steps
+from benchmarks.usual_stack import (
+    TUNINGS,
+    Pretraining,
+    Steps,
+    load_ours,
+    their_config,
+    tuned_pretraining,
+)
 from bert_core.backends.memory import return_freed_memory
 from bert_core.backends.precision import Precision
 from bert_core.batch import PretrainingBatch
@@ -54,7 +61,6 @@ SEQUENCES = {"tiny": 64, "mini": 64, "small": 32, "base": 16}
 HEADLINE = ("ours", "tuned")  # in bf16: these take turns of `--steps`, the others fewer
 BF16 = ("ours", "tuned", "as-used")
 FLOAT32 = ("ours-float32", "tuned-float32", "as-used-float32")
-COMPILED = ("tuned-compiled", "tuned-compiled-float32")
 
 
 def our_model(size: str) -> PretrainingModel:
@@ -76,17 +82,16 @@ def our_step(size: str, precision: Precision = "auto") -> tuple[Callable[[], Non
     return lambda: float(next(steps).loss) and None, {"operations": work}
 
 
-def their_step(size: str, side: str) -> tuple[Callable[[], None], dict]:
-    """The usual stack: as used, tuned, or tuned and compiled."""
+def their_step(size: str, side: str, tuning: str) -> tuple[Callable[[], None], dict]:
+    """The usual stack, tuned or as used."""
     from transformers import BertForPreTraining
 
     torch.manual_seed(0)
     batches = random_batches(SEQUENCES[size])
-    bf16, compiled = not side.endswith("float32"), "compiled" in side
+    bf16 = not side.endswith("float32")
     config = encoder_config(size, VOCAB_SIZE)
     if side.startswith("tuned"):
-        tuned = Pretraining(their_config(config, attn_implementation=register_packed_attention()))
-        return tuned_steps(tuned, batches, learning_rate=1e-4, bf16=bf16, compiled=compiled), {}
+        return tuned_pretraining(config, batches, tuning, bf16=bf16), {}
     model = BertForPreTraining(their_config(config)).train()
     losses = [partial(_loss, model, padded(batch, LENGTH)) for batch in batches]
     return Steps(model, losses, learning_rate=1e-4, bf16=bf16, tuned=False), {}
@@ -140,10 +145,6 @@ def table(timings: dict[str, dict[str, Timing]]) -> list[str]:
                 f"| {as_used.median_seconds / ours.median_seconds:.1f}x | {share:.0%} "
                 f"| {memory} MiB |"
             )
-    for size, sides in timings.items():
-        for name in COMPILED:
-            if name in sides:
-                lines += ["", f"{size}, {name}: {sides[name].median_seconds * 1e3:.0f} ms."]
     return lines
 
 
@@ -151,14 +152,13 @@ def measured(size: str, arguments: argparse.Namespace) -> dict[str, Timing]:
     """All sides of a size: those in bf16 take turns, then those in float32, for memory's sake."""
     timings: dict[str, Timing] = {}
     for precision, names in (("bf16", BF16), ("float32", FLOAT32)):
-        compiled = [COMPILED[precision == "float32"]] if arguments.compiled else []
         sides = {
             name: Side(
-                [__file__, size, "--side", name],
+                [__file__, size, "--side", name, "--tuning", arguments.tuning],
                 steps_a_turn=arguments.steps if name in HEADLINE else arguments.other_steps,
                 num_warmups=2 if name.startswith("as-used") else NUM_BATCHES,
             )
-            for name in (*names, *compiled)
+            for name in names
         }
         timings |= alternate({precision: matrix_side(precision), **sides}, arguments.turns)
     return timings
@@ -170,15 +170,15 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3, help="measured turns of each side")
     parser.add_argument("--steps", type=int, default=8, help="a turn, of ours and tuned in bf16")
     parser.add_argument("--other-steps", type=int, default=3, help="a turn, of all other sides")
-    parser.add_argument("--compiled", action="store_true", help="the tuned side compiled as well")
-    parser.add_argument("--side", choices=BF16 + FLOAT32 + COMPILED, help=argparse.SUPPRESS)
+    parser.add_argument("--tuning", choices=TUNINGS, default="packed", help="of the tuned side")
+    parser.add_argument("--side", choices=BF16 + FLOAT32, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.side in ("ours", "ours-float32"):
         precision: Precision = "auto" if arguments.side == "ours" else "float32"
         serve(*our_step(arguments.sizes[0], precision))
         return
     if arguments.side:
-        serve(*their_step(arguments.sizes[0], arguments.side))
+        serve(*their_step(arguments.sizes[0], arguments.side, arguments.tuning))
         return
     difference = max(check_equal_losses(size) for size in arguments.sizes)
     timings = {size: measured(size, arguments) for size in arguments.sizes}
@@ -187,8 +187,8 @@ def main() -> None:
         f"Medians of {arguments.turns} alternating turns a side, of {arguments.steps} steps (ours "
         f"and tuned in bf16) or {arguments.other_steps} (the others). The share is that of the "
         "products a step needs in the rate of a 2,048-wide product in the same precision, measured "
-        f"between the turns, its best. On equal weights the losses differ by {difference:.0e} at "
-        "most."
+        f"between the turns, its best. Tuned: {arguments.tuning}. On equal weights the "
+        f"losses differ by {difference:.0e} at most."
     )
     report("step", "A pretraining step", [*table(timings), "", note], rates)
 

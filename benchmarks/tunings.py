@@ -4,12 +4,12 @@
     python benchmarks/tunings.py tiny --turns 1 --steps 1
 
 A pretraining step in bf16: packed or padded, as it is or through torch.compile. Packed batches are
-compiled for any length, padded ones, whose shapes are all alike, for theirs.
+compiled for any length, padded ones, whose shapes are all alike, for theirs. The best is what
+`benchmarks/step.py --tuning` should take.
 """
 
 import argparse
 import sys
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,28 +18,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.alternating import Side, alternate, matrix_side, one_of, report, serve
 from benchmarks.pretraining_batches import LENGTH, NUM_BATCHES, VOCAB_SIZE, random_batches
-from benchmarks.reference_batches import register_packed_attention, static_arguments
 from benchmarks.step import SEQUENCES
-from benchmarks.usual_stack import Pretraining, Steps, their_config, tuned_steps
+from benchmarks.usual_stack import TUNINGS, tuned_pretraining
 from bert_core.config import encoder_config
-
-SIDES = ("packed", "padded", "packed, compiled", "padded, compiled")
-
-
-def steps(size: str, side: str) -> Steps:
-    """One way to tune it."""
-    torch.manual_seed(0)
-    batches = random_batches(SEQUENCES[size])
-    config = encoder_config(size, VOCAB_SIZE)
-    compiled = side.endswith("compiled")
-    if side.startswith("packed"):
-        packed = Pretraining(their_config(config, attn_implementation=register_packed_attention()))
-        return tuned_steps(packed, batches, learning_rate=1e-4, bf16=True, compiled=compiled)
-    model = Pretraining(their_config(config, attn_implementation="sdpa")).train()
-    forward = torch.compile(model, dynamic=False) if compiled else model
-    most = max(batch.masked_positions.numel() for batch in batches)
-    losses = [partial(forward, *static_arguments(batch, LENGTH, most, "cpu")) for batch in batches]
-    return Steps(model, losses, learning_rate=1e-4, bf16=True, tuned=True)
 
 
 def main() -> None:
@@ -47,21 +28,24 @@ def main() -> None:
     parser.add_argument("sizes", nargs="*", default=["tiny", "base"], type=one_of(SEQUENCES))
     parser.add_argument("--turns", type=int, default=3, help="measured turns of each side")
     parser.add_argument("--steps", type=int, default=4, help="a turn")
-    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
+    parser.add_argument("--side", choices=TUNINGS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.side:
-        serve(steps(arguments.sizes[0], arguments.side), {})
+        size = arguments.sizes[0]
+        torch.manual_seed(0)
+        config, batches = encoder_config(size, VOCAB_SIZE), random_batches(SEQUENCES[size])
+        serve(tuned_pretraining(config, batches, arguments.side, bf16=True), {})
         return
-    lines = ["| batch | " + " | ".join(SIDES) + " |", "|---|" + "---|" * len(SIDES)]
+    lines = ["| batch | " + " | ".join(TUNINGS) + " |", "|---|" + "---|" * len(TUNINGS)]
     rates = []
     for size in arguments.sizes:
         sides = {
             side: Side([__file__, size, "--side", side], arguments.steps, NUM_BATCHES)
-            for side in SIDES
+            for side in TUNINGS
         }
         timings = alternate({"bf16": matrix_side("bf16"), **sides}, arguments.turns)
         rates.append(timings["bf16"].best_rate)
-        cells = " | ".join(f"{timings[side].median_seconds * 1e3:.0f} ms" for side in SIDES)
+        cells = " | ".join(f"{timings[side].median_seconds * 1e3:.0f} ms" for side in TUNINGS)
         lines.append(f"| {size}, {SEQUENCES[size]} x {LENGTH} | {cells} |")
     note = (
         f"bf16; medians of {arguments.turns} alternating turns of {arguments.steps} steps, after "

@@ -19,12 +19,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.reference_batches import packed
+from benchmarks.reference_batches import packed, register_packed_attention, static_arguments
 from bert_core.backends.memory import keep_freed_memory, return_freed_memory
 from bert_core.batch import LabelledBatch, PretrainingBatch
 from bert_core.config import EncoderConfig
 from bert_core.hugging_face.tensors import to_hugging_face
 
+# Packed batches are compiled for any length, padded ones, whose shapes are all alike, for theirs.
+TUNINGS = ("packed", "padded", "packed, compiled", "padded, compiled")
 SETTLING_STEPS = 8  # as many as our own loop takes before it keeps freed blocks
 
 
@@ -153,3 +155,19 @@ def tuned_steps(
     forward = torch.compile(model, dynamic=True) if compiled else model
     losses = [partial(forward, *model.arguments(batch)) for batch in batches]
     return Steps(model, losses, learning_rate=learning_rate, bf16=bf16, tuned=True)
+
+
+def tuned_pretraining(
+    ours: EncoderConfig, batches: Sequence[PretrainingBatch], tuning: str, *, bf16: bool
+) -> Steps:
+    """Pretraining steps of the tuned stack on the CPU, in one of `TUNINGS`."""
+    compiled = tuning.endswith("compiled")
+    if tuning.startswith("packed"):
+        packed = Pretraining(their_config(ours, attn_implementation=register_packed_attention()))
+        return tuned_steps(packed, batches, learning_rate=1e-4, bf16=bf16, compiled=compiled)
+    model = Pretraining(their_config(ours, attn_implementation="sdpa")).train()
+    forward = torch.compile(model, dynamic=False) if compiled else model
+    longest = max(batch.tokens.max_seqlen for batch in batches)
+    most = max(batch.masked_positions.numel() for batch in batches)
+    losses = [partial(forward, *static_arguments(batch, longest, most, "cpu")) for batch in batches]
+    return Steps(model, losses, learning_rate=1e-4, bf16=bf16, tuned=True)
