@@ -3,12 +3,14 @@
 PYTHON ?= python3
 INSTALLED := .venv/installed
 
-.PHONY: help run test test-slow lint up down clean
+.PHONY: help run test test-slow test-gpu bench-gpu lint up down clean
 
 help:
 	@echo "make run        raw text to a registered, fine-tuned BERT: the demo recipe"
 	@echo "make test       lint, import contracts, types and the quick tests"
 	@echo "make test-slow  the long tests: kills, servers, whole runs"
+	@echo "make test-gpu   the tests marked gpu, and parity on the card; installs nothing where PYTHON has torch"
+	@echo "make bench-gpu  pretraining steps on the card against the usual stack; likewise"
 	@echo "make up / down  start and stop the Prefect and MLflow servers and a worker"
 	@echo "make clean      remove the environment and everything that runs made here"
 
@@ -27,6 +29,18 @@ test: lint
 
 test-slow: $(INSTALLED)
 	.venv/bin/python -m pytest -q -m slow
+
+# A machine with a GPU brings its own torch: what PYTHON has is used as it is.
+GPU_PYTHON = $(shell $(PYTHON) -c 'import torch, transformers, pytest' 2>/dev/null \
+	&& echo $(PYTHON) || echo .venv/bin/python)
+
+test-gpu:
+	@case '$(GPU_PYTHON)' in .venv/*) $(MAKE) $(INSTALLED) ;; esac
+	$(GPU_PYTHON) benchmarks/gpu_tests.py
+
+bench-gpu:
+	@case '$(GPU_PYTHON)' in .venv/*) $(MAKE) $(INSTALLED) ;; esac
+	$(GPU_PYTHON) benchmarks/gpu.py
 
 lint: $(INSTALLED)
 	.venv/bin/ruff check .

@@ -7,13 +7,14 @@ told apart, and no side inherits pages that another one left to the allocator.
 
 import argparse
 import json
+import os
 import platform
 import resource
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +23,18 @@ import torch
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
+PRECISIONS = {"bf16": torch.bfloat16, "float32": torch.float32}
+WIDTH = 2048  # of the matrices whose product is the machine's rate
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of those that take turns: a command that serves steps, and how many at a time."""
+
+    command: list[str]
+    steps_a_turn: int = 1
+    num_warmups: int = 2  # steps that are not measured
+    tree: Path = ROOT  # whose code it runs
 
 
 @dataclass(frozen=True)
@@ -32,6 +45,11 @@ class Timing:
     least_seconds: float
     peak_bytes: int
     facts: dict[str, float]
+
+    @property
+    def best_rate(self) -> float:
+        """Operations a second in the fastest step, for a side that states its operations."""
+        return self.facts["operations"] / self.least_seconds
 
 
 def serve(step: Callable[[], None], facts: dict[str, float]) -> None:
@@ -47,34 +65,29 @@ def serve(step: Callable[[], None], facts: dict[str, float]) -> None:
         print(json.dumps([seconds, peak]), file=answer, flush=True)
 
 
-def alternate(
-    commands: dict[str, list[str]],
-    num_rounds: int,
-    *,
-    num_warmups: int = 2,
-    steps_a_turn: int = 1,
-) -> dict[str, Timing]:
-    """Let the sides, each started by its command, take turns: `num_rounds` measured ones each.
-
-    Before them every side has `num_warmups` turns that are not measured.
-    """
+def alternate(sides: Mapping[str, Side], num_turns: int) -> dict[str, Timing]:
+    """Let the sides take turns: `num_turns` measured ones each, after everybody's warm-up."""
     processes = {
         name: subprocess.Popen(
-            [sys.executable, *command],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+            [sys.executable, *side.command],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=side.tree,
+            env=os.environ | {"PYTHONPATH": str(side.tree)},
         )
-        for name, command in commands.items()
+        for name, side in sides.items()
     }  # fmt: skip
     try:
         facts = {name: json.loads(_line(process)) for name, process in processes.items()}
+        for name, process in processes.items():
+            for _ in range(sides[name].num_warmups):
+                _make_step(process)
         seconds: dict[str, list[float]] = {name: [] for name in processes}
         peaks = dict.fromkeys(processes, 0)
-        for turn in range(num_warmups + num_rounds):
-            for name, process in processes.items():
-                for _ in range(steps_a_turn):
-                    elapsed, peaks[name] = _make_step(process)
-                    if turn >= num_warmups:
-                        seconds[name].append(elapsed)
+        for turn in range(num_turns):
+            # Nobody always follows the same one, whose heat and caches it would inherit.
+            for name in list(processes)[:: -1 if turn % 2 else 1]:
+                for _ in range(sides[name].steps_a_turn):
+                    elapsed, peaks[name] = _make_step(processes[name])
+                    seconds[name].append(elapsed)
     finally:
         for process in processes.values():
             assert process.stdin is not None
@@ -102,6 +115,15 @@ def _line(process: subprocess.Popen) -> str:
     return line
 
 
+def matrix_side(precision: str) -> Side:
+    """The machine's own side: products of 2,048-wide matrices between the others' turns.
+
+    The best of them is the rate that shares refer to. Measured apart, a machine that was busy
+    then and idle later once made a share of 136%.
+    """
+    return Side([__file__, "--matrix-products", precision], steps_a_turn=20, num_warmups=20)
+
+
 def one_of(names: Collection[str]) -> Callable[[str], str]:
     """Reads one of `names` from the command line; argparse's own choices refuse an empty list."""
 
@@ -115,17 +137,17 @@ def one_of(names: Collection[str]) -> Callable[[str], str]:
 
 def matrix_rate(dtype: torch.dtype) -> float:
     """Floating point operations a second of a 2,048-wide matrix product: the best of ten."""
-    left = torch.randn(2048, 2048).to(dtype)
+    left = torch.randn(WIDTH, WIDTH).to(dtype)
     times = []
     for _ in range(10):
         start = time.perf_counter()
         left @ left
         times.append(time.perf_counter() - start)
-    return 2 * 2048**3 / min(times)
+    return 2 * WIDTH**3 / min(times)
 
 
-def machine() -> str:
-    """The hardware and versions that a result belongs to."""
+def machine(rates: Mapping[str, float]) -> str:
+    """The hardware and versions that a result belongs to; `rates` by precision."""
     cpu = platform.processor() or platform.machine()
     information = Path("/proc/cpuinfo")
     if information.is_file():
@@ -133,19 +155,39 @@ def machine() -> str:
             if line.startswith("model name"):
                 cpu = line.partition(":")[2].strip()
                 break
-    bf16 = matrix_rate(torch.bfloat16) / 1e9
-    float32 = matrix_rate(torch.float32) / 1e9
+    products = " and ".join(f"{rate / 1e9:.0f} GFLOP/s in {name}" for name, rate in rates.items())
+    measured = f"matrix products at {products}; " if rates else ""
     return (
-        f"{cpu}, {torch.get_num_threads()} threads; matrix products at {bf16:.0f} GFLOP/s in bf16 "
-        f"and {float32:.0f} in float32; torch {torch.__version__}, Python "
-        f"{platform.python_version()}"
+        f"{cpu}, {torch.get_num_threads()} threads; {measured}"
+        f"torch {torch.__version__}, Python {platform.python_version()}"
     )
 
 
-def report(name: str, title: str, lines: list[str]) -> None:
-    """Print a result and keep it under its date."""
+def report(
+    name: str, title: str, lines: list[str], rates: Mapping[str, float] | None = None
+) -> None:
+    """Print a result and keep it under its date.
+
+    `rates` are the operations a second of matrix products, by precision, where the run found
+    them out; otherwise they are measured now.
+    """
     today = datetime.now(UTC).date().isoformat()
-    text = "\n".join([f"# {title}", "", f"{today}. {machine()}.", "", *lines, ""])
+    if rates is None:
+        rates = {name: matrix_rate(dtype) for name, dtype in PRECISIONS.items()}
+    text = "\n".join([f"# {title}", "", f"{today}. {machine(rates)}.", "", *lines, ""])
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}_{today}.md").write_text(text, encoding="utf-8")
     print(text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=matrix_side.__doc__)
+    parser.add_argument("--matrix-products", choices=PRECISIONS, required=True)
+    dtype = PRECISIONS[parser.parse_args().matrix_products]
+    matrix = torch.randn(WIDTH, WIDTH).to(dtype)
+    product = torch.empty_like(matrix)
+    serve(lambda: torch.mm(matrix, matrix, out=product) is None, {"operations": 2 * WIDTH**3})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,39 +1,49 @@
-"""One fine-tuning step on SST-2's sentences against `transformers` with dynamic padding.
+"""One fine-tuning step on SST-2's sentences against the usual stack: as used, and tuned.
 
     python benchmarks/finetune_step.py
-    python benchmarks/finetune_step.py mini --rounds 3
+    python benchmarks/finetune_step.py mini --turns 1 --steps 2
 
-Batches of 32 sentences of their real lengths, two classes, the optimizer included. Theirs:
-BertForSequenceClassification, padded to the longest sentence of each batch, torch's AdamW, under
-bf16 autocast. Ours: `bert_core.training.loop.train` in the precision it chooses. Needs
-../shared/data.
+Batches of 32 sentences of their real lengths, two classes, the optimizer included, in bf16. As
+used: BertForSequenceClassification, padded to the longest sentence of each batch, torch's AdamW.
+Tuned: packed, without padding outside of attention (`benchmarks/usual_stack.py`). Ours:
+`bert_core.training.loop.train`. Needs ../shared/data.
 """
 
 import argparse
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.alternating import ROOT, Timing, alternate, one_of, report, serve
+from benchmarks.alternating import (
+    ROOT,
+    Side,
+    Timing,
+    alternate,
+    matrix_side,
+    one_of,
+    report,
+    serve,
+)
+from benchmarks.reference_batches import padded_tokens, register_packed_attention
+from benchmarks.usual_stack import Classification, Steps, load_ours, their_config, tuned_steps
 from bert_core.backends.memory import return_freed_memory
 from bert_core.batch import LabelledBatch, RaggedBatch
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import SequenceClassifier
-from bert_core.model.losses import pad_tokens
 from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW, OptimizationConfig
 from bert_core.vocabulary import WordPieceTokenizer
 
 DATA = ROOT.parent / "shared" / "data"
-ROUNDS = {"mini": 6, "base": 2}
+SIZES = ("mini", "base")
 NUM_SEQUENCES = 32
 NUM_BATCHES = 16
-STEPS_A_TURN = 4
-SIDES = ("ours", "theirs")
+SIDES = ("ours", "tuned", "as-used")
 
 
 def batches(tokenizer: WordPieceTokenizer) -> list[LabelledBatch]:
@@ -68,81 +78,101 @@ def our_step(size: str) -> Callable[[], None]:
     return lambda: float(next(steps).loss) and None
 
 
-def their_step(size: str) -> Callable[[], None]:
-    from transformers import BertConfig, BertForSequenceClassification
+def their_step(size: str, side: str) -> Callable[[], None]:
+    """The usual stack, as used or tuned."""
+    from transformers import BertForSequenceClassification
 
     torch.manual_seed(0)
     tokenizer = vocabulary()
     rows = batches(tokenizer)
-    ours = encoder_config(size, tokenizer.vocab_size)
-    model = BertForSequenceClassification(
-        BertConfig(
-            vocab_size=ours.vocab_size,
-            hidden_size=ours.hidden_size,
-            num_hidden_layers=ours.num_layers,
-            num_attention_heads=ours.num_attention_heads,
-            intermediate_size=ours.intermediate_size,
+    config = encoder_config(size, tokenizer.vocab_size)
+    if side == "tuned":
+        tuned = Classification(
+            their_config(config, attn_implementation=register_packed_attention())
         )
-    ).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, weight_decay=0.01)
-    num_steps = 0
+        return tuned_steps(tuned, rows, learning_rate=2e-5, bf16=True, compiled=False)
+    model = BertForSequenceClassification(their_config(config)).train()
+    # Padded when a step asks for it, as a collator does.
+    losses = [partial(as_used_loss, model, batch) for batch in rows]
+    return Steps(model, losses, learning_rate=2e-5, bf16=True, tuned=False)
 
-    def step() -> None:
-        nonlocal num_steps
-        batch = rows[num_steps % NUM_BATCHES]
-        tokens = batch.tokens
-        mask = torch.ones_like(tokens.input_ids)
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = model(
-                input_ids=pad_tokens(tokens.input_ids, tokens, 0),
-                attention_mask=pad_tokens(mask, tokens, 0),
-                labels=batch.labels,
-            ).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        num_steps += 1
 
-    return step
+def as_used_loss(model: torch.nn.Module, batch: LabelledBatch) -> torch.Tensor:
+    loss: torch.Tensor = model(**padded_tokens(batch.tokens), labels=batch.labels).loss
+    return loss
+
+
+def check_equal_losses() -> float:
+    """Largest difference of the sides' losses from ours on equal weights; raises above 1e-4."""
+    from transformers import BertForSequenceClassification
+
+    tokenizer = vocabulary()
+    batch = batches(tokenizer)[0]
+    torch.manual_seed(0)
+    ours = SequenceClassifier(encoder_config("tiny", tokenizer.vocab_size), 2)
+    config = their_config(ours.config, attn_implementation=register_packed_attention())
+    tuned = Classification(config).eval()
+    as_used = BertForSequenceClassification(their_config(ours.config)).eval()
+    load_ours(tuned.reference, ours)
+    load_ours(as_used, ours)
+    with torch.no_grad():
+        ((total, count),) = ours.loss_sums(batch).values()
+        theirs = tuned(*tuned.arguments(batch)), as_used_loss(as_used, batch)
+    difference = max(float((loss - total / count).abs()) for loss in theirs)
+    if difference > 1e-4:
+        raise AssertionError(f"losses on equal weights must agree, differ by {difference:.1e}")
+    return difference
 
 
 def table(timings: dict[str, dict[str, Timing]]) -> list[str]:
     lines = [
-        "| model | ours | theirs, bf16 | ratio | peak memory, ours / theirs |",
-        "|---|---|---|---|---|",
+        "| model | ours | theirs, tuned | theirs, as used | over tuned | over as used "
+        "| peak memory, ours / tuned / as used |",
+        "|---|---|---|---|---|---|---|",
     ]
     for size, sides in timings.items():
-        ours, theirs = (sides[name] for name in SIDES)
+        ours, tuned, as_used = (sides[name] for name in SIDES)
+        memory = " / ".join(f"{s.peak_bytes / 2**20:.0f}" for s in (ours, tuned, as_used))
         lines.append(
-            f"| {size} | {ours.median_seconds * 1e3:.0f} ms | {theirs.median_seconds * 1e3:.0f} ms "
-            f"| {theirs.median_seconds / ours.median_seconds:.1f}x "
-            f"| {ours.peak_bytes / 2**20:.0f} / {theirs.peak_bytes / 2**20:.0f} MiB |"
+            f"| {size} | {ours.median_seconds * 1e3:.0f} ms | {tuned.median_seconds * 1e3:.0f} ms "
+            f"| {as_used.median_seconds * 1e3:.0f} ms "
+            f"| {tuned.median_seconds / ours.median_seconds:.2f}x "
+            f"| {as_used.median_seconds / ours.median_seconds:.1f}x | {memory} MiB |"
         )
     return lines
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("sizes", nargs="*", default=list(ROUNDS), type=one_of(ROUNDS))
-    parser.add_argument("--rounds", type=int, help="measured turns of each side")
+    parser.add_argument("sizes", nargs="*", default=list(SIZES), type=one_of(SIZES))
+    parser.add_argument("--turns", type=int, default=3, help="measured turns of each side")
+    parser.add_argument("--steps", type=int, default=8, help="a turn")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.side:
-        build = our_step if arguments.side == "ours" else their_step
-        serve(build(arguments.sizes[0]), {})
+        size = arguments.sizes[0]
+        serve(our_step(size) if arguments.side == "ours" else their_step(size, arguments.side), {})
         return
+    difference = check_equal_losses()
     timings = {
         size: alternate(
-            {side: [__file__, size, "--side", side] for side in SIDES},
-            arguments.rounds or ROUNDS[size],
-            num_warmups=NUM_BATCHES // STEPS_A_TURN,
-            steps_a_turn=STEPS_A_TURN,
+            {
+                "bf16": matrix_side("bf16"),
+                **{
+                    side: Side([__file__, size, "--side", side], arguments.steps, NUM_BATCHES)
+                    for side in SIDES
+                },
+            },
+            arguments.turns,
         )
         for size in arguments.sizes
     }
-    notes = ["", "SST-2, batches of 32 sentences; medians of alternating steps."]
-    report("finetune_step", "A fine-tuning step", table(timings) + notes)
+    note = (
+        f"SST-2, batches of 32 sentences, bf16; medians of {arguments.turns} alternating turns of "
+        f"{arguments.steps} steps. On equal weights the losses differ by {difference:.0e} at most."
+    )
+    rates = {"bf16": max(sides["bf16"].best_rate for sides in timings.values())}
+    report("finetune_step", "A fine-tuning step", [*table(timings), "", note], rates)
 
 
 if __name__ == "__main__":

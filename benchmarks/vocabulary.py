@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.alternating import ROOT, alternate, report, serve
+from benchmarks.alternating import ROOT, Side, alternate, report, serve
 from bert_core.vocabulary import WordPieceTokenizer
 
 NOVELS = ROOT.parent / "shared" / "data" / "corpus" / "english_novels"
@@ -99,7 +99,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         options = ["--files", str(arguments.files), "--size", str(arguments.size), "--folder", name]
         timings = alternate(
-            {side: [__file__, *options, "--side", side] for side in SIDES}, arguments.rounds
+            {side: Side([__file__, *options, "--side", side]) for side in SIDES},
+            arguments.rounds,
         )
         unseen = [path.read_text(encoding="utf-8") for path in paths[-HELDOUT_NOVELS:]]
         lines = [

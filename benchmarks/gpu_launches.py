@@ -1,0 +1,68 @@
+"""What a pretraining step would ask a GPU for, in the `bert_core` that PYTHONPATH names.
+
+    PYTHONPATH=TREE python benchmarks/gpu_launches.py base --length 128 --tokens 32768
+
+Prints a line of JSON. `benchmarks/gpu_estimate.py` runs it for two trees.
+"""
+
+import argparse
+import json
+from collections import Counter
+
+import torch
+from pretended_gpu import Launch, Launches, fused, pretended_gpu
+from pretraining_batches import VOCAB_SIZE, operations, random_batches
+
+import bert_core as bc
+from bert_core.training.step import optimizer_step
+
+MATRIX_RATE = 790e12  # of an H200, measured on random bf16 matrices
+MEMORY_RATE = 4.3e12  # bytes a second, measured by a copy
+LEAST_LAUNCH = 2e-6  # seconds that the smallest kernel takes on the card
+HOST_LAUNCH = 5e-6  # seconds that torch needs to launch one, autograd included
+
+
+def figures(launches: list[Launch]) -> dict[str, float]:
+    """Launches, bytes and seconds: on the card by the roofline of each, on the host by number."""
+    total_bytes, card = 0, 0.0
+    for launch in launches:
+        moved = sum(launch.read.values()) + sum(launch.written.values())
+        total_bytes += moved
+        card += max(launch.operations / MATRIX_RATE, moved / MEMORY_RATE, LEAST_LAUNCH)
+    return {
+        "launches": len(launches),
+        "bytes": total_bytes,
+        "card": card,
+        "host": len(launches) * HOST_LAUNCH,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("size")
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--tokens", type=int, default=32_768, help="a batch, about")
+    parser.add_argument("--dropout", type=float, default=0.1)
+    arguments = parser.parse_args()
+    rates = {"hidden_dropout": arguments.dropout, "attention_dropout": arguments.dropout}
+    config = bc.encoder_config(arguments.size, VOCAB_SIZE, **rates)
+    batch = random_batches(arguments.tokens // arguments.length, arguments.length, 1)[0]
+    with pretended_gpu():
+        model = bc.PretrainingModel(config).to("cuda")
+        optimizer = bc.AdamW(model, bc.OptimizationConfig(num_steps=10))
+        on_card = batch.to("cuda")
+        with Launches() as step:
+            optimizer_step(model, optimizer, [(0, on_card)], seed=0, step=0, dtype=torch.bfloat16)
+    found = {
+        "tokens": batch.tokens.num_tokens,
+        "needed": operations(config, batch),
+        "counted": sum(launch.operations for launch in step.found),
+        "as it is": figures(step.found),
+        "fused": figures(fused(step.found)),
+        "most": Counter(launch.name for launch in step.found).most_common(8),
+    }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
