@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bert_core.backends.dropout import (
@@ -17,7 +18,6 @@ from bert_core.backends.dropout import (
     Site,
     chunk_offsets,
     chunk_offsets_tensor,
-    draw_into,
     fold_in_tensor,
     threshold,
 )
@@ -39,21 +39,22 @@ class AttentionDropout:
         `sequences` holds the place in the batch and the length of each; those shorter than `size`
         fill the upper left corner of their squares.
         """
-        places = [place for place, _ in sequences]
         longest = num_heads * size * size
-        streams = fold_in(np.uint64(self.key.host_stream(_SITE)), places)
-        offsets = chunk_offsets(streams, -(-longest // CHUNK))
-        result = torch.empty(len(sequences), num_heads, size, size, dtype=torch.int16)
-        for number, (_, length) in enumerate(sequences):
-            target = result[number]
-            if length == size:
-                draw_into(target.view(-1), self.key.pool, offsets[:, number])
-                continue
-            words = torch.empty(num_heads * length * length, dtype=torch.int16)
-            num_chunks = -(-words.numel() // CHUNK)
-            draw_into(words, self.key.pool, offsets[:, number, :num_chunks])
-            target.zero_()[:, :length, :length] = words.view(num_heads, length, length)
-        return result.flatten(0, 1).sub_(threshold(self.rate))
+        streams = fold_in(np.uint64(self.key.host_stream(_SITE)), [place for place, _ in sequences])
+        offsets = chunk_offsets(streams, -(-longest // CHUNK)).swapaxes(0, 1)  # [N, 2, chunks]
+        # By numpy: the squares of short sequences are so small that torch's calls would take longer
+        # than what they do.
+        pool = self.key.pool.numpy()
+        words = np.zeros((len(sequences), num_heads, size, size), dtype=np.int16)
+        for target, (_, length), stretches in zip(words, sequences, offsets, strict=True):
+            corner = target[:, :length, :length]
+            if longest <= CHUNK:
+                left, right = (pool[begin:][: num_heads * length**2] for (begin,) in stretches)
+                shape = corner.shape
+                np.bitwise_xor(left.reshape(shape), right.reshape(shape), out=corner)
+            else:
+                corner[:] = _long_words(pool, corner.size, stretches).reshape(corner.shape)
+        return torch.from_numpy(words).flatten(0, 1).sub_(threshold(self.rate))
 
     def scale(self, lengths: Tensor, num_heads: int, size: int, dtype: torch.dtype) -> Tensor:
         """[N, H, S, S] what probabilities are multiplied by: 0 or 1 / (1 - rate).
@@ -79,6 +80,17 @@ class AttentionDropout:
         )
         words = pool[lefts.flatten()[chunk] + within] ^ pool[rights.flatten()[chunk] + within]
         return (words >= threshold(self.rate)).to(dtype) * (1 / (1 - self.rate))
+
+
+def _long_words(
+    pool: NDArray[np.int16], size: int, stretches: NDArray[np.int64]
+) -> NDArray[np.int16]:
+    """[size] words of one stream, whose chunks begin at `stretches` [2, chunks] of the pool."""
+    words = np.empty(size, dtype=np.int16)
+    for begin, left, right in zip(range(0, size, CHUNK), *stretches.tolist(), strict=False):
+        part = words[begin : begin + CHUNK]
+        np.bitwise_xor(pool[left:][: part.size], pool[right:][: part.size], out=part)
+    return words
 
 
 def attention_dropout(key: DropoutKey | None, rate: float) -> AttentionDropout | None:
