@@ -33,27 +33,40 @@ class AttentionDropout:
     key: DropoutKey
     rate: float
 
-    def signs(self, sequences: Sequence[tuple[int, int]], num_heads: int, size: int) -> Tensor:
+    def offsets(self, num_sequences: int, num_heads: int, longest: int) -> NDArray[np.int64]:
+        """[N, 2, chunks] where in the pool the words of each sequence of the batch begin."""
+        streams = fold_in(np.uint64(self.key.host_stream(_SITE)), np.arange(num_sequences))
+        num_chunks = -(-num_heads * longest**2 // CHUNK)
+        return chunk_offsets(streams, num_chunks).swapaxes(0, 1)
+
+    def signs(
+        self,
+        offsets: NDArray[np.int64],
+        sequences: Sequence[tuple[int, int]],
+        num_heads: int,
+        size: int,
+    ) -> Tensor:
         """[N * H, S, S] int16, negative where a probability is dropped; on the CPU.
 
-        `sequences` holds the place in the batch and the length of each; those shorter than `size`
-        fill the upper left corner of their squares.
+        `offsets` are those of the whole batch; `sequences` holds the place in it and the length of
+        each of N. Those shorter than `size` fill the upper left corner of their squares.
         """
-        longest = num_heads * size * size
-        streams = fold_in(np.uint64(self.key.host_stream(_SITE)), [place for place, _ in sequences])
-        offsets = chunk_offsets(streams, -(-longest // CHUNK)).swapaxes(0, 1)  # [N, 2, chunks]
         # By numpy: the squares of short sequences are so small that torch's calls would take longer
         # than what they do.
         pool = self.key.pool.numpy()
         words = np.zeros((len(sequences), num_heads, size, size), dtype=np.int16)
-        for target, (_, length), stretches in zip(words, sequences, offsets, strict=True):
-            corner = target[:, :length, :length]
-            if longest <= CHUNK:
-                left, right = (pool[begin:][: num_heads * length**2] for (begin,) in stretches)
-                shape = corner.shape
-                np.bitwise_xor(left.reshape(shape), right.reshape(shape), out=corner)
+        for square, (place, length) in zip(words, sequences, strict=True):
+            if num_heads * length**2 <= CHUNK:
+                (left, *_), (right, *_) = offsets[place].tolist()
+                shape, end = (num_heads, length, length), num_heads * length**2
+                np.bitwise_xor(
+                    pool[left : left + end].reshape(shape),
+                    pool[right : right + end].reshape(shape),
+                    out=square if length == size else square[:, :length, :length],
+                )
             else:
-                corner[:] = _long_words(pool, corner.size, stretches).reshape(corner.shape)
+                long = _long_words(pool, num_heads * length**2, offsets[place])
+                square[:, :length, :length] = long.reshape(num_heads, length, length)
         return torch.from_numpy(words).flatten(0, 1).sub_(threshold(self.rate))
 
     def scale(self, lengths: Tensor, num_heads: int, size: int, dtype: torch.dtype) -> Tensor:

@@ -52,15 +52,11 @@ class DropoutKey:
     def at(cls, seed: int, step: int, micro_batch: int, device: torch.device | str = "cpu") -> Self:
         """The key of one micro-batch of a step, counted over all ranks."""
         host_bits = int(random_bits(seed, "dropout", step, micro_batch))
-        drawn = np.empty(_POOL // 4 + 1, dtype=np.uint64)
-        drawn[0] = host_bits
-        drawn[1:] = np.random.SFC64(host_bits).random_raw(_POOL // 4)
-        words = drawn.view(np.int16)
-        words[4:] &= (1 << _BITS) - 1
-        on_host = torch.from_numpy(words)
-        values = to_device(on_host, device)
-        host_tensor, bits = (words[:4].view(torch.int64)[0] for words in (on_host, values))
-        return cls(host_bits, bits, host_tensor, values[4:])
+        words = np.random.SFC64(host_bits).random_raw(_POOL // 4).view(np.int16)
+        words &= (1 << _BITS) - 1
+        host_tensor = torch.tensor(_signed(host_bits))
+        bits, pool = to_device(host_tensor, device), to_device(torch.from_numpy(words), device)
+        return cls(host_bits, bits, host_tensor, pool)
 
     def at_layer(self, index: int) -> "DropoutKey":
         """The key of the encoder's layer `index`, counted from 0."""
@@ -105,9 +101,11 @@ class DropoutMask:
         if draws_by_expression(pool):
             return self._words_by_expression()
         result = torch.empty(self.shape, dtype=torch.int16)
-        flat = result.view(-1)
-        num_chunks = -(-flat.numel() // CHUNK)
-        draw_into(flat, pool, chunk_offsets(self.key.host_stream(self.site), num_chunks))
+        stream = self.key.host_stream(self.site)
+        for number, part in enumerate(result.view(-1).split(CHUNK)):
+            left, right = chunk_offset(stream, number)
+            size = part.numel()
+            torch.bitwise_xor(pool[left : left + size], pool[right : right + size], out=part)
         return result
 
     def _words_by_expression(self) -> Tensor:
@@ -131,18 +129,19 @@ def threshold(rate: float) -> int:
     return round(rate * (1 << _BITS))
 
 
-def draw_into(flat: Tensor, pool: Tensor, offsets: NDArray[np.int64]) -> None:
-    """Fill contiguous int16 [n] with words; offsets [2, chunks] as `chunk_offsets` gives them."""
-    for part, left, right in zip(flat.split(CHUNK), *offsets.tolist(), strict=True):
-        size = part.numel()
-        torch.bitwise_xor(pool[left : left + size], pool[right : right + size], out=part)
-
-
-def chunk_offsets(stream: ArrayLike, num_chunks: int) -> NDArray[np.int64]:
-    """[2, ..., num_chunks] where in the pool the stretches of each chunk of [...] streams begin.
+def chunk_offset(stream: int, chunk: int) -> tuple[int, int]:
+    """Where in the pool the stretches of one chunk of a stream begin.
 
     They are never the same: the exclusive or of a stretch with itself would drop everything.
     """
+    drawn = fold_in_word(stream, chunk)
+    left = (drawn & 0xFFFFFFFF) % _NUM_OFFSETS
+    distance = 1 + (drawn >> 32) % (_NUM_OFFSETS - 1)
+    return left, (left + distance) % _NUM_OFFSETS
+
+
+def chunk_offsets(stream: ArrayLike, num_chunks: int) -> NDArray[np.int64]:
+    """[2, ..., num_chunks] the `chunk_offset` of each chunk of [...] streams."""
     drawn = fold_in(np.asarray(stream, dtype=np.uint64)[..., None], np.arange(num_chunks))
     lefts = (drawn & np.uint64(0xFFFFFFFF)) % np.uint64(_NUM_OFFSETS)
     distances = 1 + (drawn >> np.uint64(32)) % np.uint64(_NUM_OFFSETS - 1)

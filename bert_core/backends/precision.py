@@ -101,12 +101,13 @@ def autocast(
     normalization) stay float32.
     """
     given = weights or {}
+    parameters = list(model.parameters())
     before = _blocks.dtypes
-    _blocks.dtypes = {**before, **dict.fromkeys(model.parameters(), dtype)}
+    _blocks.dtypes = {**before, **dict.fromkeys(parameters, dtype)}
     if copies:
         given = {
             parameter: given[parameter] if parameter in given else _copied(parameter, dtype)
-            for parameter in model.parameters()
+            for parameter in parameters
         }
     try:
         with compute_with(given):

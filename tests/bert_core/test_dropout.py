@@ -13,6 +13,7 @@ from bert_core.backends.dropout import (
     DropoutKey,
     DropoutMask,
     Site,
+    chunk_offset,
     chunk_offsets,
     chunk_offsets_tensor,
     dropout,
@@ -102,7 +103,8 @@ def test_neighbours_within_a_site_are_independent():
 
 def test_sequences_draw_their_probabilities_independently():
     drawn = AttentionDropout(DropoutKey.at(0, 0, 0), 0.5)
-    signs = drawn.signs([(place, 128) for place in range(16)], num_heads=4, size=128)
+    offsets = drawn.offsets(16, 4, 128)
+    signs = drawn.signs(offsets, [(place, 128) for place in range(16)], num_heads=4, size=128)
     calls = (signs < 0).float().view(16, -1) - 0.5
     assert (torch.corrcoef(calls) - torch.eye(16)).abs().max() < 0.03
 
@@ -119,7 +121,8 @@ def test_the_expression_draws_what_the_stretches_are(shape, layer):
 def test_the_expression_for_probabilities_draws_what_the_stretches_are(lengths, num_heads):
     drawn = AttentionDropout(DropoutKey.at(7, 8, 9).at_layer(2), 0.3)
     size = max(lengths)
-    signs = drawn.signs(list(enumerate(lengths)), num_heads, size)
+    offsets = drawn.offsets(len(lengths), num_heads, size)
+    signs = drawn.signs(offsets, list(enumerate(lengths)), num_heads, size)
     scale = drawn.scale(torch.tensor(lengths), num_heads, size, torch.float64)
     for place, length in enumerate(lengths):
         ours = signs.unflatten(0, (len(lengths), num_heads))[place, :, :length, :length]
@@ -134,6 +137,9 @@ def test_words_are_folded_alike_as_arrays_as_integers_and_as_tensors():
         folded = fold_in_tensor(torch.from_numpy(bits.view(np.int64)), index)
         assert (folded.numpy().view(np.uint64) == expected).all()
     offsets = chunk_offsets(bits, 9)
+    for number, word in enumerate(bits):
+        pairs = [chunk_offset(int(word), chunk) for chunk in range(9)]
+        assert pairs == list(zip(*offsets[:, number].tolist(), strict=True))
     for left_or_right, expected in zip(
         chunk_offsets_tensor(torch.from_numpy(bits.view(np.int64)), 9), offsets, strict=True
     ):

@@ -11,7 +11,9 @@ head width.
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
@@ -43,6 +45,9 @@ class _Attend(Function):
         causal: bool,
         dropped: AttentionDropout | None,
     ) -> Tensor:
+        offsets = None
+        if dropped is not None:
+            offsets = dropped.offsets(layout.num_sequences, qkv.shape[2], layout.max_seqlen)
         saved: list[Tensor | None] = []
         mixed = torch.empty_like(qkv[:, 0])  # [R, H, K]
         mixed[layout.num_tokens :].zero_()
@@ -57,20 +62,20 @@ class _Attend(Function):
                 if dropped is None:
                     mixed_heads = torch.bmm(probabilities, value)
                 else:
-                    _negate_dropped(probabilities, dropped, group, chunk)
+                    _negate_dropped(probabilities, dropped, offsets, group, chunk)
                     mixed_heads = _product(probabilities.relu(), value, 1 / (1 - dropped.rate))
                 padded[chunk] = _sequences(mixed_heads, padded[chunk])
             _unpad(padded, mixed, group)
         if ctx.needs_input_grad[0]:
             ctx.save_for_backward(qkv, *saved)
-            ctx.settings = layout, causal, dropped
+            ctx.settings = layout, causal, dropped, offsets
         return mixed.flatten(1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         qkv, *saved = ctx.saved_tensors
-        layout, causal, dropped = ctx.settings
+        layout, causal, dropped, offsets = ctx.settings
         gradient = gradient.view_as(qkv[:, 0])  # [T, H, K]
         d_qkv = torch.empty_like(qkv)
         d_qkv[layout.num_tokens :].zero_()
@@ -86,7 +91,7 @@ class _Attend(Function):
                 if saved_of_group is None:
                     _probabilities(query, key, group, chunk, causal, out=probabilities)
                     if dropped is not None:
-                        _negate_dropped(probabilities, dropped, group, chunk)
+                        _negate_dropped(probabilities, dropped, offsets, group, chunk)
                 kept = probabilities if dropped is None else probabilities.relu()
                 d_value = _product(kept.transpose(1, 2), d_heads, factor)
                 d_probabilities = _product(d_heads, value.transpose(1, 2), factor)
@@ -137,11 +142,17 @@ def _probabilities(
 
 
 def _negate_dropped(
-    probabilities: Tensor, dropped: AttentionDropout, group: Group, chunk: slice
+    probabilities: Tensor,
+    dropped: AttentionDropout,
+    offsets: NDArray[np.int64] | None,
+    group: Group,
+    chunk: slice,
 ) -> None:
     """Give the probabilities [N * H, S, S] that are dropped a minus sign."""
     sequences = group.sequences[chunk]
-    signed = dropped.signs(sequences, probabilities.shape[0] // len(sequences), group.size)
+    assert offsets is not None
+    num_heads = probabilities.shape[0] // len(sequences)
+    signed = dropped.signs(offsets, sequences, num_heads, group.size)
     same = probabilities.dtype == torch.bfloat16  # then only bits are looked at
     signs = signed.view(torch.bfloat16) if same else signed.to(probabilities.dtype)
     probabilities.copysign_(signs)

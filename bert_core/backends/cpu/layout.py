@@ -79,6 +79,11 @@ class AttentionLayout:
         )
 
     @property
+    def num_sequences(self) -> int:
+        """B."""
+        return self.cu_seqlens.numel() - 1
+
+    @property
     def num_tokens(self) -> int:
         """T."""
         return self.groups[-1].end
