@@ -106,6 +106,7 @@ def batch_for(head):
         "language_model": next_token_labels(TOKENS),
         "next_sentence": torch.arange(num_sequences) % 2,
         "sequence_classification": torch.arange(num_sequences) % 3,
+        "multi_label_classification": torch.arange(3 * num_sequences).view(-1, 3) % 2 == 0,
         "regression": torch.linspace(0, 1, num_sequences),
         "multiple_choice": torch.tensor([2, 0]),
         "token_classification": torch.arange(num_tokens) % 5,

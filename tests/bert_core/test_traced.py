@@ -23,7 +23,8 @@ BATCHES = ((3, 17, 64, 5, 64, 29), (9, 9), (40, 2, 2, 31), (64,) * 7, (1, 50, 8,
 HEAD_SETTINGS = {
     "pretraining": {}, "language_model": {}, "next_sentence": {}, "regression": {},
     "multiple_choice": {}, "span_prediction": {},
-    "sequence_classification": {"num_labels": 3}, "token_classification": {"num_labels": 5},
+    "sequence_classification": {"num_labels": 3}, "multi_label_classification": {"num_labels": 3},
+    "token_classification": {"num_labels": 5},
 }  # fmt: skip
 
 

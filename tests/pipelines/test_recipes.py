@@ -139,9 +139,14 @@ def test_other_training_workers_are_refused(text):
 def test_what_a_place_says_of_ranks_reaches_the_stages(tmp_path):
     overrides = [
         f"place.home={tmp_path}", "place.cpus_per_worker=3", "place.device=cpu",
-        "place.max_failures=7", "place.shard_optimizer_state=true",
+        "place.max_failures=7", "place.shard_optimizer_state=true", "place.checkpointed_layers=2",
     ]  # fmt: skip
     context = read_recipe(EndToEndRecipe, "demo", overrides).place.context()
     assert context.ranks == Ranks(
-        workers="auto", cpus_per_worker=3, device="cpu", max_failures=7, shard_optimizer_state=True
+        workers="auto",
+        cpus_per_worker=3,
+        device="cpu",
+        max_failures=7,
+        shard_optimizer_state=True,
+        checkpointed_layers=2,
     )

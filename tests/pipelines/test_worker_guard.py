@@ -68,7 +68,7 @@ def test_a_step_that_was_left_out_is_not_in_a_checkpoint(small_examples, monkeyp
         judge=lambda model: {},
     )
     values = {"num_threads": 1, "precision": "float32", "run_id": None, "progress": None}
-    values["shard_optimizer_state"] = False
+    values |= {"shard_optimizer_state": False, "checkpointed_layers": 0}
     with pytest.raises(NonFiniteGradientError, match=f"step {CHECKPOINT_STEP - 1} is not finite"):
         run(work, values)
     assert saved == [2]
