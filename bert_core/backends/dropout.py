@@ -159,8 +159,11 @@ def chunk_offsets_tensor(stream: Tensor, num_chunks: int) -> tuple[Tensor, Tenso
 
 def fold_in_tensor(bits: Tensor, index: Tensor | int) -> Tensor:
     """`randomness.fold_in` on int64 tensors, whose products wrap like those of unsigned words."""
-    child = torch.as_tensor(index, device=bits.device) * _GOLDEN_GAMMA + _GOLDEN_GAMMA
-    return _mix(bits ^ _mix(child))
+    if isinstance(index, int):
+        # Not `as_tensor`: it copies to a GPU while the host waits, and makes a compiler take each
+        # number for a graph of its own.
+        index = torch.full((), index, dtype=torch.int64, device=bits.device)
+    return _mix(bits ^ _mix(index * _GOLDEN_GAMMA + _GOLDEN_GAMMA))
 
 
 def _signed(word: int) -> int:

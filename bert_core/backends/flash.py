@@ -18,11 +18,15 @@ from bert_core.randomness import fold_in_word
 
 _HALF = (torch.bfloat16, torch.float16)
 _WIDEST_HEAD = 256
+_OLDEST = (8, 0)  # Ampere
 
 
 def flash_takes(qkv: Tensor) -> bool:
     """Whether the kernel computes these [T, 3, H, K]."""
-    return qkv.is_cuda and qkv.dtype in _HALF and qkv.shape[-1] <= _WIDEST_HEAD
+    width = qkv.shape[-1]
+    if not (qkv.is_cuda and qkv.dtype in _HALF and width <= _WIDEST_HEAD and width % 8 == 0):
+        return False
+    return torch.cuda.get_device_capability(qkv.device) >= _OLDEST
 
 
 def attend_flash(
@@ -33,11 +37,22 @@ def attend_flash(
     if dropped is None:
         bits, layer, rate = torch.zeros((), dtype=torch.int64), 0, 0.0
     else:
-        bits, layer, rate = dropped.key.host_tensor, dropped.key.layer, dropped.rate
+        bits, layer, rate = dropped.key.host_tensor, dropped.key.layer, kernel_rate(dropped.rate)
     mixed, *_ = _flash(
         query, key, value, tokens.cu_seqlens, tokens.max_seqlen, causal, rate, bits, layer
     )
     return mixed.flatten(1)
+
+
+def kernel_rate(rate: float) -> float:
+    """The multiple of 1/256 that stands for `rate`; such a rate the kernel keeps exactly.
+
+    It keeps a probability where a random byte is at most floor(255 * (1 - rate)), but multiplies by
+    1 / (1 - rate). For 1 - rate = k / 256 both belong to k bytes of 256; for others they do not,
+    and outputs would be too small, by 0.17% at a rate of 0.1.
+    """
+    kept = min(255, max(1, round(256 * (1 - rate))))
+    return 1 - kept / 256
 
 
 @torch.library.custom_op("bertsmith::flash_attention", mutates_args=())

@@ -9,8 +9,8 @@ M = predicted tokens, V = vocabulary.
 """
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -22,6 +22,7 @@ from torch import Tensor
 from bert_core.backends import plain
 from bert_core.backends.attention_dropout import AttentionDropout
 from bert_core.backends.dropout import DropoutMask
+from bert_core.backends.precision import blocks_again
 from bert_core.batch import RaggedBatch
 
 BACKENDS = ("plain", "cpu")
@@ -118,6 +119,22 @@ def use_backend(name: str) -> Iterator[None]:
         yield
     finally:
         _named.backend = before
+
+
+def computing_again() -> Callable[[], AbstractContextManager[None]]:
+    """What computes as this thread does now another time: backend, number format and weights."""
+    name, blocks = _named.backend, blocks_again()
+
+    @contextmanager
+    def again() -> Iterator[None]:
+        before, _named.backend = _named.backend, name
+        try:
+            with blocks():
+                yield
+        finally:
+            _named.backend = before
+
+    return again
 
 
 @lru_cache(maxsize=1)

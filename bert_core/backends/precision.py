@@ -11,8 +11,8 @@ gradients take autograd's usual way.
 """
 
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Literal, NamedTuple
 
 import torch
@@ -74,6 +74,22 @@ def compute_weight(parameter: Tensor) -> ComputeWeight:
     weight = _blocks.weights.get(parameter)
     # Sharing memory but not history: the functions that use it return its gradient.
     return ComputeWeight(parameter.detach()) if weight is None else weight
+
+
+def blocks_again() -> Callable[[], AbstractContextManager[None]]:
+    """What opens the blocks that hold now another time, on whichever thread."""
+    dtypes, weights = _blocks.dtypes, _blocks.weights
+
+    @contextmanager
+    def again() -> Iterator[None]:
+        before = _blocks.dtypes, _blocks.weights
+        _blocks.dtypes, _blocks.weights = dtypes, weights
+        try:
+            yield
+        finally:
+            _blocks.dtypes, _blocks.weights = before
+
+    return again
 
 
 @contextmanager

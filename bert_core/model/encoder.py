@@ -5,14 +5,17 @@ Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for Langua
 hidden states are asked for, D = hidden size.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from bert_core.backends.dropout import DropoutKey, Site, dropout_mask
-from bert_core.backends.operations import Layout, backend_for
+from bert_core.backends.operations import Layout, backend_for, computing_again
 from bert_core.batch import RaggedBatch
 from bert_core.config import EncoderConfig
 from bert_core.model.attention import SelfAttention
@@ -80,13 +83,9 @@ class Encoder(nn.Module):
         last = len(self.layers) - 1
         for index, layer in enumerate(self.layers):
             key = None if dropout_key is None else dropout_key.at_layer(index)
-            arguments = hidden, layout, key, rows if index == last else None
-            if index < self.num_checkpointed_layers and torch.is_grad_enabled():
-                hidden = checkpoint(
-                    layer, *arguments, use_reentrant=False, preserve_rng_state=False
-                )
-            else:
-                hidden = layer(*arguments)
+            is_checkpointed = index < self.num_checkpointed_layers and torch.is_grad_enabled()
+            compute = _computed_again(layer) if is_checkpointed else layer
+            hidden = compute(hidden, layout, key, rows if index == last else None)
         return layout.restore(hidden) if positions is None else hidden[: positions.numel()]
 
     def queries_keys_values(self, tokens: RaggedBatch) -> Iterator[Tensor]:
@@ -97,3 +96,13 @@ class Encoder(nn.Module):
             assert isinstance(layer, EncoderLayer)
             yield layer.attention.queries_keys_values(hidden)
             hidden = layer(hidden, layout, None)
+
+
+def _computed_again(layer: nn.Module) -> Callable[..., Tensor]:
+    """`layer`, keeping what enters it alone: the way back computes it once more, as it did now."""
+    # No state of a generator is kept: dropout draws the same masks again by itself.
+    settings: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+    if not torch.compiler.is_compiling():  # a graph holds everything
+        again = computing_again()
+        settings["context_fn"] = lambda: (nullcontext(), again())
+    return partial(checkpoint, layer, **settings)

@@ -15,6 +15,15 @@ from bert_core.backends.operations import use_backend
 from bert_core.model.heads import Pooler, TaskHead, VocabularyHead
 from bert_core.model.trainable import TrainableModel
 
+_TRACING: dict[str, Any] = {
+    # Rates and epsilons are settings: as numbers that may change, torch 2.13 fails to trace them
+    # through layers that are computed a second time.
+    "specialize_float": True,
+    # Graphs are counted over all models of a process. Each build, what is frozen, and a batch of
+    # one sequence or one token, has its own; where they are too many, `fullgraph` is an error.
+    "recompile_limit": 256,
+}
+
 
 class CompiledLayers:
     """The embeddings, layers and heads of `model`, compiled when they are first called.
@@ -42,9 +51,7 @@ class CompiledLayers:
         for module, name, traced in self._traced:
             module.__dict__[name] = traced  # before the method of its class
         try:
-            # Rates and epsilons are settings: as numbers that may change, torch 2.13 fails to trace
-            # them through layers that are computed a second time.
-            with use_backend("plain"), torch._dynamo.config.patch(specialize_float=True):
+            with use_backend("plain"), torch._dynamo.config.patch(**_TRACING):
                 yield
         finally:
             for module, name, _ in self._traced:

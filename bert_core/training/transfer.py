@@ -25,10 +25,9 @@ class DeviceBatches:
         """The micro-batches of `step`, each with its index."""
         if self._copying is None:
             return [(index, batch.to(self._device)) for index, batch in self._micro_batches(step)]
+        given = list(self._micro_batches(step))  # what it does itself, on the caller's stream
         with torch.cuda.stream(self._copying):
-            batches = [
-                (index, batch.to(self._device)) for index, batch in self._micro_batches(step)
-            ]
+            batches = [(index, batch.to(self._device)) for index, batch in given]
         computing = torch.cuda.current_stream(self._device)
         computing.wait_stream(self._copying)
         for _, batch in batches:
@@ -36,6 +35,3 @@ class DeviceBatches:
                 # Its memory may be used again only once the other stream is done with it.
                 tensor.record_stream(computing)
         return batches
-
-    def _copied(self, step: int) -> list[tuple[int, Batch]]:
-        return [(index, batch.to(self._device)) for index, batch in self._micro_batches(step)]

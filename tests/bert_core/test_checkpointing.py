@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from bert_core.backends.dropout import DropoutKey
+from bert_core.backends.operations import use_backend
 from bert_core.backends.precision import autocast
 from bert_core.model.catalogue import PretrainingModel, build_model
 from bert_core.model.checkpointing import checkpoint_activations
@@ -45,6 +46,19 @@ def test_a_whole_training_ends_with_the_same_bits(backend):
             optimizer_step(model, optimizer, batches, seed=4, step=step, dtype=torch.bfloat16)
         weights.append(optimizer.arena.values)
     assert torch.equal(*weights)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_layer_is_computed_again_as_it_was_whatever_holds_by_then(dtype):
+    found = []
+    for num_checkpointed in (0, 3):
+        model = new_model(num_checkpointed)
+        with use_backend("plain"), autocast(model, dtype, copies=False):
+            loss = model.loss_sums(pretraining_batch(), DropoutKey.at(0, 0, 0))["mlm"].total
+        loss.backward()  # outside of the blocks
+        found.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+    for name, gradient in found[0].items():
+        assert torch.equal(found[1][name], gradient), name
 
 
 def test_less_is_kept_for_the_way_back():
