@@ -23,7 +23,7 @@ def test_the_kernel_s_bytes_and_its_scale_belong_together(rate):
     taken = kernel_rate(rate)
     num_kept_bytes = math.floor(255 * (1 - taken)) + 1  # as the kernel counts them
     assert num_kept_bytes / 256 == 1 - taken
-    assert abs(taken - rate) <= max(1 / 512, 1 / 256 - rate)
+    assert abs(taken - rate) <= 1 / 256
 
 
 def test_a_rate_of_a_tenth_is_26_of_256():
