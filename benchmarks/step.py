@@ -2,14 +2,15 @@
 
     python benchmarks/step.py                      # all sizes, about 25 minutes on two cores
     python benchmarks/step.py tiny mini --turns 1 --steps 2 --other-steps 1
-    python benchmarks/step.py --tuning "padded, compiled"   # another tuned side: see tunings.py
 
 As used: `transformers`' BertForPreTraining on padded batches, torch's AdamW, gradient clipping.
-Tuned: `benchmarks/usual_stack.py` says how. Ours: `bert_core.training.loop.train`. Each in bf16 and
-in float32, on the same batches: 90% of the sequences have full length, 10% a random shorter one;
-15% of the tokens are predicted, with dropout. Before anything is measured the sides' losses on
-equal weights are held against each other. Each side sees every batch (the slow one of them as
-used, whose shapes are all alike, two) and then takes turns of a few steps.
+Tuned: `benchmarks/usual_stack.py` says how; packed and padded both take part, and the faster one of
+a size stands in its row (`benchmarks/tunings.py` looks at their compiled forms). Ours:
+`bert_core.training.loop.train`. Each in bf16 and in float32, on the same batches: 90% of the
+sequences have full length, 10% a random shorter one; 15% of the tokens are predicted, with dropout.
+Before anything is measured the sides' losses on equal weights are held against each other. Each
+side sees every batch (the slow one of them as used, whose shapes are all alike, two) and then takes
+turns of a few steps.
 """
 
 import argparse
@@ -42,7 +43,6 @@ from benchmarks.pretraining_batches import (
 )
 from benchmarks.reference_batches import padded, register_packed_attention
 from benchmarks.usual_stack import (
-    TUNINGS,
     Pretraining,
     Steps,
     load_ours,
@@ -58,9 +58,10 @@ from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW, OptimizationConfig
 
 SEQUENCES = {"tiny": 64, "mini": 64, "small": 32, "base": 16}
-HEADLINE = ("ours", "tuned")  # in bf16: these take turns of `--steps`, the others fewer
-BF16 = ("ours", "tuned", "as-used")
-FLOAT32 = ("ours-float32", "tuned-float32", "as-used-float32")
+TUNED = ("packed", "padded")
+BF16 = ("ours", *TUNED, "as-used")
+FLOAT32 = tuple(f"{name}-float32" for name in BF16)
+HEADLINE = BF16[:3]  # these take turns of `--steps`, the others fewer
 
 
 def our_model(size: str) -> PretrainingModel:
@@ -68,7 +69,7 @@ def our_model(size: str) -> PretrainingModel:
     return PretrainingModel(encoder_config(size, VOCAB_SIZE))
 
 
-def our_step(size: str, precision: Precision = "auto") -> tuple[Callable[[], None], dict]:
+def our_step(size: str, precision: Precision = "bf16") -> tuple[Callable[[], None], dict]:
     return_freed_memory()  # as the workers of a pretraining do before they build the model
     batches = random_batches(SEQUENCES[size])
     model = our_model(size)
@@ -82,7 +83,7 @@ def our_step(size: str, precision: Precision = "auto") -> tuple[Callable[[], Non
     return lambda: float(next(steps).loss) and None, {"operations": work}
 
 
-def their_step(size: str, side: str, tuning: str) -> tuple[Callable[[], None], dict]:
+def their_step(size: str, side: str) -> tuple[Callable[[], None], dict]:
     """The usual stack, tuned or as used."""
     from transformers import BertForPreTraining
 
@@ -90,7 +91,8 @@ def their_step(size: str, side: str, tuning: str) -> tuple[Callable[[], None], d
     batches = random_batches(SEQUENCES[size])
     bf16 = not side.endswith("float32")
     config = encoder_config(size, VOCAB_SIZE)
-    if side.startswith("tuned"):
+    tuning = side.removesuffix("-float32")
+    if tuning in TUNED:
         return tuned_pretraining(config, batches, tuning, bf16=bf16), {}
     model = BertForPreTraining(their_config(config)).train()
     losses = [partial(_loss, model, padded(batch, LENGTH)) for batch in batches]
@@ -134,12 +136,15 @@ def table(timings: dict[str, dict[str, Timing]]) -> list[str]:
     ]
     for size, sides in timings.items():
         for precision, names in (("bf16", BF16), ("float32", FLOAT32)):
-            ours, tuned, as_used = (sides[name] for name in names)
+            ours, as_used = sides[names[0]], sides[names[-1]]
+            tuned = min((sides[name] for name in names[1:-1]), key=lambda side: side.median_seconds)
+            way = next(name for name in names if sides[name] is tuned).removesuffix("-float32")
             share = ours.facts["operations"] / ours.median_seconds / sides[precision].best_rate
             memory = " / ".join(f"{s.peak_bytes / 2**20:.0f}" for s in (ours, tuned, as_used))
             lines.append(
                 f"| {size}, {SEQUENCES[size]} x {LENGTH} | {precision} "
-                f"| {ours.median_seconds * 1e3:.0f} ms | {tuned.median_seconds * 1e3:.0f} ms "
+                f"| {ours.median_seconds * 1e3:.0f} ms "
+                f"| {tuned.median_seconds * 1e3:.0f} ms, {way} "
                 f"| {as_used.median_seconds * 1e3:.0f} ms "
                 f"| {tuned.median_seconds / ours.median_seconds:.2f}x "
                 f"| {as_used.median_seconds / ours.median_seconds:.1f}x | {share:.0%} "
@@ -154,7 +159,7 @@ def measured(size: str, arguments: argparse.Namespace) -> dict[str, Timing]:
     for precision, names in (("bf16", BF16), ("float32", FLOAT32)):
         sides = {
             name: Side(
-                [__file__, size, "--side", name, "--tuning", arguments.tuning],
+                [__file__, size, "--side", name],
                 steps_a_turn=arguments.steps if name in HEADLINE else arguments.other_steps,
                 num_warmups=2 if name.startswith("as-used") else NUM_BATCHES,
             )
@@ -168,27 +173,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("sizes", nargs="*", default=list(SEQUENCES), type=one_of(SEQUENCES))
     parser.add_argument("--turns", type=int, default=3, help="measured turns of each side")
-    parser.add_argument("--steps", type=int, default=8, help="a turn, of ours and tuned in bf16")
-    parser.add_argument("--other-steps", type=int, default=3, help="a turn, of all other sides")
-    parser.add_argument("--tuning", choices=TUNINGS, default="packed", help="of the tuned side")
+    parser.add_argument("--steps", type=int, default=8, help="a turn, in bf16")
+    parser.add_argument("--other-steps", type=int, default=3, help="a turn, as used and in float32")
     parser.add_argument("--side", choices=BF16 + FLOAT32, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.side in ("ours", "ours-float32"):
-        precision: Precision = "auto" if arguments.side == "ours" else "float32"
+        precision: Precision = "bf16" if arguments.side == "ours" else "float32"
         serve(*our_step(arguments.sizes[0], precision))
         return
     if arguments.side:
-        serve(*their_step(arguments.sizes[0], arguments.side, arguments.tuning))
+        serve(*their_step(arguments.sizes[0], arguments.side))
         return
     difference = max(check_equal_losses(size) for size in arguments.sizes)
     timings = {size: measured(size, arguments) for size in arguments.sizes}
     rates = {name: max(sides[name].best_rate for sides in timings.values()) for name in PRECISIONS}
     note = (
         f"Medians of {arguments.turns} alternating turns a side, of {arguments.steps} steps (ours "
-        f"and tuned in bf16) or {arguments.other_steps} (the others). The share is that of the "
+        f"and tuned, in bf16) or {arguments.other_steps} (the others). The share is that of the "
         "products a step needs in the rate of a 2,048-wide product in the same precision, measured "
-        f"between the turns, its best. Tuned: {arguments.tuning}. On equal weights the "
-        f"losses differ by {difference:.0e} at most."
+        "between the turns, its best. Of the tuned sides the faster one is shown. On equal weights "
+        f"the losses differ by {difference:.0e} at most."
     )
     report("step", "A pretraining step", [*table(timings), "", note], rates)
 
