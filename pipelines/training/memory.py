@@ -11,8 +11,8 @@ import psutil
 import torch
 
 from bert_core.batch import Batch
+from bert_core.model.activation_memory import Backend
 from bert_core.model.catalogue import TrainableModel
-from bert_core.training.activation_memory import Backend
 from bert_core.training.step_memory import StepMemory, batch_memory
 from pipelines.core.errors import UserError
 
