@@ -83,8 +83,9 @@ class Optimizer(ABC):
         """Which rule a parameter follows."""
         return matrix_or_vector(name, parameter)
 
+    @classmethod
     @abstractmethod
-    def _moments(self, kind: Kind) -> tuple[str, ...]:
+    def _moments(cls, kind: Kind) -> tuple[str, ...]:
         """The names of what is kept of a parameter's gradients from update to update."""
 
     @abstractmethod
@@ -202,7 +203,8 @@ class Optimizer(ABC):
     def _whole(self, key: str, names: list[str], *, is_wanted: bool) -> dict[str, Tensor]:
         if not self._shares.is_sharded:
             return self._own_views(key)
-        own, whole = self._own_views(key), {}
+        own = self._own_views(key)
+        whole: dict[str, Tensor] = {}
         for rank, (begin, end) in enumerate(self._shares.spans):
             share = torch.zeros_like(self.arena.values[begin:end])
             views = self.arena.views(share, begin)
