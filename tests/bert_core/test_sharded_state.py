@@ -1,6 +1,7 @@
 """A state that is divided among the ranks: the bits of one that is not, saved and resumed whole."""
 
 import hashlib
+from pathlib import Path
 
 import pytest
 import torch
@@ -110,6 +111,21 @@ def test_a_save_gathers_share_by_share_and_only_its_writer_keeps_it():
     assert 2.5 < writer[0] <= 3  # mean, variance and average
     assert writer[2] > 0
     assert max(writer[1], other[1]) < 0.9
+
+
+def test_a_saved_state_is_mapped_and_not_read_whole(tmp_path, monkeypatch):
+    model, optimizer = new_run("adamw", averaging_decay=0.6)
+    take_steps(model, optimizer, 0, 1)
+    save_checkpoint(tmp_path / "saved", model, optimizer, Position(seed=0, step=1))
+    load, mapped = optimizer.load_state_dict, []
+
+    def look_and_load(state):
+        mapped.append("training_state.pt" in Path("/proc/self/maps").read_text())
+        load(state)
+
+    monkeypatch.setattr(optimizer, "load_state_dict", look_and_load)
+    load_checkpoint(tmp_path / "saved", model, optimizer)
+    assert mapped == [True]
 
 
 def halted(rank):
