@@ -177,11 +177,15 @@ class LabelledBatch:
         """Build the batch and count, on the host, the labels that are not `ignored`.
 
         Booleans, one for each of B texts and C classes, count each; they and floats become
-        float32, whole numbers int64. Of [B, 2] spans every row is one label.
+        float32, whole numbers and one boolean a text int64. Of [B, 2] spans every row is one label.
+        Raises ValueError for floats of B texts and C classes that are not between 0 and 1.
         """
         values = labels if isinstance(labels, Tensor) else torch.from_numpy(np.asarray(labels))
-        is_exact = not values.is_floating_point() and values.dtype != torch.bool
+        is_several = values.ndim == 2 and (values.is_floating_point() or values.dtype == torch.bool)
+        is_exact = not is_several and not values.is_floating_point()
         values = values.long() if is_exact else values.float()
+        if is_several:
+            _refuse_outside(values)
         if not is_exact:
             num_labels = values.numel()
         elif values.ndim == 2:
@@ -205,6 +209,14 @@ class LabelledBatch:
             tokens=self.tokens.to(device),
             labels=to_device(self.labels, device),
             num_labels=self.num_labels,
+        )
+
+
+def _refuse_outside(labels: Tensor) -> None:
+    outside = labels[~((labels >= 0) & (labels <= 1))]  # NaN is on neither side
+    if outside.numel():
+        raise ValueError(
+            f"labels of several classes a text must lie in [0, 1], got {outside[0].item()}"
         )
 
 

@@ -10,9 +10,9 @@ from bert_core.backends.precision import Precision, compute_dtype
 from bert_core.batch import RaggedBatch
 from bert_core.config import EncoderConfig
 from bert_core.inference.texts import BATCH_TOKENS, EncodedTexts
+from bert_core.model.activation_memory import Backend
 from bert_core.model.catalogue import Model
-from bert_core.training.activation_memory import Backend
-from bert_core.training.step_memory import forward_memory
+from bert_core.model.forward_memory import forward_memory
 
 M = TypeVar("M", bound=Model)
 Progress = Callable[[int, int], None]  # called with texts done, texts in all
@@ -52,8 +52,9 @@ def run_batches(
 ) -> list[Output]:
     """What `compute` gives for batches on the model's device that together hold all texts.
 
-    A batch holds at most `batch_tokens` tokens; None takes what suits the device. Where one turns
-    out not to fit the device's memory, it and those after it are computed in halves.
+    A batch holds at most `batch_tokens` tokens, those counted that the plain backend fills up; None
+    takes what suits the device. Where one turns out not to fit the device's memory, it and those
+    after it are computed in halves.
 
     Raises ValueError for less than one token or another precision, and torch.OutOfMemoryError
     where not even a single text fits.
@@ -62,10 +63,14 @@ def run_batches(
     outputs: list[Output] = []
     num_done = 0
     with model.precision(precision):
+        backend = _backend(device, compute_dtype(precision, device))
+        is_padded = backend == "plain"
         if batch_tokens is None:
-            batch_tokens = _fitting_tokens(model, encoded, compute_dtype(precision, device))
+            batch_tokens = _fitting_tokens(model, encoded, backend)
         while num_done < num_texts:
-            for members, tokens in encoded.batches(batch_tokens, first=num_done):
+            for members, tokens in encoded.batches(
+                batch_tokens, first=num_done, is_padded=is_padded
+            ):
                 values = _computed(compute, tokens, device)
                 if values is None:
                     batch_tokens = max(1, tokens.num_tokens // 2)
@@ -94,14 +99,20 @@ def _computed(
         return None
 
 
-def _fitting_tokens(model: Model, encoded: EncodedTexts, dtype: torch.dtype) -> int:
-    device = model.device
+def _backend(device: torch.device, dtype: torch.dtype) -> Backend:
     if device.type != "cuda":
+        return "cpu"
+    return "flash" if dtype == torch.bfloat16 else "plain"
+
+
+def _fitting_tokens(model: Model, encoded: EncodedTexts, backend: Backend) -> int:
+    device = model.device
+    if backend == "cpu":
         return BATCH_TOKENS
     free, _ = torch.cuda.mem_get_info(device)
     free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     longest = max(len(sequence) for sequence in encoded.sequences)
-    backend: Backend = "flash" if dtype == torch.bfloat16 else "plain"
+    dtype = torch.bfloat16 if backend == "flash" else torch.float32
     return most_tokens(model.config, longest, free, dtype=dtype, backend=backend)
 
 

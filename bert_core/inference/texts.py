@@ -25,10 +25,12 @@ class EncodedTexts:
     num_truncated: int
 
     def batches(
-        self, batch_tokens: int, *, first: int = 0
+        self, batch_tokens: int, *, first: int = 0, is_padded: bool = False
     ) -> Iterator[tuple[NDArray[np.int64], RaggedBatch]]:
         """Batches of at most `batch_tokens` tokens, and which texts each holds.
 
+        `is_padded` counts every text as long as the longest of its batch: S tokens of each of B
+        need memory for B * S^2 pairs, which then never outgrows `batch_tokens` times the longest.
         Longest first, so that lack of memory shows at once; `first` leaves so many of the longest
         out. Equal texts make equal batches. A single text that is longer makes a batch of its own.
         Raises ValueError for less than one token.
@@ -39,8 +41,12 @@ class EncodedTexts:
         order = np.argsort(-lengths, kind="stable")
         begin = first
         while begin < order.size:
-            total = np.cumsum(lengths[order[begin:]])
-            count = max(1, int(np.searchsorted(total, batch_tokens, side="right")))
+            if is_padded:
+                fitting = batch_tokens // int(lengths[order[begin]])
+            else:
+                total = np.cumsum(lengths[order[begin:]])
+                fitting = int(np.searchsorted(total, batch_tokens, side="right"))
+            count = max(1, fitting)
             members = order[begin : begin + count]
             yield (
                 members,

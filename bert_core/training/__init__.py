@@ -24,13 +24,12 @@ from bert_core.training.step import StepReport, optimizer_step
 from bert_core.training.step_memory import (
     StepMemory,
     batch_memory,
-    forward_memory,
     step_memory,
 )
 
 __all__ = [
     "LAMB", "AdamW", "Initialization", "Muon", "NonFiniteGradientError", "OptimizationConfig",
     "Optimizer", "Position", "RunningSums", "StepMemory", "StepReport", "batch_memory",
-    "build_optimizer", "evaluate", "forward_memory", "load_checkpoint", "load_encoder_into",
+    "build_optimizer", "evaluate", "load_checkpoint", "load_encoder_into",
     "load_model", "optimizer_step", "save_checkpoint", "save_model", "step_memory", "train",
 ]  # fmt: skip

@@ -45,7 +45,7 @@ class ParameterArena:
                     f"{parameter.dtype} on {parameter.device}"
                 )
             self._offsets[name] = size
-            size += _padded(parameter.numel())
+            size += padded(parameter.numel())
         vectors = (self._offsets[name] for name, p in named if p.ndim < 2)
         self._matrices_end = next(vectors, size)
         self.values = torch.zeros(size, device=device)
@@ -78,7 +78,7 @@ class ParameterArena:
     def spans(self) -> dict[str, tuple[int, int]]:
         """Where in the buffers each parameter begins and the next one does."""
         return {
-            name: (offset, offset + _padded(self._parameters[name].numel()))
+            name: (offset, offset + padded(self._parameters[name].numel()))
             for name, offset in self._offsets.items()
         }
 
@@ -130,5 +130,6 @@ def check_names(found: Iterable[str], wanted: Iterable[str], what: str) -> None:
         )
 
 
-def _padded(num_elements: int) -> int:
+def padded(num_elements: int) -> int:
+    """How many elements of the buffer a parameter of so many takes."""
     return -(-num_elements // _ALIGNMENT) * _ALIGNMENT

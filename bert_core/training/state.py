@@ -71,9 +71,10 @@ def save_checkpoint(
     Raises NonFiniteGradientError, on all ranks alike, and writes nothing, where the optimizer did
     not take the last step; raises ValueError where `folder` is in use.
     """
-    state = {"format": FORMAT, "position": asdict(position), **optimizer.state_dict()}
+    whole = optimizer.state_dict(is_wanted=is_writer)
     if not is_writer:
         return
+    state = {"format": FORMAT, "position": asdict(position), **whole}
 
     def write(draft: Path) -> None:
         _write_model(draft, model)
@@ -93,8 +94,8 @@ def load_checkpoint(folder: Path | str, model: Model, optimizer: Optimizer) -> P
     _check_same_architecture(model, read_config(folder), folder)
     tensors = read_weights(folder)
     check_names(set(model.state_dict()), tensors, Path(folder) / WEIGHTS_FILE)
-    device = optimizer.arena.values.device
-    state = torch.load(path, map_location=device, weights_only=True)
+    # Mapped: a rank reads its share of a divided state, and the device holds nothing twice.
+    state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
     optimizer.load_state_dict(state)  # refuses before it changes anything
     model.load_state_dict(tensors)
     return Position(**state["position"])

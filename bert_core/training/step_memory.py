@@ -6,8 +6,9 @@ import torch
 
 from bert_core.batch import Batch, PretrainingBatch
 from bert_core.config import EncoderConfig
+from bert_core.model.activation_memory import FLOAT32_BYTES, Activations, Backend
 from bert_core.model.catalogue import LanguageModel, SpanPredictor, TokenClassifier, TrainableModel
-from bert_core.training.activation_memory import FLOAT32_BYTES, Activations, Backend
+from bert_core.model.forward_memory import worst_lengths
 
 _BACKENDS = ("cpu", "plain", "flash")
 
@@ -35,6 +36,7 @@ def step_memory(
     *,
     num_tokens: int,
     longest: int,
+    num_sequences: int | None = None,
     num_predicted: int = 0,
     num_read: int | None = None,
     num_parameters: int | None = None,
@@ -49,8 +51,9 @@ def step_memory(
     Args:
         config: the encoder.
         num_tokens: T, of the micro-batch.
-        longest: S, tokens of its longest sequence. The others are taken to be as long, which is
-            the worst there is.
+        longest: S, tokens of its longest sequence.
+        num_sequences: B; None: all are as long, up to the last one. Of the lengths that fit T, S
+            and B those are taken that need the most: `batch_memory` knows them.
         num_predicted: M, tokens predicted over the vocabulary; 0 for other tasks.
         num_read: tokens whose last hidden state is read, such as one a text and those predicted;
             None for all.
@@ -67,15 +70,40 @@ def step_memory(
 
     Raises ValueError for numbers that are impossible.
     """
-    num_read = num_tokens if num_read is None else num_read
-    _refuse_impossible(config, num_tokens, longest, num_predicted, num_read, checkpointed_layers)
+    return _memory(
+        config,
+        worst_lengths(num_tokens, longest, num_sequences),
+        num_predicted=num_predicted,
+        num_read=num_tokens if num_read is None else num_read,
+        num_parameters=num_parameters,
+        num_frozen=num_frozen,
+        dtype=dtype,
+        checkpointed_layers=checkpointed_layers,
+        optimizer_buffers=optimizer_buffers,
+        backend=backend,
+    )
+
+
+def _memory(
+    config: EncoderConfig,
+    lengths: tuple[int, ...],
+    *,
+    num_predicted: int,
+    num_read: int,
+    num_parameters: int | None,
+    num_frozen: int,
+    dtype: torch.dtype,
+    checkpointed_layers: int,
+    optimizer_buffers: float,
+    backend: Backend,
+) -> StepMemory:
+    _refuse_impossible(config, sum(lengths), num_predicted, num_read, checkpointed_layers)
     if backend not in _BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(_BACKENDS)}, got {backend!r}")
     way = Activations(
         config=config,
-        num_tokens=num_tokens,
+        lengths=lengths,
         num_read=num_read,
-        longest=longest,
         num_predicted=num_predicted,
         checkpointed_layers=checkpointed_layers,
         size=dtype.itemsize,
@@ -107,7 +135,7 @@ def batch_memory(
 ) -> StepMemory:
     """`step_memory` of training `model`, frozen and checkpointed as it is, on `batch`.
 
-    Raises ValueError as it does.
+    It counts the batch's own lengths. Raises ValueError as it does.
     """
     tokens = batch.tokens
     if isinstance(batch, PretrainingBatch):
@@ -118,10 +146,9 @@ def batch_memory(
         num_read = tokens.num_tokens if reads_all else tokens.num_sequences
         num_predicted = tokens.num_tokens if isinstance(model, LanguageModel) else 0
     parameters = list(model.parameters())
-    return step_memory(
+    return _memory(
         model.config,
-        num_tokens=tokens.num_tokens,
-        longest=tokens.max_seqlen,
+        tokens.lengths,
         num_predicted=num_predicted,
         num_read=num_read,
         num_parameters=sum(p.numel() for p in parameters),
@@ -131,32 +158,6 @@ def batch_memory(
         optimizer_buffers=optimizer_buffers,
         backend=backend,
     )
-
-
-def forward_memory(
-    config: EncoderConfig,
-    *,
-    num_tokens: int,
-    longest: int,
-    dtype: torch.dtype = torch.float32,
-    backend: Backend = "cpu",
-) -> int:
-    """The bytes that the encoder needs beside its weights to read a batch without gradients.
-
-    The arguments are those of `step_memory`, which see for what is raised.
-    """
-    _refuse_impossible(config, num_tokens, longest, 0, 1, 0)
-    way = Activations(
-        config=config,
-        num_tokens=num_tokens,
-        num_read=num_tokens,
-        longest=longest,
-        num_predicted=0,
-        checkpointed_layers=0,
-        size=dtype.itemsize,
-        backend=backend,
-    )
-    return way.forward()
 
 
 def encoder_parameters(config: EncoderConfig, *, with_vocabulary: bool) -> int:
@@ -177,15 +178,11 @@ def encoder_parameters(config: EncoderConfig, *, with_vocabulary: bool) -> int:
 def _refuse_impossible(
     config: EncoderConfig,
     num_tokens: int,
-    longest: int,
     num_predicted: int,
     num_read: int,
     checkpointed_layers: int,
 ) -> None:
-    if num_tokens < 1:
-        raise ValueError(f"num_tokens must be at least 1, got {num_tokens}")
     for name, number, least, most in (
-        ("longest", longest, 1, num_tokens),
         ("num_predicted", num_predicted, 0, num_tokens),
         ("num_read", num_read, 1, num_tokens),
         ("checkpointed_layers", checkpointed_layers, 0, config.num_layers),

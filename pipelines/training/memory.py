@@ -11,9 +11,9 @@ import psutil
 import torch
 
 from bert_core.batch import Batch
+from bert_core.model.activation_memory import Backend
 from bert_core.model.catalogue import TrainableModel
-from bert_core.training.activation_memory import Backend
-from bert_core.training.step_memory import StepMemory, batch_memory
+from bert_core.training.step_memory import batch_memory
 from pipelines.core.errors import UserError
 
 _LIMIT = Path("/sys/fs/cgroup/memory.max")  # of the container, where this runs in one
@@ -55,10 +55,14 @@ def fitting_memory(
     dtype: torch.dtype,
     device: torch.device,
     optimizer_buffers: float = 2.0,
+    gathered_buffers: float = 0.0,
 ) -> str:
     """One line on what a step of `batches` needs of `room`.
 
-    Raises UserError where it cannot fit, though nothing else ran on the node.
+    A save needs `gathered_buffers` float32 numbers for each trained one while no step is taken.
+    Raises UserError where it cannot fit, though nothing else ran on the node. What a GPU needs for
+    activations was never measured: there weights, gradients and optimizer alone are held against
+    the room.
     """
     backend: Backend = "cpu"
     if device.type == "cuda":
@@ -70,24 +74,31 @@ def fitting_memory(
         for _, batch in batches
     ]
     need = max(needs, key=lambda memory: memory.peak)
-    together = need.peak * room.num_ranks
+    standing = need.weights + need.gradients + need.optimizer
+    if backend == "cpu":  # a GPU casts a layer's matrices where it computes
+        standing += need.compute_copies
+    standing += round(gathered_buffers * need.gradients)
+    peak = max(need.peak, standing)
     shared = f" for each of {room.num_ranks} ranks" if room.num_ranks > 1 else ""
-    if together > room.num_bytes:
+    is_whole = model.encoder.num_checkpointed_layers >= model.config.num_layers
+    remedy = _remedy(standing, room, is_whole)
+    if (peak if backend == "cpu" else standing) * room.num_ranks > room.num_bytes:
         raise UserError(
             f"a step of {stage} must fit the {_told(room.num_bytes)} of {room.of}, found that it "
-            f"needs about {_told(need.peak)}{shared}; {_remedy(need, room)}"
+            f"needs about {_told(peak)}{shared}; {remedy}"
         )
-    return (
-        f"a step needs about {_told(need.peak)}{shared} of the {_told(room.num_bytes)} of {room.of}"
-    )
+    line = f"a step needs about {_told(peak)}{shared} of the {_told(room.num_bytes)} of {room.of}"
+    if peak * room.num_ranks > room.num_bytes:
+        return f"{line}; should it not fit, {remedy}"
+    return line
 
 
-def _remedy(need: StepMemory, room: Room) -> str:
+def _remedy(standing: int, room: Room, is_checkpointed: bool) -> str:
     """What to lower: a smaller micro-batch helps where weights and optimizer alone would fit."""
-    standing = need.weights + need.gradients + need.optimizer + need.compute_copies
     fewer_ranks = " or place.training_workers" if room.num_ranks > 1 else ""
     if standing * room.num_ranks < room.num_bytes:
-        return f"lower micro_batch_examples{fewer_ranks}, or raise place.checkpointed_layers"
+        recompute = "" if is_checkpointed else ", or raise place.checkpointed_layers"
+        return f"lower micro_batch_examples{fewer_ranks}{recompute}"
     return f"its weights and optimizer alone take {_told(standing)}: lower size{fewer_ranks}"
 
 

@@ -18,7 +18,12 @@ from bert_core.backends.precision import Precision, compute_dtype
 from bert_core.model.catalogue import TrainableModel
 from bert_core.model.checkpointing import checkpoint_activations
 from bert_core.training.loop import MicroBatches, train
-from bert_core.training.optimization import OptimizationConfig, Optimizer, build_optimizer
+from bert_core.training.optimization import (
+    OptimizationConfig,
+    Optimizer,
+    build_optimizer,
+    state_size,
+)
 from bert_core.training.state import Position, load_checkpoint, save_checkpoint, save_model
 from bert_core.training.step import StepReport
 from pipelines.core.cluster.machine import computing_machine
@@ -40,6 +45,7 @@ class Work:
     evaluate_every_steps: int
     build_model: Callable[[], TrainableModel]  # called under the seed of the initialization
     micro_batches: MicroBatches  # this rank's share of a step
+    batches_of: MicroBatches  # the same, with nothing read ahead
     # Every rank calls these, and all of them get the same figures.
     evaluate: Callable[[TrainableModel], dict[str, float]]
     # After the last step, with the model on the CPU: a proof on any machine computes there, too.
@@ -75,7 +81,7 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
     """Do the work from the last checkpoint to the last step; returns what it told.
 
     Raises NonFiniteGradientError for a step that was not taken, before anything is saved of it,
-    and UserError where the first step cannot fit the node's memory, before it is taken.
+    and UserError where `fitting_memory` finds no room, before the first step is taken.
     """
     settings, rank = work.settings, this_rank()[0]
     torch.set_num_threads(values["num_threads"])
@@ -141,14 +147,16 @@ def _fitting_memory(
     precision: Precision,
 ) -> str:
     """What the first step needs, in a line; empty for a rank that has no part in it."""
-    batches = list(work.micro_batches(0))
+    batches = list(work.batches_of(0))
     if not batches:
         return ""
     room = room_on(device, ray.train.get_context().get_local_world_size())
     dtype = compute_dtype(precision, device)
-    num_buffers = 2.0 + (config.averaging_decay is not None)
-    if config.shard_optimizer_state:
-        num_buffers /= this_rank()[1]
+    size = state_size(model, config, num_ranks=this_rank()[1], num_together=room.num_ranks)
+    gathered = size.sent
+    # The first rank writes, and gathers what is divided in the memory of its node.
+    if size.sent and device.type == "cpu" and ray.train.get_context().get_node_rank() == 0:
+        gathered += size.whole / room.num_ranks
     return fitting_memory(
         model,
         batches,
@@ -156,7 +164,8 @@ def _fitting_memory(
         stage=work.stage,
         dtype=dtype,
         device=device,
-        optimizer_buffers=num_buffers,
+        optimizer_buffers=size.held,
+        gathered_buffers=gathered,
     )
 
 

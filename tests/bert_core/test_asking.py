@@ -8,7 +8,8 @@ import bert_core as bc
 from bert_core.config import encoder_config
 from bert_core.inference.asking import most_tokens
 from bert_core.inference.labels import assign_labels, classify
-from bert_core.training.step_memory import forward_memory
+from bert_core.inference.texts import EncodedTexts
+from bert_core.model.forward_memory import forward_memory
 from tests.bert_core.test_inference import TEXTS, alone, new_model
 from tests.bert_core.test_inference import tokenizer as tokenizer
 
@@ -162,6 +163,22 @@ def test_a_gpu_gets_as_many_tokens_as_fit_and_never_more(backend, dtype, longest
         ]
         assert need[0] <= 0.8 * (free << 20)
         assert need[1] > 0.8 * (free << 20) or count == 65_536
+
+
+def test_where_texts_are_padded_a_batch_ends_before_its_squares_outgrow_the_budget():
+    lengths = [512, *[8] * 500]
+    encoded = EncodedTexts(
+        sequences=[[7] * length for length in lengths], segment_b_start=lengths, num_truncated=0
+    )
+    config = encoder_config("tiny", 100)
+    asked = {"dtype": torch.float32, "backend": "plain"}
+    most = forward_memory(config, num_tokens=4_096, longest=512, **asked)
+    found = []
+    for members, tokens in encoded.batches(4_096, is_padded=True):
+        found.extend(members.tolist())
+        shape = {"longest": tokens.max_seqlen, "num_sequences": tokens.num_sequences}
+        assert forward_memory(config, num_tokens=tokens.num_tokens, **shape, **asked) <= most
+    assert sorted(found) == list(range(501))
 
 
 def test_labels_above_the_threshold_come_with_the_likeliest_first(tokenizer):

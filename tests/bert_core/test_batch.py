@@ -46,6 +46,21 @@ def test_the_next_token_is_the_label_and_the_last_has_none():
     assert next_token_labels(tokens).tolist() == [8, 9, IGNORED_LABEL, 6, IGNORED_LABEL]
 
 
+def test_one_boolean_a_text_is_the_number_of_its_class():
+    tokens = ragged_batch((3, 2))
+    batch = LabelledBatch.from_arrays(tokens, [True, False])
+    assert batch.labels.dtype == torch.int64
+    assert batch.counts == {"label": 2}
+    model = SequenceClassifier(small_config(), 2)
+    assert model.loss_sums(batch)["label"].total.isfinite()
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), -0.5, 1.5, float("inf")])
+def test_decisions_are_between_0_and_1(wrong):
+    with pytest.raises(ValueError, match=r"several classes a text must lie in \[0, 1\], got"):
+        LabelledBatch.from_arrays(ragged_batch((3, 2)), [[0.0, 1.0], [wrong, 0.5]])
+
+
 def test_labels_are_counted_on_the_host():
     tokens = ragged_batch((3, 2))
     labels = [1, IGNORED_LABEL, 2, IGNORED_LABEL, IGNORED_LABEL]

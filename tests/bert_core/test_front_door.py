@@ -59,6 +59,11 @@ print(json.dumps(sorted(sys.modules)))
     assert "torch" not in loaded
 
 
+def test_asking_a_model_brings_nothing_of_training():
+    program = "import bert_core.inference\nprint(json.dumps(sorted(sys.modules)))"
+    assert not [name for name in fresh(program) if name.startswith("bert_core.training")]
+
+
 def test_what_is_listed_is_what_is_there():
     assert sorted(bc.__all__) == sorted(set(bc.__all__)) == sorted(bc._MODULE_OF)
     assert set(bc.__all__) <= set(dir(bc))

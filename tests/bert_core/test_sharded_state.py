@@ -1,10 +1,12 @@
 """A state that is divided among the ranks: the bits of one that is not, saved and resumed whole."""
 
 import hashlib
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile
 
 from bert_core.training import Position, load_checkpoint, save_checkpoint
 from bert_core.training.optimization import OPTIMIZERS, NonFiniteGradientError
@@ -87,6 +89,43 @@ def test_saved_by_two_ranks_it_goes_on_on_one_and_on_three_to_the_same_bits(tmp_
             tolerance = 1.5 if name == "muon" else 1.3
             assert max(rank[name][1] for rank in ranks) < tolerance * whole / len(ranks)
     torch.set_num_threads(num_threads)
+
+
+def gathered(rank):
+    """What the ranks keep of a save, and the largest tensor that torch took for it."""
+    model, optimizer = new_run("adamw", **SETTINGS)
+    take_steps(model, optimizer, 0, 1)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        state = optimizer.state_dict(is_wanted=rank == 0)
+    events = [e for e in profiled.profiler.kineto_results.events() if e.name() == "[memory]"]
+    kept = sum(e.nbytes() for e in events)
+    moments = [value for value in state.values() if isinstance(value, dict)]
+    whole = optimizer.arena.values.nbytes
+    return kept / whole, max(e.nbytes() for e in events) / whole, sum(map(len, moments))
+
+
+def test_a_save_gathers_share_by_share_and_only_its_writer_keeps_it():
+    writer, other = run_ranks(gathered, 2)
+    assert other[0] < 0.01
+    assert other[2] == 0
+    assert 2.5 < writer[0] <= 3  # mean, variance and average
+    assert writer[2] > 0
+    assert max(writer[1], other[1]) < 0.9
+
+
+def test_a_saved_state_is_mapped_and_not_read_whole(tmp_path, monkeypatch):
+    model, optimizer = new_run("adamw", averaging_decay=0.6)
+    take_steps(model, optimizer, 0, 1)
+    save_checkpoint(tmp_path / "saved", model, optimizer, Position(seed=0, step=1))
+    load, mapped = optimizer.load_state_dict, []
+
+    def look_and_load(state):
+        mapped.append("training_state.pt" in Path("/proc/self/maps").read_text())
+        load(state)
+
+    monkeypatch.setattr(optimizer, "load_state_dict", look_and_load)
+    load_checkpoint(tmp_path / "saved", model, optimizer)
+    assert mapped == [True]
 
 
 def halted(rank):

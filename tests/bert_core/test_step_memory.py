@@ -11,13 +11,13 @@ from bert_core.backends.operations import use_backend
 from bert_core.batch import LabelledBatch, next_token_labels
 from bert_core.config import EncoderConfig, encoder_config
 from bert_core.model.catalogue import build_model, count_parameters
+from bert_core.model.forward_memory import forward_memory, worst_lengths
 from bert_core.model.freezing import freeze
 from bert_core.training.optimization import AdamW, OptimizationConfig
 from bert_core.training.step import optimizer_step
 from bert_core.training.step_memory import (
     batch_memory,
     encoder_parameters,
-    forward_memory,
     step_memory,
 )
 from tests.bert_core.batches import pretraining_batch, ragged_batch
@@ -57,7 +57,9 @@ def new_model(task, size, **overrides):
     return build_model(task, config, **settings)
 
 
-def measured_and_estimated(task, size, lengths, dtype, prepare=lambda model: None, **overrides):
+def measured_and_estimated(
+    task, size, lengths, dtype, prepare=lambda model: None, backend="cpu", **overrides
+):
     batch = new_batch(task, lengths)
     kept = []
 
@@ -70,7 +72,7 @@ def measured_and_estimated(task, size, lengths, dtype, prepare=lambda model: Non
             optimizer_step(model, optimizer, [(0, batch)], seed=0, step=step, dtype=dtype)
 
     measured = peak_of(train)
-    return measured, batch_memory(kept[0], batch, dtype=dtype)
+    return measured, batch_memory(kept[0], batch, dtype=dtype, backend=backend)
 
 
 def assert_near(measured, estimated):
@@ -105,10 +107,25 @@ def test_without_dropout_less_is_kept():
     assert found[1].activations < with_dropout[1].activations
 
 
-def test_sequences_of_many_lengths_need_at_most_what_equal_ones_would():
-    lengths = tuple(range(8, 257, 8))
-    measured, estimated = measured_and_estimated("pretraining", "mini", lengths, torch.float32)
-    assert 0.85 * measured < estimated.peak < 1.3 * measured
+UNEVEN = [tuple(range(8, 257, 8)), (256, *(8,) * 200), (512, *(100,) * 20)]
+
+
+@pytest.mark.parametrize("lengths", UNEVEN, ids=name)
+@pytest.mark.parametrize("backend", ["cpu", "plain"])
+def test_sequences_of_many_lengths_need_what_was_estimated(backend, lengths):
+    with use_backend(backend):
+        measured, estimated = measured_and_estimated(
+            "pretraining", "mini", lengths, torch.float32, backend=backend
+        )
+    assert_near(measured, estimated)
+
+
+def test_lengths_that_are_not_known_are_taken_for_the_worst():
+    assert worst_lengths(100, 40) == (40, 40, 20)
+    assert worst_lengths(100, 40, 10) == (40, 40, 13, *(1,) * 7)
+    assert worst_lengths(3, 1) == (1, 1, 1)
+    with pytest.raises(ValueError, match=r"num_sequences must lie in \[3, 61\], got 62"):
+        worst_lengths(100, 40, 62)
 
 
 def test_what_is_frozen_has_no_gradients_and_no_optimizer():

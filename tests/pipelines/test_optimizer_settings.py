@@ -16,7 +16,7 @@ def config_of(settings: TrainingSettings, *, shards: bool = False, **more: Any):
     nothing: Any = None
     work = Work(
         stage="s", settings=settings, num_steps=100, evaluate_every_steps=10, build_model=nothing,
-        micro_batches=nothing, evaluate=nothing, judge=nothing, **more,
+        micro_batches=nothing, batches_of=nothing, evaluate=nothing, judge=nothing, **more,
     )  # fmt: skip
     return optimization(work, shard_optimizer_state=shards)
 

@@ -8,6 +8,7 @@ from pyarrow.fs import LocalFileSystem
 from bert_core.batch import LabelledBatch, PretrainingBatch, RaggedBatch
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import build_model
+from bert_core.training.optimization import OptimizationConfig, state_size
 from pipelines.artifacts import ArtifactStore
 from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
 from pipelines.core.cluster.ranks import Ranks
@@ -36,12 +37,13 @@ def huge_batch(num_sequences: int, length: int) -> PretrainingBatch:
     return PretrainingBatch(tokens=tokens, masked_positions=masked, masked_labels=masked)
 
 
-def told(batch, room, *, size="base"):
+def told(batch, room, *, size="base", device=CPU, layers=0, **more):
     with torch.device("meta"):
         model = build_model("pretraining", encoder_config(size, 8_000), next_sentence=False)
+    model.encoder.num_checkpointed_layers = layers
     return fitting_memory(
         model, [(0, huge_batch(2, 128)), (1, batch)], room,
-        stage="pretraining", dtype=torch.bfloat16, device=CPU,
+        stage="pretraining", dtype=torch.bfloat16, device=device, **more,
     )  # fmt: skip
 
 
@@ -71,7 +73,36 @@ def test_what_cannot_fit_is_refused_and_told_what_to_lower():
     with pytest.raises(
         UserError, match=r"of its GPU, .* optimizer alone take 1\.\d GiB: lower size"
     ):
-        told(huge_batch(64, 128), small)
+        told(huge_batch(64, 128), small, device=torch.device("cuda"))
+    with pytest.raises(UserError, match=r"GiB; lower micro_batch_examples$"):
+        told(huge_batch(4_000, 128), room, layers=12)
+
+
+def test_of_a_gpu_only_what_surely_cannot_fit_is_refused():
+    room = Room(num_bytes=23 << 30, of="its GPU", num_ranks=1)
+    line = told(huge_batch(2_000, 128), room, device=torch.device("cuda"))
+    assert "of its GPU; should it not fit, lower micro_batch_examples, or raise place" in line
+
+
+def test_a_save_that_gathers_a_divided_state_needs_room_too():
+    room = Room(num_bytes=3 << 29, of="its node", num_ranks=1)
+    batch = huge_batch(1, 128)
+    assert told(batch, room, optimizer_buffers=1.0).startswith("a step needs about 1.")
+    with pytest.raises(UserError, match=r"its weights and optimizer alone take .*: lower size"):
+        told(batch, room, optimizer_buffers=1.0, gathered_buffers=2.5)
+
+
+def test_the_largest_share_of_a_divided_state_counts():
+    model = build_model("pretraining", encoder_config("tiny", 8_000), next_sentence=False)
+    config = OptimizationConfig(num_steps=9, shard_optimizer_state=True, averaging_decay=0.9)
+    size = state_size(model, config, num_ranks=4)
+    table = model.encoder.embeddings.token.numel() / sum(p.numel() for p in model.parameters())
+    # No share cuts the table: an even one would be 3 / 4.
+    assert size.held == pytest.approx(3 * table, rel=0.01)
+    assert size.held > 1.5
+    assert size.sent == pytest.approx(size.held / 3, rel=0.01)
+    assert state_size(model, config, num_ranks=4, num_together=4).held == pytest.approx(3 / 4)
+    assert state_size(model, config, num_ranks=1) == (3.0, 0.0, 3.0)
 
 
 def test_a_node_has_its_memory_or_what_its_container_allows(tmp_path):
@@ -108,6 +139,9 @@ def test_a_real_training_tells_it(small_examples, small_vocabulary, local_ray, t
 
 @pytest.mark.slow
 def test_a_real_training_that_cannot_fit_ends_with_the_sentence(local_ray, tmp_path):
+    def must_not_be_read(step):
+        raise AssertionError("what is read ahead would be thrown away")
+
     def worker(values):
         work = Work(
             stage="pretraining",
@@ -117,7 +151,8 @@ def test_a_real_training_that_cannot_fit_ends_with_the_sentence(local_ray, tmp_p
             build_model=lambda: build_model(
                 "pretraining", encoder_config("tiny", 100), next_sentence=False
             ),
-            micro_batches=lambda step: iter([(0, huge_batch(1_000_000, 128))]),
+            micro_batches=must_not_be_read,
+            batches_of=lambda step: iter([(0, huge_batch(1_000_000, 128))]),
             evaluate=lambda model: {},
             judge=lambda model: {},
         )

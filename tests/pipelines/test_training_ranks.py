@@ -80,6 +80,7 @@ def worker_that(
             evaluate_every_steps=4,
             build_model=lambda: PretrainingModel(encoder_config("tiny", reader.vocab_size)),
             micro_batches=batches_of,
+            batches_of=batches_of,
             evaluate=evaluate,
             judge=lambda model: figures_of_ranks(values, rank, world_size),
         )

@@ -55,15 +55,18 @@ def test_a_step_that_was_left_out_is_not_in_a_checkpoint(small_examples, monkeyp
     monkeypatch.setattr(worker.ray, "train", ray_train)
     monkeypatch.setattr(worker, "ProgressSender", lambda queue: None)
     monkeypatch.setattr(worker, "train", as_on_a_gpu)
+
+    def batches_of(step):
+        return micro_batches(reader, seed=0, step=step, examples_per_step=4, micro_batch_examples=4)
+
     work = Work(
         stage="poisoned",
         settings=TrainingSettings(checkpoint_every_steps=2, log_every_steps=1, dropout=0.0),
         num_steps=8,
         evaluate_every_steps=8,
         build_model=lambda: Poisoned(encoder_config("tiny", reader.vocab_size)),
-        micro_batches=lambda step: micro_batches(
-            reader, seed=0, step=step, examples_per_step=4, micro_batch_examples=4
-        ),
+        micro_batches=batches_of,
+        batches_of=batches_of,
         evaluate=lambda model: {},
         judge=lambda model: {},
     )

@@ -151,16 +151,24 @@ def lay_out(tokens: RaggedBatch) -> AttentionLayout:
 
 
 def _groups(order: NDArray[np.int64], sizes: NDArray[np.int64]) -> Iterator[Group]:
-    """Cut sequences, sorted from long to short, where padding would cost more than it saves."""
-    areas = np.concatenate(([0], np.cumsum(sizes * sizes)))
     ends = np.concatenate(([0], np.cumsum(sizes)))
+    for first, last in group_bounds(sizes):
+        yield _group(order[first:last], sizes[first:last], int(ends[first]))
+
+
+def group_bounds(sizes: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Cut sequences, sorted from long to short, where padding would cost more than it saves.
+
+    Each group holds those from the first number to the one before the second.
+    """
+    areas = np.concatenate(([0], np.cumsum(sizes * sizes)))
     first = 0
     while first < sizes.size:
         padded = np.arange(1, sizes.size - first + 1) * sizes[first] ** 2
         needed = areas[first + 1 :] - areas[first]
         wasteful = np.flatnonzero(padded - needed > np.maximum(_CHEAP_WASTE, _MAX_WASTE * padded))
         last = first + int(wasteful[0]) if wasteful.size else sizes.size
-        yield _group(order[first:last], sizes[first:last], int(ends[first]))
+        yield first, last
         first = last
 
 

@@ -1,7 +1,7 @@
 """How the weights follow the gradients: optimizers, parameter groups, the schedule."""
 
 from bert_core.training.optimization.adamw import AdamW
-from bert_core.training.optimization.catalogue import OPTIMIZERS, build_optimizer
+from bert_core.training.optimization.catalogue import OPTIMIZERS, build_optimizer, state_size
 from bert_core.training.optimization.configuration import OptimizationConfig, OptimizerName
 from bert_core.training.optimization.lamb import LAMB
 from bert_core.training.optimization.muon import Muon
@@ -10,5 +10,5 @@ from bert_core.training.optimization.refusals import NonFiniteGradientError
 
 __all__ = [
     "LAMB", "OPTIMIZERS", "AdamW", "Muon", "NonFiniteGradientError", "OptimizationConfig",
-    "Optimizer", "OptimizerName", "build_optimizer",
+    "Optimizer", "OptimizerName", "build_optimizer", "state_size",
 ]  # fmt: skip

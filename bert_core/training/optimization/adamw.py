@@ -18,7 +18,8 @@ class AdamW(Optimizer):
 
     name: ClassVar[OptimizerName] = "adamw"
 
-    def _moments(self, kind: Kind) -> tuple[str, ...]:
+    @classmethod
+    def _moments(cls, kind: Kind) -> tuple[str, ...]:
         return ("mean", "variance")
 
     def _update(self, segment: Segment, learning_rate: float, divisor: Tensor | None) -> None:

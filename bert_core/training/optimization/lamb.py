@@ -20,7 +20,8 @@ class LAMB(Optimizer):
 
     name: ClassVar[OptimizerName] = "lamb"
 
-    def _moments(self, kind: Kind) -> tuple[str, ...]:
+    @classmethod
+    def _moments(cls, kind: Kind) -> tuple[str, ...]:
         return ("mean", "variance")
 
     def _update(self, segment: Segment, learning_rate: float, divisor: Tensor | None) -> None:

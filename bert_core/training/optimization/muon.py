@@ -31,7 +31,8 @@ class Muon(AdamW):
     def _kind(name: str, parameter: Tensor) -> Kind:
         return hidden_matrix_or_other(name, parameter)
 
-    def _moments(self, kind: Kind) -> tuple[str, ...]:
+    @classmethod
+    def _moments(cls, kind: Kind) -> tuple[str, ...]:
         return ("momentum",) if kind == "hidden" else super()._moments(kind)
 
     def _update(self, segment: Segment, learning_rate: float, divisor: Tensor | None) -> None:

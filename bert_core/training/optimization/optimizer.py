@@ -23,6 +23,7 @@ from bert_core.training.optimization.parameter_groups import (
 )
 from bert_core.training.optimization.refusals import NonFiniteGradientError, refuse_wrapped
 from bert_core.training.optimization.shares import Shares
+from bert_core.training.ranks import this_rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +83,9 @@ class Optimizer(ABC):
         """Which rule a parameter follows."""
         return matrix_or_vector(name, parameter)
 
+    @classmethod
     @abstractmethod
-    def _moments(self, kind: Kind) -> tuple[str, ...]:
+    def _moments(cls, kind: Kind) -> tuple[str, ...]:
         """The names of what is kept of a parameter's gradients from update to update."""
 
     @abstractmethod
@@ -185,25 +187,34 @@ class Optimizer(ABC):
         return views
 
     @torch.no_grad()
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, *, is_wanted: bool = True) -> dict[str, Any]:
         """The moments, and the average, by parameter name, whole; and the number of updates.
 
-        With a sharded state all ranks call it, and get the same. Raises NonFiniteGradientError
-        where updates stopped: there is no state to go on from.
+        A sharded state is gathered on the CPU, share by share, and all ranks call it; one where it
+        is not wanted keeps no tensor of it. Raises NonFiniteGradientError where updates stopped:
+        there is no state to go on from.
         """
         self.raise_if_halted()
-        state = {key: self._whole(key, names) for key, names in self._keys().items()}
-        return {"optimizer": self.name, "num_updates": self.num_updates, **state}
+        state: dict[str, Any] = {"optimizer": self.name, "num_updates": self.num_updates}
+        for key, names in self._keys().items():
+            state[key] = self._whole(key, names, is_wanted=is_wanted)
+        return state
 
-    def _whole(self, key: str, names: list[str]) -> dict[str, Tensor]:
+    def _whole(self, key: str, names: list[str], *, is_wanted: bool) -> dict[str, Tensor]:
         if not self._shares.is_sharded:
             return self._own_views(key)
-        buffer = torch.zeros_like(self.arena.values)
-        views = self.arena.views(buffer)
-        for name, view in self._own_views(key).items():
-            views[name].copy_(view)
-        self._shares.exchange(buffer)
-        return {name: views[name] for name in names}
+        own = self._own_views(key)
+        whole: dict[str, Tensor] = {}
+        for rank, (begin, end) in enumerate(self._shares.spans):
+            share = torch.zeros_like(self.arena.values[begin:end])
+            views = self.arena.views(share, begin)
+            if rank == this_rank():
+                for name, values in own.items():
+                    views[name].copy_(values)
+            self._shares.send(share, rank)
+            if is_wanted:
+                whole |= {name: view.to("cpu", copy=True) for name, view in views.items()}
+        return {name: whole[name] for name in names if is_wanted}
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

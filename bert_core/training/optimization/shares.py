@@ -19,10 +19,11 @@ class Shares:
         self.is_sharded = is_sharded and num_ranks() > 1
         if self.is_sharded:
             ends = [end for _, end in arena.spans().values()]
-            self._spans = cut(ends, num_ranks())
-            self.begin, self.end = self._spans[this_rank()]
+            self.spans = cut(ends, num_ranks())
+            self.begin, self.end = self.spans[this_rank()]
         else:
             self.begin, self.end = 0, arena.values.numel()
+            self.spans = [(self.begin, self.end)]
 
     def exchange(self, buffer: Tensor) -> None:
         """Fill a buffer of the arena's layout: each rank hands its own share to the others."""
@@ -30,11 +31,17 @@ class Shares:
             return
         sent = [
             dist.broadcast(buffer[begin:end], rank, async_op=True)
-            for rank, (begin, end) in enumerate(self._spans)
+            for rank, (begin, end) in enumerate(self.spans)
             if end > begin
         ]
         for work in sent:
             work.wait()
+
+    @staticmethod
+    def send(share: Tensor, rank: int) -> None:
+        """Fill `share` with what `rank` holds in it; all ranks call this."""
+        if share.numel():
+            dist.broadcast(share, rank)
 
 
 def cut(ends: list[int], num_shares: int) -> list[tuple[int, int]]:

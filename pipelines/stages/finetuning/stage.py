@@ -161,6 +161,7 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
         evaluate_every_steps=settings.evaluate_every_steps(values["num_steps"]),
         build_model=build_model,
         micro_batches=micro_batches,
+        batches_of=micro_batches,
         evaluate=evaluate,
         judge=judge,
     )

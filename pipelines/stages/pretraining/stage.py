@@ -154,6 +154,7 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
             evaluate_every_steps=settings.evaluate_every_steps,
             build_model=build_model,
             micro_batches=prefetched_batches,
+            batches_of=batches_of,
             evaluate=evaluate,
             judge=judge,
         )

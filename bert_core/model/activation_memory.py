@@ -1,13 +1,17 @@
 """How many bytes the layers keep for their backward passes and hold while they run.
 
 Counted from what the operations of the backends save. R = rows, the T ragged tokens; P = rows that
-the last layer is read at; M = predicted tokens; S = tokens of the longest sequence; D = hidden
-size, I = intermediate size, H = heads, V = vocabulary.
+the last layer is read at; M = predicted tokens; B = sequences; S = tokens of the longest; D =
+hidden size, I = intermediate size, H = heads, V = vocabulary.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
+import numpy as np
+
+from bert_core.backends.cpu.layout import group_bounds
 from bert_core.config import EncoderConfig
 
 Backend = Literal["cpu", "plain", "flash"]
@@ -37,9 +41,8 @@ class Activations:
     """One micro-batch on its way through an encoder."""
 
     config: EncoderConfig
-    num_tokens: int  # R
+    lengths: tuple[int, ...]  # B numbers of tokens
     num_read: int  # P; R where all are read
-    longest: int  # S; the other sequences are taken to be as long
     num_predicted: int  # M
     checkpointed_layers: int  # of the lowest, which keep their input alone
     size: int  # bytes of a number in the format that layers compute in
@@ -59,7 +62,7 @@ class Activations:
         hidden, wide = self._hidden, self.size * self.num_tokens * self.config.intermediate_size
         mixing = 9 * hidden + (0 if self.backend == "flash" else 2 * self._chunk)
         if self.backend == "plain":
-            mixing += 3 * hidden + self._probabilities
+            mixing += 3 * self._padded_hidden + self._probabilities
         feeding = 4 * hidden + 2 * wide
         if self.backend == "cpu" and self.num_tokens >= _PACKED_ROWS:
             feeding += self.size * self.config.hidden_size * self.config.intermediate_size
@@ -67,9 +70,24 @@ class Activations:
         return _INDEX_BYTES * self.num_tokens + max(mixing, feeding, embedding)
 
     @property
+    def num_tokens(self) -> int:
+        """R."""
+        return sum(self.lengths)
+
+    @property
+    def longest(self) -> int:
+        """S."""
+        return max(self.lengths)
+
+    @property
     def _hidden(self) -> int:
         """[R, D]."""
         return self.size * self.num_tokens * self.config.hidden_size
+
+    @property
+    def _padded_hidden(self) -> int:
+        """[B * S, D], to which the plain backend pads what attention reads."""
+        return self.size * len(self.lengths) * self.longest * self.config.hidden_size
 
     @property
     def _precise_hidden(self) -> int:
@@ -78,8 +96,19 @@ class Activations:
 
     @property
     def _probabilities(self) -> int:
-        """[S, S] of each head of each sequence."""
-        return self.size * self.config.num_attention_heads * self.num_tokens * self.longest
+        """[S, S] of each head of each sequence; a CPU pads to the longest of a group alone."""
+        if self.backend == "plain":
+            num_pairs = len(self.lengths) * self.longest**2
+        else:
+            num_pairs = sum(count * size**2 for count, size in _groups(self.lengths))
+        return self.size * self.config.num_attention_heads * num_pairs
+
+    @property
+    def _saved_probabilities(self) -> int:
+        """Those that the CPU backend keeps for the backward pass."""
+        groups = _groups(self.lengths)
+        num_pairs = sum(count * size**2 for count, size in groups if size <= _LONGEST_SAVED)
+        return self.size * self.config.num_attention_heads * num_pairs
 
     @property
     def _chunk(self) -> int:
@@ -97,8 +126,9 @@ class Activations:
             return saved + FLOAT32_BYTES * self.num_tokens * self.config.num_attention_heads
         if self.backend == "plain":
             # The softmax; with dropout what it is multiplied by, too, and the product.
-            return saved + (3 if self.config.attention_dropout else 1) * self._probabilities
-        return saved + (self._probabilities if self.longest <= _LONGEST_SAVED else 0)
+            num_kept = 3 if self.config.attention_dropout else 1
+            return self._hidden + 3 * self._padded_hidden + num_kept * self._probabilities
+        return saved + self._saved_probabilities
 
     def _after_attention(self, num_rows: int) -> int:
         """Saved of `num_rows` rows by the projection, two normalizations and feed-forward."""
@@ -169,7 +199,7 @@ class Activations:
         if self.backend == "flash":
             return gradients
         if self.backend == "plain":
-            return gradients + 2 * self._probabilities
+            return 2 * self._hidden + 3 * self._padded_hidden + 2 * self._probabilities
         tokens = self._chunk // (self.config.num_attention_heads * self.longest)
         num_chunks = 5 if self.longest <= _LONGEST_SAVED else 7
         return gradients + num_chunks * self._chunk + 4 * tokens * self.config.hidden_size
@@ -187,3 +217,10 @@ class Activations:
         if self.backend == "cpu":
             return Phase(kept, 0, 3 * self._hidden + wide)
         return Phase(kept, 0, 3 * self._precise_hidden + 2 * wide)
+
+
+@lru_cache(maxsize=8)
+def _groups(lengths: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """How many sequences each group of the CPU backend has, and tokens of its longest."""
+    sizes = np.sort(np.asarray(lengths, dtype=np.int64))[::-1]
+    return tuple((last - first, int(sizes[first])) for first, last in group_bounds(sizes))
