@@ -12,5 +12,5 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {kind.name: kind for kind in (AdamW, LA
 
 
 def build_optimizer(model: nn.Module, config: OptimizationConfig) -> Optimizer:
-    """The optimizer that `config.optimizer` names; raises ValueError as its class does."""
-    return OPTIMIZERS[config.optimizer](model, config)
+    """What `config.optimizer` names, AdamW by default; raises ValueError as its class does."""
+    return OPTIMIZERS[config.optimizer or AdamW.name](model, config)
