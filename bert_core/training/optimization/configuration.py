@@ -27,7 +27,7 @@ class OptimizationConfig:
         muon_momentum: of Muon's running mean of gradients.
         muon_rate: how Muon's rate follows a matrix's shape. "match_rms_adamw" makes its steps as
             large as AdamW's, so that both go by one learning rate; "original" is Jordan's.
-        exchange_dtype: in which gradients travel between ranks.
+        exchange_dtype: in which gradients travel between ranks; one rank alone rounds none.
         bucket_megabytes: of gradients travel together.
         shard_optimizer_state: each rank holds the moments of a share of the parameters and
             updates it; changes no bit. Build the optimizer once `torch.distributed` is initialised.
