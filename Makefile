@@ -31,8 +31,9 @@ test-slow: $(INSTALLED)
 	.venv/bin/python -m pytest -q -m slow
 
 # A machine with a GPU brings its own torch: what PYTHON has is used as it is.
-GPU_PYTHON = $(shell $(PYTHON) -c 'import torch, transformers, pytest' 2>/dev/null \
-	&& echo $(PYTHON) || echo .venv/bin/python)
+# Looked up once, where a target needs it: the first use puts what was found in its own place.
+GPU_PYTHON = $(eval GPU_PYTHON := $(shell $(PYTHON) -c 'import torch, transformers, pytest' \
+	2>/dev/null && echo $(PYTHON) || echo .venv/bin/python))$(GPU_PYTHON)
 
 test-gpu:
 	@case '$(GPU_PYTHON)' in .venv/*) $(MAKE) $(INSTALLED) ;; esac

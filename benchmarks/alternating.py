@@ -13,6 +13,7 @@ import resource
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -65,8 +66,19 @@ def serve(step: Callable[[], None], facts: dict[str, float]) -> None:
         print(json.dumps([seconds, peak]), file=answer, flush=True)
 
 
-def alternate(sides: Mapping[str, Side], num_turns: int) -> dict[str, Timing]:
-    """Let the sides take turns: `num_turns` measured ones each, after everybody's warm-up."""
+class OutOfTimeError(RuntimeError):
+    """A side did not answer before the time of the comparison was over."""
+
+
+def alternate(
+    sides: Mapping[str, Side], num_turns: int, *, time_limit: float = 7200
+) -> dict[str, Timing]:
+    """Let the sides take turns: `num_turns` measured ones each, after everybody's warm-up.
+
+    Raises OutOfTimeError, once all of the sides have ended, where this takes more than
+    `time_limit` seconds, and RuntimeError where a side ends early.
+    """
+    deadline = time.monotonic() + time_limit
     processes = {
         name: subprocess.Popen(
             [sys.executable, *side.command],
@@ -76,42 +88,57 @@ def alternate(sides: Mapping[str, Side], num_turns: int) -> dict[str, Timing]:
         for name, side in sides.items()
     }  # fmt: skip
     try:
-        facts = {name: json.loads(_line(process)) for name, process in processes.items()}
+        facts = {name: json.loads(_line(name, process, deadline))
+                 for name, process in processes.items()}  # fmt: skip
         for name, process in processes.items():
             for _ in range(sides[name].num_warmups):
-                _make_step(process)
+                _make_step(name, process, deadline)
         seconds: dict[str, list[float]] = {name: [] for name in processes}
         peaks = dict.fromkeys(processes, 0)
         for turn in range(num_turns):
             # Nobody always follows the same one, whose heat and caches it would inherit.
             for name in list(processes)[:: -1 if turn % 2 else 1]:
                 for _ in range(sides[name].steps_a_turn):
-                    elapsed, peaks[name] = _make_step(processes[name])
+                    elapsed, peaks[name] = _make_step(name, processes[name], deadline)
                     seconds[name].append(elapsed)
+    except BaseException:
+        for process in processes.values():
+            process.kill()  # it may be far from reading that nothing follows
+        raise
     finally:
         for process in processes.values():
-            assert process.stdin is not None
-            process.stdin.close()
-            process.wait()
+            process.communicate()
     return {
         name: Timing(statistics.median(seconds[name]), min(seconds[name]), peaks[name], facts[name])
         for name in processes
     }
 
 
-def _make_step(process: subprocess.Popen) -> tuple[float, int]:
+def _make_step(name: str, process: subprocess.Popen, deadline: float) -> tuple[float, int]:
     assert process.stdin is not None
     process.stdin.write("step\n")
     process.stdin.flush()
-    elapsed, peak = json.loads(_line(process))
+    elapsed, peak = json.loads(_line(name, process, deadline))
     return elapsed, peak
 
 
-def _line(process: subprocess.Popen) -> str:
+def _line(name: str, process: subprocess.Popen, deadline: float) -> str:
     assert process.stdout is not None
+    is_late = threading.Event()
+
+    def end() -> None:
+        is_late.set()
+        process.kill()
+
+    timer = threading.Timer(max(0.0, deadline - time.monotonic()), end)
+    timer.start()
     line: str = process.stdout.readline()
+    timer.cancel()
+    if is_late.is_set():
+        raise OutOfTimeError(f"the side {name!r} had not answered when the time was over")
     if not line:
-        raise RuntimeError(f"a side ended early with exit code {process.wait()}: {process.args}")
+        code = process.wait()
+        raise RuntimeError(f"the side {name!r} ended early with exit code {code}: {process.args}")
     return line
 
 

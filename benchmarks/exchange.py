@@ -1,7 +1,7 @@
 """What the exchange of gradients costs a pretraining step of two ranks over gloo.
 
-    python benchmarks/exchange.py                  # base and mini
-    python benchmarks/exchange.py mini --rounds 5
+    python benchmarks/exchange.py                  # mini and base: about six minutes
+    python benchmarks/exchange.py base --rounds 5 --sequences 8
 
 Two processes of one thread each take the same steps in four ways that take turns: without any
 exchange, with one exchange of all gradients after the backward pass (as it was), with buckets that
@@ -11,6 +11,7 @@ pass runs shows in the step's whole time alone.
 """
 
 import argparse
+import os
 import socket
 import statistics
 import sys
@@ -24,10 +25,9 @@ import torch.multiprocessing as mp
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from bert_core.backends.cpu.memory import return_freed_memory
-
 from benchmarks.alternating import one_of, report
-from benchmarks.step import LENGTH, VOCAB_SIZE, random_batches
+from benchmarks.pretraining_batches import LENGTH, VOCAB_SIZE, random_batches
+from bert_core.backends.memory import return_freed_memory
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training import step as step_module
@@ -35,10 +35,10 @@ from bert_core.training.exchange import GradientExchange
 from bert_core.training.optimization import AdamW, OptimizationConfig
 from bert_core.training.step import optimizer_step
 
-SEQUENCES = {"mini": 16, "base": 16}  # of a rank
-ROUNDS = {"mini": 12, "base": 3}
+SEQUENCES = {"mini": 16, "base": 8}  # of a rank
+ROUNDS = {"mini": 12, "base": 7}
 NUM_RANKS = 2
-NUM_BATCHES = 2
+NUM_BATCHES = 2  # each is taken once by every way before anything is measured
 
 
 class Timed(GradientExchange):
@@ -88,7 +88,9 @@ WAYS = {
 }
 
 
-def rank_main(rank: int, port: int, size: str, num_rounds: int, results: Any) -> None:
+def rank_main(
+    rank: int, port: int, size: str, num_sequences: int, num_rounds: int, results: Any
+) -> None:
     """Take all steps; rank 0 keeps the seconds of each step, and those it waited."""
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -98,7 +100,7 @@ def rank_main(rank: int, port: int, size: str, num_rounds: int, results: Any) ->
     torch.manual_seed(0)
     model = PretrainingModel(encoder_config(size, VOCAB_SIZE))
     optimizer = AdamW(model, OptimizationConfig(num_steps=1_000_000))
-    batches = random_batches(SEQUENCES[size])[:NUM_BATCHES]
+    batches = random_batches(num_sequences, num_batches=NUM_BATCHES)
     seconds: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
     for turn in range(num_rounds + NUM_BATCHES):
         for way, exchange in WAYS.items():
@@ -118,20 +120,23 @@ def rank_main(rank: int, port: int, size: str, num_rounds: int, results: Any) ->
     dist.destroy_process_group()
 
 
-def measure(size: str, num_rounds: int) -> tuple[dict[str, list[tuple[float, float]]], float]:
+def measure(
+    size: str, num_sequences: int, num_rounds: int
+) -> tuple[dict[str, list[tuple[float, float]]], float]:
     """The seconds of steps and waits by way, and the megabytes of gradients."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with mp.get_context("spawn").Manager() as manager:
         results = manager.dict()
-        mp.spawn(rank_main, args=(port, size, num_rounds, results), nprocs=NUM_RANKS)
+        arguments = (port, size, num_sequences, num_rounds, results)
+        mp.spawn(rank_main, args=arguments, nprocs=NUM_RANKS)
         return results["seconds"], results["megabytes"]
 
 
-def rows(size: str, num_rounds: int) -> list[str]:
+def rows(size: str, num_sequences: int, num_rounds: int) -> list[str]:
     """The lines of the table for one size."""
-    seconds, megabytes = measure(size, num_rounds)
+    seconds, megabytes = measure(size, num_sequences, num_rounds)
     alone = statistics.median(step for step, _ in seconds["no exchange"])
     lines = []
     for way, pairs in seconds.items():
@@ -139,7 +144,7 @@ def rows(size: str, num_rounds: int) -> list[str]:
         waited = statistics.median(waited for _, waited in pairs)
         share = statistics.median(waited / step for step, waited in pairs)
         lines.append(
-            f"| {size}, {SEQUENCES[size]} x {LENGTH} a rank, {megabytes:.0f} MB | {way} "
+            f"| {size}, {num_sequences} x {LENGTH} a rank, {megabytes:.0f} MB | {way} "
             f"| {step * 1e3:.0f} ms | {step / alone - 1:+.1%} | {waited * 1e3:.0f} ms "
             f"| {share:.1%} | {min(step for step, _ in pairs) * 1e3:.0f} ms |"
         )
@@ -149,8 +154,10 @@ def rows(size: str, num_rounds: int) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("sizes", nargs="*", default=list(SEQUENCES), type=one_of(SEQUENCES))
-    parser.add_argument("--rounds", type=int, help="measured steps of each way")
+    parser.add_argument("--rounds", type=int, help="measured steps of each way, 1 or more")
+    parser.add_argument("--sequences", type=int, help="of 128 tokens in a rank's batch")
     arguments = parser.parse_args()
+    before = os.getloadavg()
     lines = [
         "| batch and gradients | exchange | step | over none | waiting after backward "
         "| of the step | least step |",
@@ -158,10 +165,12 @@ def main() -> None:
     ]
     num_rounds = {size: arguments.rounds or ROUNDS[size] for size in arguments.sizes}
     for size in arguments.sizes:
-        lines += rows(size, num_rounds[size])
+        lines += rows(size, arguments.sequences or SEQUENCES[size], num_rounds[size])
     counts = ", ".join(f"{count} at {size}" for size, count in num_rounds.items())
+    load = ", ".join(f"{value:.1f}" for value in before)
     lines += ["", f"Two ranks of one thread each on this machine, over gloo's loopback; bf16. "
-              f"Medians of steps that take turns ({counts} of each way)."]  # fmt: skip
+              f"Medians of steps that take turns ({counts} of each way, after {NUM_BATCHES} that "
+              f"are not measured). Load averages before it began: {load}."]  # fmt: skip
     report("exchange", "What crosses ranks in a step", lines)
 
 

@@ -24,7 +24,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.alternating import Side, Timing, alternate, report
+from benchmarks.alternating import OutOfTimeError, Side, Timing, alternate, report
 
 TARGET_RATE = 790e12  # operations a second that shares refer to: an H200's bf16 products, measured
 TOKENS = {"base": 32_768, "large": 16_384, "tiny": 512}  # of a batch, padding included
@@ -68,7 +68,9 @@ class Result:
         return self.timing.facts["tokens"] / self.seconds
 
 
-def measured(cases: Iterable[Case], num_turns: int) -> tuple[dict[tuple[Case, str], Result], float]:
+def measured(
+    cases: Iterable[Case], num_turns: int, time_limit: float
+) -> tuple[dict[tuple[Case, str], Result], float]:
     """Both sides of the cases, taking turns, and the card's own rate meanwhile."""
     with tempfile.TemporaryDirectory() as folder:
         sides = {"products": Side([__file__, "--side", "products"], num_warmups=1)}
@@ -81,7 +83,7 @@ def measured(cases: Iterable[Case], num_turns: int) -> tuple[dict[tuple[Case, st
                     "--length", str(case.length), "--dropout", str(case.dropout),
                 ]  # fmt: skip
                 sides[f"{case} {side}"] = Side(command, num_warmups=1)
-        timings = alternate(sides, num_turns)
+        timings = alternate(sides, num_turns, time_limit=time_limit)
         results = {
             (case, side): Result(timings[f"{case} {side}"], json.loads(path.read_text("utf-8")))
             for (case, side), path in notes.items()
@@ -133,7 +135,7 @@ def device_line() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--turns", type=int, default=5, help="measured turns of each side")
-    parser.add_argument("--minutes", type=float, default=9, help="no case starts later than this")
+    parser.add_argument("--minutes", type=float, default=9, help="after which cases are left out")
     parser.add_argument("--size", choices=TOKENS, help=argparse.SUPPRESS)
     parser.add_argument("--length", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--dropout", type=float, help=argparse.SUPPRESS)
@@ -161,10 +163,18 @@ def main() -> None:
         if begun - started + slowest > arguments.minutes * 60:
             left_out += group
             continue
-        found, rate = measured(group, arguments.turns if has_gpu else 1)
+        left = arguments.minutes * 60 - (begun - started)
+        try:
+            found, rate = measured(group, arguments.turns if has_gpu else 1, left)
+        except OutOfTimeError as error:
+            print(error, file=sys.stderr)
+            left_out += group
+            continue
         results |= found
         rates.append(rate)
         slowest = max(slowest, time.monotonic() - begun)
+    if not rates:
+        sys.exit(f"nothing was measured in {arguments.minutes:g} minutes; see above what was slow")
     lines = [about, "", *table(results, max(rates))]
     lines += [f"\nLeft out for want of time: {case}." for case in left_out]
     lines += ["", f"Took {time.monotonic() - started:.0f} s."]

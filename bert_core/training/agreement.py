@@ -5,16 +5,14 @@ nothing would look wrong.
 """
 
 import hashlib
-from collections.abc import Iterable
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from bert_core.training.checksum import checksum
 from bert_core.training.optimization import Optimizer
 from bert_core.training.ranks import num_ranks
-
-_CHUNK = 1 << 22  # elements that are weighed at once
 
 
 @torch.no_grad()
@@ -59,22 +57,6 @@ def _layout_digest(model: nn.Module, optimizer: Optimizer, device: torch.device)
     text = repr((layout, list(optimizer.arena.names()), optimizer.name, optimizer.config))
     digest = hashlib.sha256(text.encode()).digest()
     return torch.frombuffer(bytearray(digest), dtype=torch.int64).to(device)
-
-
-def checksum(tensors: Iterable[Tensor], device: torch.device) -> Tensor:
-    """[2] int64: the sum of all bits, plain and by position; on the device, exact in any order."""
-    total = torch.zeros(2, dtype=torch.int64, device=device)
-    position = 0
-    for tensor in tensors:
-        # In pieces of four bytes, or of one where that does not come out even.
-        flat = tensor.detach().contiguous().view(-1)
-        words = flat.view(torch.int32) if flat.element_size() % 4 == 0 else flat.view(torch.uint8)
-        for part in words.split(_CHUNK):
-            places = torch.arange(position, position + len(part), device=device)
-            total[0] += part.sum(dtype=torch.int64)
-            total[1] += (part.long() * (2 * places + 1)).sum()
-            position += len(part)
-    return total
 
 
 def _refuse_different(digest: Tensor, what: str, remedy: str) -> None:

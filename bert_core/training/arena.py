@@ -83,11 +83,7 @@ class ParameterArena:
         }
 
     def compute_weights(self, dtype: torch.dtype) -> Mapping[Tensor, ComputeWeight]:
-        """What layers compute with, by parameter: matrices copied to `dtype` now, and `main_grad`.
-
-        Raises ValueError where a parameter was frozen or made trainable since the arena was built.
-        """
-        self._refuse_changed()
+        """Layers' weights and where gradients go, by parameter; matrices copied to `dtype` now."""
         if dtype not in self._compute_weights:
             self._compute_weights[dtype] = self._new_compute_weights(dtype)
         if dtype in self._copies:
@@ -105,7 +101,8 @@ class ParameterArena:
             for name, parameter in self._parameters.items()
         }
 
-    def _refuse_changed(self) -> None:
+    def refuse_changed(self) -> None:
+        """Raise ValueError where a parameter was frozen or made trainable since this was built."""
         changed = [name for name, p in self._parameters.items() if not p.requires_grad]
         changed += [name for name, p in self._frozen.items() if p.requires_grad]
         if changed:

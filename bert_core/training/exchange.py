@@ -2,10 +2,12 @@
 
 A bucket is a part of the arena. It is sent once no gradient in it will change any more: when
 backward has reached the hidden states that enter encoder layer i, the gradients of the layers from
-i on and of the heads are complete, whether autograd added them up or the layer itself did. What
-belongs to the embeddings, the tied table with it, is complete at the end.
+i on and of the heads are complete, whether autograd added them up or the layer itself did. A model
+may read more than one text in a forward pass: then backward must have reached the hidden states of
+all of them. What belongs to the embeddings, the tied table with it, is complete at the end.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -52,6 +54,7 @@ class GradientExchange:
             depth_of = depths([name for name, _ in model.named_parameters()])
             self._waiting = buckets(arena, depth_of, round(bucket_megabytes * 1e6 / 4))
         self._sent: list[tuple[Any, Bucket, Tensor]] = []
+        self._awaited: Counter[int] = Counter()  # hidden states without a gradient yet, by depth
 
     @contextmanager
     def while_backward(self) -> Iterator[None]:
@@ -79,12 +82,21 @@ class GradientExchange:
             # A leaf is what activation checkpointing detached: its gradient is there before
             # those of the layer's parameters need be. The one it was detached from tells in time.
             if hidden.requires_grad and not hidden.is_leaf:
-                hidden.register_hook(lambda gradient: self._send_from(depth))
+                # A layer that is computed again awaits the same hidden state a second time, before
+                # its gradient is there.
+                self._awaited[depth] += 1
+                hidden.register_hook(lambda gradient: self._arrived(depth))
 
         return before_forward
 
+    def _arrived(self, depth: int) -> None:
+        """Send what is complete if no other pass through the encoder is still that deep."""
+        self._awaited[depth] -= 1
+        if not any(count for other, count in self._awaited.items() if other >= depth):
+            self._send_from(depth)
+
     def _send_from(self, depth: int) -> None:
-        """Send the buckets of `depth` and more that were not sent; may be called twice."""
+        """Send the buckets of `depth` and more that were not sent."""
         while self._waiting and self._waiting[0].depth >= depth:
             bucket = self._waiting.pop(0)
             gradients = self._gradients[bucket.begin : bucket.end]
@@ -102,6 +114,7 @@ class GradientExchange:
             if self._dtype != torch.float32:
                 self._gradients[bucket.begin : bucket.end].copy_(sent)
         self._sent.clear()
+        self._awaited.clear()
 
 
 def buckets(arena: ParameterArena, depth_of: dict[str, int], num_elements: int) -> list[Bucket]:

@@ -56,6 +56,7 @@ def optimizer_step(
     where other parameters are frozen than when the optimizer was built.
     """
     arena = optimizer.arena
+    arena.refuse_changed()
     names = model.loss_names
     counts = sum_over_ranks(_counts(names, micro_batches, arena.values.device))
     # A loss nobody has a label for is 0, not 0 / 0.
@@ -84,6 +85,7 @@ def optimizer_step(
         learning_rate,
         divisor=None if max_norm is None else (grad_norm / max_norm).clamp(min=1.0),
         halt=~grad_norm.isfinite(),
+        step=step,
     )
     return StepReport(
         step=step,

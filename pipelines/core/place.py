@@ -25,7 +25,11 @@ _Count = Annotated[int, Field(ge=1, le=4096)]
 
 
 class PlaceSettings(Settings):
-    """Store, tracker and workers. None of these changes a byte of any artifact."""
+    """Store, tracker and workers. None of these changes what an artifact is made from.
+
+    How many workers share a training shows in the rounding of its weights: sums have another order,
+    and with `exchange_dtype="bf16"` gradients are rounded where there are two or more, else not.
+    """
 
     home: str = Field(
         default="",

@@ -39,7 +39,8 @@ class TrainingSettings(Settings):
     )
     exchange_dtype: Literal["float32", "bf16"] = Field(
         default="float32",
-        description="Number format in which gradients travel between workers; bf16 halves the way.",
+        description="Number format in which gradients travel between workers; bf16 halves the "
+        "bytes and rounds them, but not where one worker trains alone: nothing travels then.",
     )
     dropout: float = Field(
         default=0.1, ge=0, lt=1, description="Dropout on hidden states and attention."

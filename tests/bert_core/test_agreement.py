@@ -6,7 +6,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bert_core.model import SequenceClassifier, freeze
 from bert_core.training import AdamW, OptimizationConfig, build_optimizer, train
-from bert_core.training.agreement import agree_on_start, checksum
+from bert_core.training.agreement import agree_on_start
+from bert_core.training.checksum import checksum
 from tests.bert_core.batches import pretraining_batch, small_config
 from tests.bert_core.optimizer_runs import new_run
 from tests.bert_core.ranks import run_ranks
@@ -30,6 +31,19 @@ def advanced(rank, is_first, **settings):
     return model, optimizer
 
 
+def loaded(rank, is_other):
+    """A divided state that was loaded; if `is_other`, by rank 1 from another run, as far along."""
+    runs = []
+    for gradient in (0.1, 0.2):
+        _, saved = classifier()
+        saved.arena.gradients.fill_(gradient)
+        saved.update(0.01)
+        runs.append(saved.state_dict())
+    model, optimizer = classifier(shard_optimizer_state=True)
+    optimizer.load_state_dict(runs[rank if is_other else 0])
+    return model, optimizer
+
+
 STARTS = {
     "other weights": lambda rank: classifier(seed=rank),
     "other weights, divided state": lambda rank: classifier(seed=rank, shard_optimizer_state=True),
@@ -39,6 +53,8 @@ STARTS = {
     "another rate": lambda rank: classifier(learning_rate=1e-4 * (1 + rank)),
     "another optimizer": lambda rank: classifier(optimizer=("adamw", "lamb")[rank]),
     "another state": lambda rank: advanced(rank, True),
+    "loaded divided states": lambda rank: loaded(rank, False),
+    "another run's divided state": lambda rank: loaded(rank, True),
     "another divided state": lambda rank: advanced(rank, True, shard_optimizer_state=True),
 }
 
@@ -63,13 +79,14 @@ def test_ranks_start_with_the_weights_of_the_first_or_refuse_alike():
     expected = checksum(classifier(seed=0)[0].state_dict().values(), torch.device("cpu")).tolist()
     assert first["other weights"] == first["other weights, divided state"] == expected
     assert isinstance(first["equal states"], list)
+    assert isinstance(first["loaded divided states"], list)
     for name in ("another layer frozen", "another head", "another rate", "another optimizer"):
         assert first[name] == (
             "all ranks must start with the same model (names, shapes, what is frozen) and "
             "optimizer settings, found rank 1 to differ from rank 0; build and freeze the model "
             "alike on each of them"
         )
-    for name in ("another state", "another divided state"):
+    for name in ("another state", "another divided state", "another run's divided state"):
         assert first[name] == (
             "all ranks must start with the same weights and optimizer state, found rank 1 to "
             "differ from rank 0; load the same checkpoint on each of them, or none"

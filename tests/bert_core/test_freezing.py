@@ -15,6 +15,7 @@ from bert_core.training import (
     OptimizationConfig,
     Position,
     load_checkpoint,
+    optimizer_step,
     save_checkpoint,
     train,
 )
@@ -201,11 +202,15 @@ def test_a_checkpoint_of_a_run_with_other_parts_frozen_is_refused(tmp_path):
     assert all(torch.equal(before[name], tensor) for name, tensor in weights(other).items())
 
 
-def test_what_is_frozen_must_not_change_under_an_optimizer():
+def test_what_is_frozen_must_not_change_under_an_optimizer(backend):
     model, optimizer = new_run("embeddings")
     model.requires_grad_(True)
     with pytest.raises(ValueError, match=r"another requires_grad at encoder\.embeddings"):
         next(train(model, optimizer, micro_batches, seed=0))
+    before = weights(model)
+    with pytest.raises(ValueError, match=r"another requires_grad at encoder\.embeddings"):
+        optimizer_step(model, optimizer, micro_batches(0), seed=0, step=0)
+    assert all(torch.equal(before[name], tensor) for name, tensor in weights(model).items())
     with pytest.raises(ValueError, match="must be frozen before its optimizer is built"):
         freeze(model, layers=1)
 

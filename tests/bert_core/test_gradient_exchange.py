@@ -1,5 +1,7 @@
 """Gradients that travel while backward runs are those of one exchange at its end, to the bit."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -8,10 +10,13 @@ from torch.utils.checkpoint import checkpoint
 
 from bert_core.backends.cpu.layout import AttentionLayout
 from bert_core.backends.dropout import DropoutKey
+from bert_core.backends.operations import use_backend
 from bert_core.backends.precision import compute_with
 from bert_core.batch import LabelledBatch
 from bert_core.model import PretrainingModel, SequenceClassifier, freeze
+from bert_core.model.checkpointing import checkpoint_activations
 from bert_core.training import AdamW, OptimizationConfig, optimizer_step
+from bert_core.training.compilation import CompiledLayers
 from bert_core.training.exchange import GradientExchange
 from tests.bert_core.batches import pretraining_batch, ragged_batch, small_config
 from tests.bert_core.ranks import run_ranks
@@ -23,8 +28,12 @@ BUCKET_MEGABYTES = 0.03  # so that each layer of the small model has buckets of 
 def new_model(case="pretraining"):
     torch.manual_seed(0)
     config = small_config(num_layers=NUM_LAYERS)
-    if case == "pretraining":
+    if case in ("pretraining", "plain", "compiled"):
         return PretrainingModel(config)
+    if case.startswith("siamese"):
+        model = Siamese(config)
+        checkpoint_activations(model, NUM_LAYERS if "computed again" in case else 0)
+        return model
     model = SequenceClassifier(config, 3)
     freezing = {
         "classifier": {},
@@ -61,33 +70,44 @@ class Watched(GradientExchange):
         super()._send_from(depth)
 
 
-def both_ways(rank, case, idle_rank, dtype, adds_itself=True):
+class Siamese(PretrainingModel):
+    """Reads a second batch in the same forward pass."""
+
+    def loss_sums(self, batch, dropout_key=None):
+        first = super().loss_sums(batch, dropout_key)
+        second = super().loss_sums(pretraining_batch(seed=99), dropout_key)
+        return {**first, **{f"{name} again": loss for name, loss in second.items()}}
+
+
+def both_ways(rank, case, idle_rank, dtype, adds_itself=True, compiler=None):
     """Gradients after buckets, after one exchange, buckets sent early, buckets, order of sends."""
     model = new_model(case)
     arena = AdamW(model, OptimizationConfig(num_steps=1)).arena
     weights = arena.compute_weights(torch.float32) if adds_itself else None
     gradients = {}
-    for way in ("buckets", "at once"):
-        arena.gradients.zero_()
-        both = Watched(model, arena, dtype, BUCKET_MEGABYTES)
-        num_buckets = len(both._waiting)
-        if rank != idle_rank:
-            backward(model, 10 * rank, weights)
-            with both.while_backward():
-                backward(model, 10 * rank + 1, weights)
-        if way == "buckets":
-            num_early = len(both._sent)
-            order = [bucket.depth for _, bucket, _ in both._sent]
-            order += [bucket.depth for bucket in both._waiting]
-            both.finish()
-        else:  # what was sent must be received, then it is the ranks' own again
-            both.finish()
+    layers = CompiledLayers(model, compiler).computing() if compiler else nullcontext()
+    with layers:
+        for way in ("buckets", "at once"):
             arena.gradients.zero_()
+            both = Watched(model, arena, dtype, BUCKET_MEGABYTES)
+            num_buckets = len(both._waiting)
             if rank != idle_rank:
                 backward(model, 10 * rank, weights)
-                backward(model, 10 * rank + 1, weights)
-            dist.all_reduce(arena.gradients)
-        gradients[way] = arena.gradients.tolist()
+                with both.while_backward():
+                    backward(model, 10 * rank + 1, weights)
+            if way == "buckets":
+                num_early = len(both._sent)
+                order = [bucket.depth for _, bucket, _ in both._sent]
+                order += [bucket.depth for bucket in both._waiting]
+                both.finish()
+            else:  # what was sent must be received, then it is the ranks' own again
+                both.finish()
+                arena.gradients.zero_()
+                if rank != idle_rank:
+                    backward(model, 10 * rank, weights)
+                    backward(model, 10 * rank + 1, weights)
+                dist.all_reduce(arena.gradients)
+            gradients[way] = arena.gradients.tolist()
     return gradients, num_early, num_buckets, order
 
 
@@ -97,7 +117,18 @@ CASES = {
     "lower layers frozen": True,
     "encoder frozen": False,  # no hidden state has a gradient, so no hook fires
     "vectors alone": True,
+    "siamese": True,
+    "siamese, computed again": True,
 }
+
+
+def traced(rank, case):
+    """Both ways by the plain backend, in plain Python or in compiled layers."""
+    torch._dynamo.reset()
+    with use_backend("plain"):
+        if case == "plain":
+            return both_ways(rank, case, None, "float32", adds_itself=False)
+        return both_ways(rank, case, None, "float32", adds_itself=False, compiler="aot_eager")
 
 
 def every_case(rank):
@@ -106,6 +137,7 @@ def every_case(rank):
         for case in CASES
         for adds_itself in (True, False)
     }
+    exact["plain", False] = traced(rank, "plain")
     return exact | {"bf16": both_ways(rank, "pretraining", None, "bf16")}
 
 
@@ -118,11 +150,25 @@ def ranks():
 @pytest.mark.parametrize("adds_itself", [True, False])
 @pytest.mark.parametrize("case", CASES)
 def test_buckets_of_two_ranks_have_the_bits_of_one_exchange(ranks, case, adds_itself):
+    assert_bits_of_one_exchange(ranks, case, adds_itself)
+
+
+def test_the_plain_backend_sends_the_same_bits_early(ranks):
+    assert_bits_of_one_exchange(ranks, "plain", adds_itself=False)
+
+
+@pytest.mark.slow
+def test_compiled_layers_send_the_same_bits_early():
+    ranks = [{("compiled", False): found} for found in run_ranks(traced, 2, "compiled")]
+    assert_bits_of_one_exchange(ranks, "compiled", adds_itself=False)
+
+
+def assert_bits_of_one_exchange(ranks, case, adds_itself):
     first, second = (rank[case, adds_itself] for rank in ranks)
     for gradients, num_early, num_buckets, order in (first, second):
         assert gradients["buckets"] == gradients["at once"]
         assert any(gradients["buckets"])
-        assert (num_early > 0) == CASES[case]
+        assert (num_early > 0) == CASES.get(case, True)
         assert num_early < num_buckets
         assert order == sorted(order, reverse=True)
     assert first[0]["buckets"] == second[0]["buckets"]

@@ -178,3 +178,15 @@ def test_a_step_asks_the_host_for_nothing(compiled):
 def test_the_error_travels_between_processes():
     error = pickle.loads(pickle.dumps(NonFiniteGradientError(7)))
     assert (error.step, str(error)) == (7, str(NonFiniteGradientError(7)))
+
+
+def test_a_halted_optimizer_names_the_step_it_was_asked_for(tmp_path):
+    model, optimizer = new_run()
+    assert next(train(model, optimizer, micro_batches, seed=1, first_step=500, num_steps=501))
+    with torch.no_grad():
+        model.encoder.embeddings.token_type.fill_(torch.inf)
+    with pytest.raises(NonFiniteGradientError, match="gradient of step 700 is not finite"):
+        next(train(model, optimizer, micro_batches, seed=1, first_step=700, num_steps=703))
+    optimizer.update(0.1, halt=torch.tensor(True), step=701)  # a GPU's host that has not looked
+    with pytest.raises(NonFiniteGradientError, match="gradient of step 700 is not finite"):
+        save_checkpoint(tmp_path / "bad", model, optimizer, Position(seed=1, step=702))

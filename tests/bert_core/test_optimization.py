@@ -68,7 +68,7 @@ def test_the_learning_rate_warms_up_and_decays(schedule):
         ({"num_steps": 0}, "num_steps must be at least 1"),
         ({"warmup_steps": 11}, r"warmup_steps must lie in \[0, 10\], got 11"),
         ({"learning_rate": 0.0}, "learning_rate must be positive"),
-        ({"weight_decay": -1.0}, "weight_decay must not be negative"),
+        ({"weight_decay": -1.0}, "weight_decay must be finite and not negative, got -1.0"),
         ({"betas": (0.9, 1.0)}, r"betas must be two numbers in \[0, 1\)"),
         ({"max_grad_norm": 0.0}, "max_grad_norm must be positive or None"),
         ({"schedule": "square"}, "schedule must be linear, cosine or constant"),

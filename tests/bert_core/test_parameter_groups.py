@@ -5,7 +5,14 @@ import torch
 
 from bert_core.model import SequenceClassifier, freeze
 from bert_core.training.depth import depths
-from bert_core.training.optimization import LAMB, OPTIMIZERS, AdamW, Muon, OptimizationConfig
+from bert_core.training.optimization import (
+    LAMB,
+    OPTIMIZERS,
+    AdamW,
+    Muon,
+    OptimizationConfig,
+    build_optimizer,
+)
 from tests.bert_core.batches import small_config
 from tests.bert_core.optimizer_runs import DECAY, new_model, new_run
 
@@ -67,12 +74,15 @@ def test_depths_follow_the_layers():
     [
         ({"optimizer": "sgd"}, "optimizer must be adamw, lamb or muon, got 'sgd'"),
         ({"layer_decay": 0.0}, r"layer_decay must lie in \(0, 1\], got 0.0"),
-        ({"rate_scales": {"a*": 0.0}}, "rate_scales must be positive, got 0.0 for 'a\\*'"),
+        (
+            {"rate_scales": {"a*": 0.0}},
+            "rate_scales must be .* finite, got 0.0 for 'a\\*'",
+        ),
         ({"averaging_decay": 1.0}, r"averaging_decay must lie in \[0, 1\), got 1.0"),
         ({"muon_momentum": 1.0}, r"muon_momentum must lie in \[0, 1\), got 1.0"),
         ({"muon_rate": "x"}, "muon_rate must be match_rms_adamw or original, got 'x'"),
         ({"exchange_dtype": "fp8"}, "exchange_dtype must be float32 or bf16, got 'fp8'"),
-        ({"bucket_megabytes": 0}, "bucket_megabytes must be positive, got 0"),
+        ({"bucket_megabytes": 0}, "bucket_megabytes must be positive and finite, got 0"),
     ],
 )
 def test_impossible_settings_are_refused(entry, message):
@@ -89,5 +99,46 @@ def test_what_does_not_fit_the_model_is_refused():
 
 
 @pytest.mark.parametrize("kind", [AdamW, LAMB, Muon])
-def test_each_class_takes_any_config(kind):
-    assert kind(new_model(), OptimizationConfig(num_steps=1)).name == kind.name
+def test_each_class_takes_a_config_that_names_none_or_it(kind):
+    for config in (
+        OptimizationConfig(num_steps=40, learning_rate=1e-3),
+        OptimizationConfig(num_steps=1, optimizer=kind.name),
+    ):
+        optimizer = kind(new_model(), config)
+        assert optimizer.name == optimizer.config.optimizer == kind.name
+    assert build_optimizer(new_model(), OptimizationConfig(num_steps=1)).name == "adamw"
+
+
+def test_a_class_refuses_the_config_of_another():
+    config = OptimizationConfig(num_steps=1, optimizer="adamw")
+    with pytest.raises(ValueError, match="found lamb with optimizer='adamw'; leave optimizer out"):
+        LAMB(new_model(), config)
+
+
+NAN, INFINITE = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"learning_rate": NAN}, "learning_rate must be positive and finite, got nan"),
+        ({"learning_rate": INFINITE}, "learning_rate must be positive and finite, got inf"),
+        ({"learning_rate": "1e-4"}, "learning_rate must be a number, got '1e-4'"),
+        ({"eps": INFINITE}, "eps must be positive and finite, got inf"),
+        ({"weight_decay": NAN}, "weight_decay must be finite and not negative, got nan"),
+        ({"weight_decay": INFINITE}, "weight_decay must be finite and not negative, got inf"),
+        ({"layer_decay": NAN}, r"layer_decay must lie in \(0, 1\], got nan"),
+        ({"averaging_decay": NAN}, r"averaging_decay must lie in \[0, 1\), got nan"),
+        ({"rate_scales": {"a": INFINITE}}, "rate_scales must be positive and finite, got inf"),
+        ({"num_steps": 10.5}, "num_steps must be a whole number, got 10.5"),
+        ({"num_steps": NAN}, "num_steps must be a whole number, got nan"),
+        ({"warmup_steps": 1.5}, "warmup_steps must be a whole number, got 1.5"),
+        ({"betas": 0.9}, r"betas must be two numbers in \[0, 1\), got 0.9"),
+        ({"betas": (0.9,)}, r"betas must be two numbers in \[0, 1\), got \(0.9,\)"),
+        ({"betas": (0.9, "0.999")}, r"betas must be two numbers in \[0, 1\), got \(0.9, '0.999'"),
+        ({"betas": (0.9, NAN)}, r"betas must be two numbers in \[0, 1\), got \(0.9, nan\)"),
+    ],
+)
+def test_what_is_no_number_of_that_kind_is_refused(entry, message):
+    with pytest.raises(ValueError, match=message):
+        OptimizationConfig(**{"num_steps": 10, **entry})

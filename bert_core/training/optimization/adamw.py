@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.optim.adamw import adamw
 
 from bert_core.training.optimization.configuration import OptimizerName
-from bert_core.training.optimization.optimizer import Optimizer, Segment
-from bert_core.training.optimization.parameter_groups import Kind
+from bert_core.training.optimization.optimizer import Optimizer
+from bert_core.training.optimization.parameter_groups import Kind, Segment
 
 
 class AdamW(Optimizer):

@@ -18,8 +18,8 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {kind.name: kind for kind in (AdamW, LA
 
 
 def build_optimizer(model: nn.Module, config: OptimizationConfig) -> Optimizer:
-    """The optimizer that `config.optimizer` names; raises ValueError as its class does."""
-    return OPTIMIZERS[config.optimizer](model, config)
+    """What `config.optimizer` names, AdamW by default; raises ValueError as its class does."""
+    return _rule(config)(model, config)
 
 
 class StateSize(NamedTuple):
@@ -38,7 +38,7 @@ def state_size(
     Of a divided state: the mean of the `num_together` largest shares, those of ranks that share
     one memory at the worst.
     """
-    rule = OPTIMIZERS[config.optimizer]
+    rule = _rule(config)
     sizes = {name: p.numel() for name, p in model.named_parameters()}
     kept, places = [], []
     for group in parameter_groups(model, config, rule._kind):
@@ -57,3 +57,7 @@ def state_size(
     )
     held = sum(shares[-num_together:]) / num_together / num_trained
     return StateSize(held, max(end - begin for begin, end in spans) / num_trained, whole)
+
+
+def _rule(config: OptimizationConfig) -> type[Optimizer]:
+    return OPTIMIZERS[config.optimizer or AdamW.name]

@@ -1,8 +1,9 @@
 """What an optimizer is told: its rule, its rates over the steps, and what crosses ranks."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import Literal
 
 OptimizerName = Literal["adamw", "lamb", "muon"]
@@ -13,7 +14,7 @@ class OptimizationConfig:
     """How the weights follow the gradients, over `num_steps` steps.
 
     Args:
-        optimizer: which one `build_optimizer` builds.
+        optimizer: which one `build_optimizer` builds; None: AdamW, or the class it is given to.
         learning_rate: the peak, reached after `warmup_steps`; `schedule` says how it falls then.
         weight_decay: decoupled, on matrices; biases and normalization never decay.
         betas, eps: of the running moments of AdamW and LAMB.
@@ -26,7 +27,7 @@ class OptimizationConfig:
         muon_momentum: of Muon's running mean of gradients.
         muon_rate: how Muon's rate follows a matrix's shape. "match_rms_adamw" makes its steps as
             large as AdamW's, so that both go by one learning rate; "original" is Jordan's.
-        exchange_dtype: in which gradients travel between ranks.
+        exchange_dtype: in which gradients travel between ranks; one rank alone rounds none.
         bucket_megabytes: of gradients travel together.
         shard_optimizer_state: each rank holds the moments of a share of the parameters and
             updates it; changes no bit. Build the optimizer once `torch.distributed` is initialised.
@@ -34,7 +35,7 @@ class OptimizationConfig:
     Raises ValueError where a value is impossible.
     """
 
-    optimizer: OptimizerName = "adamw"
+    optimizer: OptimizerName | None = None
     learning_rate: float = 1e-4
     warmup_steps: int = 0
     num_steps: int
@@ -53,6 +54,7 @@ class OptimizationConfig:
     shard_optimizer_state: bool = False
 
     def __post_init__(self) -> None:
+        self._refuse_other_types()
         if self.num_steps < 1:
             raise ValueError(f"num_steps must be at least 1, got {self.num_steps}")
         if not 0 <= self.warmup_steps <= self.num_steps:
@@ -60,30 +62,51 @@ class OptimizationConfig:
                 f"warmup_steps must lie in [0, {self.num_steps}], got {self.warmup_steps}"
             )
         for name in ("learning_rate", "eps", "bucket_megabytes"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
-        if self.weight_decay < 0:
-            raise ValueError(f"weight_decay must not be negative, got {self.weight_decay}")
-        if not all(0 <= beta < 1 for beta in self.betas) or len(self.betas) != 2:
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be positive and finite, got {getattr(self, name)}")
+        if not 0 <= self.weight_decay < math.inf:
+            raise ValueError(
+                f"weight_decay must be finite and not negative, got {self.weight_decay}"
+            )
+        if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas}")
         if self.max_grad_norm is not None and not self.max_grad_norm > 0:
             raise ValueError(f"max_grad_norm must be positive or None, got {self.max_grad_norm}")
         if not 0 < self.layer_decay <= 1:
             raise ValueError(f"layer_decay must lie in (0, 1], got {self.layer_decay}")
         for pattern, scale in self.rate_scales.items():
-            if not scale > 0:
+            if not 0 < scale < math.inf:
                 raise ValueError(
-                    f"rate_scales must be positive, got {scale} for {pattern!r}; to leave "
-                    "parameters as they are, freeze them before the optimizer is built"
+                    f"rate_scales must be positive and finite, got {scale} for {pattern!r}; to "
+                    "leave parameters as they are, freeze them before the optimizer is built"
                 )
         if self.averaging_decay is not None and not 0 <= self.averaging_decay < 1:
             raise ValueError(f"averaging_decay must lie in [0, 1), got {self.averaging_decay}")
         if not 0 <= self.muon_momentum < 1:
             raise ValueError(f"muon_momentum must lie in [0, 1), got {self.muon_momentum}")
-        self._refuse_unknown("optimizer", "adamw", "lamb", "muon")
+        if self.optimizer is not None:
+            self._refuse_unknown("optimizer", "adamw", "lamb", "muon")
         self._refuse_unknown("schedule", "linear", "cosine", "constant")
         self._refuse_unknown("muon_rate", "match_rms_adamw", "original")
         self._refuse_unknown("exchange_dtype", "float32", "bf16")
+
+    def _refuse_other_types(self) -> None:
+        for name in ("num_steps", "warmup_steps"):
+            if not isinstance(getattr(self, name), Integral):
+                raise ValueError(f"{name} must be a whole number, got {getattr(self, name)!r}")
+        numbers = ("learning_rate", "weight_decay", "eps", "bucket_megabytes", "layer_decay",
+                   "max_grad_norm", "averaging_decay", "muon_momentum")  # fmt: skip
+        for name in numbers:
+            value = getattr(self, name)
+            may_be_none = name in ("max_grad_norm", "averaging_decay")
+            if not (isinstance(value, Real) or (may_be_none and value is None)):
+                raise ValueError(f"{name} must be a number, got {value!r}")
+        for pattern, scale in self.rate_scales.items():
+            if not isinstance(scale, Real):
+                raise ValueError(f"rate_scales must be numbers, got {scale!r} for {pattern!r}")
+        is_pair = isinstance(self.betas, Sequence) and len(self.betas) == 2
+        if not (is_pair and all(isinstance(beta, Real) for beta in self.betas)):
+            raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas!r}")
 
     def _refuse_unknown(self, name: str, *words: str) -> None:
         if getattr(self, name) not in words:

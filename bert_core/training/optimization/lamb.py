@@ -11,8 +11,8 @@ from torch import Tensor
 
 from bert_core.training.depth import published_matrices
 from bert_core.training.optimization.configuration import OptimizerName
-from bert_core.training.optimization.optimizer import Optimizer, Segment
-from bert_core.training.optimization.parameter_groups import Kind
+from bert_core.training.optimization.optimizer import Optimizer
+from bert_core.training.optimization.parameter_groups import Kind, Segment
 
 
 class LAMB(Optimizer):

@@ -14,8 +14,7 @@ from torch import Tensor
 from bert_core.training.depth import published_matrices
 from bert_core.training.optimization.adamw import AdamW
 from bert_core.training.optimization.configuration import OptimizerName
-from bert_core.training.optimization.optimizer import Segment
-from bert_core.training.optimization.parameter_groups import Kind, hidden_matrix_or_other
+from bert_core.training.optimization.parameter_groups import Kind, Segment, hidden_matrix_or_other
 
 _COEFFICIENTS = 3.4445, -4.7750, 2.0315
 _NUM_ITERATIONS = 5

@@ -7,35 +7,28 @@ move it. Whatever is said here about halting, averaging, saving and sharing hold
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from bert_core.training.arena import ParameterArena, check_names
+from bert_core.training.checksum import checksum
 from bert_core.training.optimization.configuration import OptimizationConfig, OptimizerName
 from bert_core.training.optimization.parameter_groups import (
     Kind,
-    ParameterGroup,
+    Segment,
     matrix_or_vector,
     parameter_groups,
 )
-from bert_core.training.optimization.refusals import NonFiniteGradientError, refuse_wrapped
+from bert_core.training.optimization.refusals import (
+    NonFiniteGradientError,
+    refuse_other_optimizer,
+    refuse_wrapped,
+)
 from bert_core.training.optimization.shares import Shares
 from bert_core.training.ranks import this_rank
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
-    """What this rank updates of a group: one part of the arena's buffers, and its moments."""
-
-    group: ParameterGroup
-    begin: int  # in the arena
-    values: Tensor
-    gradients: Tensor
-    moments: dict[str, Tensor]
-    num_updates: Tensor  # [] float32, on the device, where skipped updates are known
 
 
 class Optimizer(ABC):
@@ -43,14 +36,15 @@ class Optimizer(ABC):
 
     Build it once the model is on its device and frozen where it is to be: it moves the trainable
     parameters into a `ParameterArena`. Raises ValueError where that cannot take them, for a model
-    that FSDP or DDP wraps, and where the config does not fit the model.
+    that FSDP or DDP wraps, and where the config does not fit the model or names another optimizer.
     """
 
     name: ClassVar[OptimizerName]
 
     def __init__(self, model: nn.Module, config: OptimizationConfig) -> None:
         refuse_wrapped(model)
-        self.config = config
+        refuse_other_optimizer(self.name, config.optimizer)
+        self.config = replace(config, optimizer=self.name)
         self._groups = parameter_groups(model, config, self._kind)
         self.arena = ParameterArena(model, [n for group in self._groups for n in group.names])
         self._shares = Shares(self.arena, is_sharded=config.shard_optimizer_state)
@@ -58,6 +52,9 @@ class Optimizer(ABC):
         device = self.arena.values.device
         self._num_updates = torch.zeros((), dtype=torch.int64, device=device)
         self._is_halted = torch.zeros((), device=device)
+        self._last_step = torch.full_like(self._num_updates, -1)  # the first not taken, if any
+        # Of a sharded state no rank sees what the others loaded.
+        self._loaded = torch.zeros(2, dtype=torch.int64, device=device)
         self._average: Tensor | None = None
         if config.averaging_decay is not None:
             self._average = torch.zeros_like(self._own_values())
@@ -100,14 +97,22 @@ class Optimizer(ABC):
 
     @torch.no_grad()
     def update(
-        self, learning_rate: float, *, divisor: Tensor | None = None, halt: Tensor | None = None
+        self,
+        learning_rate: float,
+        *,
+        divisor: Tensor | None = None,
+        halt: Tensor | None = None,
+        step: int | None = None,
     ) -> Tensor:
         """Take one step down the gradients in the arena, divided by `divisor`; returns if it did.
 
         Where `halt` is true nothing changes, now and in later updates, until a state is loaded: a
-        GPU decides this without the host waiting for it. `raise_if_halted` asks. The gradients are
-        used up. With a sharded state all ranks call it.
+        GPU decides this without the host waiting for it. `raise_if_halted` asks, and names `step`,
+        by default the number of updates. The gradients are used up. With a sharded state all ranks
+        call it.
         """
+        if step is not None:
+            self._last_step.masked_fill_(self._is_halted == 0, step)
         if halt is not None:
             self._is_halted = torch.maximum(self._is_halted, halt.float())
         for segment in self._segments:
@@ -157,13 +162,17 @@ class Optimizer(ABC):
         On several ranks all of them raise or none, as all of them made the same updates.
         """
         if self._is_halted:
-            raise NonFiniteGradientError(self.num_updates)
+            step = int(self._last_step)
+            raise NonFiniteGradientError(self.num_updates if step < 0 else step)
 
     def replicated_state(self) -> list[Tensor]:
-        """The tensors that every rank must hold alike, beside the weights: all, unless sharded."""
+        """The tensors that every rank must hold alike, beside the weights.
+
+        All, unless the state is sharded: then a checksum stands for the whole one that was loaded.
+        """
         counts = [self._num_updates, self._is_halted]
         if self._shares.is_sharded:
-            return counts
+            return [*counts, self._loaded]
         moments = [moment for segment in self._segments for moment in segment.moments.values()]
         return [*counts, *moments, *([] if self._average is None else [self._average])]
 
@@ -232,6 +241,10 @@ class Optimizer(ABC):
             )
         for key, names in keys.items():
             check_names(state[key], names, f"the optimizer's {key}")
+        if self._shares.is_sharded:
+            device = self.arena.values.device
+            whole = (state[key][name].to(device) for key, names in keys.items() for name in names)
+            self._loaded = checksum(whole, device)
         for key in keys:
             for name, view in self._own_views(key).items():
                 view.copy_(state[key][name])
@@ -239,6 +252,7 @@ class Optimizer(ABC):
             segment.num_updates.fill_(state["num_updates"])
         self._num_updates.fill_(state["num_updates"])
         self._is_halted.zero_()
+        self._last_step.fill_(-1)
 
 
 def _told(name: str, is_averaged: bool) -> str:

@@ -26,6 +26,18 @@ class ParameterGroup:
     weight_decay: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """What this rank updates of a group: one part of the arena's buffers, and its moments."""
+
+    group: ParameterGroup
+    begin: int  # in the arena
+    values: Tensor
+    gradients: Tensor
+    moments: dict[str, Tensor]
+    num_updates: Tensor  # [] float32, on the device, where skipped updates are known
+
+
 def matrix_or_vector(name: str, parameter: Tensor) -> Kind:
     """The kind of a parameter for an optimizer with one rule for all matrices."""
     return "matrix" if parameter.ndim > 1 else "vector"

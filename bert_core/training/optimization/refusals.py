@@ -19,6 +19,15 @@ class NonFiniteGradientError(FloatingPointError):
         return type(self), (self.step,)
 
 
+def refuse_other_optimizer(name: str, named: str | None) -> None:
+    """Raise ValueError where the config of the optimizer `name` says another, `named`."""
+    if named not in (None, name):
+        raise ValueError(
+            f"an optimizer must be the one that its config names, found {name} with "
+            f"optimizer={named!r}; leave optimizer out of the config, or call build_optimizer"
+        )
+
+
 # By name: importing them would bring what most trainings do not need.
 _WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule")
 
