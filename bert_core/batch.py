@@ -3,7 +3,7 @@
 B = sequences, T = tokens of all of them, M = masked (or otherwise predicted) tokens.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
+
+Move = Callable[[Tensor], Tensor]
 
 IGNORED_LABEL = -100  # what `torch` and `transformers` use for "no label here"
 
@@ -108,16 +110,20 @@ class RaggedBatch:
             np.concatenate(arrays), segment_b_start, [array.size for array in arrays]
         )
 
-    def to(self, device: torch.device | str) -> Self:
-        """The same batch on `device`; the copy to a GPU does not block."""
+    def moved(self, move: Move) -> Self:
+        """The same batch with all its tensors as `move` gives them back."""
         return type(self)(
-            input_ids=to_device(self.input_ids, device),
-            token_type_ids=to_device(self.token_type_ids, device),
-            position_ids=to_device(self.position_ids, device),
-            cu_seqlens=to_device(self.cu_seqlens, device),
+            input_ids=move(self.input_ids),
+            token_type_ids=move(self.token_type_ids),
+            position_ids=move(self.position_ids),
+            cu_seqlens=move(self.cu_seqlens),
             lengths=self.lengths,
             max_seqlen=self.max_seqlen,
         )
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same batch on `device`; the copy to a GPU does not block."""
+        return self.moved(lambda values: to_device(values, device))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -143,15 +149,19 @@ class PretrainingBatch:
             counts["nsp"] = self.next_sentence_labels.numel()
         return counts
 
-    def to(self, device: torch.device | str) -> Self:
-        """The same batch on `device`."""
+    def moved(self, move: Move) -> Self:
+        """The same batch with all its tensors as `move` gives them back."""
         labels = self.next_sentence_labels
         return type(self)(
-            tokens=self.tokens.to(device),
-            masked_positions=to_device(self.masked_positions, device),
-            masked_labels=to_device(self.masked_labels, device),
-            next_sentence_labels=None if labels is None else to_device(labels, device),
+            tokens=self.tokens.moved(move),
+            masked_positions=move(self.masked_positions),
+            masked_labels=move(self.masked_labels),
+            next_sentence_labels=None if labels is None else move(labels),
         )
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same batch on `device`; the copy to a GPU does not block."""
+        return self.moved(lambda values: to_device(values, device))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -203,13 +213,15 @@ class LabelledBatch:
         """Over how many labels the loss of this batch sums."""
         return {"label": self.num_labels}
 
-    def to(self, device: torch.device | str) -> Self:
-        """The same batch on `device`."""
+    def moved(self, move: Move) -> Self:
+        """The same batch with all its tensors as `move` gives them back."""
         return type(self)(
-            tokens=self.tokens.to(device),
-            labels=to_device(self.labels, device),
-            num_labels=self.num_labels,
+            tokens=self.tokens.moved(move), labels=move(self.labels), num_labels=self.num_labels
         )
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same batch on `device`; the copy to a GPU does not block."""
+        return self.moved(lambda values: to_device(values, device))
 
 
 def _refuse_outside(labels: Tensor) -> None:
@@ -225,7 +237,7 @@ Batch = PretrainingBatch | LabelledBatch
 
 def to_device(values: Tensor, device: torch.device | str) -> Tensor:
     """`values` on `device`; on the way to a GPU through pinned memory, so that nobody waits."""
-    if torch.device(device).type == "cuda" and not values.is_cuda:
+    if torch.device(device).type == "cuda" and not (values.is_cuda or values.is_pinned()):
         values = values.pin_memory()
     return values.to(device, non_blocking=True)
 

@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from bert_core.batch import Batch, LabelledBatch, PretrainingBatch, RaggedBatch, next_token_labels
 from bert_core.masking import mask_tokens
@@ -118,8 +119,13 @@ def prefetched(batches_of: MicroBatches, num_steps: int) -> Iterator[MicroBatche
     """
     ahead: deque[tuple[int, Future[list[tuple[int, Batch]]]]] = deque()
 
+    copies_to_gpu = torch.cuda.is_available()
+
     def read(step: int) -> list[tuple[int, Batch]]:
-        return list(batches_of(step))
+        batches = batches_of(step)
+        if copies_to_gpu:  # pinned here, so that the training's thread only starts the copies
+            return [(number, batch.moved(Tensor.pin_memory)) for number, batch in batches]
+        return list(batches)
 
     with ThreadPoolExecutor(1, thread_name_prefix="prefetch") as thread:
 
