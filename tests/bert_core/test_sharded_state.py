@@ -98,15 +98,16 @@ def gathered(rank):
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         state = optimizer.state_dict(is_wanted=rank == 0)
     events = [e for e in profiled.profiler.kineto_results.events() if e.name() == "[memory]"]
-    kept = sum(e.nbytes() for e in events)
     moments = [value for value in state.values() if isinstance(value, dict)]
+    # By storages: gloo's threads free buffers where the profiler does not look.
+    kept = sum(t.untyped_storage().nbytes() for value in moments for t in value.values())
     whole = optimizer.arena.values.nbytes
     return kept / whole, max(e.nbytes() for e in events) / whole, sum(map(len, moments))
 
 
 def test_a_save_gathers_share_by_share_and_only_its_writer_keeps_it():
     writer, other = run_ranks(gathered, 2)
-    assert other[0] < 0.01
+    assert other[0] == 0
     assert other[2] == 0
     assert 2.5 < writer[0] <= 3  # mean, variance and average
     assert writer[2] > 0
