@@ -1,6 +1,6 @@
 """What the exchange of gradients costs a pretraining step of two ranks over gloo.
 
-    python benchmarks/exchange.py                  # mini and base: about six minutes
+    python benchmarks/exchange.py                  # mini and base: five minutes or more
     python benchmarks/exchange.py base --rounds 5 --sequences 8
 
 Two processes of one thread each take the same steps in four ways that take turns: without any

@@ -15,7 +15,7 @@ from bert_core.backends.precision import compute_with
 from bert_core.batch import LabelledBatch
 from bert_core.model import PretrainingModel, SequenceClassifier, freeze
 from bert_core.model.checkpointing import checkpoint_activations
-from bert_core.training import AdamW, OptimizationConfig, optimizer_step
+from bert_core.training import AdamW, OptimizationConfig
 from bert_core.training.compilation import CompiledLayers
 from bert_core.training.exchange import GradientExchange
 from tests.bert_core.batches import pretraining_batch, ragged_batch, small_config
@@ -234,24 +234,6 @@ def test_activation_checkpointing_runs_the_hooks_twice_and_does_no_harm():
     for both in run_ranks(hooked_twice_in_both_ways, 2):
         assert [is_equal for is_equal, _ in both] == [True, True]
         assert min(num_calls for _, num_calls in both) >= NUM_LAYERS
-
-
-def one_step(rank, dtype):
-    model = new_model()
-    optimizer = AdamW(model, OptimizationConfig(num_steps=2, bucket_megabytes=BUCKET_MEGABYTES))
-    mine = [(rank, pretraining_batch(seed=rank)), (rank + 2, pretraining_batch(seed=rank + 2))]
-    report = optimizer_step(model, optimizer, mine, seed=0, step=0, dtype=dtype)
-    return float(report.grad_norm), optimizer.arena.values.tolist()
-
-
-def test_a_step_of_two_ranks_is_a_step_of_one():
-    model = new_model()
-    optimizer = AdamW(model, OptimizationConfig(num_steps=2))
-    batches = [(index, pretraining_batch(seed=index)) for index in range(4)]
-    report = optimizer_step(model, optimizer, batches, seed=0, step=0, dtype=torch.bfloat16)
-    first, second = run_ranks(one_step, 2, torch.bfloat16)
-    assert first == second
-    assert first[0] == pytest.approx(float(report.grad_norm), rel=1e-3)
 
 
 def test_alone_nothing_is_watched_or_sent():

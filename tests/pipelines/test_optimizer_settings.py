@@ -24,7 +24,7 @@ def config_of(settings: TrainingSettings, *, shards: bool = False, **more: Any):
 @pytest.mark.parametrize("settings", [PretrainingSettings(), FinetuningSettings()])
 def test_by_default_it_is_adamw_without_anything_new(settings):
     assert config_of(settings) == OptimizationConfig(
-        num_steps=100, learning_rate=settings.learning_rate, warmup_steps=10
+        optimizer="adamw", num_steps=100, learning_rate=settings.learning_rate, warmup_steps=10
     )
 
 
