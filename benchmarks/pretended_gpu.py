@@ -174,13 +174,14 @@ def pretended_gpu() -> Iterator[None]:
         pretends = _true_device(tensor).type == "meta" and _asked_by_bert_core()
         return pretends or _true_is_cuda(tensor)
 
-    start_driver = torch.cuda._lazy_init
+    start_driver, capability = torch.cuda._lazy_init, torch.cuda.get_device_capability
     torch.Tensor.device, torch.Tensor.is_cuda = property(device), property(is_cuda)  # type: ignore
     torch.cuda._lazy_init = lambda: None  # there is none to start
+    torch.cuda.get_device_capability = lambda device=None: (9, 0)  # Hopper's
     torch.Tensor.pin_memory = lambda tensor: tensor  # type: ignore[method-assign]
     try:
         with _CallsOnMeta(), _OperationsOnMeta():
             yield
     finally:
-        torch.cuda._lazy_init = start_driver
+        torch.cuda._lazy_init, torch.cuda.get_device_capability = start_driver, capability
         del torch.Tensor.device, torch.Tensor.is_cuda, torch.Tensor.pin_memory

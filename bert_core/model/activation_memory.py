@@ -11,7 +11,6 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from bert_core.backends.cpu.layout import group_bounds
 from bert_core.config import EncoderConfig
 
 Backend = Literal["cpu", "plain", "flash"]
@@ -222,5 +221,8 @@ class Activations:
 @lru_cache(maxsize=8)
 def _groups(lengths: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
     """How many sequences each group of the CPU backend has, and tokens of its longest."""
+    # Asked of that backend alone, without which all others work.
+    from bert_core.backends.cpu.layout import group_bounds
+
     sizes = np.sort(np.asarray(lengths, dtype=np.int64))[::-1]
     return tuple((last - first, int(sizes[first])) for first, last in group_bounds(sizes))
