@@ -68,7 +68,7 @@ def test_a_killed_training_goes_on_from_its_checkpoint_on_s3(
         assert not keys_below("a store/encoder/.work-")
     found = json.loads(resumed.stdout.splitlines()[-1])
     (step,) = found["resumed_from"]
-    assert step in (10, 20, 30)
+    assert step in range(10, 60, 10)  # which one depends on how soon the kill arrives
     assert {"config.json", "model.safetensors", "vocab.txt"} <= set(found["folder"])
 
     undisturbed = train(str(tmp_path / "store"), kill_at=1000)
