@@ -104,7 +104,7 @@ def rank_main(
     seconds: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
     for turn in range(num_rounds + NUM_BATCHES):
         for way, exchange in WAYS.items():
-            step_module.GradientExchange = exchange  # type: ignore[misc]
+            step_module.GradientExchange = exchange
             dist.barrier()
             start = time.perf_counter()
             optimizer_step(

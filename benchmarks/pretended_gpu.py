@@ -124,8 +124,8 @@ def fused(launches: list[Launch]) -> list[Launch]:
     return result
 
 
-_true_device: Callable[[Tensor], torch.device] = torch._C.TensorBase.device.__get__  # type: ignore[attr-defined]
-_true_is_cuda: Callable[[Tensor], bool] = torch._C.TensorBase.is_cuda.__get__  # type: ignore[attr-defined]
+_true_device: Callable[[Tensor], torch.device] = torch._C.TensorBase.device.__get__
+_true_is_cuda: Callable[[Tensor], bool] = torch._C.TensorBase.is_cuda.__get__
 _CUDA, _META = torch.device("cuda", 0), torch.device("meta")
 
 
@@ -175,10 +175,10 @@ def pretended_gpu() -> Iterator[None]:
         return pretends or _true_is_cuda(tensor)
 
     start_driver, capability = torch.cuda._lazy_init, torch.cuda.get_device_capability
-    torch.Tensor.device, torch.Tensor.is_cuda = property(device), property(is_cuda)  # type: ignore
+    torch.Tensor.device, torch.Tensor.is_cuda = property(device), property(is_cuda)
     torch.cuda._lazy_init = lambda: None  # there is none to start
     torch.cuda.get_device_capability = lambda device=None: (9, 0)  # Hopper's
-    torch.Tensor.pin_memory = lambda tensor: tensor  # type: ignore[method-assign]
+    torch.Tensor.pin_memory = lambda tensor: tensor
     try:
         with _CallsOnMeta(), _OperationsOnMeta():
             yield

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from bert_core.model.catalogue import EncoderModel, SequenceClassifier, build_model
 from bert_core.model.resizing import resize_positions, resize_vocabulary
@@ -11,6 +10,7 @@ from bert_core.training.state import load_model, save_model
 from tests.bert_core.batches import pretraining_batch, ragged_batch, small_config
 from tests.bert_core.test_hugging_face import assert_same_model, new_model
 from tests.bert_core.test_loop import new_run
+from tests.bert_core.test_state import RENAMED, save_with_a_renamed_tensor
 
 
 def new_classifier(**overrides):
@@ -55,13 +55,8 @@ def test_an_encoder_of_another_build_is_refused_and_told_how_to_fit(tmp_path):
 
 
 def test_missing_and_unexpected_tensors_of_a_folder_are_listed(tmp_path):
-    save_model(tmp_path / "model", new_model("pretraining"))
-    path = tmp_path / "model" / "model.safetensors"
-    tensors = load_file(path)
-    tensors["encoder.extra"] = tensors.pop("encoder.layers.0.attention.to_out.bias").clone()
-    save_file(tensors, path)
-    pattern = "missing encoder.layers.0.attention.to_out.bias; unexpected encoder.extra"
-    with pytest.raises(ValueError, match=pattern):
+    save_with_a_renamed_tensor(tmp_path / "model")
+    with pytest.raises(ValueError, match=RENAMED):
         load_encoder_into(new_classifier(), tmp_path / "model")
 
 

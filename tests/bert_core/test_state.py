@@ -71,14 +71,19 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
             load_checkpoint(tmp_path / "step-1", other, AdamW(other, settings))
 
 
-def test_missing_and_unexpected_tensors_are_listed(tmp_path):
-    save_model(tmp_path / "model", new_model("pretraining"))
-    path = tmp_path / "model" / "model.safetensors"
-    tensors = load_file(path)
+RENAMED = "missing encoder.layers.0.attention.to_out.bias; unexpected encoder.extra"
+
+
+def save_with_a_renamed_tensor(folder):
+    save_model(folder, new_model("pretraining"))
+    tensors = load_file(folder / "model.safetensors")
     tensors["encoder.extra"] = tensors.pop("encoder.layers.0.attention.to_out.bias").clone()
-    save_file(tensors, path)
-    pattern = "missing encoder.layers.0.attention.to_out.bias; unexpected encoder.extra"
-    with pytest.raises(ValueError, match=pattern):
+    save_file(tensors, folder / "model.safetensors")
+
+
+def test_missing_and_unexpected_tensors_are_listed(tmp_path):
+    save_with_a_renamed_tensor(tmp_path / "model")
+    with pytest.raises(ValueError, match=RENAMED):
         load_model(tmp_path / "model")
 
 
