@@ -8,6 +8,8 @@ Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partit
 T = ragged tokens, B = sequences, H = heads, K = head width.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -84,17 +86,7 @@ def _flash(
 
 
 @_flash.register_fake
-def _(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    cu_seqlens: Tensor,
-    max_seqlen: int,
-    causal: bool,
-    rate: float,
-    bits: Tensor,
-    layer: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return (
         torch.empty_like(query, memory_format=torch.contiguous_format),
         query.new_empty((query.shape[1], query.shape[0]), dtype=torch.float32),
@@ -126,18 +118,7 @@ def _flash_backward(
 
 @_flash_backward.register_fake
 def _(
-    gradient: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mixed: Tensor,
-    logsumexp: Tensor,
-    philox_state: Tensor,
-    unused: Tensor,
-    cu_seqlens: Tensor,
-    max_seqlen: int,
-    causal: bool,
-    rate: float,
+    gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     like = torch.contiguous_format
     return (
