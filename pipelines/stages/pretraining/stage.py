@@ -18,6 +18,7 @@ from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
 from pipelines.stages.examples.batches import ExampleReader, micro_batches, prefetched
+from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.pretraining import PRETRAINING
 from pipelines.stages.pretraining.baselines import pretraining_baselines
 from pipelines.stages.pretraining.figures import pretraining_figures
@@ -38,7 +39,8 @@ def build_encoder(
 ) -> Artifact:
     """Pretrain an encoder on `examples`; its artifact holds weights, tokenizer and curve.
 
-    Raises UserError where the examples were made with another vocabulary.
+    Raises UserError where the examples were made with another vocabulary, or in a way that the
+    settings do not go with.
     """
     if examples.manifest.inputs.get("vocabulary") != vocabulary.fingerprint:
         raise UserError(
@@ -46,6 +48,9 @@ def build_encoder(
             f"{vocabulary.fingerprint}, found {examples.manifest.inputs.get('vocabulary')}; "
             "build the examples again with this vocabulary"
         )
+    fault = settings.fault_with(ExampleSettings.model_validate(examples.manifest.settings))
+    if fault:
+        raise UserError(fault)
     arithmetic, context = settle(settings.precision, context)
     return context.store.get_or_build(
         PRETRAINING.kind,
@@ -126,6 +131,7 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
             micro_batch_examples=settings.micro_batch_examples,
             rank=rank,
             world_size=world_size,
+            masking=settings.masking_at(step, train_reader.masking_config),
         )
 
     def evaluate(model: TrainableModel) -> dict[str, float]:
