@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from bert_core.batch import Batch
 from bert_core.config import encoder_config
@@ -20,8 +20,7 @@ from pipelines.core.stage import StageContext
 from pipelines.stages.examples.batches import ExampleReader, micro_batches, prefetched
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.pretraining import PRETRAINING
-from pipelines.stages.pretraining.baselines import pretraining_baselines
-from pipelines.stages.pretraining.figures import pretraining_figures
+from pipelines.stages.pretraining.figures import HeldoutExamples
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.training.arithmetic import Arithmetic, settle, trains_best_on_single_threads
@@ -32,6 +31,8 @@ from pipelines.training.telemetry.runs import Trained, deliver, open_run, record
 from pipelines.training.worker import Work, run, this_rank
 
 STAGE = "pretraining"
+
+TokenModel = PretrainingModel | LanguageModel
 
 
 def build_encoder(
@@ -105,11 +106,11 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
     settings = PretrainingSettings.model_validate(values["settings"])
     rank, world_size = this_rank()
     train_reader = ExampleReader(values["examples"], "train")
-    heldout_reader = ExampleReader(values["examples"], "heldout")
-
+    tokenizer = load_tokenizer(values["vocabulary"])
+    heldout = HeldoutExamples(values["examples"], tokenizer, rank, world_size)
     is_language_model = train_reader.settings.objective == "clm"
 
-    def build_model() -> TrainableModel:
+    def build_model() -> TokenModel:
         config = encoder_config(
             settings.size,
             train_reader.vocab_size,
@@ -135,22 +136,11 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
         )
 
     def evaluate(model: TrainableModel) -> dict[str, float]:
-        return pretraining_figures(
-            model,
-            heldout_reader,
-            settings.evaluation_examples,
-            rank=rank,
-            world_size=world_size,
-        )
+        return heldout.figures(cast(TokenModel, model), settings.evaluation_examples)
 
     def judge(model: TrainableModel) -> dict[str, Any]:
-        tokenizer = load_tokenizer(values["vocabulary"])
-        count = settings.final_evaluation_examples
-        return {
-            **pretraining_figures(model, heldout_reader, count, rank, world_size),
-            **pretraining_baselines(values["examples"], tokenizer, count, rank, world_size),
-            "num_parameters": count_parameters(model),
-        }
+        figures = heldout.figures(cast(TokenModel, model), settings.final_evaluation_examples)
+        return {**figures, "num_parameters": count_parameters(model)}
 
     with prefetched(batches_of, settings.num_steps) as prefetched_batches:
         work = Work(
