@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from bert_core.model.encoder import Encoder
+from bert_core.model.encoder import Encoder, EncoderLayer
 from bert_core.model.heads import VocabularyHead
 
 # Of a normal distribution of deviation 1 that is cut off at two deviations.
@@ -50,7 +50,9 @@ def attend_to_neighbours(
     # What a sine is once token, segment and position are added up and normalized.
     spread = math.sqrt(2 * _CUT_VARIANCE * config.initializer_range**2 + amplitude**2 / 2)
     scale = math.sqrt(sharpness * math.sqrt(width) / (width / 2)) * spread / amplitude
-    attention = encoder.layers[0].attention
+    layer = encoder.layers[0]
+    assert isinstance(layer, EncoderLayer)
+    attention = layer.attention
     with torch.no_grad():
         encoder.embeddings.position.copy_(sines)
         weight = attention.to_qkv.weight.view(3, heads, width, config.hidden_size)
