@@ -19,6 +19,7 @@ from pipelines.training.arithmetic import Arithmetic, settle, trains_best_on_sin
 from pipelines.training.launch import Launch, launch
 from pipelines.training.placement import StepCut
 from pipelines.training.results import MODEL_FILES, publish_model, throughput
+from pipelines.training.telemetry.inputs import training_input
 from pipelines.training.telemetry.runs import Trained, deliver, open_run, recorded
 from pipelines.training.worker import run
 
@@ -60,7 +61,8 @@ def _pretrain(
     context: StageContext,
     draft: Draft,
 ) -> Built:
-    run_id = open_run(STAGE, settings, draft, context)
+    data = training_input(examples, examples.statistics["train"]["examples"])
+    run_id = open_run(STAGE, settings, draft, context, [data])
     job = Launch(
         worker=_worker,
         values={
