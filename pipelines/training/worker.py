@@ -37,6 +37,10 @@ from pipelines.training.telemetry.progress import ProgressSender
 from pipelines.training.telemetry.speed import Speed
 
 
+def _never(done: int) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """One training as its workers see it."""
@@ -53,6 +57,10 @@ class Work:
     # After the last step, with the model on the CPU: a proof on any machine computes there, too.
     judge: Callable[[TrainableModel], dict[str, Any]]
     layer_decay: float = 1.0  # see `OptimizationConfig`
+    # One step of every kind there is: each must fit the memory.
+    first_steps: tuple[int, ...] = (0,)
+    # Ends the training after so many steps, on all ranks alike: where it is only measured.
+    is_enough: Callable[[int], bool] = _never
 
 
 def optimization(work: Work, *, shard_optimizer_state: bool) -> OptimizationConfig:
@@ -124,7 +132,7 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
         precision=values["precision"],
     ):
         done = report.step + 1
-        is_last = done == work.num_steps
+        is_last = done == work.num_steps or work.is_enough(done)
         num_tokens += report.num_tokens  # stays on the device: reading it would wait for the step
         telemetry.take_step(done, time.perf_counter() - started)
         is_checkpoint = done % settings.checkpoint_every_steps == 0 or is_last
@@ -142,6 +150,8 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
         if is_checkpoint:
             position = Position(seed=settings.seed, step=done)
             _save(model, optimizer, position, telemetry, is_writer=rank == 0, is_last=is_last)
+        if is_last:
+            break
         started = time.perf_counter()
     with optimizer.averaged():
         judged = work.judge(model.cpu())
@@ -157,7 +167,7 @@ def _fitting_memory(
     precision: Precision,
 ) -> str:
     """What the first step needs, in a line; empty for a rank that has no part in it."""
-    batches = list(work.batches_of(0))
+    batches = [batch for step in work.first_steps for batch in work.batches_of(step)]
     if not batches:
         return ""
     room = room_on(device, ray.train.get_context().get_local_world_size())
