@@ -14,7 +14,6 @@ import json
 import os
 import sys
 import time
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,8 @@ import numpy as np
 import pyarrow as pa
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch.utils.data import Dataset
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -44,40 +45,63 @@ def only(store: ArtifactStore, kind: str) -> Artifact:
     return artifact
 
 
-def windows(corpus: Artifact, tokenizer: Any, max_tokens: int) -> list[dict[str, list[int]]]:
-    """The training texts in a row, cut into [CLS] window [SEP]; a rest is left out."""
-    texts: list[str] = []
-    for name in corpus.names("train-"):
-        with pa.memory_map(str(corpus.local(name))) as source:
-            sentences = pa.ipc.open_file(source).read_all().column("sentences").to_pylist()
-        texts += [" ".join(document) for document in sentences]
-    encoded = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
-    stream = list(chain.from_iterable(encoded))
-    room = max_tokens - 2
-    return [
-        {"input_ids": [tokenizer.cls_token_id, *stream[at : at + room], tokenizer.sep_token_id]}
-        for at in range(0, len(stream) - room + 1, room)
-    ]
+def windows(store: ArtifactStore, tokenizer: Any, max_tokens: int) -> "Windows":
+    """The training texts in a row, cut into [CLS] window [SEP]; a rest is left out.
+
+    Tokenized once a store: no side has that on its clock.
+    """
+    kept = Path(store.url) / "usual_windows.npy"
+    if not kept.is_file():
+        corpus = only(store, "corpus")
+        parts: list[NDArray[np.int32]] = []
+        for name in corpus.names("train-"):
+            with pa.memory_map(str(corpus.local(name))) as source:
+                documents = pa.ipc.open_file(source).read_all().column("sentences").to_pylist()
+            for document in documents:
+                ids = tokenizer(" ".join(document), add_special_tokens=False, verbose=False)
+                parts.append(np.array(ids["input_ids"], dtype=np.int32))
+        stream = np.concatenate(parts)
+        rows = stream[: stream.size // (max_tokens - 2) * (max_tokens - 2)]
+        rows = rows.reshape(-1, max_tokens - 2)
+        special = np.full((len(rows), 1), tokenizer.cls_token_id, dtype=np.int32)
+        ends = np.full_like(special, tokenizer.sep_token_id)
+        np.save(kept, np.concatenate([special, rows, ends], axis=1))
+    return Windows(np.load(kept, mmap_mode="r"))
 
 
-def pairs(examples: Artifact) -> list[dict[str, Any]]:
+class Windows(Dataset):
+    """[N, S] token ids, row by row as the library's collator takes them."""
+
+    def __init__(self, rows: NDArray[np.int32]) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> dict[str, list[int]]:
+        return {"input_ids": self._rows[index].tolist()}
+
+
+class Pairs(Dataset):
     """Our sentence pairs, unmasked, as the library's collator takes them."""
-    reader = ExampleReader(examples, "train")
-    rows = reader.rows(0, np.arange(reader.pass_sizes[0]))
-    assert rows.is_random_next is not None
-    begins = np.cumsum(rows.lengths) - rows.lengths
-    made = []
-    for begin, length, b_start, is_random in zip(
-        begins, rows.lengths, rows.segment_b_start, rows.is_random_next, strict=True
-    ):
-        made.append(
-            {
-                "input_ids": rows.input_ids[begin : begin + length].tolist(),
-                "token_type_ids": [0] * int(b_start) + [1] * int(length - b_start),
-                "next_sentence_label": int(is_random),
-            }
-        )
-    return made
+
+    def __init__(self, examples: Artifact) -> None:
+        reader = ExampleReader(examples, "train")
+        self._rows = reader.rows(0, np.arange(reader.pass_sizes[0]))
+        self._begins = np.cumsum(self._rows.lengths) - self._rows.lengths
+
+    def __len__(self) -> int:
+        return len(self._begins)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        rows, begin, length = self._rows, self._begins[index], int(self._rows.lengths[index])
+        assert rows.is_random_next is not None
+        b_start = int(rows.segment_b_start[index])
+        return {
+            "input_ids": rows.input_ids[begin : begin + length].tolist(),
+            "token_type_ids": [0] * b_start + [1] * (length - b_start),
+            "next_sentence_label": int(rows.is_random_next[index]),
+        }
 
 
 @torch.no_grad()
@@ -140,9 +164,9 @@ def train(arguments: argparse.Namespace, num_steps: int, num_points: int) -> dic
     vocabulary = only(store, "vocabulary")
     tokenizer = PreTrainedTokenizerFast.from_pretrained(str(vocabulary.local_folder()))
     if arguments.head == "mlm":
-        data = windows(only(store, "corpus"), tokenizer, reader.max_tokens)
+        data: Dataset = windows(store, tokenizer, reader.max_tokens)
     else:
-        data = pairs(examples)
+        data = Pairs(examples)
     config = encoder_config(
         arguments.size,
         reader.vocab_size,
