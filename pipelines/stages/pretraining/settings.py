@@ -10,6 +10,10 @@ from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.training.settings import TrainingSettings
 
 _NUM_STEPS = 1000
+_OF_PHASES = (
+    "short_examples_per_step", "short_micro_batch_examples", "full_learning_rate",
+    "full_warmup_fraction",
+)  # fmt: skip
 
 
 class PretrainingSettings(TrainingSettings):
@@ -59,6 +63,20 @@ class PretrainingSettings(TrainingSettings):
         ge=1,
         le=10**9,
         description="Examples computed at once while they are short; empty: micro_batch_examples.",
+    )
+    full_learning_rate: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="Peak learning rate once the examples are of full length: warm-up and decay "
+        "then begin anew; empty: one warm-up and one decay over all steps.",
+    )
+    full_warmup_fraction: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="Share of the full-length steps over which that rate rises; empty: as "
+        "warmup_fraction says.",
     )
     mask_fraction: float | None = Field(
         default=None,
@@ -120,5 +138,11 @@ class PretrainingSettings(TrainingSettings):
                 "examples.short_tokens must be given where pretraining.short_steps_fraction is, "
                 f"found short_steps_fraction={self.short_steps_fraction:g} without it; set it, for "
                 "instance to 128, or leave the other out"
+            )
+        of_phases = [name for name in _OF_PHASES if getattr(self, name) is not None]
+        if of_phases and not self.short_steps_fraction:
+            return (
+                f"pretraining.short_steps_fraction must be given where {of_phases[0]} is, found 0; "
+                "set it, for instance to 0.9, or leave the other out"
             )
         return ""

@@ -15,7 +15,7 @@ from pipelines.artifacts import Artifact
 from pipelines.stages.examples.batches import prefetched
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.pretraining.figures import HeldoutExamples
-from pipelines.stages.pretraining.phases import TrainingExamples
+from pipelines.stages.pretraining.phases import TrainingExamples, restart_of
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.training.worker import Work, this_rank
@@ -54,6 +54,7 @@ def pretraining_work(values: dict[str, Any]) -> Iterator[Work]:
             micro_batches=prefetched_batches,
             batches_of=training.micro_batches,
             first_steps=training.first_steps,
+            restart=restart_of(settings),
             evaluate=evaluate,
             judge=judge,
         )
