@@ -19,6 +19,11 @@ _OF_PHASES = (
 class PretrainingSettings(TrainingSettings):
     """The encoder's size and how long, how wide and how fast it is pretrained."""
 
+    encoder: str | None = Field(
+        default=None,
+        description="Go on from this encoder: a folder, models:/name@alias or a fingerprint in the "
+        "store; its tokenizer is taken over and its size is its own. Empty: random weights.",
+    )
     size: Literal["tiny", "mini", "small", "medium", "base", "large"] = Field(
         default="mini",
         description="Layers x width: tiny 2x128, mini 4x256, small 4x512, medium 8x512, "

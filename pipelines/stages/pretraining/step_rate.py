@@ -6,7 +6,7 @@ gets the same number, and with it the same encoder.
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -52,8 +52,7 @@ _SAME_SPEED: Final = frozenset({
 def with_steps_in_budget(
     settings: PretrainingSettings,
     arithmetic: Arithmetic,
-    examples: Artifact,
-    vocabulary: Artifact,
+    inputs: Mapping[str, Artifact],
     context: StageContext,
 ) -> PretrainingSettings:
     """`settings` with the steps that their `budget_minutes` come to in its place.
@@ -65,7 +64,7 @@ def with_steps_in_budget(
     rates: dict[str, StepRate] = {}
     for kind in kinds:
         alone = settings.model_copy(update={"short_steps_fraction": float(kind == "short")})
-        artifact = measured_rate(alone, arithmetic, examples, vocabulary, context)
+        artifact = measured_rate(alone, arithmetic, inputs, context)
         rates[kind] = StepRate.of(artifact.statistics)
     found = within_budget(settings, rates)
     seconds = ", then ".join(f"{rate.step:.3g} s" for rate in rates.values())
@@ -80,8 +79,7 @@ def with_steps_in_budget(
 def measured_rate(
     settings: PretrainingSettings,
     arithmetic: Arithmetic,
-    examples: Artifact,
-    vocabulary: Artifact,
+    inputs: Mapping[str, Artifact],
     context: StageContext,
 ) -> Artifact:
     """What a step of one phase takes on the ranks of `context`, as an artifact's statistics.
@@ -104,8 +102,8 @@ def measured_rate(
         KIND,
         version=VERSION,
         settings=arithmetic.named_in(decides | where),
-        inputs={"examples": examples, "vocabulary": vocabulary},
-        build=partial(_measure, settings, arithmetic, examples, vocabulary, context),
+        inputs=inputs,
+        build=partial(_measure, settings, arithmetic, inputs, context),
     )
 
 
@@ -130,8 +128,7 @@ def _resources() -> list[str]:
 def _measure(
     settings: PretrainingSettings,
     arithmetic: Arithmetic,
-    examples: Artifact,
-    vocabulary: Artifact,
+    inputs: Mapping[str, Artifact],
     context: StageContext,
     draft: Draft,
 ) -> Built:
@@ -146,8 +143,7 @@ def _measure(
         worker=_worker,
         values={
             "settings": settings.model_copy(update=changed).model_dump(),
-            "examples": examples,
-            "vocabulary": vocabulary,
+            **inputs,
             "precision": arithmetic.precision,
             "run_id": None,
             "tracking_uri": None,
