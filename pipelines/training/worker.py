@@ -25,6 +25,7 @@ from bert_core.training.optimization import (
     build_optimizer,
     state_size,
 )
+from bert_core.training.optimization.configuration import Restart
 from bert_core.training.state import Position, load_checkpoint, save_checkpoint, save_model
 from bert_core.training.step import StepReport
 from pipelines.core.cluster.machine import computing_machine
@@ -59,6 +60,7 @@ class Work:
     # Before the first step of a training that finds no checkpoint; every rank calls it.
     begin: Callable[[TrainableModel], None] | None = None
     layer_decay: float = 1.0  # see `OptimizationConfig`
+    restart: Restart | None = None  # of the learning rate
     # One step of every kind there is: each must fit the memory.
     first_steps: tuple[int, ...] = (0,)
     # Ends the training after so many steps, on all ranks alike: where it is only measured.
@@ -68,15 +70,17 @@ class Work:
 def optimization(work: Work, *, shard_optimizer_state: bool) -> OptimizationConfig:
     """The optimizer's own configuration for a training."""
     settings, num_steps = work.settings, work.num_steps
+    first_phase = num_steps if work.restart is None else work.restart.step
     return OptimizationConfig(
         optimizer=settings.optimizer,
         learning_rate=settings.learning_rate,
-        warmup_steps=round(num_steps * settings.warmup_fraction),
+        warmup_steps=round(first_phase * settings.warmup_fraction),
         num_steps=num_steps,
         weight_decay=settings.weight_decay,
         max_grad_norm=settings.max_gradient_norm,
         schedule=settings.schedule,
         decay_fraction=settings.decay_fraction,
+        restart=work.restart,
         betas=settings.betas,
         muon_momentum=settings.muon_momentum,
         layer_decay=work.layer_decay,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from bert_core.batch import Batch
 from bert_core.masking import MaskingConfig
+from bert_core.training.optimization.configuration import Restart
 from pipelines.artifacts import Artifact
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.examples.settings import ExampleSet
@@ -51,6 +52,20 @@ def phases_of(settings: PretrainingSettings) -> tuple[Phase, ...]:
         ),
     )
     return tuple(phase for phase in (short, full) if phase.num_steps)
+
+
+def restart_of(settings: PretrainingSettings) -> Restart | None:
+    """Where the learning rate begins anew; None where one schedule reaches over all steps."""
+    rate, phases = settings.full_learning_rate, phases_of(settings)
+    if rate is None or len(phases) == 1:
+        return None
+    share = settings.full_warmup_fraction
+    warmup = settings.warmup_fraction if share is None else share
+    return Restart(
+        step=phases[1].first_step,
+        learning_rate=rate,
+        warmup_steps=round(phases[1].num_steps * warmup),
+    )
 
 
 class TrainingExamples:

@@ -10,11 +10,20 @@ from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.training.settings import TrainingSettings
 
 _NUM_STEPS = 1000
+_OF_PHASES = (
+    "short_examples_per_step", "short_micro_batch_examples", "full_learning_rate",
+    "full_warmup_fraction",
+)  # fmt: skip
 
 
 class PretrainingSettings(TrainingSettings):
     """The encoder's size and how long, how wide and how fast it is pretrained."""
 
+    encoder: str | None = Field(
+        default=None,
+        description="Go on from this encoder: a folder, models:/name@alias or a fingerprint in the "
+        "store; its tokenizer is taken over and its size is its own. Empty: random weights.",
+    )
     size: Literal["tiny", "mini", "small", "medium", "base", "large"] = Field(
         default="mini",
         description="Layers x width: tiny 2x128, mini 4x256, small 4x512, medium 8x512, "
@@ -65,6 +74,20 @@ class PretrainingSettings(TrainingSettings):
         ge=1,
         le=10**9,
         description="Examples computed at once while they are short; empty: micro_batch_examples.",
+    )
+    full_learning_rate: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="Peak learning rate once the examples are of full length: warm-up and decay "
+        "then begin anew; empty: one warm-up and one decay over all steps.",
+    )
+    full_warmup_fraction: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="Share of the full-length steps over which that rate rises; empty: as "
+        "warmup_fraction says.",
     )
     mask_fraction: float | None = Field(
         default=None,
@@ -126,5 +149,11 @@ class PretrainingSettings(TrainingSettings):
                 "examples.short_tokens must be given where pretraining.short_steps_fraction is, "
                 f"found short_steps_fraction={self.short_steps_fraction:g} without it; set it, for "
                 "instance to 128, or leave the other out"
+            )
+        of_phases = [name for name in _OF_PHASES if getattr(self, name) is not None]
+        if of_phases and not self.short_steps_fraction:
+            return (
+                f"pretraining.short_steps_fraction must be given where {of_phases[0]} is, found 0; "
+                "set it, for instance to 0.9, or leave the other out"
             )
         return ""

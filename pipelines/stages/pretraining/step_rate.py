@@ -6,7 +6,7 @@ gets the same number, and with it the same encoder.
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -43,17 +43,16 @@ _LEARNING_RATE: Final = 1e-6  # what is learned is thrown away; it must only sta
 # A step takes as long whatever these say. A setting that is not named here decides.
 _SAME_SPEED: Final = frozenset({
     "num_steps", "budget_minutes", "learning_rate", "warmup_fraction", "schedule",
-    "decay_fraction", "weight_decay", "betas", "muon_momentum", "max_gradient_norm", "seed",
-    "log_every_steps", "checkpoint_every_steps", "evaluate_every_steps",
-    "final_evaluation_examples",
+    "decay_fraction", "full_learning_rate", "full_warmup_fraction", "weight_decay", "betas",
+    "muon_momentum", "max_gradient_norm", "seed", "log_every_steps", "checkpoint_every_steps",
+    "evaluate_every_steps", "final_evaluation_examples",
 })  # fmt: skip
 
 
 def with_steps_in_budget(
     settings: PretrainingSettings,
     arithmetic: Arithmetic,
-    examples: Artifact,
-    vocabulary: Artifact,
+    inputs: Mapping[str, Artifact],
     context: StageContext,
 ) -> PretrainingSettings:
     """`settings` with the steps that their `budget_minutes` come to in its place.
@@ -65,7 +64,7 @@ def with_steps_in_budget(
     rates: dict[str, StepRate] = {}
     for kind in kinds:
         alone = settings.model_copy(update={"short_steps_fraction": float(kind == "short")})
-        artifact = measured_rate(alone, arithmetic, examples, vocabulary, context)
+        artifact = measured_rate(alone, arithmetic, inputs, context)
         rates[kind] = StepRate.of(artifact.statistics)
     found = within_budget(settings, rates)
     seconds = ", then ".join(f"{rate.step:.3g} s" for rate in rates.values())
@@ -80,8 +79,7 @@ def with_steps_in_budget(
 def measured_rate(
     settings: PretrainingSettings,
     arithmetic: Arithmetic,
-    examples: Artifact,
-    vocabulary: Artifact,
+    inputs: Mapping[str, Artifact],
     context: StageContext,
 ) -> Artifact:
     """What a step of one phase takes on the ranks of `context`, as an artifact's statistics.
@@ -104,8 +102,8 @@ def measured_rate(
         KIND,
         version=VERSION,
         settings=arithmetic.named_in(decides | where),
-        inputs={"examples": examples, "vocabulary": vocabulary},
-        build=partial(_measure, settings, arithmetic, examples, vocabulary, context),
+        inputs=inputs,
+        build=partial(_measure, settings, arithmetic, inputs, context),
     )
 
 
@@ -130,8 +128,7 @@ def _resources() -> list[str]:
 def _measure(
     settings: PretrainingSettings,
     arithmetic: Arithmetic,
-    examples: Artifact,
-    vocabulary: Artifact,
+    inputs: Mapping[str, Artifact],
     context: StageContext,
     draft: Draft,
 ) -> Built:
@@ -146,8 +143,7 @@ def _measure(
         worker=_worker,
         values={
             "settings": settings.model_copy(update=changed).model_dump(),
-            "examples": examples,
-            "vocabulary": vocabulary,
+            **inputs,
             "precision": arithmetic.precision,
             "run_id": None,
             "tracking_uri": None,
