@@ -1,10 +1,15 @@
 """What the pretraining can be told."""
 
-from typing import Literal
+from dataclasses import replace
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from bert_core.masking import MaskingConfig
+from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.training.settings import TrainingSettings
+
+_NUM_STEPS = 1000
 
 
 class PretrainingSettings(TrainingSettings):
@@ -15,7 +20,14 @@ class PretrainingSettings(TrainingSettings):
         description="Layers x width: tiny 2x128, mini 4x256, small 4x512, medium 8x512, "
         "base 12x768, large 24x1024.",
     )
-    num_steps: int = Field(default=1000, ge=1, le=10**9, description="Optimizer steps.")
+    num_steps: int = Field(default=_NUM_STEPS, ge=1, le=10**9, description="Optimizer steps.")
+    budget_minutes: float | None = Field(
+        default=None,
+        gt=0,
+        le=10**6,
+        description="In place of num_steps: as many steps as the training, with its evaluations "
+        "and checkpoints, takes so many minutes for; what a step takes is measured first.",
+    )
     examples_per_step: int = Field(
         default=64, ge=1, le=10**9, description="Examples of one optimizer step, over all workers."
     )
@@ -29,6 +41,39 @@ class PretrainingSettings(TrainingSettings):
     learning_rate: float = Field(
         default=1e-3, gt=0, le=1, description="Peak learning rate, reached after the warm-up."
     )
+    short_steps_fraction: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Share of the steps, at the beginning, that read the short examples of "
+        "examples.short_tokens.",
+    )
+    short_examples_per_step: int | None = Field(
+        default=None,
+        ge=1,
+        le=10**9,
+        description="Examples of a step while they are short; empty: examples_per_step.",
+    )
+    short_micro_batch_examples: int | None = Field(
+        default=None,
+        ge=1,
+        le=10**9,
+        description="Examples computed at once while they are short; empty: micro_batch_examples.",
+    )
+    mask_fraction: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="Share of an example's tokens to predict, where masks are dynamic; empty: as "
+        "the examples say.",
+    )
+    final_mask_fraction: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="The share in the last step: it goes there in a line from the first step; "
+        "empty: it stays.",
+    )
     evaluate_every_steps: int = Field(
         default=200, ge=1, le=10**9, description="Optimizer steps between two held-out evaluations."
     )
@@ -41,3 +86,39 @@ class PretrainingSettings(TrainingSettings):
     final_evaluation_examples: int = Field(
         default=20_000, ge=1, le=10**9, description="Held-out examples of the final evaluation."
     )
+
+    @model_validator(mode="after")
+    def _steps_or_minutes(self) -> Self:
+        if self.budget_minutes is not None and self.num_steps != _NUM_STEPS:
+            raise ValueError(
+                f"num_steps must be left at its default, {_NUM_STEPS}, where budget_minutes says "
+                f"how long to train, got num_steps={self.num_steps} and budget_minutes="
+                f"{self.budget_minutes:g}; give one of the two"
+            )
+        return self
+
+    def masking_at(self, step: int, own: MaskingConfig) -> MaskingConfig:
+        """How step `step` draws its masks; `own` is what the examples say of them."""
+        first = own.fraction if self.mask_fraction is None else self.mask_fraction
+        last = first if self.final_mask_fraction is None else self.final_mask_fraction
+        way = step / max(1, self.num_steps - 1)
+        return replace(own, fraction=first + (last - first) * way)
+
+    def fault_with(self, examples: ExampleSettings) -> str:
+        """Why these settings cannot train on such examples, in a sentence; empty where they can."""
+        rates = ("mask_fraction", "final_mask_fraction")
+        given = [name for name in rates if getattr(self, name) is not None]
+        if given and (examples.objective == "clm" or examples.masking == "static"):
+            found = "clm" if examples.objective == "clm" else "examples.masking=static"
+            return (
+                f"pretraining.{given[0]} must go with dynamic masks, which training draws itself, "
+                f"found {found}; leave it out, or set examples.masking=dynamic and an objective "
+                "with masks"
+            )
+        if self.short_steps_fraction and examples.short_tokens is None:
+            return (
+                "examples.short_tokens must be given where pretraining.short_steps_fraction is, "
+                f"found short_steps_fraction={self.short_steps_fraction:g} without it; set it, for "
+                "instance to 128, or leave the other out"
+            )
+        return ""

@@ -1,36 +1,27 @@
 """Stage: from training examples to a pretrained encoder."""
 
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bert_core.batch import Batch
-from bert_core.config import encoder_config
-from bert_core.model.catalogue import (
-    LanguageModel,
-    PretrainingModel,
-    TrainableModel,
-    count_parameters,
-)
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
-from pipelines.stages.examples.batches import ExampleReader, micro_batches, prefetched
+from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.pretraining import PRETRAINING
-from pipelines.stages.pretraining.baselines import pretraining_baselines
-from pipelines.stages.pretraining.figures import pretraining_figures
+from pipelines.stages.pretraining.phases import phases_of
 from pipelines.stages.pretraining.settings import PretrainingSettings
+from pipelines.stages.pretraining.step_rate import with_steps_in_budget
+from pipelines.stages.pretraining.work import STAGE, pretraining_work
 from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.training.arithmetic import Arithmetic, settle, trains_best_on_single_threads
 from pipelines.training.launch import Launch, launch
 from pipelines.training.placement import StepCut
 from pipelines.training.results import MODEL_FILES, publish_model, throughput
+from pipelines.training.telemetry.inputs import training_input
 from pipelines.training.telemetry.runs import Trained, deliver, open_run, recorded
-from pipelines.training.worker import Work, run, this_rank
-
-STAGE = "pretraining"
+from pipelines.training.worker import run
 
 
 def build_encoder(
@@ -38,7 +29,8 @@ def build_encoder(
 ) -> Artifact:
     """Pretrain an encoder on `examples`; its artifact holds weights, tokenizer and curve.
 
-    Raises UserError where the examples were made with another vocabulary.
+    Raises UserError where the examples were made with another vocabulary, or in a way that the
+    settings do not go with.
     """
     if examples.manifest.inputs.get("vocabulary") != vocabulary.fingerprint:
         raise UserError(
@@ -46,7 +38,12 @@ def build_encoder(
             f"{vocabulary.fingerprint}, found {examples.manifest.inputs.get('vocabulary')}; "
             "build the examples again with this vocabulary"
         )
+    fault = settings.fault_with(ExampleSettings.model_validate(examples.manifest.settings))
+    if fault:
+        raise UserError(fault)
     arithmetic, context = settle(settings.precision, context)
+    if settings.budget_minutes is not None:
+        settings = with_steps_in_budget(settings, arithmetic, examples, vocabulary, context)
     return context.store.get_or_build(
         PRETRAINING.kind,
         version=PRETRAINING.version,
@@ -64,7 +61,8 @@ def _pretrain(
     context: StageContext,
     draft: Draft,
 ) -> Built:
-    run_id = open_run(STAGE, settings, draft, context)
+    data = training_input(examples, examples.statistics["train"]["examples"])
+    run_id = open_run(STAGE, settings, draft, context, [data])
     job = Launch(
         worker=_worker,
         values={
@@ -77,11 +75,7 @@ def _pretrain(
         },
         name=STAGE,
         checkpoints=CheckpointFolder.of(draft),
-        cut=StepCut(
-            section=STAGE,
-            examples_per_step=settings.examples_per_step,
-            micro_batch_examples=settings.micro_batch_examples,
-        ),
+        cut=min((phase.cut for phase in phases_of(settings)), key=_num_micro_batches),
         one_thread_each=trains_best_on_single_threads(settings.size),
     )
 
@@ -95,67 +89,11 @@ def _pretrain(
     return Built(MODEL_FILES, statistics)
 
 
+def _num_micro_batches(cut: StepCut) -> int:
+    return cut.num_micro_batches
+
+
 def _worker(values: dict[str, Any]) -> dict[str, Any]:
     """Runs on every Ray Train worker."""
-    settings = PretrainingSettings.model_validate(values["settings"])
-    rank, world_size = this_rank()
-    train_reader = ExampleReader(values["examples"], "train")
-    heldout_reader = ExampleReader(values["examples"], "heldout")
-
-    is_language_model = train_reader.settings.objective == "clm"
-
-    def build_model() -> TrainableModel:
-        config = encoder_config(
-            settings.size,
-            train_reader.vocab_size,
-            max_position_embeddings=train_reader.max_tokens,
-            hidden_dropout=settings.dropout,
-            attention_dropout=settings.dropout,
-            causal=is_language_model,
-        )
-        if is_language_model:
-            return LanguageModel(config)
-        return PretrainingModel(config, next_sentence=train_reader.has_pairs)
-
-    def batches_of(step: int) -> Iterator[tuple[int, Batch]]:
-        return micro_batches(
-            train_reader,
-            seed=settings.seed,
-            step=step,
-            examples_per_step=settings.examples_per_step,
-            micro_batch_examples=settings.micro_batch_examples,
-            rank=rank,
-            world_size=world_size,
-        )
-
-    def evaluate(model: TrainableModel) -> dict[str, float]:
-        return pretraining_figures(
-            model,
-            heldout_reader,
-            settings.evaluation_examples,
-            rank=rank,
-            world_size=world_size,
-        )
-
-    def judge(model: TrainableModel) -> dict[str, Any]:
-        tokenizer = load_tokenizer(values["vocabulary"])
-        count = settings.final_evaluation_examples
-        return {
-            **pretraining_figures(model, heldout_reader, count, rank, world_size),
-            **pretraining_baselines(values["examples"], tokenizer, count, rank, world_size),
-            "num_parameters": count_parameters(model),
-        }
-
-    with prefetched(batches_of, settings.num_steps) as prefetched_batches:
-        work = Work(
-            stage=STAGE,
-            settings=settings,
-            num_steps=settings.num_steps,
-            evaluate_every_steps=settings.evaluate_every_steps,
-            build_model=build_model,
-            micro_batches=prefetched_batches,
-            batches_of=batches_of,
-            evaluate=evaluate,
-            judge=judge,
-        )
+    with pretraining_work(values) as work:
         return run(work, values)
