@@ -137,7 +137,7 @@ def run_trial(
 def table(figures: Mapping[str, Mapping[str, float]], steps: int) -> list[str]:
     """One row a trial: what it changes, and its figures."""
     lines = [
-        f"BERT-tiny, {steps} steps of 32 examples or as many examples in other steps, one CPU each.",
+        f"BERT-tiny, {steps} steps of 32 examples, or as many examples in other steps.",
         "",
         "| trial | builds on | changes | masked tokens | content words | loss | NSP |",
         "|---|---|---|---|---|---|---|",
