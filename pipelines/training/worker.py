@@ -57,6 +57,8 @@ class Work:
     evaluate: Callable[[TrainableModel], dict[str, float]]
     # After the last step, with the model on the CPU: a proof on any machine computes there, too.
     judge: Callable[[TrainableModel], dict[str, Any]]
+    # Before the first step of a training that finds no checkpoint; every rank calls it.
+    begin: Callable[[TrainableModel], None] | None = None
     layer_decay: float = 1.0  # see `OptimizationConfig`
     restart: Restart | None = None  # of the learning rate
     # One step of every kind there is: each must fit the memory.
@@ -119,6 +121,8 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
     )
     telemetry = _telemetry(work, values, speed, is_speaker=rank == 0)
     first_step = _take_up(model, optimizer, telemetry)
+    if work.begin and not first_step:
+        work.begin(model)
     if memory:
         telemetry.show(first_step, f"{work.stage}: {memory}")
     if first_step:

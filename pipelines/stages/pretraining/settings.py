@@ -29,6 +29,12 @@ class PretrainingSettings(TrainingSettings):
         description="Layers x width: tiny 2x128, mini 4x256, small 4x512, medium 8x512, "
         "base 12x768, large 24x1024.",
     )
+    initialization: Literal["published", "informed"] = Field(
+        default="published",
+        description="Weights to begin with. published: all random; informed: the first layer "
+        "begins by reading each token's neighbours and the vocabulary at its frequencies, which "
+        "spares a small encoder thousands of steps.",
+    )
     num_steps: int = Field(default=_NUM_STEPS, ge=1, le=10**9, description="Optimizer steps.")
     budget_minutes: float | None = Field(
         default=None,

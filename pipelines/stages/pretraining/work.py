@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
+import torch
+
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import (
     LanguageModel,
@@ -11,6 +13,7 @@ from bert_core.model.catalogue import (
     TrainableModel,
     count_parameters,
 )
+from bert_core.model.initialization import attend_to_neighbours, predict_frequencies
 from pipelines.artifacts import Artifact
 from pipelines.stages.examples.batches import prefetched
 from pipelines.stages.examples.settings import ExampleSettings
@@ -49,6 +52,11 @@ def pretraining_work(values: dict[str, Any]) -> Iterator[Work]:
         figures = heldout.figures(cast(TokenModel, model), settings.final_evaluation_examples)
         return {**figures, "num_parameters": count_parameters(model)}
 
+    def begin_informed(model: TrainableModel) -> None:
+        attend_to_neighbours(model.encoder, seed=settings.seed)
+        counts = torch.from_numpy(heldout.unigrams().weights - 1).clamp(min=0)
+        predict_frequencies(cast(TokenModel, model).vocabulary_head, counts)
+
     with prefetched(training.micro_batches, settings.num_steps) as prefetched_batches:
         yield Work(
             stage=STAGE,
@@ -56,6 +64,7 @@ def pretraining_work(values: dict[str, Any]) -> Iterator[Work]:
             num_steps=settings.num_steps,
             evaluate_every_steps=settings.evaluate_every_steps,
             build_model=build_model,
+            begin=begin_informed if settings.initialization == "informed" else None,
             micro_batches=prefetched_batches,
             batches_of=training.micro_batches,
             first_steps=training.first_steps,
