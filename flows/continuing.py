@@ -18,14 +18,16 @@ def with_settled_encoder(run: Run[RecipeType]) -> RecipeType:
     into the store here. Raises UserError where there is no such encoder.
     """
     recipe, changed = run.recipe, {}
+    settled: dict[str, str] = {}
     for section in ("vocabulary", "pretraining"):
         settings = getattr(recipe, section, None)
         if settings is not None and settings.encoder is not None:
-            fingerprint = run.stage(
-                "encoder to go on from", task_that_reaches_out(_settle),
-                settings.encoder, run.tracker, run.context,
-            )  # fmt: skip
-            changed[section] = settings.model_copy(update={"encoder": fingerprint})
+            if settings.encoder not in settled:
+                settled[settings.encoder] = run.stage(
+                    "encoder to go on from", task_that_reaches_out(_settle),
+                    settings.encoder, run.tracker, run.context,
+                )  # fmt: skip
+            changed[section] = settings.model_copy(update={"encoder": settled[settings.encoder]})
     return recipe.model_copy(update=changed)
 
 

@@ -38,10 +38,6 @@ from pipelines.training.telemetry.progress import ProgressSender
 from pipelines.training.telemetry.speed import Speed
 
 
-def _never(done: int) -> bool:
-    return False
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """One training as its workers see it."""
@@ -64,7 +60,7 @@ class Work:
     # One step of every kind there is: each must fit the memory.
     first_steps: tuple[int, ...] = (0,)
     # Ends the training after so many steps, on all ranks alike: where it is only measured.
-    is_enough: Callable[[int], bool] = _never
+    is_enough: Callable[[int], bool] = lambda done: False
 
 
 def optimization(work: Work, *, shard_optimizer_state: bool) -> OptimizationConfig:

@@ -149,6 +149,8 @@ def test_the_vocabulary_of_a_recipe_goes_with_its_encoder() -> None:
     recipe = read_recipe(PretrainingRecipe, "demo", [*override, "vocabulary.encoder=other"])
     assert recipe.vocabulary.encoder == "other"
     assert read_recipe(PretrainingRecipe, "demo").vocabulary.encoder is None
+    with pytest.raises(UserError, match=r"initialization must be left .* found informed"):
+        read_recipe(PretrainingRecipe, "demo", [*override, "pretraining.initialization=informed"])
     with pytest.raises(UserError, match=r"added_pieces must go with pretraining\.encoder"):
         read_recipe(PretrainingRecipe, "demo", ["vocabulary.added_pieces=5"])
 

@@ -160,6 +160,12 @@ class PretrainingSettings(TrainingSettings):
                 f"found short_steps_fraction={self.short_steps_fraction:g} without it; set it, for "
                 "instance to 128, or leave the other out"
             )
+        if self.encoder is not None and self.initialization != "published":
+            return (
+                "pretraining.initialization must be left at its default, published, where "
+                f"pretraining.encoder says what to begin with, found {self.initialization}; leave "
+                "one of the two out"
+            )
         of_phases = [name for name in _OF_PHASES if getattr(self, name) is not None]
         if of_phases and not self.short_steps_fraction:
             return (
