@@ -124,7 +124,7 @@ def _users(
 
 def _line(removal: "Removal") -> str:
     return (
-        f"{removal.place.kind:<11} {removal.place.fingerprint[:12]:<13} "
+        f"{removal.place.kind:<16} {removal.place.fingerprint[:12]:<13} "
         f"{_size(removal.num_bytes):>9}  {removal.what}: {removal.reason}"
     )
 
