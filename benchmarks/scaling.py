@@ -39,6 +39,7 @@ SEQUENCES = {"tiny": 32, "mini": 16, "base": 8}  # of a micro-batch
 TURNS = {"tiny": 15, "mini": 9, "base": 7}
 STEPS_A_TURN = {"tiny": 20, "mini": 4, "base": 1}
 NUM_BATCHES = 2
+Seconds = dict[str, list[tuple[float, float, float]]]
 # How many processes step, whether they are ranks of one training, how many micro-batches each.
 WAYS = {
     "one": (1, False, 1),
@@ -74,8 +75,8 @@ class Process:
             num_sequences, num_batches=NUM_BATCHES
         )
 
-    def turn(self, way: str, number: int, num_steps: int) -> list[tuple[float, float]]:
-        """The seconds of some steps, and those that each waited; none for one who looks on."""
+    def turn(self, way: str, number: int, num_steps: int) -> list[tuple[float, float, float]]:
+        """Of some steps: their seconds, those they waited, those of processor time."""
         num_processes, are_ranks, num_micro_batches = WAYS[way]
         steps = self._rank < num_processes
         if are_ranks:
@@ -86,13 +87,14 @@ class Process:
         seconds = []
         for step in range(-1, num_steps):  # the first one finds its pages and connections
             self._barrier.wait()
-            start = time.perf_counter()
+            start, computed = time.perf_counter(), time.process_time()
             Timed.waited = 0.0
             if steps:
                 self._step(num_micro_batches)
+            computed = time.process_time() - computed  # of all threads, those of gloo too
             self._barrier.wait()  # a step is done when the slower process is
             if step >= 0:
-                seconds.append((time.perf_counter() - start, Timed.waited))
+                seconds.append((time.perf_counter() - start, Timed.waited, computed))
         if are_ranks:
             dist.destroy_process_group()
         return seconds
@@ -117,7 +119,7 @@ def process_main(
     store = dist.TCPStore("127.0.0.1", port, 2, is_master=rank == 0)
     return_freed_memory()
     process = Process(rank, size, arguments.sequences or SEQUENCES[size], barrier, store)
-    seconds: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
+    seconds: Seconds = {way: [] for way in WAYS}
     for turn in range(-1, arguments.turns or TURNS[size]):
         # Nobody always follows the same one, whose heat and caches it would inherit.
         for way in list(WAYS)[:: -1 if turn % 2 else 1]:
@@ -130,8 +132,8 @@ def process_main(
     barrier.wait()  # the store is rank 0's
 
 
-def measure(size: str, arguments: argparse.Namespace) -> dict[str, list[tuple[float, float]]]:
-    """The seconds of all steps and waits, by way."""
+def measure(size: str, arguments: argparse.Namespace) -> Seconds:
+    """The seconds of all steps, by way, as `Process.turn` gives them."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -139,20 +141,25 @@ def measure(size: str, arguments: argparse.Namespace) -> dict[str, list[tuple[fl
     with context.Manager() as manager:
         results = manager.dict()
         mp.spawn(process_main, args=(port, context.Barrier(2), arguments, size, results), nprocs=2)
-        found: dict[str, list[tuple[float, float]]] = results[size]
+        found: Seconds = results[size]
         return found
 
 
-def rows(size: str, num_sequences: int, seconds: dict[str, list[tuple[float, float]]]) -> list[str]:
+def rows(size: str, num_sequences: int, seconds: Seconds) -> list[str]:
     """The table's line for one size."""
-    one, both, apart, two = (statistics.median(step for step, _ in seconds[way]) for way in WAYS)
-    waited = statistics.median(waited for _, waited in seconds["two ranks"])
+    one, both, apart, two = (_median(seconds[way], 0) for way in WAYS)
+    computed = {way: _median(seconds[way], 2) for way in WAYS}
+    waited = _median(seconds["two ranks"], 1)
     num_steps = len(seconds["two ranks"])
     return [
         f"| {size}, {num_sequences} x {LENGTH} | {_ms(one)} | {_ms(apart)} | {_ms(two)} "
         f"| {one / two:.0%} | {both / (2 * two):.0%} | {one / apart:.0%} | {apart / two:.0%} "
-        f"| {_ms(waited)} | {num_steps} |"
+        f"| {computed['one'] / computed['two ranks']:.0%} | {_ms(waited)} | {num_steps} |"
     ]
+
+
+def _median(rows: list[tuple[float, float, float]], column: int) -> float:
+    return statistics.median(row[column] for row in rows)
 
 
 def _ms(seconds: float) -> str:
@@ -170,9 +177,9 @@ def main() -> None:
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     lines = [
         "| micro-batch | one rank | two, nothing exchanged | two ranks | weak scaling "
-        "| strong scaling | the machine's ceiling | of the ceiling | waiting after backward "
-        "| steps |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| strong scaling | the machine's ceiling | of the ceiling | by processor time "
+        "| waiting after backward | steps |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for size in arguments.sizes:
         num_sequences = arguments.sequences or SEQUENCES[size]
@@ -185,7 +192,9 @@ def main() -> None:
         "over that of two ranks, with a micro-batch each. Strong scaling: a step of both "
         "micro-batches on one rank over twice that of two ranks. The ceiling: one process's step "
         "over that of two at the same time that exchange nothing; what is lost there, cores share "
-        f"(memory, caches, heat). Load averages before it began: {load}.",
+        "(memory, caches, heat). By processor time: what one rank's step takes of a core over "
+        "what each of two takes, gloo's threads included; other programs touch that least. Load "
+        f"averages before it began: {load}.",
     ]
     report("scaling", "Two ranks on two cores", lines)
 

@@ -1,12 +1,12 @@
 """Pretraining as most people do it: `transformers`' Trainer with its collator, at its best.
 
-    python benchmarks/usual_training.py --head mlm --store FOLDER --minutes 10 --out FOLDER
+    python benchmarks/usual_training.py --head mlm --store FOLDER --examples NAME --out FOLDER
 
-It reads the corpus and the tokenizer of a store of ours: `mlm` cuts the texts into full windows, as
-the example scripts of `transformers` do, so that no token is padding; `pretraining` takes our
-sentence pairs, because the library has no maker of its own. Masks are drawn by its collator. bf16,
-fused AdamW, linear decay to zero at the end of the time: the number of steps follows from a
-measured rate. Evaluations are not on the clock. `benchmarks/quality.py` runs it.
+It reads the corpus and the tokenizer that examples of ours were made from: `mlm` cuts the texts
+into full windows, as the example scripts of `transformers` do, so that no token is padding;
+`pretraining` takes our sentence pairs, because the library has no maker of its own. Masks are drawn
+by its collator. bf16, fused AdamW, linear decay to zero at the end of the time: the number of steps
+follows from a measured rate. Evaluations are not on the clock. `benchmarks/quality.py` runs it.
 """
 
 import argparse
@@ -37,22 +37,19 @@ HELDOUT_EXAMPLES = 2000
 SETTLING_STEPS, MEASURED_STEPS = 10, 40
 
 
-def only(store: ArtifactStore, kind: str) -> Artifact:
-    """The one artifact of a kind in a store."""
-    (name,) = (path.name for path in (Path(store.url) / kind).iterdir() if path.name[0] != ".")
-    artifact = store.find(kind, name)
-    assert artifact is not None
-    return artifact
+def input_of(store: ArtifactStore, artifact: Artifact, kind: str) -> Artifact:
+    """The artifact of a kind that `artifact` was made from."""
+    found = store.find(kind, artifact.manifest.inputs[kind])
+    assert found is not None
+    return found
 
 
-def windows(store: ArtifactStore, tokenizer: Any, max_tokens: int) -> "Windows":
+def windows(corpus: Artifact, kept: Path, tokenizer: Any, max_tokens: int) -> "Windows":
     """The training texts in a row, cut into [CLS] window [SEP]; a rest is left out.
 
-    Tokenized once a store: no side has that on its clock.
+    Tokenized once and `kept`: no side has that on its clock.
     """
-    kept = Path(store.url) / "usual_windows.npy"
     if not kept.is_file():
-        corpus = only(store, "corpus")
         parts: list[NDArray[np.int32]] = []
         for name in corpus.names("train-"):
             with pa.memory_map(str(corpus.local(name))) as source:
@@ -159,12 +156,18 @@ def train(arguments: argparse.Namespace, num_steps: int, num_points: int) -> dic
 
     set_seed(arguments.seed)
     store = ArtifactStore(arguments.store)
-    examples = only(store, "examples")
+    examples = store.find("examples", arguments.examples)
+    assert examples is not None
     reader = ExampleReader(examples, "train")
-    vocabulary = only(store, "vocabulary")
+    vocabulary = input_of(store, examples, "vocabulary")
     tokenizer = PreTrainedTokenizerFast.from_pretrained(str(vocabulary.local_folder()))
     if arguments.head == "mlm":
-        data: Dataset = windows(store, tokenizer, reader.max_tokens)
+        data: Dataset = windows(
+            input_of(store, examples, "corpus"),
+            Path(arguments.out).parent / "windows.npy",
+            tokenizer,
+            reader.max_tokens,
+        )
     else:
         data = Pairs(examples)
     config = encoder_config(
@@ -234,6 +237,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--head", choices=HEADS, required=True)
     parser.add_argument("--store", required=True)
+    parser.add_argument("--examples", required=True, help="their fingerprint")
     parser.add_argument("--out", required=True)
     parser.add_argument("--size", default="mini")
     parser.add_argument("--minutes", type=float, default=10.0)

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from pipelines.artifacts import ArtifactStore
 from pipelines.core.cluster.ranks import Ranks
 from pipelines.core.stage import StageContext
@@ -41,3 +43,8 @@ def test_it_begins_at_the_frequencies_on_one_rank_and_on_two(
     published, baseline = losses("published", 1), informed[-1]
     assert max(informed[:-1]) < baseline + 0.15
     assert min(published[:-1]) > baseline + 0.15
+
+
+def test_an_encoder_that_is_there_already_keeps_its_weights():
+    with pytest.raises(ValueError, match="initialization must be left at published"):
+        PretrainingSettings(encoder="models:/some@champion", initialization="informed")

@@ -126,6 +126,16 @@ class PretrainingSettings(TrainingSettings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _informed_where_new(self) -> Self:
+        if self.encoder is not None and self.initialization != "published":
+            raise ValueError(
+                "initialization must be left at published where pretraining goes on from an "
+                f"encoder, which brings its weights, got {self.initialization} and encoder="
+                f"{self.encoder}; leave one of the two out"
+            )
+        return self
+
     def masking_at(self, step: int, own: MaskingConfig) -> MaskingConfig:
         """How step `step` draws its masks; `own` is what the examples say of them."""
         first = own.fraction if self.mask_fraction is None else self.mask_fraction
