@@ -27,10 +27,11 @@ from pipelines.stages.pretraining.figures import HeldoutExamples, pretraining_fi
 from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.training.launch import Launch, launch
 from pipelines.training.placement import StepCut
+from pipelines.training.ranks import this_rank
 from pipelines.training.results import AVERAGED_FOLDER, MODEL_FOLDER
 from pipelines.training.settings import TrainingSettings
 from pipelines.training.telemetry.runs import deliver
-from pipelines.training.worker import Work, run, this_rank
+from pipelines.training.worker import Work, run
 
 pytestmark = pytest.mark.slow
 

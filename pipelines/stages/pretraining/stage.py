@@ -17,7 +17,12 @@ from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
-from pipelines.stages.examples.batches import ExampleReader, micro_batches, prefetched
+from pipelines.stages.examples.batches import (
+    ExampleReader,
+    largest_batch,
+    micro_batches,
+    prefetched,
+)
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.pretraining import PRETRAINING
 from pipelines.stages.pretraining.figures import HeldoutExamples
@@ -26,10 +31,11 @@ from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.training.arithmetic import Arithmetic, settle, trains_best_on_single_threads
 from pipelines.training.launch import Launch, launch
 from pipelines.training.placement import StepCut
+from pipelines.training.ranks import share_of_node, this_rank
 from pipelines.training.results import MODEL_FILES, publish_model, throughput
 from pipelines.training.telemetry.inputs import training_input
 from pipelines.training.telemetry.runs import Trained, deliver, open_run, recorded
-from pipelines.training.worker import Work, run, this_rank
+from pipelines.training.worker import Work, run
 
 STAGE = "pretraining"
 
@@ -107,7 +113,7 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
     """Runs on every Ray Train worker."""
     settings = PretrainingSettings.model_validate(values["settings"])
     rank, world_size = this_rank()
-    train_reader = ExampleReader(values["examples"], "train")
+    train_reader = ExampleReader(values["examples"], "train", share_of_node())
     tokenizer = load_tokenizer(values["vocabulary"])
     heldout = HeldoutExamples(values["examples"], tokenizer, rank, world_size)
     is_language_model = train_reader.settings.objective == "clm"
@@ -137,6 +143,15 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
             masking=settings.masking_at(step, train_reader.masking_config),
         )
 
+    def largest() -> Batch:
+        rates = [
+            settings.masking_at(step, train_reader.masking_config)
+            for step in (0, settings.num_steps - 1)
+        ]
+        size = min(settings.micro_batch_examples, settings.examples_per_step)
+        masking = max(rates, key=lambda config: config.fraction)
+        return largest_batch(train_reader, size, masking=masking)
+
     def evaluate(model: TrainableModel) -> dict[str, float]:
         return heldout.figures(cast(TokenModel, model), settings.evaluation_examples)
 
@@ -153,6 +168,7 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
             build_model=build_model,
             micro_batches=prefetched_batches,
             batches_of=batches_of,
+            largest_batch=largest,
             evaluate=evaluate,
             judge=judge,
         )
