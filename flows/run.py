@@ -23,6 +23,7 @@ from pipelines.core.recipes.ladder import CorpusRecipe
 from pipelines.core.redaction import redacted
 from pipelines.core.stage import StageContext
 from pipelines.core.tracking.tracker import Tracker
+from pipelines.training.telemetry.undelivered import deliver_kept
 
 Recipe = TypeVar("Recipe", bound=CorpusRecipe, covariant=True)  # a wider one will do
 RecipeType = TypeVar("RecipeType", bound=CorpusRecipe)
@@ -114,6 +115,8 @@ def started_run(
             watch.note(sentence)
         context = recipe.place.context(observe=watch.observe, tags=tags)
         run = Run(recipe, context, story, watch, sampler)
+        for sentence in deliver_kept(context.store, run.tracker):
+            watch.note(sentence)
         try:
             yield run
         except BaseException as error:

@@ -117,7 +117,8 @@ class PlaceSettings(Settings):
                 "place.store must be where other processes see it, found memory://, which each "
                 "process has for itself; choose a folder or s3://bucket/prefix"
             )
-        ArtifactStore(self.store_url()).find("corpus", "0" * 32)  # any look-up asks the store
+        store = ArtifactStore(self.store_url(), is_patient=False)
+        store.find("corpus", "0" * 32)  # any look-up asks the store
         self.refuse_unreachable_tracker()
 
     def refuse_strangers(self) -> None:

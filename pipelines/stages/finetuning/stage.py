@@ -27,7 +27,7 @@ from pipelines.training.ranks import this_rank
 from pipelines.training.reduction import means_over_ranks
 from pipelines.training.results import MODEL_FILES, publish_model, throughput
 from pipelines.training.telemetry.inputs import training_input
-from pipelines.training.telemetry.runs import Trained, deliver, open_run, recorded
+from pipelines.training.telemetry.runs import Trained, open_run, recorded
 from pipelines.training.worker import Work, run
 
 STAGE = "finetuning"
@@ -99,14 +99,13 @@ def _finetune(
     def finish(checkpoint: Path, told: dict[str, Any]) -> Trained:
         tokenizer = WordPieceTokenizer.from_directory(encoder.local_folder())
         publish_model(draft, checkpoint, tokenizer, told)
-        deliver(told["undelivered"], run_id, context)
         statistics = {
             **family_of(labelled).figures(Answers(*told["judged"]["answers"]), labelled),
             "num_parameters": told["judged"]["num_parameters"],
             "num_steps": num_steps,
             **throughput(told),
         }
-        return Trained(statistics, told["computed_on"])
+        return Trained(statistics, told["computed_on"], told["undelivered"])
 
     statistics = recorded(run_id, context, lambda: launch(job, context, finish))
     return Built(MODEL_FILES, statistics)

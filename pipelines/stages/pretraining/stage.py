@@ -34,7 +34,7 @@ from pipelines.training.placement import StepCut
 from pipelines.training.ranks import share_of_node, this_rank
 from pipelines.training.results import MODEL_FILES, publish_model, throughput
 from pipelines.training.telemetry.inputs import training_input
-from pipelines.training.telemetry.runs import Trained, deliver, open_run, recorded
+from pipelines.training.telemetry.runs import Trained, open_run, recorded
 from pipelines.training.worker import Work, run
 
 STAGE = "pretraining"
@@ -101,9 +101,8 @@ def _pretrain(
 
     def finish(checkpoint: Path, told: dict[str, Any]) -> Trained:
         publish_model(draft, checkpoint, load_tokenizer(vocabulary), told)
-        deliver(told["undelivered"], run_id, context)
         statistics = {**told["judged"], "num_steps": settings.num_steps, **throughput(told)}
-        return Trained(statistics, told["computed_on"])
+        return Trained(statistics, told["computed_on"], told["undelivered"])
 
     statistics = recorded(run_id, context, lambda: launch(job, context, finish))
     return Built(MODEL_FILES, statistics)
