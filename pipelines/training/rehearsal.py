@@ -1,6 +1,7 @@
 """The largest batch of a training, computed once before its first step: it fits, or is refused."""
 
 import time
+from collections.abc import Sequence
 
 import torch
 
@@ -17,17 +18,18 @@ def rehearsed(
     stage: str,
     model: TrainableModel,
     optimizer: Optimizer,
-    batch: Batch,
+    batches: Sequence[Batch],
     device: torch.device,
     precision: Precision,
 ) -> str:
-    """A line on `batch`, computed forward and backward; nothing of it stays.
+    """A line on `batches`, each computed forward and backward; nothing of it stays.
 
     All ranks call it: those of a node share its memory. Raises UserError where torch gets none.
     """
     started = time.perf_counter()
     with refuse_lack_of_memory(stage):
-        rehearse(model, optimizer, batch, precision=precision)
+        for batch in batches:
+            rehearse(model, optimizer, batch, precision=precision)
     seconds = time.perf_counter() - started
     on_gpu = device.type == "cuda"
     peak = torch.cuda.max_memory_reserved(device) if on_gpu else peak_resident_bytes()

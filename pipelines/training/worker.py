@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from bert_core.training.optimization import (
     build_optimizer,
     state_size,
 )
+from bert_core.training.optimization.configuration import Restart
 from bert_core.training.state import Position, load_checkpoint, save_checkpoint, save_model
 from bert_core.training.step import StepReport
 from pipelines.core.cluster.machine import computing_machine
@@ -57,23 +58,32 @@ class Work:
     evaluate: Callable[[TrainableModel], dict[str, float]]
     # After the last step, with the model on the CPU: a proof on any machine computes there, too.
     judge: Callable[[TrainableModel], dict[str, Any]]
+    # Before the first step of a training that finds no checkpoint; every rank calls it.
+    begin: Callable[[TrainableModel], None] | None = None
     layer_decay: float = 1.0  # see `OptimizationConfig`
-    # One that needs as much memory as any of the training's; rehearsed before the first step.
-    largest_batch: Callable[[], Batch] | None = None
+    restart: Restart | None = None  # of the learning rate
+    # One step of every kind there is: each must fit the memory.
+    first_steps: tuple[int, ...] = (0,)
+    # Ends the training after so many steps, on all ranks alike: where it is only measured.
+    is_enough: Callable[[int], bool] = lambda done: False
+    # One of every kind that needs as much memory as any; rehearsed before the first step.
+    largest_batches: Callable[[], Sequence[Batch]] | None = None
 
 
 def optimization(work: Work, *, shard_optimizer_state: bool) -> OptimizationConfig:
     """The optimizer's own configuration for a training."""
     settings, num_steps = work.settings, work.num_steps
+    first_phase = num_steps if work.restart is None else work.restart.step
     return OptimizationConfig(
         optimizer=settings.optimizer,
         learning_rate=settings.learning_rate,
-        warmup_steps=round(num_steps * settings.warmup_fraction),
+        warmup_steps=round(first_phase * settings.warmup_fraction),
         num_steps=num_steps,
         weight_decay=settings.weight_decay,
         max_grad_norm=settings.max_gradient_norm,
         schedule=settings.schedule,
         decay_fraction=settings.decay_fraction,
+        restart=work.restart,
         betas=settings.betas,
         muon_momentum=settings.muon_momentum,
         layer_decay=work.layer_decay,
@@ -113,12 +123,14 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
     )
     telemetry = _telemetry(work, values, speed, is_speaker=rank == 0)
     first_step = _take_up(model, optimizer, telemetry)
+    if work.begin and not first_step:
+        work.begin(model)
     if memory:
         telemetry.show(first_step, f"{work.stage}: {memory}")
     if first_step:
         telemetry.show(first_step, f"{work.stage} resumed from step {first_step}")
-    elif work.largest_batch is not None:
-        largest, precision = work.largest_batch(), values["precision"]
+    elif work.largest_batches is not None:
+        largest, precision = work.largest_batches(), values["precision"]
         note = rehearsed(work.stage, model, optimizer, largest, device, precision)
         telemetry.show(0, note)
     num_tokens = torch.tensor(telemetry.num_tokens, dtype=torch.float64, device=device)
@@ -134,7 +146,7 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
         precision=values["precision"],
     ):
         done = report.step + 1
-        is_last = done == work.num_steps
+        is_last = done == work.num_steps or work.is_enough(done)
         num_tokens += report.num_tokens  # stays on the device: reading it would wait for the step
         telemetry.take_step(done, time.perf_counter() - started)
         is_checkpoint = done % settings.checkpoint_every_steps == 0 or is_last
@@ -152,6 +164,8 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
         if is_checkpoint:
             position = Position(seed=settings.seed, step=done)
             _save(model, optimizer, position, telemetry, is_writer=rank == 0, is_last=is_last)
+        if is_last:
+            break
         started = time.perf_counter()
     with optimizer.averaged():
         judged = work.judge(model.cpu())
@@ -167,11 +181,11 @@ def _fitting_memory(
     precision: Precision,
 ) -> str:
     """What the first step needs, in a line; empty for a rank that has no part in it."""
-    batches = list(work.batches_of(0))
+    batches = [batch for step in work.first_steps for batch in work.batches_of(step)]
     if not batches:
         return ""
-    if work.largest_batch is not None:
-        batches.append((len(batches), work.largest_batch()))
+    if work.largest_batches is not None:
+        batches += [(0, batch) for batch in work.largest_batches()]
     room = room_on(device, ray.train.get_context().get_local_world_size())
     dtype = compute_dtype(precision, device)
     size = state_size(model, config, num_ranks=this_rank()[1], num_together=room.num_ranks)

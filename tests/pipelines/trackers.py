@@ -15,7 +15,7 @@ import pytest
 
 from pipelines.core.tracking.tracker import Tracker
 
-_PATIENCE_SECONDS = 60
+_PATIENCE_SECONDS = 240
 
 
 class FickleTracker:

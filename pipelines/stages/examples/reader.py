@@ -4,7 +4,7 @@ import logging
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,7 @@ from pipelines.artifacts import Artifact
 from pipelines.artifacts.cache import LocalCache
 from pipelines.core.errors import UserError
 from pipelines.stages.examples.fetching import Fetcher
-from pipelines.stages.examples.settings import ExampleSettings
+from pipelines.stages.examples.settings import ExampleSet, ExampleSettings
 from pipelines.stages.examples.shards import FORMAT_VERSION, list_column, read_example_batch
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class Rows:
 
 
 class ExampleReader:
-    """The `train` or `heldout` examples of an artifact.
+    """One set of the examples of an artifact: `train`, `short` or `heldout`.
 
     A shard is opened when an example of it is first read. Of a remote store the shards of the pass
     that is read, and of the next one, are fetched ahead in the background, as far as the node's
@@ -48,14 +48,14 @@ class ExampleReader:
     def __init__(
         self,
         examples: Artifact,
-        split: Literal["train", "heldout"],
+        split: ExampleSet,
         share: tuple[int, int] = (0, 1),
     ) -> None:
         if examples.kind != "examples":
             raise UserError(f"{examples.url} must hold examples, found a {examples.kind}")
         self.split = split
         self.settings = ExampleSettings.model_validate(examples.manifest.settings)
-        self.max_tokens = self.settings.max_tokens
+        self.max_tokens = self.settings.max_tokens_of(split)
         self.vocab_size: int = examples.statistics["vocab_size"]
         self.has_pairs = self.settings.objective == "mlm_nsp"
         self.has_static_masks = self.settings.has_static_masks(split)

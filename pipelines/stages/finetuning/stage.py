@@ -164,7 +164,7 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
         build_model=build_model,
         micro_batches=micro_batches,
         batches_of=micro_batches,
-        largest_batch=lambda: items["train"].longest(settings.micro_batch_examples),
+        largest_batches=lambda: [items["train"].longest(settings.micro_batch_examples)],
         evaluate=evaluate,
         judge=judge,
     )
