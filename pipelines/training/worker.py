@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,12 @@ import ray.train
 import ray.train.torch
 import torch
 from ray.train import Checkpoint
+from ray.util import get_node_ip_address
 
 from bert_core.backends.matrix_rate import measured_matrix_rate
 from bert_core.backends.memory import return_freed_memory
 from bert_core.backends.precision import Precision, compute_dtype
+from bert_core.batch import Batch
 from bert_core.model.catalogue import TrainableModel
 from bert_core.model.checkpointing import checkpoint_activations
 from bert_core.training.loop import MicroBatches, train
@@ -30,6 +32,9 @@ from bert_core.training.state import Position, load_checkpoint, save_checkpoint,
 from bert_core.training.step import StepReport
 from pipelines.core.cluster.machine import computing_machine
 from pipelines.training.memory import fitting_memory, room_on
+from pipelines.training.preflight import checkpoint_bytes, refuse_full_disk, refuse_strange_ranks
+from pipelines.training.ranks import this_rank
+from pipelines.training.rehearsal import rehearsed
 from pipelines.training.results import AVERAGED_FOLDER, MODEL_FOLDER
 from pipelines.training.settings import TrainingSettings
 from pipelines.training.telemetry.curve import Telemetry
@@ -61,6 +66,8 @@ class Work:
     first_steps: tuple[int, ...] = (0,)
     # Ends the training after so many steps, on all ranks alike: where it is only measured.
     is_enough: Callable[[int], bool] = lambda done: False
+    # One of every kind that needs as much memory as any; rehearsed before the first step.
+    largest_batches: Callable[[], Sequence[Batch]] | None = None
 
 
 def optimization(work: Work, *, shard_optimizer_state: bool) -> OptimizationConfig:
@@ -86,12 +93,6 @@ def optimization(work: Work, *, shard_optimizer_state: bool) -> OptimizationConf
     )
 
 
-def this_rank() -> tuple[int, int]:
-    """Rank of this worker and how many there are."""
-    context = ray.train.get_context()
-    return context.get_world_rank(), context.get_world_size()
-
-
 def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
     """Do the work from the last checkpoint to the last step; returns what it told.
 
@@ -102,12 +103,17 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(values["num_threads"])
     return_freed_memory()  # the parameters move when the optimizer is built
     device = ray.train.torch.get_device()
+    told_to_all = f"{work.num_steps} {work.layer_decay} {settings.model_dump_json()}"
+    refuse_strange_ranks(work.stage, device, get_node_ip_address(), told_to_all)
     torch.manual_seed(settings.seed)
     model = work.build_model()
     layers = min(values["checkpointed_layers"], model.config.num_layers)
     checkpoint_activations(model, layers)
     config = optimization(work, shard_optimizer_state=values["shard_optimizer_state"])
     memory = _fitting_memory(work, model, config, device, values["precision"])
+    if rank == 0 and ray.train.get_checkpoint() is None:
+        folder, kept = values["checkpoint_folder"], values["checkpoints_kept"]
+        refuse_full_disk(work.stage, *checkpoint_bytes(model, config), kept, folder)
     model = model.to(device)
     optimizer = build_optimizer(model, config)
     speed = Speed(
@@ -123,6 +129,10 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
         telemetry.show(first_step, f"{work.stage}: {memory}")
     if first_step:
         telemetry.show(first_step, f"{work.stage} resumed from step {first_step}")
+    elif work.largest_batches is not None:
+        largest, precision = work.largest_batches(), values["precision"]
+        note = rehearsed(work.stage, model, optimizer, largest, device, precision)
+        telemetry.show(0, note)
     num_tokens = torch.tensor(telemetry.num_tokens, dtype=torch.float64, device=device)
     started = time.perf_counter()
     for report in train(
@@ -174,6 +184,8 @@ def _fitting_memory(
     batches = [batch for step in work.first_steps for batch in work.batches_of(step)]
     if not batches:
         return ""
+    if work.largest_batches is not None:
+        batches += [(0, batch) for batch in work.largest_batches()]
     room = room_on(device, ray.train.get_context().get_local_world_size())
     dtype = compute_dtype(precision, device)
     size = state_size(model, config, num_ranks=this_rank()[1], num_together=room.num_ranks)
