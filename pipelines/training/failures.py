@@ -4,11 +4,11 @@ from typing import Any
 
 from ray.train import ControllerError, UserCallback
 
-from bert_core.training.loop import NonFiniteGradientError
+from bert_core.training.guard import SkippedStepsError
 from pipelines.core.errors import UserError
 
 # What would fail again in the same way: the workers are not started anew.
-FINAL_ERRORS = (UserError, NonFiniteGradientError)
+FINAL_ERRORS = (UserError, SkippedStepsError)
 
 
 def told(error: ControllerError, placement: object) -> Exception:

@@ -80,7 +80,7 @@ def this_rank() -> tuple[int, int]:
 def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
     """Do the work from the last checkpoint to the last step; returns what it told.
 
-    Raises NonFiniteGradientError for a step that was not taken, before anything is saved of it,
+    Raises SkippedStepsError after too many steps that were not taken, before anything is saved,
     and UserError where `fitting_memory` finds no room, before the first step is taken.
     """
     settings, rank = work.settings, this_rank()[0]
@@ -121,7 +121,7 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
         is_evaluation = done % work.evaluate_every_steps == 0 or is_last
         is_logged = is_checkpoint or done % settings.log_every_steps == 0
         if is_logged or is_evaluation:
-            optimizer.raise_if_halted()  # on every rank, before one of them tells or saves
+            optimizer.guard.raise_if_halted()  # on every rank, before one of them tells or saves
         if is_logged:
             telemetry.count_tokens(float(num_tokens))
             telemetry.log(done, _figures(report))
