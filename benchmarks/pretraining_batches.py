@@ -8,6 +8,7 @@ import torch
 
 from bert_core.batch import PretrainingBatch, RaggedBatch
 from bert_core.config import EncoderConfig
+from bert_core.training.step_operations import training_operations
 
 VOCAB_SIZE = 30_522
 LENGTH = 128
@@ -37,24 +38,12 @@ def random_batches(
 
 
 def operations(config: EncoderConfig, batch: PretrainingBatch) -> float:
-    """Operations of the matrix products a step needs: three per product, padding not counted.
-
-    Of the last layer it needs the keys and values of all tokens, and everything else only where
-    a token or the next sentence is predicted.
-    """
-    tokens, num_masked = batch.tokens, batch.masked_labels.numel()
-    lengths = np.asarray(tokens.lengths)
-    num_read = num_masked + tokens.num_sequences
-    length_of_token = np.repeat(lengths, lengths)
-    pairs = (lengths**2).sum()
-    pairs_read = length_of_token[batch.masked_positions.numpy()].sum() + lengths.sum()
-    width, wide = config.hidden_size, config.intermediate_size
-
-    def layer(num_queries: int, num_pairs: int) -> float:
-        projections = 2 * width**2 * (num_queries + tokens.num_tokens)
-        return projections + 2 * width * wide * num_queries + 2 * width * num_pairs
-
-    layers = (config.num_layers - 1) * layer(tokens.num_tokens, pairs)
-    layers += layer(num_read, pairs_read)
-    vocabulary = num_masked * (width**2 + width * config.vocab_size)
-    return float(3 * 2 * (layers + vocabulary))
+    """Operations of the matrix products that a step on `batch` needs: see `step_operations`."""
+    lengths = np.asarray(batch.tokens.lengths)
+    masked = np.repeat(lengths, lengths)[batch.masked_positions.numpy()]
+    return training_operations(
+        config,
+        batch.tokens.lengths,
+        lengths_read=np.concatenate([masked, lengths]),
+        num_predicted=batch.masked_labels.numel(),
+    )

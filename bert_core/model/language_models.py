@@ -10,7 +10,14 @@ from bert_core.batch import LabelledBatch, PretrainingBatch, RaggedBatch
 from bert_core.config import EncoderConfig
 from bert_core.model.heads import Pooler, TaskHead, VocabularyHead
 from bert_core.model.losses import cross_entropy_sum
-from bert_core.model.trainable import Sum, Sums, TrainableModel, classification_sums
+from bert_core.model.trainable import (
+    Kinds,
+    Sum,
+    Sums,
+    TrainableModel,
+    accuracy_by_kind,
+    classification_sums,
+)
 
 
 class PretrainingModel(TrainableModel):
@@ -53,10 +60,12 @@ class PretrainingModel(TrainableModel):
         return sums
 
     @torch.no_grad()
-    def evaluation_sums(self, batch: PretrainingBatch) -> Sums:
+    def evaluation_sums(self, batch: PretrainingBatch, kinds: Kinds | None = None) -> Sums:
+        """As promised, and `mlm_accuracy/<kind>` for each of `kinds` of pieces."""
         self._refuse_without_pairs(batch)
         mlm_logits, nsp_logits = self(batch.tokens, batch.masked_positions)
         sums = classification_sums("mlm", mlm_logits, batch.masked_labels, batch.counts["mlm"])
+        sums |= accuracy_by_kind("mlm", mlm_logits, batch.masked_labels, kinds or {})
         if nsp_logits is not None:
             labels = batch.next_sentence_labels
             assert labels is not None
@@ -111,7 +120,9 @@ class LanguageModel(TrainableModel):
         return {"label": Sum(loss, batch.num_labels)}
 
     @torch.no_grad()
-    def evaluation_sums(self, batch: LabelledBatch) -> Sums:
+    def evaluation_sums(self, batch: LabelledBatch, kinds: Kinds | None = None) -> Sums:
+        """As promised, and `label_accuracy/<kind>` for each of `kinds` of pieces."""
         positions = torch.arange(batch.tokens.num_tokens, device=batch.labels.device)
         logits = self(batch.tokens, positions)
-        return classification_sums("label", logits, batch.labels, batch.num_labels)
+        sums = classification_sums("label", logits, batch.labels, batch.num_labels)
+        return sums | accuracy_by_kind("label", logits, batch.labels, kinds or {})

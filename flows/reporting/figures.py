@@ -29,6 +29,10 @@ def figures_of(story: Story) -> list[Figure]:
         if "eval/clm_accuracy" in encoder.statistics:
             name, metric = ("next tokens, held-out", "clm_accuracy")
         figures.append(_figure(name, encoder, metric, "most frequent token"))
+        if f"eval/{metric}/content" in encoder.statistics:
+            figures.append(
+                _figure("content words of these", encoder, f"{metric}/content", "commonest of them")
+            )
         if "eval/nsp_accuracy" in encoder.statistics:
             figures.append(_figure("next sentence, held-out", encoder, "nsp_accuracy", "majority"))
     classifier = story.artifact("fine-tuning")

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TextIO
 
-from flows.reporting.quantities import duration, number
+from flows.reporting.live import phrases
+from flows.reporting.quantities import duration
 from pipelines.core.stage import Progress
 
 _REDRAW_SECONDS = 0.1
@@ -81,9 +82,5 @@ def sentence(progress: Progress, seconds_left: float | None) -> str:
         parts.append(f"{progress.done:,.0f} {progress.unit}")
     if seconds_left is not None:
         parts.append(f"{duration(seconds_left)} left")
-    parts.extend(f"{name} {_figure(value)}" for name, value in progress.figures.items())
+    parts.extend(phrases(progress.figures))
     return " · ".join(parts)
-
-
-def _figure(value: float | str) -> str:
-    return value if isinstance(value, str) else number(value)

@@ -81,7 +81,9 @@ class Watch:
         self.say(sentence)
 
     def _seconds_left(self, progress: Progress, now: float) -> float | None:
-        """By the rate since the stage was first seen: a resumed one did not start from nothing."""
+        """By its own word, or the rate since it was first seen: it may have been taken up again."""
+        if progress.seconds_left is not None:
+            return progress.seconds_left
         started, done_then = self._first.setdefault(progress.stage, (now, progress.done))
         done_since = progress.done - done_then
         if done_since <= 0 or now - started < 1 or progress.done >= progress.total:

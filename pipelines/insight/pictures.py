@@ -49,11 +49,19 @@ def training_panels(
     """The losses, and the accuracies beside their baselines, of a training's curve.
 
     `history` is a training's list of points, each with its `step`; `statistics` may hold
-    `baseline/<name>` for a curve `eval/<name>`.
+    `baseline/<name>` for a curve `eval/<name>`. Of kinds of tokens the content words are drawn.
     """
     panels = []
     for title, word, is_share in (("Loss", "loss", False), ("Accuracy", "accuracy", True)):
-        names = sorted({name for point in history for name in point if name.endswith(word)})
+        endings = word, f"{word}/content"
+        names = sorted(
+            {
+                name
+                for point in history
+                for name in point
+                if name.endswith(endings) and not name.startswith("baseline/")
+            }
+        )
         curves = {name: _curve(history, name) for name in names}
         if not curves:
             continue

@@ -1,6 +1,6 @@
 """Adding up what the ranks counted, so that the figures do not depend on how many there are."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,11 +30,14 @@ def means_over_ranks(
     names: Sequence[str],
     num_batches: int,
     sums: Iterable[tuple[int, Mapping[str, SumAndCount]]],
+    *,
+    may_be_empty: Collection[str] = (),
 ) -> dict[str, float]:
     """Each figure's mean over all batches of all ranks, the same to the bit for any number of them.
 
     `sums` holds what this rank's batches add up to, each with its number among `num_batches`; a
-    rank may have none. Raises ValueError for a figure that counted nothing on any rank.
+    rank may have none. A figure that counted nothing on any rank is left out where it
+    `may_be_empty`; for another one ValueError is raised.
     """
     rows = np.zeros((num_batches, len(names), 2))
     for number, batch in sums:
@@ -44,6 +47,10 @@ def means_over_ranks(
     # Every row comes from one rank and is exact; they are added in the order of the batches.
     totals = sum_over_ranks(rows).sum(axis=0)
     for name, (_, count) in zip(names, totals, strict=True):
-        if not count:
+        if not count and name not in may_be_empty:
             raise ValueError(f"there is nothing to average: no item counted for {name}")
-    return {name: float(total / count) for name, (total, count) in zip(names, totals, strict=True)}
+    return {
+        name: float(total / count)
+        for name, (total, count) in zip(names, totals, strict=True)
+        if count
+    }

@@ -1,10 +1,13 @@
 """What every training can be told: its optimizer, its schedule and its cadence."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from pipelines.core.settings import Settings
+
+Schedule = Literal["linear", "cosine", "constant", "warmup_stable_decay"]
+Momentum = Annotated[float, Field(ge=0, lt=1)]
 
 
 class TrainingSettings(Settings):
@@ -21,8 +24,24 @@ class TrainingSettings(Settings):
     warmup_fraction: float = Field(
         default=0.1, ge=0, le=1, description="Share of the steps over which the rate rises."
     )
-    schedule: Literal["linear", "cosine", "constant"] = Field(
-        default="linear", description="How the learning rate falls after the warm-up."
+    schedule: Schedule = Field(
+        default="linear",
+        description="How the learning rate falls after the warm-up; warmup_stable_decay: it stays "
+        "at its peak and falls over the last steps alone.",
+    )
+    decay_fraction: float = Field(
+        default=0.2,
+        gt=0,
+        le=1,
+        description="Share of the steps, at the end, over which warmup_stable_decay falls to zero.",
+    )
+    betas: tuple[Momentum, Momentum] = Field(
+        default=(0.9, 0.999),
+        description="Decay of the running mean and of the running square of the gradients (adamw, "
+        "lamb).",
+    )
+    muon_momentum: Momentum = Field(
+        default=0.95, description="Decay of muon's running mean of the gradients."
     )
     weight_decay: float = Field(
         default=0.01, ge=0, le=1, description="Decoupled weight decay; none on biases and norms."

@@ -13,6 +13,7 @@ import ray.train.torch
 import torch
 from ray.train import Checkpoint
 
+from bert_core.backends.matrix_rate import measured_matrix_rate
 from bert_core.backends.memory import return_freed_memory
 from bert_core.backends.precision import Precision, compute_dtype
 from bert_core.model.catalogue import TrainableModel
@@ -33,6 +34,7 @@ from pipelines.training.settings import TrainingSettings
 from pipelines.training.telemetry.curve import Telemetry
 from pipelines.training.telemetry.metrics import MetricLog
 from pipelines.training.telemetry.progress import ProgressSender
+from pipelines.training.telemetry.speed import Speed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,9 @@ def optimization(work: Work, *, shard_optimizer_state: bool) -> OptimizationConf
         weight_decay=settings.weight_decay,
         max_grad_norm=settings.max_gradient_norm,
         schedule=settings.schedule,
+        decay_fraction=settings.decay_fraction,
+        betas=settings.betas,
+        muon_momentum=settings.muon_momentum,
         layer_decay=work.layer_decay,
         averaging_decay=settings.averaging_decay,
         exchange_dtype=settings.exchange_dtype,
@@ -95,7 +100,12 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
     memory = _fitting_memory(work, model, config, device, values["precision"])
     model = model.to(device)
     optimizer = build_optimizer(model, config)
-    telemetry = _telemetry(work, values, is_speaker=rank == 0)
+    speed = Speed(
+        work.num_steps,
+        num_ranks=this_rank()[1],
+        matrix_rate=measured_matrix_rate(compute_dtype(values["precision"], device), device),
+    )
+    telemetry = _telemetry(work, values, speed, is_speaker=rank == 0)
     first_step = _take_up(model, optimizer, telemetry)
     if memory:
         telemetry.show(first_step, f"{work.stage}: {memory}")
@@ -106,7 +116,7 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
     for report in train(
         model,
         optimizer,
-        work.micro_batches,
+        speed.timed(model, work.micro_batches),
         seed=settings.seed,
         first_step=first_step,
         num_steps=work.num_steps,
@@ -116,15 +126,15 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
         done = report.step + 1
         is_last = done == work.num_steps
         num_tokens += report.num_tokens  # stays on the device: reading it would wait for the step
-        telemetry.training_seconds += time.perf_counter() - started
+        telemetry.take_step(done, time.perf_counter() - started)
         is_checkpoint = done % settings.checkpoint_every_steps == 0 or is_last
         is_evaluation = done % work.evaluate_every_steps == 0 or is_last
         is_logged = is_checkpoint or done % settings.log_every_steps == 0
         if is_logged or is_evaluation:
             optimizer.guard.raise_if_halted()  # on every rank, before one of them tells or saves
         if is_logged:
-            telemetry.count_tokens(float(num_tokens))
             telemetry.log(done, _figures(report))
+            telemetry.log_speed(done, float(num_tokens))
         if is_evaluation:
             with optimizer.averaged():
                 telemetry.log(done, work.evaluate(model))
@@ -169,12 +179,13 @@ def _fitting_memory(
     )
 
 
-def _telemetry(work: Work, values: dict[str, Any], *, is_speaker: bool) -> Telemetry:
+def _telemetry(work: Work, values: dict[str, Any], speed: Speed, *, is_speaker: bool) -> Telemetry:
     if not is_speaker:
-        return Telemetry(work.stage, work.num_steps, None, None)
+        return Telemetry(work.stage, work.num_steps, None, None, speed)
     run_id = values["run_id"]
     metrics = MetricLog(values["tracking_uri"], run_id) if run_id else None
-    return Telemetry(work.stage, work.num_steps, ProgressSender(values["progress"]), metrics)
+    progress = ProgressSender(values["progress"])
+    return Telemetry(work.stage, work.num_steps, progress, metrics, speed)
 
 
 def _take_up(model: TrainableModel, optimizer: Optimizer, telemetry: Telemetry) -> int:

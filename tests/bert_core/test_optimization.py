@@ -1,5 +1,6 @@
 """The optimizer equals torch's AdamW, and the learning rate goes up and down as drawn."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -64,6 +65,29 @@ def test_the_learning_rate_warms_up_and_decays(schedule):
         assert config.learning_rate_at(8) == pytest.approx(0.5)
 
 
+def test_warm_up_stable_decay_is_flat_and_falls_over_its_last_share():
+    config = OptimizationConfig(
+        learning_rate=1.0, warmup_steps=2, num_steps=20, schedule="warmup_stable_decay"
+    )
+    rates = [config.learning_rate_at(step) for step in range(20)]
+    assert rates[:2] == [0.5, 1.0]
+    assert set(rates[2:17]) == {1.0}
+    assert rates[16:] == [1.0, 0.75, 0.5, 0.25]
+    assert config.learning_rate_at(20) == 0
+    longer = [
+        replace(config, decay_fraction=0.5).learning_rate_at(step) for step in (9, 10, 15, 19)
+    ]
+    assert longer == [1.0, 1.0, 0.5, 0.1]
+
+
+def test_a_decay_takes_no_more_steps_than_the_warm_up_leaves():
+    config = OptimizationConfig(
+        learning_rate=1.0, warmup_steps=8, num_steps=10, decay_fraction=1.0,
+        schedule="warmup_stable_decay",
+    )  # fmt: skip
+    assert [config.learning_rate_at(step) for step in (6, 7, 8, 9)] == [0.875, 1.0, 1.0, 0.5]
+
+
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
@@ -73,7 +97,9 @@ def test_the_learning_rate_warms_up_and_decays(schedule):
         ({"weight_decay": -1.0}, "weight_decay must be finite and not negative, got -1.0"),
         ({"betas": (0.9, 1.0)}, r"betas must be two numbers in \[0, 1\)"),
         ({"max_grad_norm": 0.0}, "max_grad_norm must be positive or None"),
-        ({"schedule": "square"}, "schedule must be linear, cosine or constant"),
+        ({"schedule": "square"}, "schedule must be .*cosine, constant or warmup_stable_decay"),
+        ({"decay_fraction": 0.0}, r"decay_fraction must lie in \(0, 1\], got 0.0"),
+        ({"decay_fraction": "half"}, "decay_fraction must be a number"),
     ],
 )
 def test_impossible_settings_are_refused(entry, message):

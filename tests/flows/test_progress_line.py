@@ -1,6 +1,7 @@
 """The progress line: it updates on a terminal, and leaves no control characters in a pipe."""
 
 import io
+from dataclasses import replace
 
 from flows.reporting.terminal import ProgressLine, sentence
 from pipelines.core.stage import Progress
@@ -19,7 +20,32 @@ class Terminal(io.StringIO):
 
 def test_a_sentence_says_stage_share_count_time_left_and_figures() -> None:
     said = sentence(HALF_WAY, seconds_left=90)
-    assert said == "pretraining  ·  50% · 60/120 steps · 1 min 30 s left · train/loss 5.123"
+    assert said == "pretraining  ·  50% · 60/120 steps · 1 min 30 s left · loss 5.123"
+
+
+def test_the_live_figures_of_a_training_share_one_line() -> None:
+    figures: dict[str, float | str] = {
+        "train/loss": 5.1234, "train/mlm_loss": 4.6, "train/learning_rate": 0.001,
+        "train/gradient_norm": 0.8125, "speed/tokens_per_second_overall": 38_512.3,
+        "speed/tokens_per_second": 39_017.8, "speed/utilization": 0.5231,
+        "speed/data_wait": 0.0012, "speed/step_seconds_p50": 0.0612,
+        "speed/step_seconds_p95": 0.075, "speed/step_seconds_p99": 0.0904,
+        "speed/seconds_left": 90.0, "memory/resident_bytes": 480 * 2**20,
+        "memory/peak_bytes": 555 * 2**20, "eval/mlm_accuracy": 0.172,
+    }  # fmt: skip
+    said = sentence(replace(HALF_WAY, figures=figures), seconds_left=90)
+    assert said.partition("left · ")[2].split(" · ") == [
+        "loss 5.123", "mlm loss 4.6", "learning rate 0.001", "gradient norm 0.8125",
+        "39,018 tokens/s (38,512 overall)", "52.3% of the matrix rate", "waits for data 0.1%",
+        "steps of 61 / 75 / 90 ms", "memory 480 MiB (peak 555 MiB)", "eval/mlm_accuracy 0.172",
+    ]  # fmt: skip
+    assert figures["speed/seconds_left"] == 90.0  # nobody's figures are used up
+
+
+def test_long_steps_are_told_in_seconds() -> None:
+    figures = {f"speed/step_seconds_p{percent}": percent / 10 for percent in (50, 95, 99)}
+    said = sentence(replace(HALF_WAY, figures=figures), seconds_left=None)
+    assert said.endswith("steps of 5.0 s / 9.5 s / 9.9 s")
 
 
 def test_without_a_total_there_is_neither_share_nor_time_left() -> None:

@@ -30,18 +30,30 @@ def test_by_default_it_is_adamw_without_anything_new(settings):
 
 def test_every_setting_reaches_the_optimizer():
     settings = FinetuningSettings(
-        optimizer="muon", averaging_decay=0.99, exchange_dtype="bf16", layer_decay=0.8
-    )
+        optimizer="muon", averaging_decay=0.99, exchange_dtype="bf16", layer_decay=0.8,
+        schedule="warmup_stable_decay", decay_fraction=0.5, betas=(0.8, 0.98), muon_momentum=0.9,
+    )  # fmt: skip
     found = config_of(settings, shards=True, layer_decay=settings.layer_decay)
     assert found == OptimizationConfig(
         num_steps=100, learning_rate=settings.learning_rate, warmup_steps=10, optimizer="muon",
         averaging_decay=0.99, exchange_dtype="bf16", layer_decay=0.8, shard_optimizer_state=True,
+        schedule="warmup_stable_decay", decay_fraction=0.5, betas=(0.8, 0.98), muon_momentum=0.9,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "values",
-    [{"optimizer": "sgd"}, {"averaging_decay": 1.0}, {"exchange_dtype": "fp8"}, {"layer_decay": 0}],
+    [
+        {"optimizer": "sgd"},
+        {"averaging_decay": 1.0},
+        {"exchange_dtype": "fp8"},
+        {"layer_decay": 0},
+        {"schedule": "square"},
+        {"decay_fraction": 0},
+        {"betas": [0.9]},
+        {"betas": [0.9, 1.0]},
+        {"muon_momentum": 1.0},
+    ],
 )
 def test_impossible_settings_are_refused(values):
     with pytest.raises(ValidationError):

@@ -23,8 +23,7 @@ from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
 from pipelines.core.tracking.tracker import Tracker
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
-from pipelines.stages.pretraining.baselines import pretraining_baselines
-from pipelines.stages.pretraining.figures import pretraining_figures
+from pipelines.stages.pretraining.figures import HeldoutExamples, pretraining_figures
 from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.training.launch import Launch, launch
 from pipelines.training.placement import StepCut
@@ -42,14 +41,10 @@ _PATIENCE_SECONDS = 120  # waiting in vain for another rank would take half an h
 
 def figures_of_ranks(values: dict[str, Any], rank: int, world_size: int) -> dict[str, float]:
     """Held-out figures of a model that nobody trained, and those of the baselines."""
-    heldout = ExampleReader(values["examples"], "heldout")
-    torch.manual_seed(7)
-    model = PretrainingModel(encoder_config("tiny", heldout.vocab_size))
     tokenizer = load_tokenizer(values["vocabulary"])
-    return {
-        **pretraining_figures(model, heldout, 200, rank, world_size),
-        **pretraining_baselines(values["examples"], tokenizer, 200, rank, world_size),
-    }
+    torch.manual_seed(7)
+    model = PretrainingModel(encoder_config("tiny", tokenizer.vocab_size))
+    return HeldoutExamples(values["examples"], tokenizer, rank, world_size).figures(model, 200)
 
 
 def worker_that(

@@ -9,6 +9,7 @@ from typing import Literal
 from bert_core.training.guard import GuardConfig
 
 OptimizerName = Literal["adamw", "lamb", "muon"]
+Schedule = Literal["linear", "cosine", "constant", "warmup_stable_decay"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +19,8 @@ class OptimizationConfig:
     Args:
         optimizer: which one `build_optimizer` builds; None: AdamW, or the class it is given to.
         learning_rate: the peak, reached after `warmup_steps`; `schedule` says how it falls then.
+        decay_fraction: the last share of all steps, over which "warmup_stable_decay" falls to zero;
+            never more steps than the warm-up leaves.
         weight_decay: decoupled, on matrices; biases and normalization never decay.
         betas, eps: of the running moments of AdamW and LAMB.
         max_grad_norm: gradients are scaled down to this norm over all parameters; None: never.
@@ -46,7 +49,8 @@ class OptimizationConfig:
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-6
     max_grad_norm: float | None = 1.0
-    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    schedule: Schedule = "linear"
+    decay_fraction: float = 0.2
     layer_decay: float = 1.0
     rate_scales: Mapping[str, float] = field(default_factory=dict)
     averaging_decay: float | None = None
@@ -76,8 +80,9 @@ class OptimizationConfig:
             raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas}")
         if self.max_grad_norm is not None and not self.max_grad_norm > 0:
             raise ValueError(f"max_grad_norm must be positive or None, got {self.max_grad_norm}")
-        if not 0 < self.layer_decay <= 1:
-            raise ValueError(f"layer_decay must lie in (0, 1], got {self.layer_decay}")
+        for name in ("layer_decay", "decay_fraction"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ValueError(f"{name} must lie in (0, 1], got {getattr(self, name)}")
         for pattern, scale in self.rate_scales.items():
             if not 0 < scale < math.inf:
                 raise ValueError(
@@ -90,7 +95,7 @@ class OptimizationConfig:
             raise ValueError(f"muon_momentum must lie in [0, 1), got {self.muon_momentum}")
         if self.optimizer is not None:
             self._refuse_unknown("optimizer", "adamw", "lamb", "muon")
-        self._refuse_unknown("schedule", "linear", "cosine", "constant")
+        self._refuse_unknown("schedule", "linear", "cosine", "constant", "warmup_stable_decay")
         self._refuse_unknown("muon_rate", "match_rms_adamw", "original")
         self._refuse_unknown("exchange_dtype", "float32", "bf16")
 
@@ -98,8 +103,10 @@ class OptimizationConfig:
         for name in ("num_steps", "warmup_steps"):
             if not isinstance(getattr(self, name), Integral):
                 raise ValueError(f"{name} must be a whole number, got {getattr(self, name)!r}")
-        numbers = ("learning_rate", "weight_decay", "eps", "bucket_megabytes", "layer_decay",
-                   "max_grad_norm", "averaging_decay", "muon_momentum")  # fmt: skip
+        numbers = (
+            "learning_rate", "weight_decay", "eps", "bucket_megabytes", "layer_decay",
+            "decay_fraction", "max_grad_norm", "averaging_decay", "muon_momentum",
+        )  # fmt: skip
         for name in numbers:
             value = getattr(self, name)
             may_be_none = name in ("max_grad_norm", "averaging_decay")
@@ -127,8 +134,15 @@ class OptimizationConfig:
             return self.learning_rate * (step + 1) / self.warmup_steps
         if self.schedule == "constant":
             return self.learning_rate
-        left = (self.num_steps - step) / max(1, self.num_steps - self.warmup_steps)
+        left = (self.num_steps - step) / self._decay_steps()
         left = min(1.0, max(0.0, left))
-        if self.schedule == "linear":
+        if self.schedule != "cosine":
             return self.learning_rate * left
         return self.learning_rate * 0.5 * (1 - math.cos(math.pi * left))
+
+    def _decay_steps(self) -> int:
+        """How many of the last steps the rate falls over."""
+        after_warmup = max(1, self.num_steps - self.warmup_steps)
+        if self.schedule == "warmup_stable_decay":
+            return min(after_warmup, max(1, round(self.num_steps * self.decay_fraction)))
+        return after_warmup

@@ -1,10 +1,13 @@
 """What computed a figure: the same on the same machine, near on another one."""
 
 import platform
+import resource
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
 _CPUINFO = Path("/proc/cpuinfo")
+_STATUS = Path("/proc/self/status")
 _LIBRARIES = ("torch", "numpy", "tokenizers")
 
 
@@ -28,6 +31,20 @@ def computing_machine(device: str = "cpu") -> dict[str, str]:
         "threads": str(torch.get_num_threads()),
         "libraries": ", ".join([f"python {platform.python_version()}", *libraries]),
     }
+
+
+def peak_resident_bytes() -> int:
+    """The most memory that this process ever held.
+
+    Linux's own count starts with the program; `ru_maxrss` starts with what the parent held.
+    """
+    if _STATUS.is_file():
+        for line in _STATUS.read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name == "VmHWM":
+                return int(value.split()[0]) * 1024
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _processor_name() -> str:

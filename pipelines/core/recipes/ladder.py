@@ -75,6 +75,13 @@ class PretrainingRecipe(ExamplesRecipe):
         default_factory=PretrainingSettings, description="The encoder and its pretraining."
     )
 
+    @model_validator(mode="after")
+    def _pretraining_goes_with_its_examples(self) -> Self:
+        fault = self.pretraining.fault_with(self.examples)
+        if fault:
+            raise ValueError(fault)
+        return self
+
 
 class FinetuningRecipe(PretrainingRecipe):
     """From a pretrained encoder and labelled texts to a classifier."""

@@ -3,7 +3,7 @@
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -16,7 +16,7 @@ os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 
 import mlflow
 from mlflow import MlflowClient
-from mlflow.entities import Metric, Param, RunTag
+from mlflow.entities import DatasetInput, Metric, Param, RunTag
 from mlflow.exceptions import InvalidUrlException, MlflowException
 from requests import HTTPError
 
@@ -113,9 +113,14 @@ class Tracker:
             )
 
     def create_run(
-        self, name: str, fingerprint: str, params: Mapping[str, object], tags: Mapping[str, str]
+        self,
+        name: str,
+        fingerprint: str,
+        params: Mapping[str, object],
+        tags: Mapping[str, str],
+        data: Sequence[DatasetInput] = (),
     ) -> str:
-        """The id of a new run that records the artifact `fingerprint`.
+        """The id of a new run that records the artifact `fingerprint`, made from `data`.
 
         Raises UserError where the tracker does not answer.
         """
@@ -129,6 +134,8 @@ class Tracker:
             )
             values = [Param(key, redacted(str(value))[:6000]) for key, value in params.items()]
             client.log_batch(run.info.run_id, params=values)
+            if data:
+                client.log_inputs(run.info.run_id, list(data))
             return run.info.run_id
 
     def find_run(self, fingerprint: str) -> str | None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bert_core.batch import Batch, LabelledBatch, PretrainingBatch, RaggedBatch, next_token_labels
-from bert_core.masking import mask_tokens
+from bert_core.masking import MaskingConfig, mask_tokens
 from bert_core.randomness import Bits, Permutation, random_bits
 from pipelines.core.errors import UserError
 from pipelines.stages.examples.reader import ExampleReader, Rows
@@ -46,11 +46,13 @@ def micro_batches(
     micro_batch_examples: int,
     rank: int = 0,
     world_size: int = 1,
+    masking: MaskingConfig | None = None,
 ) -> Iterator[tuple[int, Batch]]:
     """This rank's micro-batches of a step, each with its number within the step.
 
-    Masks are drawn from (seed, epoch, index of the example) unless the shards carry their own. A
-    step may reach from one epoch into the next.
+    Masks are drawn from (seed, epoch, index of the example) unless the shards carry their own, at
+    the rates of `masking` or, by default, of the examples. A step may reach from one epoch into
+    the next.
     """
     if not len(reader):
         raise UserError("training needs at least one example, found none; check the corpus")
@@ -58,7 +60,7 @@ def micro_batches(
     for number in range(rank, count, world_size):
         first = step * examples_per_step + number * micro_batch_examples
         after = min(first + micro_batch_examples, (step + 1) * examples_per_step)
-        yield number, _training_batch(reader, seed, first, after)
+        yield number, _training_batch(reader, seed, first, after, masking)
 
 
 def epoch_of(reader: ExampleReader, example: int) -> tuple[int, int]:
@@ -147,7 +149,9 @@ def prefetched(batches_of: MicroBatches, num_steps: int) -> Iterator[MicroBatche
             thread.shutdown(wait=True, cancel_futures=True)
 
 
-def _training_batch(reader: ExampleReader, seed: int, first: int, after: int) -> Batch:
+def _training_batch(
+    reader: ExampleReader, seed: int, first: int, after: int, masking: MaskingConfig | None
+) -> Batch:
     """The examples [first, after) of the global stream."""
     rows: list[Rows] = []
     keys: list[Bits] = []
@@ -161,10 +165,12 @@ def _training_batch(reader: ExampleReader, seed: int, first: int, after: int) ->
         rows.append(reader.rows(pass_number, indices))
         keys.append(random_bits(seed, "masking", epoch, indices))
         first += count
-    return _batch(reader, _concatenated(rows), np.concatenate(keys))
+    return _batch(reader, _concatenated(rows), np.concatenate(keys), masking)
 
 
-def _batch(reader: ExampleReader, rows: Rows, keys: Bits) -> Batch:
+def _batch(
+    reader: ExampleReader, rows: Rows, keys: Bits, masking: MaskingConfig | None = None
+) -> Batch:
     if reader.settings.objective == "clm":
         tokens = RaggedBatch.from_arrays(rows.input_ids, None, rows.lengths)
         return LabelledBatch.from_arrays(tokens, next_token_labels(tokens))
@@ -174,7 +180,7 @@ def _batch(reader: ExampleReader, rows: Rows, keys: Bits) -> Batch:
             rows.input_ids,
             rows.lengths,
             keys,
-            config=reader.masking_config,
+            config=masking or reader.masking_config,
             vocabulary=reader.maskable,
         )
         input_ids, positions, labels = masked.input_ids, masked.positions, masked.labels

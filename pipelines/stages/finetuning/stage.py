@@ -25,6 +25,7 @@ from pipelines.training.launch import Launch, launch
 from pipelines.training.placement import StepCut
 from pipelines.training.reduction import means_over_ranks
 from pipelines.training.results import MODEL_FILES, publish_model, throughput
+from pipelines.training.telemetry.inputs import training_input
 from pipelines.training.telemetry.runs import Trained, deliver, open_run, recorded
 from pipelines.training.worker import Work, run, this_rank
 
@@ -69,7 +70,8 @@ def _finetune(
     stage = f"{STAGE} from {initialization} weights"
     num_texts = labelled.statistics["texts"]["train"]
     num_steps = max(1, math.ceil(num_texts * settings.num_epochs / settings.examples_per_step))
-    run_id = open_run(f"{STAGE}-{initialization}", settings, draft, context)
+    data = training_input(labelled, num_texts)
+    run_id = open_run(f"{STAGE}-{initialization}", settings, draft, context, [data])
     job = Launch(
         worker=_worker,
         values={

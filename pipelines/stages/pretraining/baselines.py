@@ -1,5 +1,8 @@
 """What a pretrained encoder has to beat: figures reached without reading the context."""
 
+from dataclasses import dataclass
+from typing import Final, Self
+
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -8,41 +11,68 @@ from bert_core.batch import IGNORED_LABEL, LabelledBatch
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact
 from pipelines.stages.examples.batches import ExampleReader, evaluation_batches
+from pipelines.stages.pretraining.kinds import kinds_of_pieces
+from pipelines.stages.pretraining.perplexity import perplexity
 from pipelines.training.reduction import sum_over_ranks
 
 _BATCH_TOKENS = 65_536
+_COUNTED_TOKENS: Final = 400_000_000  # of the training examples; more would change no figure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Unigrams:
+    """How common each piece is in the training examples, and of what kind it is."""
+
+    weights: NDArray[np.float64]  # [V] counts, add-one smoothed; 0 for what is never asked for
+    kinds: dict[str, NDArray[np.bool_]]  # [V] each, see the module `kinds`
+
+    @classmethod
+    def of(
+        cls, examples: Artifact, tokenizer: WordPieceTokenizer, rank: int = 0, world_size: int = 1
+    ) -> Self:
+        """Count the training examples; each rank reads its share of the shards, all call it.
+
+        Of very many examples, shards all over them are counted. What the ranks add up are whole
+        numbers, so any number of ranks gives the same bits.
+        """
+        counts = sum_over_ranks(token_counts(examples, tokenizer.vocab_size, rank, world_size))
+        weights = counts + 1.0
+        weights[[tokenizer.pad_id, tokenizer.mask_id]] = 0.0
+        if examples.statistics["objective"] != "clm":  # which predicts where texts begin and end
+            weights[[tokenizer.cls_id, tokenizer.sep_id]] = 0.0
+        return cls(weights=weights, kinds=kinds_of_pieces(tokenizer, counts))
 
 
 def pretraining_baselines(
-    examples: Artifact,
-    tokenizer: WordPieceTokenizer,
+    unigrams: Unigrams,
+    reader: ExampleReader,
     max_examples: int,
     rank: int = 0,
     world_size: int = 1,
 ) -> dict[str, float]:
     """The unigram model's figures on the same held-out tokens that the encoder is judged by.
 
-    It always answers the commonest token of the training examples; its loss is that of their
-    token frequencies (add-one smoothed, special tokens left out). NSP: the commoner answer. Each
-    rank reads its share of the shards; what they add up are whole numbers, so any number of ranks
-    gives the same bits.
+    It always answers the commonest token, of a kind of pieces the commonest of that kind; its loss
+    is that of the token frequencies. NSP: the commoner answer. Beside these, the share of the
+    tokens to predict that are of each kind. All ranks call it and get the same bits.
     """
-    counts = token_counts(examples, tokenizer.vocab_size, rank, world_size)
-    weights = sum_over_ranks(counts) + 1.0
-    # These are never asked for.
-    weights[[tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id]] = 0.0
-    commonest = int(weights.argmax())
-    reader = ExampleReader(examples, "heldout")
-    predicted, pairs = _heldout_labels(reader, tokenizer.vocab_size, max_examples, rank, world_size)
-    num_predicted = predicted.sum()
+    predicted, pairs = _heldout_labels(reader, rank, world_size, max_examples)
+    weights, num_predicted = unigrams.weights, predicted.sum()
     is_predicted = predicted > 0
     log_weights = np.log(weights[is_predicted]) @ predicted[is_predicted] / num_predicted
-    objective = reader.settings.objective
-    name = "clm" if objective == "clm" else "mlm"
+    loss = float(np.log(weights.sum()) - log_weights)
+    name = "clm" if reader.settings.objective == "clm" else "mlm"
     baselines = {
-        f"baseline/{name}_accuracy": float(predicted[commonest] / num_predicted),
-        f"baseline/{name}_loss": float(np.log(weights.sum()) - log_weights),
+        f"baseline/{name}_accuracy": float(predicted[weights.argmax()] / num_predicted),
+        f"baseline/{name}_loss": loss,
+        f"baseline/{name}_perplexity": perplexity(loss),
     }
+    for kind, is_kind in unigrams.kinds.items():
+        of_kind = predicted[is_kind].sum()
+        baselines[f"baseline/{name}_share/{kind}"] = float(of_kind / num_predicted)
+        if of_kind:
+            commonest = np.where(is_kind, weights, 0.0).argmax()
+            baselines[f"baseline/{name}_accuracy/{kind}"] = float(predicted[commonest] / of_kind)
     if pairs.sum():
         baselines["baseline/nsp_accuracy"] = float(pairs.max() / pairs.sum())
     return baselines
@@ -51,9 +81,9 @@ def pretraining_baselines(
 def token_counts(
     examples: Artifact, vocab_size: int, rank: int = 0, world_size: int = 1
 ) -> NDArray[np.int64]:
-    """[V] how often each token stands in this rank's share of the training examples."""
+    """[V] how often each token stands in this rank's share of the counted training shards."""
     counts = np.zeros(vocab_size, dtype=np.int64)
-    for name in examples.names("train-")[rank::world_size]:
+    for name in _counted_shards(examples)[rank::world_size]:
         with pa.memory_map(str(examples.local(name))) as source:
             reader = pa.ipc.open_file(source)
             for index in range(reader.num_record_batches):
@@ -62,11 +92,19 @@ def token_counts(
     return counts
 
 
+def _counted_shards(examples: Artifact) -> list[str]:
+    """All training shards, or every so-many-th where they are very many."""
+    names = examples.names("train-")
+    files = examples.manifest.files
+    num_tokens = sum(files[name].figures["tokens"] for name in names)
+    return names[:: max(1, num_tokens // _COUNTED_TOKENS)]
+
+
 def _heldout_labels(
-    reader: ExampleReader, vocab_size: int, max_examples: int, rank: int, world_size: int
+    reader: ExampleReader, rank: int, world_size: int, max_examples: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """How often each token is to be predicted, [V], and each NSP label, [2], over all ranks."""
-    predicted, pairs = np.zeros(vocab_size, np.int64), np.zeros(2, np.int64)
+    predicted, pairs = np.zeros(reader.vocab_size, np.int64), np.zeros(2, np.int64)
     for _, batch in evaluation_batches(
         reader, _BATCH_TOKENS, max_examples=max_examples, rank=rank, world_size=world_size
     ):
@@ -76,5 +114,5 @@ def _heldout_labels(
             labels = batch.masked_labels.numpy()
             if batch.next_sentence_labels is not None:
                 pairs += np.bincount(batch.next_sentence_labels.numpy(), minlength=2)
-        predicted += np.bincount(labels, minlength=vocab_size)
+        predicted += np.bincount(labels, minlength=reader.vocab_size)
     return sum_over_ranks(predicted), sum_over_ranks(pairs)

@@ -1,27 +1,40 @@
-"""Held-out figures of a pretrained encoder."""
+"""Held-out figures of a pretrained encoder, each beside what is reached without the context."""
 
-from bert_core.model.catalogue import TrainableModel
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bert_core.model.language_models import LanguageModel, PretrainingModel
+from bert_core.model.trainable import Sums
+from bert_core.vocabulary import WordPieceTokenizer
+from pipelines.artifacts import Artifact
 from pipelines.stages.examples.batches import (
     ExampleReader,
     evaluation_batches,
     num_evaluation_batches,
 )
+from pipelines.stages.pretraining.baselines import Unigrams, pretraining_baselines
+from pipelines.stages.pretraining.perplexity import perplexity
 from pipelines.training.reduction import means_over_ranks
 
 _BATCH_TOKENS = 8_192
 
 
 def pretraining_figures(
-    model: TrainableModel,
+    model: PretrainingModel | LanguageModel,
     reader: ExampleReader,
     max_examples: int,
     rank: int = 0,
     world_size: int = 1,
+    kinds: Mapping[str, NDArray[np.bool_]] | None = None,
 ) -> dict[str, float]:
     """Held-out losses and accuracies of masked tokens and, where there are pairs, of NSP.
 
-    The first `max_examples` examples count, in float32 without dropout; any number of ranks gives
-    the same bits, as long as each computes with as many threads.
+    With `kinds`, [V] each, the accuracy on each kind of pieces as well, unless none of it is asked
+    for. The first `max_examples` examples count, in float32 without dropout; any number of ranks
+    gives the same bits, as long as each computes with as many threads.
     """
     device = next(model.parameters()).device
     batches = evaluation_batches(
@@ -29,10 +42,50 @@ def pretraining_figures(
     )
     num_batches = num_evaluation_batches(reader, _BATCH_TOKENS, max_examples=max_examples)
     names = [f"{loss}_{figure}" for loss in model.loss_names for figure in ("loss", "accuracy")]
+    options = {}
+    by_kind = []
+    if kinds is not None:
+        options["kinds"] = {kind: torch.from_numpy(of).to(device) for kind, of in kinds.items()}
+        by_kind = [f"{model.loss_names[0]}_accuracy/{kind}" for kind in kinds]
+    sums_of: Callable[..., Sums] = model.evaluation_sums  # examples of its own objective
     means = means_over_ranks(
-        names,
+        [*names, *by_kind],
         num_batches,
-        ((number, model.evaluation_sums(batch.to(device))) for number, batch in batches),
+        ((number, sums_of(batch.to(device), **options)) for number, batch in batches),
+        may_be_empty=by_kind,
     )
     # A language model's only labels are the next tokens.
-    return {f"eval/{name.replace('label_', 'clm_')}": value for name, value in means.items()}
+    figures = {f"eval/{name.replace('label_', 'clm_')}": value for name, value in means.items()}
+    name = "clm" if "eval/clm_loss" in figures else "mlm"
+    return {**figures, f"eval/{name}_perplexity": perplexity(figures[f"eval/{name}_loss"])}
+
+
+class HeldoutExamples:
+    """Held-out examples to judge a model by; every rank makes one and asks the same of it.
+
+    What the training examples are counted for is counted once, at the first question.
+    """
+
+    def __init__(
+        self, examples: Artifact, tokenizer: WordPieceTokenizer, rank: int, world_size: int
+    ) -> None:
+        self._examples = examples
+        self._tokenizer = tokenizer
+        self._ranks = rank, world_size
+        self._reader = ExampleReader(examples, "heldout")
+        self._unigrams: Unigrams | None = None
+        self._baselines: dict[int, dict[str, float]] = {}
+
+    def figures(
+        self, model: PretrainingModel | LanguageModel, max_examples: int
+    ) -> dict[str, float]:
+        """`eval/` figures on the first `max_examples` examples, and the `baseline/` of each."""
+        if self._unigrams is None:
+            self._unigrams = Unigrams.of(self._examples, self._tokenizer, *self._ranks)
+        if max_examples not in self._baselines:
+            self._baselines[max_examples] = pretraining_baselines(
+                self._unigrams, self._reader, max_examples, *self._ranks
+            )
+        kinds = self._unigrams.kinds
+        figures = pretraining_figures(model, self._reader, max_examples, *self._ranks, kinds)
+        return {**figures, **self._baselines[max_examples]}

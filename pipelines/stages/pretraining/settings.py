@@ -1,9 +1,12 @@
 """What the pretraining can be told."""
 
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
 
+from bert_core.masking import MaskingConfig
+from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.training.settings import TrainingSettings
 
 
@@ -29,6 +32,20 @@ class PretrainingSettings(TrainingSettings):
     learning_rate: float = Field(
         default=1e-3, gt=0, le=1, description="Peak learning rate, reached after the warm-up."
     )
+    mask_fraction: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="Share of an example's tokens to predict, where masks are dynamic; empty: as "
+        "the examples say.",
+    )
+    final_mask_fraction: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="The share in the last step: it goes there in a line from the first step; "
+        "empty: it stays.",
+    )
     evaluate_every_steps: int = Field(
         default=200, ge=1, le=10**9, description="Optimizer steps between two held-out evaluations."
     )
@@ -41,3 +58,23 @@ class PretrainingSettings(TrainingSettings):
     final_evaluation_examples: int = Field(
         default=20_000, ge=1, le=10**9, description="Held-out examples of the final evaluation."
     )
+
+    def masking_at(self, step: int, own: MaskingConfig) -> MaskingConfig:
+        """How step `step` draws its masks; `own` is what the examples say of them."""
+        first = own.fraction if self.mask_fraction is None else self.mask_fraction
+        last = first if self.final_mask_fraction is None else self.final_mask_fraction
+        way = step / max(1, self.num_steps - 1)
+        return replace(own, fraction=first + (last - first) * way)
+
+    def fault_with(self, examples: ExampleSettings) -> str:
+        """Why these settings cannot train on such examples, in a sentence; empty where they can."""
+        rates = ("mask_fraction", "final_mask_fraction")
+        given = [name for name in rates if getattr(self, name) is not None]
+        if given and (examples.objective == "clm" or examples.masking == "static"):
+            found = "clm" if examples.objective == "clm" else "examples.masking=static"
+            return (
+                f"pretraining.{given[0]} must go with dynamic masks, which training draws itself, "
+                f"found {found}; leave it out, or set examples.masking=dynamic and an objective "
+                "with masks"
+            )
+        return ""

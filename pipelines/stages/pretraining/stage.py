@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from bert_core.batch import Batch
 from bert_core.config import encoder_config
@@ -18,19 +18,22 @@ from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
 from pipelines.stages.examples.batches import ExampleReader, micro_batches, prefetched
+from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.pretraining import PRETRAINING
-from pipelines.stages.pretraining.baselines import pretraining_baselines
-from pipelines.stages.pretraining.figures import pretraining_figures
+from pipelines.stages.pretraining.figures import HeldoutExamples
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.training.arithmetic import Arithmetic, settle, trains_best_on_single_threads
 from pipelines.training.launch import Launch, launch
 from pipelines.training.placement import StepCut
 from pipelines.training.results import MODEL_FILES, publish_model, throughput
+from pipelines.training.telemetry.inputs import training_input
 from pipelines.training.telemetry.runs import Trained, deliver, open_run, recorded
 from pipelines.training.worker import Work, run, this_rank
 
 STAGE = "pretraining"
+
+TokenModel = PretrainingModel | LanguageModel
 
 
 def build_encoder(
@@ -38,7 +41,8 @@ def build_encoder(
 ) -> Artifact:
     """Pretrain an encoder on `examples`; its artifact holds weights, tokenizer and curve.
 
-    Raises UserError where the examples were made with another vocabulary.
+    Raises UserError where the examples were made with another vocabulary, or in a way that the
+    settings do not go with.
     """
     if examples.manifest.inputs.get("vocabulary") != vocabulary.fingerprint:
         raise UserError(
@@ -46,6 +50,9 @@ def build_encoder(
             f"{vocabulary.fingerprint}, found {examples.manifest.inputs.get('vocabulary')}; "
             "build the examples again with this vocabulary"
         )
+    fault = settings.fault_with(ExampleSettings.model_validate(examples.manifest.settings))
+    if fault:
+        raise UserError(fault)
     arithmetic, context = settle(settings.precision, context)
     return context.store.get_or_build(
         PRETRAINING.kind,
@@ -64,7 +71,8 @@ def _pretrain(
     context: StageContext,
     draft: Draft,
 ) -> Built:
-    run_id = open_run(STAGE, settings, draft, context)
+    data = training_input(examples, examples.statistics["train"]["examples"])
+    run_id = open_run(STAGE, settings, draft, context, [data])
     job = Launch(
         worker=_worker,
         values={
@@ -100,11 +108,11 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
     settings = PretrainingSettings.model_validate(values["settings"])
     rank, world_size = this_rank()
     train_reader = ExampleReader(values["examples"], "train")
-    heldout_reader = ExampleReader(values["examples"], "heldout")
-
+    tokenizer = load_tokenizer(values["vocabulary"])
+    heldout = HeldoutExamples(values["examples"], tokenizer, rank, world_size)
     is_language_model = train_reader.settings.objective == "clm"
 
-    def build_model() -> TrainableModel:
+    def build_model() -> TokenModel:
         config = encoder_config(
             settings.size,
             train_reader.vocab_size,
@@ -126,25 +134,15 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
             micro_batch_examples=settings.micro_batch_examples,
             rank=rank,
             world_size=world_size,
+            masking=settings.masking_at(step, train_reader.masking_config),
         )
 
     def evaluate(model: TrainableModel) -> dict[str, float]:
-        return pretraining_figures(
-            model,
-            heldout_reader,
-            settings.evaluation_examples,
-            rank=rank,
-            world_size=world_size,
-        )
+        return heldout.figures(cast(TokenModel, model), settings.evaluation_examples)
 
     def judge(model: TrainableModel) -> dict[str, Any]:
-        tokenizer = load_tokenizer(values["vocabulary"])
-        count = settings.final_evaluation_examples
-        return {
-            **pretraining_figures(model, heldout_reader, count, rank, world_size),
-            **pretraining_baselines(values["examples"], tokenizer, count, rank, world_size),
-            "num_parameters": count_parameters(model),
-        }
+        figures = heldout.figures(cast(TokenModel, model), settings.final_evaluation_examples)
+        return {**figures, "num_parameters": count_parameters(model)}
 
     with prefetched(batches_of, settings.num_steps) as prefetched_batches:
         work = Work(

@@ -9,32 +9,40 @@ from typing import Any
 from pipelines.core.stage import Progress
 from pipelines.training.telemetry.metrics import MetricLog, Point
 from pipelines.training.telemetry.progress import ProgressSender
+from pipelines.training.telemetry.speed import Speed
+from pipelines.training.telemetry.system import SystemMetrics
 
 _FILE_NAME = "telemetry.json"
 _PROGRESS_SECONDS = 0.5
-_SHOWN = ("train/loss", "eval/mlm_accuracy", "eval/clm_accuracy", "eval/accuracy")
 
 
 class Telemetry:
     """Tell how a training goes. One rank speaks; the others hold one that keeps quiet.
 
-    The curve is part of each checkpoint, so that a resumed run ends with the same curve.
+    The curve is part of each checkpoint, so that a resumed run ends with the same curve. How fast
+    it goes is told beside it, and belongs to no curve: no two runs are equally fast.
     """
 
     def __init__(
-        self, stage: str, num_steps: int, progress: ProgressSender | None, metrics: MetricLog | None
+        self,
+        stage: str,
+        num_steps: int,
+        progress: ProgressSender | None,
+        metrics: MetricLog | None,
+        speed: Speed,
     ) -> None:
         self._stage = stage
         self._num_steps = num_steps
         self._progress = progress
         self._metrics = metrics
+        self._system = SystemMetrics(metrics) if metrics is not None else None
+        self._speed = speed
         self._last_shown = 0.0
         self._latest: dict[str, float] = {}
         self.history: list[dict[str, Any]] = []
         self.resumed_from: list[int] = []  # steps at which the run was taken up again
         self.training_seconds = 0.0  # in steps, evaluations and checkpoints not counted
         self.num_tokens = 0.0
-        self._tokens_per_second = 0.0
 
     def log(self, step: int, figures: Mapping[str, float]) -> None:
         """Add a point after `step` steps to the curve and to MLflow."""
@@ -46,10 +54,20 @@ class Telemetry:
         if self._metrics is not None:
             self._metrics.add(step, figures)
 
-    def count_tokens(self, num_tokens: float) -> None:
-        """Take note of how many tokens the training seconds went into."""
+    def take_step(self, step: int, seconds: float) -> None:
+        """Take note that `step` steps are done, the last of them in `seconds`."""
+        self.training_seconds += seconds
+        self._speed.take_step(step, seconds)
+        if self._system is not None:
+            self._system.step = step
+
+    def log_speed(self, step: int, num_tokens: float) -> None:
+        """Tell how fast the training is, with `num_tokens` of all ranks behind it."""
         self.num_tokens = num_tokens
-        self._tokens_per_second = num_tokens / self.training_seconds
+        figures = self._speed.figures(step, num_tokens, self.training_seconds)
+        self._latest.update(figures)
+        if self._metrics is not None:
+            self._metrics.add(step, figures)
 
     def show(self, step: int, note: str = "") -> None:
         """Move the progress line; at most twice a second unless there is a note."""
@@ -64,22 +82,18 @@ class Telemetry:
                 done=step,
                 total=self._num_steps,
                 unit="steps",
-                figures=self._shown_figures(),
+                figures=dict(self._latest),
                 note=note,
+                seconds_left=self._speed.seconds_left(step),
             )
         )
-
-    def _shown_figures(self) -> dict[str, float]:
-        """The few figures that fit a line; the curve and MLflow have all of them."""
-        figures = {name: self._latest[name] for name in _SHOWN if name in self._latest}
-        if self._tokens_per_second:
-            figures["tokens_per_second"] = round(self._tokens_per_second)
-        return figures
 
     def close(self) -> None:
         """Send what waits, without waiting long for anybody."""
         if self._progress is not None:
             self._progress.close()
+        if self._system is not None:
+            self._system.close()
         if self._metrics is not None:
             self._metrics.close()
 
@@ -94,6 +108,7 @@ class Telemetry:
         self.resumed_from = [*saved["resumed_from"], step]
         self.training_seconds = saved["training_seconds"]
         self.num_tokens = saved["num_tokens"]
+        self._speed.go_on(self.num_tokens)
         if self._metrics is not None:
             self._metrics.restore(Point(*point) for point in saved["undelivered"])
 

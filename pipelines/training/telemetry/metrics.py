@@ -21,7 +21,7 @@ from mlflow.exceptions import MlflowException
 logger = logging.getLogger(__name__)
 
 _POINTS_A_CALL = 1000  # MLflow's own limit of one batch
-_MOST_POINTS = 100_000  # that wait at once: some ten megabytes
+_MOST_POINTS = 400_000  # that wait at once: some forty megabytes
 _LAST_WORDS_SECONDS = 10.0
 
 

@@ -1,10 +1,11 @@
 """The tracker's record of a training: one run for each attempt, whatever interrupts it."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mlflow.entities import DatasetInput
 from mlflow.exceptions import MlflowException
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -29,9 +30,16 @@ class _Record(BaseModel):
     run_id: str
 
 
-def open_run(stage: str, settings: Settings, draft: Draft, context: StageContext) -> str | None:
+def open_run(
+    stage: str,
+    settings: Settings,
+    draft: Draft,
+    context: StageContext,
+    data: Sequence[DatasetInput] = (),
+) -> str | None:
     """The id of the run that records this attempt at the artifact; None without a tracker.
 
+    The run names `data` as what it was trained on.
     An attempt that goes on after an interruption keeps its run. One that begins anew, because the
     artifact was removed, gets a run of its own: the points of two trainings never mix. Raises
     UserError where the tracker does not answer.
@@ -45,6 +53,7 @@ def open_run(stage: str, settings: Settings, draft: Draft, context: StageContext
             draft.fingerprint,
             params=settings.model_dump(mode="json"),
             tags={"bertsmith.stage": stage},
+            data=data,
         )
         _keep_run(draft, context.tracker, run_id)
     return run_id

@@ -1,0 +1,76 @@
+"""How many operations the matrix products of a training step need.
+
+B = sequences of lengths L, T = their tokens, P = positions that the last layer is read at, M =
+tokens predicted over the vocabulary V, D = hidden size, I = intermediate size, N = layers.
+
+A layer that R of the T positions are needed of multiplies
+
+    2 D^2 (R + T)    queries and outputs of R positions, keys and values of T
+    2 D I R          the feed-forward network
+    2 D A            scores and values; A pairs of a query and the key that it looks at
+
+numbers. N - 1 layers have R = T and A = sum of L^2; of the last one R = P, and A is the sum of the
+lengths of the sequences that the P positions stand in. (A causal encoder's token looks back only.)
+The vocabulary head adds M (D^2 + D V). A product is two operations, one to multiply and one to add,
+and a training step needs each three times: once forward, twice backward. Nothing is counted twice
+that checkpointing computes twice, and no padding.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from bert_core.batch import Batch, PretrainingBatch
+from bert_core.config import EncoderConfig
+from bert_core.model.catalogue import LanguageModel, SpanPredictor, TokenClassifier, TrainableModel
+
+_PASSES = 3  # forward, and backward to the inputs and to the weights
+
+
+def batch_operations(model: TrainableModel, batch: Batch) -> float:
+    """Operations of the matrix products that a training step of `model` on `batch` needs.
+
+    It asks the batch's device where positions are predicted: give it one on the host.
+    """
+    tokens = batch.tokens
+    lengths = np.asarray(tokens.lengths)
+    length_of_token = np.repeat(lengths, lengths)
+    if isinstance(batch, PretrainingBatch):
+        masked = length_of_token[batch.masked_positions.numpy()]
+        read, num_predicted = np.concatenate([masked, lengths]), batch.masked_labels.numel()
+    elif isinstance(model, LanguageModel):
+        read, num_predicted = length_of_token, batch.num_labels
+    else:
+        reads_all = isinstance(model, TokenClassifier | SpanPredictor)
+        read, num_predicted = length_of_token if reads_all else lengths, 0
+    return training_operations(
+        model.config, tokens.lengths, lengths_read=read, num_predicted=num_predicted
+    )
+
+
+def training_operations(
+    config: EncoderConfig,
+    lengths: Sequence[int],
+    *,
+    lengths_read: ArrayLike,
+    num_predicted: int,
+) -> float:
+    """The same of B sequences of `lengths`, of which P positions are read and M predicted.
+
+    `lengths_read` holds for each position that is read the length of the sequence it stands in.
+    """
+    sizes, read = np.asarray(lengths, np.float64), np.asarray(lengths_read, np.float64)
+    num_tokens = float(sizes.sum())
+    width, wide = config.hidden_size, config.intermediate_size
+    # On average a causal token looks at half of its sequence, itself included.
+    pairs = float((sizes * (sizes + 1) / 2 if config.causal else sizes**2).sum())
+    pairs_read = float(((read + 1) / 2 if config.causal else read).sum())
+
+    def layer(num_queries: float, num_pairs: float) -> float:
+        projections = 2 * width**2 * (num_queries + num_tokens)
+        return projections + 2 * width * wide * num_queries + 2 * width * num_pairs
+
+    layers = (config.num_layers - 1) * layer(num_tokens, pairs) + layer(read.size, pairs_read)
+    vocabulary = num_predicted * (width**2 + width * config.vocab_size)
+    return float(_PASSES * 2 * (layers + vocabulary))

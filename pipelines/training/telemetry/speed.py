@@ -1,0 +1,107 @@
+"""How fast a training goes, and what it waits for. None of it is part of the training's curve."""
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import psutil
+import torch
+
+from bert_core.batch import Batch
+from bert_core.model.trainable import TrainableModel
+from bert_core.training.loop import MicroBatches
+from bert_core.training.step_operations import batch_operations
+from pipelines.core.cluster.machine import peak_resident_bytes
+
+_WINDOW_STEPS = 500  # whose times the percentiles are of
+_PERCENTILES = (50, 95, 99)
+
+
+class Speed:
+    """A stopwatch beside the steps of one rank.
+
+    `matrix_rate` is in operations a second, measured on this rank while the others measured
+    theirs; ranks are taken to be alike.
+    """
+
+    def __init__(self, num_steps: int, *, num_ranks: int, matrix_rate: float) -> None:
+        self._num_steps = num_steps
+        self._matrix_rate = matrix_rate * num_ranks
+        self._step_seconds: deque[float] = deque(maxlen=_WINDOW_STEPS)
+        # The first step warms up: what is left is told from the end of it on.
+        self._first: tuple[int, float] | None = None
+        # Of this rank since the last point: what it waited for, computed, and saw of the tokens.
+        self._seconds = self._waited = self._operations = 0.0
+        self._own_tokens = 0
+        self._tokens_before = 0.0
+
+    def timed(self, model: TrainableModel, micro_batches: MicroBatches) -> MicroBatches:
+        """The same micro-batches; what the caller waits for them is noted, and what they take."""
+
+        def timed_batches(step: int) -> Iterator[tuple[int, Batch]]:
+            started = time.perf_counter()
+            batches: Sequence[tuple[int, Batch]] = list(micro_batches(step))
+            self._waited += time.perf_counter() - started
+            for _, batch in batches:
+                self._operations += batch_operations(model, batch)
+                self._own_tokens += batch.tokens.num_tokens
+            return iter(batches)
+
+        return timed_batches
+
+    def go_on(self, num_tokens: float) -> None:
+        """Begin after so many tokens of all ranks, which another process has seen."""
+        self._tokens_before = num_tokens
+
+    def take_step(self, step: int, seconds: float) -> None:
+        """Note that `step` steps are done, the last of them in `seconds`."""
+        if self._first is None:
+            self._first = (step, time.monotonic())
+        self._step_seconds.append(seconds)
+        self._seconds += seconds
+
+    def seconds_left(self, step: int) -> float | None:
+        """Until the last step, evaluations and checkpoints included; None while nobody knows."""
+        if self._first is None or step <= self._first[0]:
+            return None
+        begun, at = self._first
+        return (self._num_steps - step) * (time.monotonic() - at) / (step - begun)
+
+    def figures(self, step: int, num_tokens: float, training_seconds: float) -> dict[str, float]:
+        """What holds after `step` steps, since it was last asked and over all.
+
+        `num_tokens` of all ranks went into `training_seconds`, of this run and those before it.
+        """
+        taken = np.percentile(np.array(self._step_seconds), _PERCENTILES)
+        figures = {"speed/tokens_per_second_overall": num_tokens / training_seconds}
+        if self._seconds:
+            tokens = num_tokens - self._tokens_before
+            figures["speed/tokens_per_second"] = tokens / self._seconds
+            if self._own_tokens:
+                operations = self._operations / self._own_tokens * tokens
+                figures["speed/utilization"] = operations / self._seconds / self._matrix_rate
+            figures["speed/data_wait"] = self._waited / self._seconds
+        figures |= {
+            f"speed/step_seconds_p{percent}": float(seconds)
+            for percent, seconds in zip(_PERCENTILES, taken, strict=True)
+        }
+        left = self.seconds_left(step)
+        if left is not None:
+            figures["speed/seconds_left"] = left
+        self._tokens_before = num_tokens
+        self._seconds = self._waited = self._operations = 0.0
+        self._own_tokens = 0
+        return figures | memory_figures()
+
+
+def memory_figures() -> dict[str, float]:
+    """Bytes that this process holds and held at most; of its GPU, too, where it uses one."""
+    figures = {
+        "memory/resident_bytes": float(psutil.Process().memory_info().rss),
+        "memory/peak_bytes": float(peak_resident_bytes()),
+    }
+    if torch.cuda.is_initialized():
+        figures["memory/gpu_bytes"] = float(torch.cuda.memory_reserved())
+        figures["memory/gpu_peak_bytes"] = float(torch.cuda.max_memory_reserved())
+    return figures

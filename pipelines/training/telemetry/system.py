@@ -1,0 +1,65 @@
+"""The machine of a training's first rank, as MLflow shows it: processors, memory, disk, network.
+
+MLflow's own monitors measure; their figures take the way of all others, so that a tracker that is
+away delays them and stops nothing.
+"""
+
+import threading
+
+import torch
+from mlflow.system_metrics.metrics.base_metrics_monitor import BaseMetricsMonitor
+from mlflow.system_metrics.metrics.cpu_monitor import CPUMonitor
+from mlflow.system_metrics.metrics.disk_monitor import DiskMonitor
+from mlflow.system_metrics.metrics.gpu_monitor import GPUMonitor
+from mlflow.system_metrics.metrics.network_monitor import NetworkMonitor
+
+from pipelines.training.telemetry.metrics import MetricLog
+
+_SAMPLE_SECONDS = 10.0
+
+
+class SystemMetrics:
+    """Samples the machine from a thread of its own, beside the step that `step` names."""
+
+    def __init__(self, metrics: MetricLog, *, sample_seconds: float = _SAMPLE_SECONDS) -> None:
+        self.step = 0
+        self._metrics = metrics
+        self._sample_seconds = sample_seconds
+        self._monitors = _monitors()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="system-metrics", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Take no more samples."""
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        self._sample()  # load is told since the sample before: the first one begins to count
+        while not self._stopping.wait(self._sample_seconds):
+            self._metrics.add(self.step, self._sample())
+
+    def _sample(self) -> dict[str, float]:
+        figures: dict[str, float] = {}
+        for monitor in self._monitors:
+            monitor.collect_metrics()
+            figures |= {f"system/{name}": v for name, v in monitor.aggregate_metrics().items()}
+            monitor.clear_metrics()
+        return figures
+
+
+def _monitors() -> list[BaseMetricsMonitor]:
+    monitors: list[BaseMetricsMonitor] = [CPUMonitor(), DiskMonitor(), NetworkMonitor()]
+    if torch.cuda.is_available() and _has_nvidia_library():
+        monitors.append(GPUMonitor())
+    return monitors
+
+
+def _has_nvidia_library() -> bool:
+    """MLflow asks a GPU through a package that is not everywhere."""
+    try:
+        import pynvml  # noqa: F401
+    except ImportError:
+        return False
+    return True

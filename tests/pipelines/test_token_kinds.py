@@ -1,0 +1,106 @@
+"""Evaluation by kind of piece: what counts as what, and figures that add up to the whole."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from bert_core.config import encoder_config
+from bert_core.model.catalogue import LanguageModel, PretrainingModel
+from bert_core.vocabulary import SPECIAL_PIECES, WordPieceTokenizer
+from pipelines.stages.examples.batches import ExampleReader, evaluation_batches
+from pipelines.stages.examples.settings import ExampleSettings
+from pipelines.stages.examples.stage import build_examples
+from pipelines.stages.pretraining.baselines import Unigrams, token_counts
+from pipelines.stages.pretraining.figures import HeldoutExamples, pretraining_figures
+from pipelines.stages.pretraining.kinds import KINDS, kinds_of_pieces
+from pipelines.stages.vocabulary.stage import load_tokenizer
+
+
+def pieces_by_kind(counts: dict[str, int]) -> dict[str, set[str]]:
+    tokenizer = WordPieceTokenizer([*SPECIAL_PIECES, *counts])
+    table = np.array([*(10**6 for _ in SPECIAL_PIECES), *counts.values()])
+    kinds = kinds_of_pieces(tokenizer, table)
+    return {
+        kind: {tokenizer.pieces[index] for index in np.flatnonzero(of)}
+        for kind, of in kinds.items()
+    }
+
+
+def test_half_of_the_running_words_are_frequent_and_the_rest_content():
+    found = pieces_by_kind({"the": 40, "of": 20, "whale": 15, "sea": 15, "ship": 10, ".": 900})
+    assert found["frequent"] == {"the", "of", "[UNK]"}  # 40 are less than half, 60 are not
+    assert found["content"] == {"whale", "sea", "ship"}
+    assert found["punctuation"] == {".", "[CLS]", "[SEP]"}
+
+
+@pytest.mark.parametrize(
+    ("piece", "kind"),
+    [
+        ("।", "punctuation"), ("«", "punctuation"), ("+", "punctuation"), ("。", "punctuation"),
+        ("##ing", "content"), ("##s", "content"), ("7", "content"), ("水", "content"),
+    ],
+)  # fmt: skip
+def test_a_rule_for_any_script(piece, kind):
+    found = pieces_by_kind({"the": 100, piece: 99})
+    assert [each for each in KINDS if piece in found[each]] == [kind]
+
+
+def test_equally_common_pieces_are_told_apart_by_their_id():
+    assert pieces_by_kind({"a": 1, "b": 1, "c": 1})["frequent"] == {"a", "b", "[UNK]"}
+
+
+@pytest.mark.parametrize("objective", ["mlm_nsp", "clm"])
+def test_kinds_add_up_to_the_whole_and_stand_beside_their_baselines(
+    objective, small_corpus, small_vocabulary, small_context
+):
+    settings = ExampleSettings(max_tokens=64, shard_tokens=1000, objective=objective)
+    examples = build_examples(settings, small_corpus, small_vocabulary, small_context)
+    tokenizer = load_tokenizer(small_vocabulary)
+    torch.manual_seed(3)
+    if objective == "clm":
+        model = LanguageModel(encoder_config("tiny", tokenizer.vocab_size, causal=True))
+    else:
+        model = PretrainingModel(encoder_config("tiny", tokenizer.vocab_size))
+    figures = HeldoutExamples(examples, tokenizer, 0, 1).figures(model, 40)
+    name = "clm" if objective == "clm" else "mlm"
+    shares = {kind: figures[f"baseline/{name}_share/{kind}"] for kind in KINDS}
+    assert sum(shares.values()) == pytest.approx(1)
+    assert min(shares.values()) > 0
+    for side in ("eval", "baseline"):
+        assert figures[f"{side}/{name}_perplexity"] == math.exp(figures[f"{side}/{name}_loss"])
+    whole = sum(shares[kind] * figures[f"eval/{name}_accuracy/{kind}"] for kind in KINDS)
+    assert whole == pytest.approx(figures[f"eval/{name}_accuracy"])
+    beside = {key for key in figures if key.startswith("eval/")} - {"eval/nsp_loss"}
+    assert {key.replace("eval/", "baseline/") for key in beside} <= set(figures)
+    plain = pretraining_figures(model, ExampleReader(examples, "heldout"), 40)
+    assert plain.items() <= figures.items()  # the kinds change no other figure
+
+
+def test_the_baseline_of_a_kind_is_its_commonest_token(small_examples, small_vocabulary):
+    tokenizer = load_tokenizer(small_vocabulary)
+    counts = token_counts(small_examples, tokenizer.vocab_size)
+    kinds = kinds_of_pieces(tokenizer, counts)
+    reader = ExampleReader(small_examples, "heldout")
+    labels = torch.cat([batch.masked_labels for _, batch in evaluation_batches(reader, 4096)])
+    torch.manual_seed(3)
+    model = PretrainingModel(encoder_config("tiny", tokenizer.vocab_size))
+    figures = HeldoutExamples(small_examples, tokenizer, 0, 1).figures(model, len(reader))
+    for kind, is_kind in kinds.items():
+        commonest = max(np.flatnonzero(is_kind), key=lambda index: (counts[index], -index))
+        of_kind = labels[torch.from_numpy(is_kind)[labels]]
+        expected = (of_kind == int(commonest)).double().mean()
+        assert figures[f"baseline/mlm_accuracy/{kind}"] == pytest.approx(float(expected))
+
+
+def test_a_kind_that_nothing_is_asked_of_is_left_out(small_examples, small_vocabulary):
+    tokenizer = load_tokenizer(small_vocabulary)
+    torch.manual_seed(3)
+    model = PretrainingModel(encoder_config("tiny", tokenizer.vocab_size))
+    kinds = Unigrams.of(small_examples, tokenizer).kinds
+    nothing = dict.fromkeys(["nothing"], np.zeros(tokenizer.vocab_size, dtype=np.bool_))
+    reader = ExampleReader(small_examples, "heldout")
+    figures = pretraining_figures(model, reader, 8, kinds=kinds | nothing)
+    assert "eval/mlm_accuracy/content" in figures
+    assert "eval/mlm_accuracy/nothing" not in figures
