@@ -122,12 +122,13 @@ __all__ = [
     "Precision", "PretrainingBatch", "PretrainingModel", "RaggedBatch", "SequenceClassifier",
     "SequenceRegressor", "SkippedStepsError", "SpanPredictor", "StepMemory", "StepReport",
     "TokenClassifier", "TrainableModel", "WordPieceTokenizer", "answer", "assign_labels",
-    "attention_maps", "batch_memory", "build_model", "build_optimizer", "checkpoint_activations", "choose",
-    "classify", "complete", "cosine_similarity", "count_parameters", "embed", "encoder_config",
-    "evaluate", "export_model", "fill_mask", "freeze", "import_model", "load_checkpoint",
-    "load_encoder_into", "load_model", "mask_tokens", "nearest", "next_sentence_probability",
-    "next_token_labels", "random_bits", "rate", "resize_positions", "resize_vocabulary",
-    "save_checkpoint", "save_model", "step_memory", "tag", "train", "use_backend",
+    "attention_maps", "batch_memory", "build_model", "build_optimizer", "checkpoint_activations",
+    "choose", "classify", "complete", "cosine_similarity", "count_parameters", "embed",
+    "encoder_config", "evaluate", "export_model", "fill_mask", "freeze", "import_model",
+    "load_checkpoint", "load_encoder_into", "load_model", "mask_tokens", "nearest",
+    "next_sentence_probability", "next_token_labels", "random_bits", "rate", "resize_positions",
+    "resize_vocabulary", "save_checkpoint", "save_model", "step_memory", "tag", "train",
+    "use_backend",
 ]  # fmt: skip
 
 

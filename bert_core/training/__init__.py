@@ -31,5 +31,6 @@ __all__ = [
     "LAMB", "AdamW", "Finding", "GuardConfig", "Initialization", "Muon", "OptimizationConfig",
     "Optimizer", "Position", "RunningSums", "SkippedStepsError", "StepMemory",
     "StepReport", "batch_memory", "build_optimizer", "evaluate", "load_checkpoint",
-    "load_encoder_into", "load_model", "optimizer_step", "save_checkpoint", "save_model", "step_memory", "train",
+    "load_encoder_into", "load_model", "optimizer_step", "save_checkpoint", "save_model",
+    "step_memory", "train",
 ]  # fmt: skip

@@ -98,8 +98,8 @@ class Optimizer(ABC):
     ) -> Tensor:
         """Take one step down the gradients in the arena, divided by `divisor`; returns if it did.
 
-        Where `skip` is true nothing changes: a GPU decides this without the host waiting for it,
-        as its `guard` does. The gradients are used up. With a sharded state all ranks call it.
+        Where `skip`, a flag on the device, is true, nothing changes. The gradients are used up.
+        With a sharded state all ranks call it.
         """
         self._is_skipped.zero_()
         if skip is not None:
@@ -206,6 +206,15 @@ class Optimizer(ABC):
             if is_wanted:
                 whole |= {name: view.to("cpu", copy=True) for name, view in views.items()}
         return {name: whole[name] for name in names if is_wanted}
+
+    @torch.no_grad()
+    def reset(self) -> None:
+        """Keep nothing of the updates that were made; the weights stay."""
+        counts = [self._num_updates, self._loaded, *(s.num_updates for s in self._segments)]
+        moments = [moment for segment in self._segments for moment in segment.moments.values()]
+        for tensor in (*counts, *moments, *([] if self._average is None else [self._average])):
+            tensor.zero_()
+        self.guard.load(None)
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

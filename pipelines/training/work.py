@@ -1,0 +1,27 @@
+"""One training as its workers see it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from bert_core.model.catalogue import TrainableModel
+from bert_core.training.loop import MicroBatches
+from pipelines.training.settings import TrainingSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One training as its workers see it."""
+
+    stage: str
+    settings: TrainingSettings
+    num_steps: int
+    evaluate_every_steps: int
+    build_model: Callable[[], TrainableModel]  # called under the seed of the initialization
+    micro_batches: MicroBatches  # this rank's share of a step
+    batches_of: MicroBatches  # the same, with nothing read ahead
+    # Every rank calls these, and all of them get the same figures.
+    evaluate: Callable[[TrainableModel], dict[str, float]]
+    # After the last step, with the model on the CPU: a proof on any machine computes there, too.
+    judge: Callable[[TrainableModel], dict[str, Any]]
+    layer_decay: float = 1.0  # see `OptimizationConfig`
