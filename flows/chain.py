@@ -16,6 +16,7 @@ from prefect.client.schemas.objects import State, TaskRun
 from flows.checks import check_recipe
 from flows.reporting.story import Story
 from flows.run import Overrides, Run, started_run
+from flows.stopped import cancel_if_stopped
 from pipelines.artifacts import Artifact
 from pipelines.core.recipes.files import read_recipe
 from pipelines.core.recipes.ladder import CorpusRecipe, narrowest_recipe
@@ -94,7 +95,10 @@ def flow_of(command: str) -> Flow[..., Story]:
     build.__name__ = stage.command
     build.__doc__ = stage.purpose
     return flow(
-        name=stage.command, flow_run_name=f"{stage.title} of {{recipe.name}}", persist_result=False
+        name=stage.command,
+        flow_run_name=f"{stage.title} of {{recipe.name}}",
+        persist_result=False,
+        on_crashed=[cancel_if_stopped],
     )(build)
 
 
