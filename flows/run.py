@@ -17,12 +17,14 @@ from flows.reporting.story import StageRecord, Story
 from flows.reporting.usage import MemorySampler
 from flows.reporting.watch import Watch
 from flows.services.run_records import recorded_run
+from flows.stopped import stops_noted
 from pipelines.artifacts import Artifact
 from pipelines.core.recipes.files import completed, differences
 from pipelines.core.recipes.ladder import CorpusRecipe
 from pipelines.core.redaction import redacted
 from pipelines.core.stage import StageContext
 from pipelines.core.tracking.tracker import Tracker
+from pipelines.training.telemetry.undelivered import deliver_kept
 
 Recipe = TypeVar("Recipe", bound=CorpusRecipe, covariant=True)  # a wider one will do
 RecipeType = TypeVar("RecipeType", bound=CorpusRecipe)
@@ -96,22 +98,31 @@ def started_run(
     What a deployment was not given comes from its own recipe, and what that does not say from the
     flow's `default`. A run that failed or was stopped publishes what it has, and says where it
     ended. Raises what happened inside; trouble with publishing never hides it. Raises UserError at
-    once for values that do not go together, and where store or tracker cannot be reached.
+    once for values that do not go together, where store or tracker cannot be reached, and where a
+    node of the cluster cannot take part.
     """
     started = time.perf_counter()
     recipe, changed = _resolved(recipe, overrides, default)
     recipe.place.refuse_unreachable()
+    recipe.place.refuse_strangers()
     story = Story(flow=flow, recipe=recipe, flow_run_url=flow_run.ui_url or "")
     tags = {
         "bertsmith.flow_run": flow_run.id or "",
         "bertsmith.flow": flow,
         "bertsmith.recipe": recipe.name,
     }
-    with recorded_run(flow_run.id), MemorySampler() as sampler, Watch(flow) as watch:
+    with (
+        stops_noted(flow_run.id),
+        recorded_run(flow_run.id),
+        MemorySampler() as sampler,
+        Watch(flow) as watch,
+    ):
         for sentence in changed:
             watch.note(sentence)
         context = recipe.place.context(observe=watch.observe, tags=tags)
         run = Run(recipe, context, story, watch, sampler)
+        for sentence in deliver_kept(context.store, run.tracker):
+            watch.note(sentence)
         try:
             yield run
         except BaseException as error:

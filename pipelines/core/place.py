@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, model_validator
 
 from pipelines.artifacts import ArtifactStore
-from pipelines.core.cluster.ranks import DeviceKind, Ranks
+from pipelines.core.cluster.ranks import DeviceKind, Keeping, Ranks
 from pipelines.core.errors import UserError
 from pipelines.core.home import expanded, home_folder, make_home
 from pipelines.core.redaction import Uri
@@ -82,6 +82,23 @@ class PlaceSettings(Settings):
         "input for the backward pass and are computed again there: less memory, more time.",
     )
 
+    keep_checkpoints: int = Field(
+        default=2,
+        ge=1,
+        le=1000,
+        description="How many of a training's latest checkpoints are kept while it lasts; a "
+        "damaged one is passed over for the one before.",
+    )
+    keep_best_checkpoints: int = Field(
+        default=0,
+        ge=0,
+        le=1000,
+        description="And so many of those with the lowest held-out loss.",
+    )
+    keep_checkpoints_every_steps: int | None = Field(
+        default=None, ge=1, description="And each whose step is a multiple of this."
+    )
+
     @model_validator(mode="after")
     def _range_rises(self) -> "PlaceSettings":
         workers = self.training_workers
@@ -117,8 +134,19 @@ class PlaceSettings(Settings):
                 "place.store must be where other processes see it, found memory://, which each "
                 "process has for itself; choose a folder or s3://bucket/prefix"
             )
-        ArtifactStore(self.store_url()).find("corpus", "0" * 32)  # any look-up asks the store
+        store = ArtifactStore(self.store_url(), is_patient=False)
+        store.find("corpus", "0" * 32)  # any look-up asks the store
         self.refuse_unreachable_tracker()
+
+    def refuse_strangers(self) -> None:
+        """Return where every node of the cluster that RAY_ADDRESS names can take part.
+
+        Raises UserError for one that runs other code or does not see the store.
+        """
+        if os.environ.get("RAY_ADDRESS"):
+            from pipelines.core.cluster.strangers import refuse_strangers  # imports Ray
+
+            refuse_strangers(ArtifactStore(self.store_url()))
 
     def tracker(self, tags: Mapping[str, str]) -> "Tracker":
         """The MLflow server; a local home keeps SQLite and files, and is made where missing."""
@@ -148,6 +176,11 @@ class PlaceSettings(Settings):
             max_failures=self.max_failures,
             shard_optimizer_state=self.shard_optimizer_state,
             checkpointed_layers=self.checkpointed_layers,
+            keeping=Keeping(
+                latest=self.keep_checkpoints,
+                best=self.keep_best_checkpoints,
+                every_steps=self.keep_checkpoints_every_steps,
+            ),
         )
 
     def _named_tracker(self) -> str:

@@ -22,7 +22,7 @@ from pipelines.training.launch import Launch, launch
 from pipelines.training.results import MODEL_FILES, publish_model, throughput
 from pipelines.training.starting import starting_encoder
 from pipelines.training.telemetry.inputs import training_input
-from pipelines.training.telemetry.runs import Trained, deliver, open_run, recorded
+from pipelines.training.telemetry.runs import Trained, open_run, recorded
 from pipelines.training.worker import run
 
 
@@ -89,9 +89,8 @@ def _pretrain(
 
     def finish(checkpoint: Path, told: dict[str, Any]) -> Trained:
         publish_model(draft, checkpoint, load_tokenizer(inputs["vocabulary"]), told)
-        deliver(told["undelivered"], run_id, context)
         statistics = {**told["judged"], "num_steps": settings.num_steps, **throughput(told)}
-        return Trained(statistics, told["computed_on"])
+        return Trained(statistics, told["computed_on"], told["undelivered"])
 
     statistics = recorded(run_id, context, lambda: launch(job, context, finish))
     return Built(MODEL_FILES, statistics)

@@ -22,7 +22,8 @@ from pipelines.stages.pretraining.figures import HeldoutExamples
 from pipelines.stages.pretraining.phases import TrainingExamples, restart_of
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.vocabulary.stage import load_tokenizer
-from pipelines.training.worker import Work, this_rank
+from pipelines.training.ranks import share_of_node, this_rank
+from pipelines.training.worker import Work
 
 STAGE = "pretraining"
 
@@ -37,7 +38,8 @@ def pretraining_work(values: dict[str, Any]) -> Iterator[Work]:
     settings = PretrainingSettings.model_validate(values["settings"])
     rank, world_size = this_rank()
     tokenizer = load_tokenizer(values["vocabulary"])
-    training = TrainingExamples(settings, values["examples"], rank, world_size)
+    share = share_of_node()
+    training = TrainingExamples(settings, values["examples"], rank, world_size, share)
     heldout = HeldoutExamples(values["examples"], tokenizer, rank, world_size)
 
     def build_model() -> TokenModel:
@@ -68,6 +70,7 @@ def pretraining_work(values: dict[str, Any]) -> Iterator[Work]:
             micro_batches=prefetched_batches,
             batches_of=training.micro_batches,
             first_steps=training.first_steps,
+            largest_batches=training.largest_batches,
             restart=restart_of(settings),
             evaluate=evaluate,
             judge=judge,
