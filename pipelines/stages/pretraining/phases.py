@@ -54,6 +54,11 @@ def phases_of(settings: PretrainingSettings) -> tuple[Phase, ...]:
     return tuple(phase for phase in (short, full) if phase.num_steps)
 
 
+def cut_of(settings: PretrainingSettings) -> StepCut:
+    """What the workers share: of the phases' cuts the one with the fewest micro-batches."""
+    return min((phase.cut for phase in phases_of(settings)), key=lambda cut: cut.num_micro_batches)
+
+
 def restart_of(settings: PretrainingSettings) -> Restart | None:
     """Where the learning rate begins anew; None where one schedule reaches over all steps."""
     rate, phases = settings.full_learning_rate, phases_of(settings)

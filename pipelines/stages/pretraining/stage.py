@@ -12,14 +12,13 @@ from pipelines.core.stage import StageContext
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.pretraining import PRETRAINING
 from pipelines.stages.pretraining.continuing import settled
-from pipelines.stages.pretraining.phases import phases_of
+from pipelines.stages.pretraining.phases import cut_of
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.step_rate import with_steps_in_budget
 from pipelines.stages.pretraining.work import STAGE, pretraining_work
 from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.training.arithmetic import Arithmetic, settle, trains_best_on_single_threads
 from pipelines.training.launch import Launch, launch
-from pipelines.training.placement import StepCut
 from pipelines.training.results import MODEL_FILES, publish_model, throughput
 from pipelines.training.starting import starting_encoder
 from pipelines.training.telemetry.inputs import training_input
@@ -84,7 +83,7 @@ def _pretrain(
         },
         name=STAGE,
         checkpoints=CheckpointFolder.of(draft),
-        cut=min((phase.cut for phase in phases_of(settings)), key=_num_micro_batches),
+        cut=cut_of(settings),
         one_thread_each=trains_best_on_single_threads(settings.size),
     )
 
@@ -95,10 +94,6 @@ def _pretrain(
 
     statistics = recorded(run_id, context, lambda: launch(job, context, finish))
     return Built(MODEL_FILES, statistics)
-
-
-def _num_micro_batches(cut: StepCut) -> int:
-    return cut.num_micro_batches
 
 
 def _worker(values: dict[str, Any]) -> dict[str, Any]:
