@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -19,6 +20,14 @@ from pipelines.training.telemetry.speed import Speed
 from pipelines.training.work import Work
 
 
+class End(NamedTuple):
+    """Where a training ended, and how."""
+
+    position: Position
+    is_last: bool  # after its last step, and not at a stop
+    is_saved: bool  # handed over to be stored
+
+
 @dataclass(frozen=True, slots=True)
 class Lap:
     """Takes the steps of `work`, from where it stands to the last one or to a stop."""
@@ -31,8 +40,8 @@ class Lap:
     wants_stop: Callable[[], bool]
     started: float  # when the process was ready, on the clock of `time.perf_counter`
 
-    def train_on(self, position: Position) -> tuple[Position, bool]:
-        """Take all steps that are left; returns where it ended, and if that was saved.
+    def train_on(self, position: Position) -> End:
+        """Take all steps that are left; returns where it ended.
 
         All ranks call it. Raises UserError where steps that cannot be taken come again and again.
         """
@@ -44,19 +53,17 @@ class Lap:
                 telemetry.skip(error.found)
                 if len(position.given_up) >= settings.max_rollbacks:
                     raise UserError(self._end(error, position)) from error
-                position = go_back(
-                    self.standing, self.work.build_model, position,
-                    after_step=error.last_step, rate_factor=settings.rollback_rate_factor,
-                )  # fmt: skip
+                position = go_back(self.standing, self.work, position, after_step=error.last_step)
             telemetry.roll_back(*position.given_up[-1], position.rate_scale)
             # At once: a run that is taken up again then need not meet the same steps again.
             save(self.standing, position, is_last=position.step == self.work.num_steps)
 
-    def _take_steps(self, position: Position) -> tuple[Position, bool]:
+    def _take_steps(self, position: Position) -> End:
         work, standing, settings = self.work, self.standing, self.work.settings
         model, optimizer, telemetry = standing.model, standing.optimizer, standing.telemetry
         guard = optimizer.guard
-        is_saved = bool(position.given_up) and position.step == work.num_steps
+        is_last = position.step == work.num_steps
+        is_saved = bool(position.given_up) and is_last
         num_tokens = torch.tensor(telemetry.num_tokens, dtype=torch.float64, device=self.device)
         is_first = True
         started = time.perf_counter()
@@ -73,7 +80,7 @@ class Lap:
             wants_stop=self.wants_stop,
         ):
             done = report.step + 1
-            is_last = done == work.num_steps
+            is_last = done == work.num_steps or work.is_enough(done)
             if is_first:
                 is_first = False
                 telemetry.first_step_seconds.append(round(time.perf_counter() - self.started, 3))
@@ -103,11 +110,13 @@ class Lap:
             is_saved = is_last or (is_due and not guard.is_skipping)
             if is_saved:
                 save(standing, position, is_last=is_last)
+            if is_last:
+                break
             started = time.perf_counter()
         telemetry.num_tokens = float(num_tokens)
         telemetry.skip(guard.found())
         guard.forget()
-        return position, is_saved
+        return End(position, is_last, is_saved)
 
     def _figures(self, report: StepReport) -> dict[str, float]:
         losses = {f"train/{name}_loss": float(value) for name, value in report.losses.items()}

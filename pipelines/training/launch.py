@@ -32,7 +32,8 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-_PLACEMENT_FAILURES = 5  # how often the workers may not get their places before it fails
+_PLACEMENT_FAILURES = 30  # how often the workers may not get their places, 12 s each time
+_RESIZE_SECONDS = 10.0  # between two looks at whether a range of workers has more room
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +73,12 @@ def launch(
     ):
         # Typed as the older API's, which knows none of these.
         num_workers: Any = placement.num_workers
+        resizing: dict[str, Any] = {"elastic_resize_monitor_interval_s": _RESIZE_SECONDS}
         scaling: Any = ScalingConfig(
             num_workers=num_workers,
             use_gpu=placement.use_gpu,
             resources_per_worker={"CPU": placement.cpus, "GPU": int(placement.use_gpu)},
+            **resizing,
         )
         failures: dict[str, Any] = {
             "max_failures": context.ranks.max_failures,

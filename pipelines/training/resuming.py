@@ -2,7 +2,6 @@
 
 import logging
 import tempfile
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from pipelines.artifacts.attempts.claims import ClaimLostError
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.results import AVERAGED_FOLDER, MODEL_FOLDER
 from pipelines.training.telemetry.curve import Telemetry
+from pipelines.training.work import Work
 
 logger = logging.getLogger(__name__)
 
@@ -50,26 +50,25 @@ def take_up(standing: Standing, seed: int) -> Position:
     return position or Position(seed=seed, step=0)
 
 
-def go_back(
-    standing: Standing, build_model: Callable[[], TrainableModel], position: Position,
-    *, after_step: int, rate_factor: float,
-) -> Position:  # fmt: skip
+def go_back(standing: Standing, work: Work, position: Position, *, after_step: int) -> Position:
     """Put weights and optimizer where the last regular checkpoint left them, or at the beginning.
 
     The steps since then, up to `after_step`, are given up: the training goes on behind them, at
-    `rate_factor` times its rates. The curve is kept. All ranks call this.
+    the part of its rates that the settings say. The curve is kept. All ranks call this.
     """
     store_waiting(standing)
     saved = _load(standing, only_regular=True, restores_curve=False)
     if saved is None:
         torch.manual_seed(position.seed)
-        standing.model.load_state_dict(build_model().state_dict())
+        standing.model.load_state_dict(work.build_model().state_dict())
         standing.optimizer.reset()
+        if work.begin:
+            work.begin(standing.model)
     first = saved.step if saved else 0
     return Position(
         seed=position.seed,
         step=after_step + 1,
-        rate_scale=position.rate_scale * rate_factor,
+        rate_scale=position.rate_scale * work.settings.rollback_rate_factor,
         given_up=(*position.given_up, (first, after_step)),
     )
 

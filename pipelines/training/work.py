@@ -6,6 +6,7 @@ from typing import Any
 
 from bert_core.model.catalogue import TrainableModel
 from bert_core.training.loop import MicroBatches
+from bert_core.training.optimization.configuration import Restart
 from pipelines.training.settings import TrainingSettings
 
 
@@ -24,4 +25,11 @@ class Work:
     evaluate: Callable[[TrainableModel], dict[str, float]]
     # After the last step, with the model on the CPU: a proof on any machine computes there, too.
     judge: Callable[[TrainableModel], dict[str, Any]]
+    # Before the first step of a training that begins with it; every rank calls it.
+    begin: Callable[[TrainableModel], None] | None = None
     layer_decay: float = 1.0  # see `OptimizationConfig`
+    restart: Restart | None = None  # of the learning rate
+    # One step of every kind there is: each must fit the memory.
+    first_steps: tuple[int, ...] = (0,)
+    # Ends the training after so many steps, on all ranks alike: where it is only measured.
+    is_enough: Callable[[int], bool] = lambda done: False

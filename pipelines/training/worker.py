@@ -32,15 +32,17 @@ __all__ = ["Work", "optimization", "run", "this_rank"]
 def optimization(work: Work, *, shard_optimizer_state: bool) -> OptimizationConfig:
     """The optimizer's own configuration for a training."""
     settings, num_steps = work.settings, work.num_steps
+    first_phase = num_steps if work.restart is None else work.restart.step
     return OptimizationConfig(
         optimizer=settings.optimizer,
         learning_rate=settings.learning_rate,
-        warmup_steps=round(num_steps * settings.warmup_fraction),
+        warmup_steps=round(first_phase * settings.warmup_fraction),
         num_steps=num_steps,
         weight_decay=settings.weight_decay,
         max_grad_norm=settings.max_gradient_norm,
         schedule=settings.schedule,
         decay_fraction=settings.decay_fraction,
+        restart=work.restart,
         betas=settings.betas,
         muon_momentum=settings.muon_momentum,
         layer_decay=work.layer_decay,
@@ -93,14 +95,15 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
     )
     telemetry = standing.telemetry
     position = take_up(standing, settings.seed)
+    if work.begin and not position.step:
+        work.begin(model)
     if memory:
         telemetry.show(position.step, f"{work.stage}: {memory}")
     if position.step:
         telemetry.show(position.step, f"{work.stage} resumed from step {position.step}")
     with listening(values["stop"] if rank == 0 else None) as wants_stop:
         lap = Lap(work, standing, speed, device, values["precision"], wants_stop, started)
-        position, is_saved = lap.train_on(position)
-    is_last = position.step == work.num_steps
+        position, is_last, is_saved = lap.train_on(position)
     name = save_at_end(standing, position, is_last=is_last, is_saved=is_saved)
     told: dict[str, Any] = {"checkpoint": name}
     if is_last:
@@ -119,7 +122,7 @@ def _fitting_memory(
     precision: Precision,
 ) -> str:
     """What the first step needs, in a line; empty for a rank that has no part in it."""
-    batches = list(work.batches_of(0))
+    batches = [batch for step in work.first_steps for batch in work.batches_of(step)]
     if not batches:
         return ""
     room = room_on(device, ray.train.get_context().get_local_world_size())

@@ -25,7 +25,9 @@ for _name, _value in {
     "RAY_worker_niceness": "0",  # Ray's 15 leaves a training 3% of a core that others use
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
-    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "60",
+    # For places only, not for what starts there. Places on a lost node never come, and until the
+    # cluster knows of the loss they are asked for.
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "12",
     "TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S": "5",  # ranks that wait for a lost one never answer
     # Threads that wait for each other soon sleep: docs/decisions/0002.
     "GOMP_SPINCOUNT": "20000",

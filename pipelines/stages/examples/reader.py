@@ -3,7 +3,7 @@
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,7 @@ from bert_core.masking import MaskableVocabulary, MaskingConfig
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact
 from pipelines.core.errors import UserError
-from pipelines.stages.examples.settings import ExampleSettings
+from pipelines.stages.examples.settings import ExampleSet, ExampleSettings
 from pipelines.stages.examples.shards import FORMAT_VERSION, list_column, read_example_batch
 
 
@@ -30,18 +30,18 @@ class Rows:
 
 
 class ExampleReader:
-    """The `train` or `heldout` examples of an artifact.
+    """One set of the examples of an artifact: `train`, `short` or `heldout`.
 
     A shard is opened, and fetched where the store is remote, when an example of it is first read.
     Reading raises UserError for a shard made with another vocabulary than the manifest names.
     """
 
-    def __init__(self, examples: Artifact, split: Literal["train", "heldout"]) -> None:
+    def __init__(self, examples: Artifact, split: ExampleSet) -> None:
         if examples.kind != "examples":
             raise UserError(f"{examples.url} must hold examples, found a {examples.kind}")
         self.split = split
         self.settings = ExampleSettings.model_validate(examples.manifest.settings)
-        self.max_tokens = self.settings.max_tokens
+        self.max_tokens = self.settings.max_tokens_of(split)
         self.vocab_size: int = examples.statistics["vocab_size"]
         self.has_pairs = self.settings.objective == "mlm_nsp"
         self.has_static_masks = self.settings.has_static_masks(split)

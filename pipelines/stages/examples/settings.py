@@ -1,6 +1,6 @@
 """What training examples are made of: the objective, the lengths, the masks."""
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -8,6 +8,8 @@ from bert_core.masking import MaskingConfig
 from pipelines.core.settings import Settings
 
 Objective = Literal["mlm_nsp", "mlm", "clm"]
+# Which examples: those to learn from, the same text in short pieces, those to judge by.
+ExampleSet = Literal["train", "short", "heldout"]
 
 
 class ExampleSettings(Settings):
@@ -22,6 +24,13 @@ class ExampleSettings(Settings):
     )
     max_tokens: int = Field(
         default=128, ge=8, le=65_535, description="Most tokens of an example, special ones too."
+    )
+    short_tokens: int | None = Field(
+        default=None,
+        ge=8,
+        le=65_535,
+        description="Write the training text a second time, as examples of at most so many tokens, "
+        "for the first phase of a pretraining; empty: only once.",
     )
     short_fraction: float = Field(
         default=0.1,
@@ -66,11 +75,35 @@ class ExampleSettings(Settings):
     seed: int = Field(default=0, description="Seed of pairs and static masks.")
 
     @model_validator(mode="after")
+    def _short_is_short(self) -> Self:
+        if self.short_tokens is not None and self.short_tokens >= self.max_tokens:
+            raise ValueError(
+                f"short_tokens must be less than max_tokens, {self.max_tokens}, got "
+                f"{self.short_tokens}; lower it or leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _rates_go_together(self) -> Self:
         self.masking_config()  # refuses rates that exceed 1 together
         return self
 
-    def has_static_masks(self, split: str) -> bool:
+    def named(self) -> dict[str, Any]:
+        """As they name an artifact: one without short examples keeps the name it always had."""
+        without = {"short_tokens"} if self.short_tokens is None else set()
+        return self.model_dump(mode="json", exclude=without)
+
+    def example_sets(self) -> tuple[ExampleSet, ...]:
+        """The sets of examples that an artifact holds."""
+        return ("train", "heldout") if self.short_tokens is None else ("train", "short", "heldout")
+
+    def max_tokens_of(self, examples: ExampleSet) -> int:
+        """Most tokens of an example of this set."""
+        if examples == "short" and self.short_tokens is not None:
+            return self.short_tokens
+        return self.max_tokens
+
+    def has_static_masks(self, split: ExampleSet) -> bool:
         """Whether the shards of `split` carry their masks: held-out ones do, to be one set."""
         return self.objective != "clm" and (self.masking == "static" or split == "heldout")
 

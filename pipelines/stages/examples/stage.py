@@ -1,6 +1,6 @@
 """Stage: from documents and a vocabulary to training examples in even Arrow shards."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -15,7 +15,7 @@ from pipelines.core.stage import Progress, StageContext
 from pipelines.core.versions import versions_of
 from pipelines.stages.examples import EXAMPLES
 from pipelines.stages.examples.report import describe
-from pipelines.stages.examples.settings import ExampleSettings
+from pipelines.stages.examples.settings import ExampleSet, ExampleSettings
 from pipelines.stages.examples.shards import list_column, read_example_batch
 from pipelines.stages.examples.workers import (
     CuttingTask,
@@ -40,9 +40,10 @@ def build_examples(
 ) -> Artifact:
     """Make training examples of `corpus` in the pieces of `vocabulary`.
 
-    Files `train-<pass>-*.arrow` and `heldout-<pass>-*.arrow` as the module `shards` says, and the
-    vocabulary's own `vocab.txt` and `tokenizer_config.json`. Held-out examples carry static
-    masks, so that every evaluation sees the same.
+    Files `train-<pass>-*.arrow` and `heldout-<pass>-*.arrow` as the module `shards` says, and with
+    `short_tokens` `short-<pass>-*.arrow`, the training text once more; the vocabulary's own
+    `vocab.txt` and `tokenizer_config.json`. Held-out examples carry static masks, so that every
+    evaluation sees the same.
     """
     for artifact, kind in ((corpus, "corpus"), (vocabulary, "vocabulary")):
         if artifact.kind != kind:
@@ -50,7 +51,7 @@ def build_examples(
     return context.store.get_or_build(
         EXAMPLES.kind,
         version=EXAMPLES.version,
-        settings=settings,
+        settings=settings.named(),
         # Every draw is our own arithmetic, or one that Python's `random` guarantees.
         inputs={
             "corpus": corpus,
@@ -76,19 +77,23 @@ def _build(
     corpus_shards = [name for split in SPLITS for name in corpus.names(f"{split}-")]
     encoding = EncodingTask(corpus=corpus, vocabulary=vocabulary, work=work)
     encoded = dict(zip(corpus_shards, steps.run("encode", encoding, corpus_shards), strict=True))
-    wanted = [shard for split in SPLITS for shard in _shards_of_examples(settings, split, encoded)]
+    wanted = [
+        shard
+        for split in settings.example_sets()
+        for shard in _shards_of_examples(settings, split, encoded)
+    ]
     making = ExampleTask(settings=settings, vocabulary=vocabulary, work=work)
     made = steps.run("make examples", making, wanted)
     even = _even_shards(settings, work, list(zip(wanted, made, strict=True)))
     cutting = CuttingTask(settings=settings, vocabulary=vocabulary, work=work, draft=draft)
     cut = steps.run("cut shards", cutting, even)
-    statistics = {
+    statistics: dict[str, Any] = {
         "objective": settings.objective,
         "max_tokens": settings.max_tokens,
         "vocab_size": vocabulary.statistics["size"],
         **{
             split: describe(
-                [figures for name, figures in encoded.items() if name.startswith(f"{split}-")],
+                [encoded[name] for name in _corpus_shards(split, encoded)],
                 [
                     figures
                     for shard, figures in zip(wanted, made, strict=True)
@@ -96,7 +101,7 @@ def _build(
                 ],
                 [figures for shard, figures in zip(even, cut, strict=True) if shard.split == split],
             )
-            for split in SPLITS
+            for split in settings.example_sets()
         },
     }
     return Built([*TOKENIZER_FILES, *(shard.name for shard in even)], statistics)
@@ -130,20 +135,16 @@ class _Steps:
 
 
 def _shards_of_examples(
-    settings: ExampleSettings, split: str, encoded: dict[str, dict[str, Any]]
+    settings: ExampleSettings, split: ExampleSet, encoded: dict[str, dict[str, Any]]
 ) -> list[ShardOfExamples]:
     """The examples to make of `split`: every pass over every corpus shard that holds tokens."""
-    names = [
-        name
-        for name, figures in encoded.items()
-        if name.startswith(f"{split}-") and figures["documents"]
-    ]
+    names = [name for name in _corpus_shards(split, encoded) if encoded[name]["documents"]]
     if not names:
         raise UserError(
             f"the {split} part of the corpus must hold text that the vocabulary can encode, found "
             "none; check the corpus's report"
         )
-    num_passes = settings.num_passes if split == "train" else 1
+    num_passes = 1 if split == "heldout" else settings.num_passes
     return [
         ShardOfExamples(
             split=split,
@@ -154,6 +155,11 @@ def _shards_of_examples(
         for pass_number in range(num_passes)
         for index in range(len(names))
     ]
+
+
+def _corpus_shards(split: ExampleSet, names: Iterable[str]) -> list[str]:
+    """Those of `names` that the examples of `split` are made of."""
+    return [name for name in names if name.startswith("train-" if split != "heldout" else split)]
 
 
 def _pool(

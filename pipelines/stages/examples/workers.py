@@ -19,7 +19,7 @@ from pipelines.stages.examples.objectives import (
     sentence_pairs,
     token_windows,
 )
-from pipelines.stages.examples.settings import ExampleSettings
+from pipelines.stages.examples.settings import ExampleSet, ExampleSettings
 from pipelines.stages.examples.shards import (
     ExampleFormat,
     read_example_batch,
@@ -56,7 +56,7 @@ class EncodingTask:
 class ShardOfExamples:
     """Which examples to make: a pass over a corpus shard, and where random segments come from."""
 
-    split: str
+    split: ExampleSet
     pass_number: int
     index: int
     pool: tuple[str, ...]  # corpus shards; the first is the one to make examples of
@@ -130,17 +130,18 @@ class ExampleTask:
                 read_token_shard(stack.enter_context(self.work.local(tokens_name(name))))
                 for name in shard.pool
             ]
+            max_tokens = settings.max_tokens_of(shard.split)
             if settings.objective == "mlm":
-                return full_sentences(pool[0], special, max_tokens=settings.max_tokens)
+                return full_sentences(pool[0], special, max_tokens=max_tokens)
             if settings.objective == "clm":
-                return token_windows(pool[0], special, max_tokens=settings.max_tokens)
+                return token_windows(pool[0], special, max_tokens=max_tokens)
             key = random_bits(
                 settings.seed, f"pairs of {shard.split}", shard.pass_number, shard.index
             )
             return sentence_pairs(
                 pool,
                 special,
-                max_tokens=settings.max_tokens,
+                max_tokens=max_tokens,
                 short_fraction=settings.short_fraction,
                 seed=int(key),
             )
@@ -151,7 +152,7 @@ class EvenShard:
     """A shard as training reads it: successive rows of working files."""
 
     name: str
-    split: str
+    split: ExampleSet
     rows: tuple[tuple[str, int, int], ...]  # working file, first row, row after the last
 
 
@@ -193,13 +194,15 @@ def tokens_name(corpus_shard: str) -> str:
     return f"tokens-{corpus_shard}"
 
 
-def example_format(settings: ExampleSettings, vocabulary: Artifact, split: str) -> ExampleFormat:
+def example_format(
+    settings: ExampleSettings, vocabulary: Artifact, split: ExampleSet
+) -> ExampleFormat:
     """What the shards of `split` say of themselves."""
     return ExampleFormat(
         vocabulary=vocabulary.fingerprint,
         vocab_size=vocabulary.statistics["size"],
         objective=settings.objective,
-        max_tokens=settings.max_tokens,
+        max_tokens=settings.max_tokens_of(split),
         seed=settings.seed,
         static_masks=settings.has_static_masks(split),
     )

@@ -1,45 +1,38 @@
 """Stage: from training examples to a pretrained encoder."""
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from bert_core.batch import Batch
-from bert_core.config import encoder_config
-from bert_core.model.catalogue import (
-    LanguageModel,
-    PretrainingModel,
-    TrainableModel,
-    count_parameters,
-)
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
-from pipelines.stages.examples.batches import ExampleReader, micro_batches, prefetched
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.pretraining import PRETRAINING
-from pipelines.stages.pretraining.figures import HeldoutExamples
+from pipelines.stages.pretraining.continuing import settled
+from pipelines.stages.pretraining.phases import phases_of
 from pipelines.stages.pretraining.settings import PretrainingSettings
+from pipelines.stages.pretraining.step_rate import with_steps_in_budget
+from pipelines.stages.pretraining.work import STAGE, pretraining_work
 from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.training.arithmetic import Arithmetic, settle, trains_best_on_single_threads
 from pipelines.training.launch import Launch, launch
 from pipelines.training.placement import StepCut
 from pipelines.training.results import MODEL_FILES, publish_model, throughput
+from pipelines.training.starting import starting_encoder
 from pipelines.training.telemetry.inputs import training_input
 from pipelines.training.telemetry.runs import Trained, deliver, open_run, recorded
-from pipelines.training.worker import Work, run, this_rank
-
-STAGE = "pretraining"
-
-TokenModel = PretrainingModel | LanguageModel
+from pipelines.training.worker import run
 
 
 def build_encoder(
     settings: PretrainingSettings, examples: Artifact, vocabulary: Artifact, context: StageContext
 ) -> Artifact:
-    """Pretrain an encoder on `examples`; its artifact holds weights, tokenizer and curve.
+    """Pretrain an encoder on `examples`, from random weights or from an encoder that is there.
+
+    Its artifact holds weights, tokenizer and curve.
 
     Raises UserError where the examples were made with another vocabulary, or in a way that the
     settings do not go with.
@@ -54,47 +47,49 @@ def build_encoder(
     if fault:
         raise UserError(fault)
     arithmetic, context = settle(settings.precision, context)
+    inputs = {"examples": examples, "vocabulary": vocabulary}
+    if settings.encoder is not None:
+        encoder = starting_encoder(settings.encoder, context)
+        settings = settled(settings, encoder, examples, vocabulary)
+        inputs["encoder"] = encoder
+    if settings.budget_minutes is not None:
+        settings = with_steps_in_budget(settings, arithmetic, inputs, context)
     return context.store.get_or_build(
         PRETRAINING.kind,
         version=PRETRAINING.version,
         settings=arithmetic.named_in(settings.model_dump(mode="json")),
-        inputs={"examples": examples, "vocabulary": vocabulary},
-        build=partial(_pretrain, settings, arithmetic, examples, vocabulary, context),
+        inputs=inputs,
+        build=partial(_pretrain, settings, arithmetic, inputs, context),
     )
 
 
 def _pretrain(
     settings: PretrainingSettings,
     arithmetic: Arithmetic,
-    examples: Artifact,
-    vocabulary: Artifact,
+    inputs: Mapping[str, Artifact],
     context: StageContext,
     draft: Draft,
 ) -> Built:
+    examples = inputs["examples"]
     data = training_input(examples, examples.statistics["train"]["examples"])
     run_id = open_run(STAGE, settings, draft, context, [data])
     job = Launch(
         worker=_worker,
         values={
             "settings": settings.model_dump(),
-            "examples": examples,
-            "vocabulary": vocabulary,
+            **inputs,
             "precision": arithmetic.precision,
             "run_id": run_id,
             "tracking_uri": context.tracker.uri if context.tracker else None,
         },
         name=STAGE,
         checkpoints=CheckpointFolder.of(draft),
-        cut=StepCut(
-            section=STAGE,
-            examples_per_step=settings.examples_per_step,
-            micro_batch_examples=settings.micro_batch_examples,
-        ),
+        cut=min((phase.cut for phase in phases_of(settings)), key=_num_micro_batches),
         one_thread_each=trains_best_on_single_threads(settings.size),
     )
 
     def finish(checkpoint: Path, told: dict[str, Any]) -> Trained:
-        publish_model(draft, checkpoint, load_tokenizer(vocabulary), told)
+        publish_model(draft, checkpoint, load_tokenizer(inputs["vocabulary"]), told)
         deliver(told["undelivered"], run_id, context)
         statistics = {**told["judged"], "num_steps": settings.num_steps, **throughput(told)}
         return Trained(statistics, told["computed_on"])
@@ -103,57 +98,11 @@ def _pretrain(
     return Built(MODEL_FILES, statistics)
 
 
+def _num_micro_batches(cut: StepCut) -> int:
+    return cut.num_micro_batches
+
+
 def _worker(values: dict[str, Any]) -> dict[str, Any]:
     """Runs on every Ray Train worker."""
-    settings = PretrainingSettings.model_validate(values["settings"])
-    rank, world_size = this_rank()
-    train_reader = ExampleReader(values["examples"], "train")
-    tokenizer = load_tokenizer(values["vocabulary"])
-    heldout = HeldoutExamples(values["examples"], tokenizer, rank, world_size)
-    is_language_model = train_reader.settings.objective == "clm"
-
-    def build_model() -> TokenModel:
-        config = encoder_config(
-            settings.size,
-            train_reader.vocab_size,
-            max_position_embeddings=train_reader.max_tokens,
-            hidden_dropout=settings.dropout,
-            attention_dropout=settings.dropout,
-            causal=is_language_model,
-        )
-        if is_language_model:
-            return LanguageModel(config)
-        return PretrainingModel(config, next_sentence=train_reader.has_pairs)
-
-    def batches_of(step: int) -> Iterator[tuple[int, Batch]]:
-        return micro_batches(
-            train_reader,
-            seed=settings.seed,
-            step=step,
-            examples_per_step=settings.examples_per_step,
-            micro_batch_examples=settings.micro_batch_examples,
-            rank=rank,
-            world_size=world_size,
-            masking=settings.masking_at(step, train_reader.masking_config),
-        )
-
-    def evaluate(model: TrainableModel) -> dict[str, float]:
-        return heldout.figures(cast(TokenModel, model), settings.evaluation_examples)
-
-    def judge(model: TrainableModel) -> dict[str, Any]:
-        figures = heldout.figures(cast(TokenModel, model), settings.final_evaluation_examples)
-        return {**figures, "num_parameters": count_parameters(model)}
-
-    with prefetched(batches_of, settings.num_steps) as prefetched_batches:
-        work = Work(
-            stage=STAGE,
-            settings=settings,
-            num_steps=settings.num_steps,
-            evaluate_every_steps=settings.evaluate_every_steps,
-            build_model=build_model,
-            micro_batches=prefetched_batches,
-            batches_of=batches_of,
-            evaluate=evaluate,
-            judge=judge,
-        )
+    with pretraining_work(values) as work:
         return run(work, values)

@@ -1,0 +1,166 @@
+"""A pretraining on 1, 2 and 4 workers, and on 2, then 1, then 2, as nodes go and come.
+
+    python benchmarks/elastic.py                   # some five minutes
+
+Nodes are raylets of their own on this machine (`benchmarks/raylets.py`); one is lost by SIGKILL in
+the middle of a step, another one joins later. Every worker notes what it saw in each step.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.alternating import report
+from benchmarks.fault_data import SETTINGS, build_data
+from benchmarks.raylets import raylets
+from benchmarks.recorded_training import (
+    Beginning,
+    Outcome,
+    Training,
+    awaited,
+    batches_by_step,
+    beginnings,
+)
+
+NUM_STEPS = 200
+LOST_AT_STEP = 40
+JOINED_STEPS_LATER = 15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One training that has ended."""
+
+    outcome: Outcome
+    noted: list[Beginning]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A change of the number of workers."""
+
+    what: str
+    num_ranks: int  # afterwards
+    last_step: int  # begun before it
+    resumed_at: int  # the first step afterwards
+    seconds: float  # from the event to the beginning of that step
+
+
+def settings(num_steps: int) -> dict[str, Any]:
+    """Of the trainings that are compared."""
+    return {**SETTINGS, "num_steps": num_steps, "checkpoint_every_steps": 10}
+
+
+def fixed(data: dict[str, str], folder: Path, num_steps: int, counts: list[int]) -> dict[int, Run]:
+    """One training after the other, with each number of workers, on one node."""
+    runs = {}
+    with raylets(max(counts)) as cluster:
+        for count in counts:
+            training = Training(
+                **data, store=str(folder / f"store{count}"), record=str(folder / f"notes{count}"),
+                workers=count, settings=settings(num_steps),
+            )  # fmt: skip
+            outcome = Outcome.of(training.start(**cluster.of_drivers))
+            runs[count] = Run(outcome=outcome, noted=beginnings(Path(training.record)))
+    return runs
+
+
+def changing(data: dict[str, str], folder: Path, num_steps: int) -> tuple[Run, list[Change]]:
+    """A training on one or two nodes: two, then one, then two again."""
+    training = Training(
+        **data, store=str(folder / "changing"), record=str(folder / "notes"), workers=(1, 2),
+        settings=settings(num_steps), least_step_seconds=0.2,
+    )  # fmt: skip
+    notes = Path(training.record)
+    with raylets() as cluster:
+        _, second = cluster.join_all(1, 1)
+        driver = training.start(**cluster.of_drivers)
+
+        def first(wanted: Callable[[Beginning], bool]) -> Beginning:
+            return awaited(driver, notes, wanted)
+
+        first(lambda b: b.step >= LOST_AT_STEP and b.num_ranks == 2)
+        lost = time.time()
+        cluster.lose(second)
+        alone = first(lambda b: b.at > lost and b.num_ranks == 1)
+        first(lambda b: b.at > alone.at and b.step >= alone.step + JOINED_STEPS_LATER)
+        joined = time.time()
+        cluster.join(1)
+        together = first(lambda b: b.at > joined and b.num_ranks == 2)
+        run = Run(outcome=Outcome.of(driver), noted=beginnings(notes))
+
+    def change(what: str, event: float, after: Beginning) -> Change:
+        last = max(b.step for b in run.noted if b.at <= event and b.num_ranks != after.num_ranks)
+        return Change(
+            what=what, num_ranks=after.num_ranks, last_step=last, resumed_at=after.step,
+            seconds=after.at - event,
+        )  # fmt: skip
+
+    return run, [
+        change("a node is lost", lost, alone),
+        change("a node joins", joined, together),
+    ]
+
+
+def largest_difference(run: Run, other: Run) -> float:
+    """Of the losses of any step, relative."""
+    ours, theirs = run.outcome.losses(), other.outcome.losses()
+    assert ours.keys() == theirs.keys()
+    return max(abs(loss / theirs[step] - 1) for step, loss in ours.items())
+
+
+def same_batches(run: Run, other: Run) -> bool:
+    """Whether each micro-batch of each step was the same whenever any worker saw it."""
+    return batches_by_step(run.noted) == batches_by_step(other.noted)
+
+
+def main() -> None:
+    argparse.ArgumentParser(description=__doc__.partition("\n")[0]).parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        data = build_data(folder / "data")
+        runs: dict[Any, Run] = dict(fixed(data, folder, NUM_STEPS, [1, 2, 4]).items())
+        runs["2, 1, 2"], changes = changing(data, folder, NUM_STEPS)
+    lines = [
+        "| workers | steps | examples and masks as with 1 | largest difference of a loss "
+        "| resumed from |",
+        "|---|---|---|---|---|",
+    ]
+    for workers, run in runs.items():
+        same = "yes" if same_batches(run, runs[1]) else "NO"
+        resumed = ", ".join(map(str, run.outcome.resumed_from)) or "-"
+        lines.append(
+            f"| {workers} | {len(run.outcome.losses())} | {same} "
+            f"| {largest_difference(run, runs[1]):.0e} | {resumed} |"
+        )
+    lines += [
+        "",
+        "| what happens | last step before | workers after | first step after | begins after |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {c.what} | {c.last_step} | {c.num_ranks} | {c.resumed_at} | {c.seconds:.1f} s |"
+        for c in changes
+    ]
+    lines += [
+        "",
+        "BERT-tiny in float32 with dropout, masks drawn anew in each epoch, next sentences and "
+        "ragged batches; a checkpoint every 10 steps; workers of one thread each. Differences are "
+        "relative, and the largest of all steps. Compared are digests of all tensors of each "
+        "micro-batch that any worker began a step with. The lost node's raylet gets SIGKILL while "
+        "a step is computed; seconds are from the kill, and from the moment at which the new node "
+        "is started, to the first step with the new number of workers, on a machine whose two "
+        "cores carry all nodes.",
+    ]
+    report("elastic", "A training whose workers come and go", lines, {})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""What the trainings of the fault tables learn from: a small real text, with pairs."""
+
+from pathlib import Path
+from typing import Any
+
+from pipelines.artifacts import ArtifactStore
+from pipelines.core.cluster.connection import disconnect
+from pipelines.core.stage import StageContext
+from pipelines.stages.corpus.settings import CorpusSettings, InstalledDocumentation
+from pipelines.stages.corpus.stage import build_corpus
+from pipelines.stages.examples.stage import ExampleSettings, build_examples
+from pipelines.stages.vocabulary.settings import VocabularySettings
+from pipelines.stages.vocabulary.stage import build_vocabulary
+
+# Everything that could go wrong on the way back is on: masks drawn anew in each epoch (the
+# default), dropout (the default), next sentences, ragged batches, a point of the curve each step.
+SETTINGS: dict[str, Any] = {
+    "size": "tiny",
+    "examples_per_step": 16,
+    "micro_batch_examples": 4,
+    "log_every_steps": 1,
+    "evaluate_every_steps": 100,
+    "evaluation_examples": 64,
+    "final_evaluation_examples": 64,
+    "precision": "float32",
+}
+
+
+def build_data(folder: Path) -> dict[str, str]:
+    """Build the artifacts here; returns their store and names, as `Training` takes them."""
+    context = StageContext(store=ArtifactStore(folder), num_workers=2)
+    source = InstalledDocumentation(packages=("numpy", "networkx"), max_source_megabytes=0.6)
+    corpus = build_corpus(CorpusSettings(sources=(source,)), context)
+    vocabulary = build_vocabulary(VocabularySettings(size=1200), corpus, context)
+    examples = build_examples(ExampleSettings(max_tokens=64), corpus, vocabulary, context)
+    disconnect()
+    return {
+        "data": str(folder),
+        "examples": examples.fingerprint,
+        "vocabulary": vocabulary.fingerprint,
+    }

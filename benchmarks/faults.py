@@ -1,0 +1,235 @@
+"""A pretraining that is killed twenty times ends like one that is left alone, bit for bit.
+
+    python benchmarks/faults.py                    # twenty kills: some ten minutes
+    python benchmarks/faults.py --kills 6 --seed 1
+
+Two workers of one thread each on two nodes, raylets of their own (`benchmarks/raylets.py`). SIGKILL
+meets a worker, the driver (which is started again) or a node's raylet (another node joins), at
+instants drawn from the seed; some of them while a checkpoint is written.
+"""
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.alternating import report
+from benchmarks.fault_data import SETTINGS, build_data
+from benchmarks.raylets import Raylets, raylets
+from benchmarks.recorded_training import Beginning, Outcome, Training, awaited, beginnings
+
+Victim = Literal["worker", "driver", "node"]
+# Of every ten kills; the others come at any instant of a step.
+_VICTIMS: tuple[Victim, ...] = (
+    "worker", "driver", "node", "worker", "worker", "driver", "node", "worker", "driver", "node",
+)  # fmt: skip
+_IN_WRITING = (True, True, False, True, False, False, True, False, False, False)
+_STEPS_A_KILL = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kill:
+    """What is to be killed, and when."""
+
+    victim: Victim
+    step: int  # not before a worker begins it
+    in_writing: bool  # then as soon as a checkpoint is begun
+    delay: float  # seconds after that instant
+    choice: int  # which worker or node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """What a kill met, and how the training went on."""
+
+    kill: Kill
+    last_step: int  # begun before it
+    was_writing: bool  # whether a checkpoint was being written
+    resumed_at: int
+    seconds: float  # from the kill to the beginning of the first step afterwards
+    ready_seconds: float  # of these, after the worker's process was ready
+
+
+def plan(num_kills: int, seed: int) -> list[Kill]:
+    """The kills, in the order of their steps; the same for the same seed."""
+    chance = random.Random(seed)
+    steps = sorted(chance.sample(range(12, _STEPS_A_KILL * num_kills), num_kills))
+    kinds = [
+        (_VICTIMS[number % len(_VICTIMS)], _IN_WRITING[number % len(_IN_WRITING)])
+        for number in range(num_kills)
+    ]
+    chance.shuffle(kinds)
+    return [
+        Kill(
+            victim=victim,
+            step=step,
+            in_writing=in_writing,
+            delay=chance.uniform(0, 0.02 if in_writing else 0.2),
+            choice=chance.randrange(2),
+        )
+        for step, (victim, in_writing) in zip(steps, kinds, strict=True)
+    ]
+
+
+def settings(num_kills: int) -> dict[str, Any]:
+    """Of a training that is long enough for so many kills."""
+    num_steps = _STEPS_A_KILL * (num_kills + 1)
+    return {**SETTINGS, "num_steps": num_steps, "checkpoint_every_steps": 10}
+
+
+class Disturbed:
+    """A training under way, to be killed again and again."""
+
+    def __init__(self, cluster: Raylets, training: Training) -> None:
+        self._cluster = cluster
+        self._training = training
+        self._notes = Path(training.record)
+        self._driver = self._start()
+        self._left: set[Path] = set()  # by saves that a kill ended
+        self._dead: set[int] = set()  # processes of workers that a kill has met
+
+    def meet(self, kill: Kill) -> Recovery:
+        """Kill what is to be killed when its time has come; wait until the training goes on."""
+        dead = frozenset(self._dead)
+        awaited(self._driver, self._notes, lambda b: b.step >= kill.step and b.process not in dead)
+        if kill.in_writing:
+            self._await_writing()
+        time.sleep(kill.delay)
+        was_writing = bool(self._saving())
+        killed_at = time.time()
+        self._kill(kill)
+        noted = [b for b in beginnings(self._notes) if b.process not in dead and b.at <= killed_at]
+        before = frozenset({b.process for b in noted} | dead)
+        if kill.victim == "driver":
+            self._driver = self._start()
+        elif kill.victim == "node":
+            self._cluster.join(1)
+        after = awaited(self._driver, self._notes, lambda b: b.process not in before)
+        self._dead |= before
+        self._left = set(self._folders())
+        return Recovery(
+            kill=kill,
+            last_step=max(b.step for b in noted),
+            was_writing=was_writing,
+            resumed_at=after.step,
+            seconds=after.at - killed_at,
+            ready_seconds=after.at - after.ready,
+        )
+
+    def end(self) -> Outcome:
+        """Let it come to its end."""
+        return Outcome.of(self._driver)
+
+    def _start(self) -> "subprocess.Popen[str]":
+        return self._training.start(**self._cluster.of_drivers)
+
+    def _kill(self, kill: Kill) -> None:
+        if kill.victim == "driver":
+            self._driver.kill()
+            self._driver.communicate()
+        elif kill.victim == "node":
+            self._cluster.lose(self._cluster.nodes[kill.choice])
+        else:
+            os.kill(self._worker(kill.choice), signal.SIGKILL)
+
+    def _worker(self, rank: int) -> int:
+        newest: Beginning = max(
+            (b for b in beginnings(self._notes) if b.rank == rank), key=lambda b: b.at
+        )
+        return newest.process
+
+    def _saving(self) -> set[Path]:
+        """Folders in which workers write checkpoints right now, before they hand them over."""
+        return set(self._folders()) - self._left
+
+    def _folders(self) -> Iterable[Path]:
+        for node in self._cluster.nodes:
+            yield from (node.folder / "tmp").glob("bertsmith-checkpoint-*")
+
+    def _await_writing(self) -> None:
+        before = self._saving()
+        deadline = time.monotonic() + 120
+        while not self._saving() - before:
+            if time.monotonic() > deadline or self._driver.poll() is not None:
+                raise RuntimeError("no checkpoint was begun that could be met")
+            time.sleep(0.001)
+
+
+def undisturbed(cluster: Raylets, data: dict[str, str], folder: Path, num_kills: int) -> Outcome:
+    """The same training, left alone, on the same nodes."""
+    training = _training(data, folder / "undisturbed", num_kills)
+    return Outcome.of(training.start(**cluster.of_drivers))
+
+
+def disturbed(
+    data: dict[str, str], folder: Path, kills: list[Kill]
+) -> tuple[Outcome, Outcome, list[Recovery]]:
+    """What a training left alone ended with, what one met by `kills` did, and how it met them."""
+    with raylets() as cluster:
+        cluster.join_all(1, 1)
+        alone = undisturbed(cluster, data, folder, len(kills))
+        training = Disturbed(cluster, _training(data, folder / "disturbed", len(kills)))
+        recoveries = []
+        for kill in kills:
+            recoveries.append(training.meet(kill))
+            sys.stderr.write(f"{recoveries[-1]}\n")
+        return alone, training.end(), recoveries
+
+
+def _training(data: dict[str, str], folder: Path, num_kills: int) -> Training:
+    return Training(
+        **data, store=str(folder / "store"), record=str(folder / "notes"), workers=2,
+        settings=settings(num_kills),
+    )  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        data = build_data(Path(name) / "data")
+        kills = plan(arguments.kills, arguments.seed)
+        alone, met, recoveries = disturbed(data, Path(name), kills)
+    lines = [
+        "| killed | in step | while a checkpoint was written | went on at step "
+        "| first step after | of it, process ready |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {r.kill.victim} | {r.last_step} | {'yes' if r.was_writing else 'no'} | {r.resumed_at} "
+        f"| {r.seconds:.1f} s | {r.ready_seconds:.1f} s |"
+        for r in recoveries
+    ]
+    is_same = {
+        "every logged figure": alone.history == met.history,
+        "the final weights": alone.weights == met.weights,
+    }
+    lines += ["", "| identical to the undisturbed run, bit for bit | |", "|---|---|"]
+    lines += [f"| {what} | {'yes' if same else 'NO'} |" for what, same in is_same.items()]
+    lines += [
+        "",
+        f"{len(alone.history)} points of the curve were compared, and the SHA-256 of the weights "
+        f"({met.weights[:16]}…). BERT-tiny in float32 on two workers of one thread each, with "
+        "dropout, masks drawn anew in each epoch, next sentences and ragged batches; a checkpoint "
+        f"every 10 steps. SIGKILL, seed {arguments.seed}; the driver is started again at once, and "
+        "a new node joins after a lost one. Seconds on a machine whose two cores carry all nodes.",
+    ]
+    report("faults", "A training that is killed twenty times", lines, {})
+    if not all(is_same.values()):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""Ray nodes on one machine, as separate as it lets them be, for tests and tables of faults.
+
+Each node is a raylet of its own, with a loopback address, home, cache and temporary folders of its
+own. A lost node is its raylet killed with SIGKILL; another one may join at any time.
+"""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.alternating import ROOT
+from pipelines.core.cluster import connection  # sets the environment of Ray's processes
+
+assert connection
+
+_OBJECT_STORE_BYTES = 80 * 2**20
+_START_SECONDS = 120.0
+_START = "from ray.scripts.scripts import main; main()"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One node: what runs it, and the folder that is its own."""
+
+    address: str  # its IP address on the loopback
+    process: subprocess.Popen[bytes]  # `ray start --block`
+    folder: Path
+
+    def family(self) -> list[psutil.Process]:
+        """Every process of the node that lives."""
+        try:
+            return psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+    def raylet(self) -> psutil.Process:
+        """The process whose end is the node's."""
+        (raylet,) = [process for process in self.family() if process.name() == "raylet"]
+        return raylet
+
+
+class Raylets:
+    """A head, and the nodes that join it."""
+
+    def __init__(self, folder: Path, num_cpus: int, environment: Mapping[str, str]) -> None:
+        self._folder = folder
+        self._environment = environment
+        self._started = 0
+        self._all: list[Node] = []
+        self.nodes: list[Node] = []  # that joined and were not lost
+        self._seen: list[psutil.Process] = []
+        with socket.socket() as free:
+            free.bind(("127.0.0.2", 0))
+            self._port = free.getsockname()[1]
+        self.address = f"127.0.0.2:{self._port}"
+        self.head = self._start(
+            num_cpus, "--head", f"--port={self._port}", "--include-dashboard=false"
+        )  # fmt: skip
+        self._await(self.head)
+
+    @property
+    def of_drivers(self) -> dict[str, str]:
+        """Environment of a process that computes here."""
+        return {"RAY_ADDRESS": self.address, "RAY_AUTH_MODE": "disabled"}
+
+    def join(self, num_cpus: int) -> Node:
+        """A new node with so many CPUs, once the head knows it."""
+        (node,) = self.join_all(num_cpus)
+        return node
+
+    def join_all(self, *num_cpus: int) -> list[Node]:
+        """New nodes with so many CPUs each, started together."""
+        nodes = [self._start(count, f"--address={self.address}") for count in num_cpus]
+        for node in nodes:
+            self._await(node)
+        self.nodes += nodes
+        return nodes
+
+    def lose(self, node: Node) -> None:
+        """Kill a node's raylet, and with it all that the node computes."""
+        self.nodes.remove(node)
+        family = node.family()
+        node.raylet().kill()
+        node.process.wait()
+        for process in family:  # its agents may stay behind
+            _kill(process)
+
+    def close(self) -> None:
+        """End every process of every node."""
+        for node in reversed(self._all):
+            self._seen += node.family()
+            node.process.terminate()
+        for node in self._all:
+            try:
+                node.process.wait(20)
+            except subprocess.TimeoutExpired:
+                node.process.kill()
+                node.process.wait()
+        for process in self._seen:
+            _kill(process)
+
+    def _start(self, num_cpus: int, *arguments: str) -> Node:
+        self._started += 1
+        address = f"127.0.0.{self._started + 1}"
+        folder = self._folder / f"n{self._started}"
+        for name in ("home", "cache", "tmp"):
+            (folder / name).mkdir(parents=True)
+        own = {
+            "HOME": str(folder / "home"),
+            "TMPDIR": str(folder / "tmp"),
+            "BERTSMITH_CACHE": str(folder / "cache"),
+        }
+        command = [
+            sys.executable, "-c", _START, "start", *arguments, "--block", f"--num-cpus={num_cpus}",
+            f"--node-ip-address={address}", f"--temp-dir={folder / 'ray'}",
+            f"--object-store-memory={_OBJECT_STORE_BYTES}", "--disable-usage-stats",
+        ]  # fmt: skip
+        with (folder / "log").open("wb") as log:
+            process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**self._environment, **own},
+                start_new_session=True,
+            )
+        node = Node(address=address, process=process, folder=folder)
+        self._all.append(node)
+        return node
+
+    def _await(self, node: Node) -> None:
+        deadline = time.monotonic() + _START_SECONDS
+        log = node.folder / "log"
+        while "--block" not in (said := log.read_text(errors="replace")):
+            if node.process.poll() is not None or time.monotonic() > deadline:
+                self.close()
+                raise RuntimeError(f"the node {node.address} has not started; it said: {said}")
+            time.sleep(0.1)
+
+
+def _kill(process: psutil.Process) -> None:
+    with suppress(psutil.NoSuchProcess):
+        process.kill()
+
+
+@contextmanager
+def raylets(num_cpus: int = 0, **environment: str) -> Iterator[Raylets]:
+    """A head with so many CPUs, ended with all its nodes on leaving.
+
+    Their processes get `environment` besides their own folders.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="r-"))  # short: sockets lie below it
+    settings = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "RAY_AUTH_MODE": "disabled",
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",  # a head that only listens here has no nodes
+        **environment,
+    }
+    cluster = None
+    try:
+        cluster = Raylets(folder, num_cpus, settings)
+        yield cluster
+    finally:
+        if cluster is not None:
+            cluster.close()
+        shutil.rmtree(folder, ignore_errors=True)

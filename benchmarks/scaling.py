@@ -1,0 +1,203 @@
+"""From one rank of one thread to two on two cores: how much of the second core arrives.
+
+    python benchmarks/scaling.py                   # tiny, mini and base: ten minutes, quiet machine
+    python benchmarks/scaling.py tiny --turns 5 --pin
+
+Two processes of one thread each take turns in what they do: one of them steps alone; both step
+together as two ranks; both step at the same time and exchange nothing, which is all that this
+machine's cores and memory give to two. Every rank computes the same micro-batch in all of these.
+"""
+
+import argparse
+import os
+import socket
+import statistics
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.alternating import one_of, report
+from benchmarks.pretraining_batches import LENGTH, VOCAB_SIZE, random_batches
+from bert_core.backends.memory import keep_freed_memory, return_freed_memory
+from bert_core.batch import PretrainingBatch
+from bert_core.config import encoder_config
+from bert_core.model.catalogue import PretrainingModel
+from bert_core.training import step as step_module
+from bert_core.training.exchange import GradientExchange
+from bert_core.training.optimization import AdamW, OptimizationConfig
+from bert_core.training.step import optimizer_step
+
+SEQUENCES = {"tiny": 32, "mini": 16, "base": 8}  # of a micro-batch
+TURNS = {"tiny": 15, "mini": 9, "base": 7}
+STEPS_A_TURN = {"tiny": 20, "mini": 4, "base": 1}
+NUM_BATCHES = 2
+Seconds = dict[str, list[tuple[float, float, float]]]
+# How many processes step, whether they are ranks of one training, how many micro-batches each.
+WAYS = {
+    "one": (1, False, 1),
+    "one, both micro-batches": (1, False, 2),
+    "two, nothing exchanged": (2, False, 1),
+    "two ranks": (2, True, 1),
+}
+
+
+class Timed(GradientExchange):
+    """Notes how long a step waits for its gradients after the backward pass."""
+
+    waited = 0.0
+
+    def finish(self) -> None:
+        start = time.perf_counter()
+        super().finish()
+        Timed.waited = time.perf_counter() - start
+
+
+class Process:
+    """One of the two: its own model, its own thread."""
+
+    def __init__(self, rank: int, size: str, num_sequences: int, barrier: Any, store: Any) -> None:
+        self._rank = rank
+        self._barrier = barrier
+        self._store = store
+        self._taken = 0
+        torch.manual_seed(0)
+        self._model = PretrainingModel(encoder_config(size, VOCAB_SIZE))
+        self._optimizer = AdamW(self._model, OptimizationConfig(num_steps=1_000_000))
+        self._batches: list[PretrainingBatch] = random_batches(
+            num_sequences, num_batches=NUM_BATCHES
+        )
+
+    def turn(self, way: str, number: int, num_steps: int) -> list[tuple[float, float, float]]:
+        """Of some steps: their seconds, those they waited, those of processor time."""
+        num_processes, are_ranks, num_micro_batches = WAYS[way]
+        steps = self._rank < num_processes
+        if are_ranks:
+            dist.init_process_group(
+                "gloo", store=dist.PrefixStore(f"{way} {number}", self._store),
+                rank=self._rank, world_size=2, timeout=timedelta(hours=1),
+            )  # fmt: skip
+        seconds = []
+        for step in range(-1, num_steps):  # the first one finds its pages and connections
+            self._barrier.wait()
+            start, computed = time.perf_counter(), time.process_time()
+            Timed.waited = 0.0
+            if steps:
+                self._step(num_micro_batches)
+            computed = time.process_time() - computed  # of all threads, those of gloo too
+            self._barrier.wait()  # a step is done when the slower process is
+            if step >= 0:
+                seconds.append((time.perf_counter() - start, Timed.waited, computed))
+        if are_ranks:
+            dist.destroy_process_group()
+        return seconds
+
+    def _step(self, num_micro_batches: int) -> None:
+        batch = self._batches[self._taken % NUM_BATCHES]
+        self._taken += 1
+        shared = [(self._rank + number, batch) for number in range(num_micro_batches)]
+        optimizer_step(
+            self._model, self._optimizer, shared, seed=0, step=self._taken, dtype=torch.bfloat16
+        )
+
+
+def process_main(
+    rank: int, port: int, barrier: Any, arguments: argparse.Namespace, size: str, results: Any
+) -> None:
+    """Take all turns; rank 0 keeps what they took."""
+    torch.set_num_threads(1)
+    if arguments.pin:
+        os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
+    step_module.GradientExchange = Timed  # type: ignore[misc]
+    store = dist.TCPStore("127.0.0.1", port, 2, is_master=rank == 0)
+    return_freed_memory()
+    process = Process(rank, size, arguments.sequences or SEQUENCES[size], barrier, store)
+    seconds: Seconds = {way: [] for way in WAYS}
+    for turn in range(-1, arguments.turns or TURNS[size]):
+        # Nobody always follows the same one, whose heat and caches it would inherit.
+        for way in list(WAYS)[:: -1 if turn % 2 else 1]:
+            found = process.turn(way, turn, arguments.steps or STEPS_A_TURN[size])
+            if turn >= 0:
+                seconds[way] += found
+        keep_freed_memory()  # as the loop does once it has settled
+    if rank == 0:
+        results[size] = seconds
+    barrier.wait()  # the store is rank 0's
+
+
+def measure(size: str, arguments: argparse.Namespace) -> Seconds:
+    """The seconds of all steps, by way, as `Process.turn` gives them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    context = mp.get_context("spawn")
+    with context.Manager() as manager:
+        results = manager.dict()
+        mp.spawn(process_main, args=(port, context.Barrier(2), arguments, size, results), nprocs=2)
+        found: Seconds = results[size]
+        return found
+
+
+def rows(size: str, num_sequences: int, seconds: Seconds) -> list[str]:
+    """The table's line for one size."""
+    one, both, apart, two = (_median(seconds[way], 0) for way in WAYS)
+    computed = {way: _median(seconds[way], 2) for way in WAYS}
+    waited = _median(seconds["two ranks"], 1)
+    num_steps = len(seconds["two ranks"])
+    return [
+        f"| {size}, {num_sequences} x {LENGTH} | {_ms(one)} | {_ms(apart)} | {_ms(two)} "
+        f"| {one / two:.0%} | {both / (2 * two):.0%} | {one / apart:.0%} | {apart / two:.0%} "
+        f"| {computed['one'] / computed['two ranks']:.0%} | {_ms(waited)} | {num_steps} |"
+    ]
+
+
+def _median(rows: list[tuple[float, float, float]], column: int) -> float:
+    return statistics.median(row[column] for row in rows)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f} ms"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("sizes", nargs="*", default=list(SEQUENCES), type=one_of(SEQUENCES))
+    parser.add_argument("--turns", type=int, help="measured turns of each way")
+    parser.add_argument("--steps", type=int, help="a turn")
+    parser.add_argument("--sequences", type=int, help="of 128 tokens in a micro-batch")
+    parser.add_argument("--pin", action="store_true", help="each process to a core of its own")
+    arguments = parser.parse_args()
+    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+    lines = [
+        "| micro-batch | one rank | two, nothing exchanged | two ranks | weak scaling "
+        "| strong scaling | the machine's ceiling | of the ceiling | by processor time "
+        "| waiting after backward | steps |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for size in arguments.sizes:
+        num_sequences = arguments.sequences or SEQUENCES[size]
+        lines += rows(size, num_sequences, measure(size, arguments))
+    lines += [
+        "",
+        "Ranks of one thread each, gloo over the loopback, bf16, AdamW, dropout; medians of steps "
+        "whose ways take turns in the same two processes"
+        f"{', each pinned to a core' if arguments.pin else ''}. Weak scaling: one rank's step "
+        "over that of two ranks, with a micro-batch each. Strong scaling: a step of both "
+        "micro-batches on one rank over twice that of two ranks. The ceiling: one process's step "
+        "over that of two at the same time that exchange nothing; what is lost there, cores share "
+        "(memory, caches, heat). By processor time: what one rank's step takes of a core over "
+        "what each of two takes, gloo's threads included; other programs touch that least. Load "
+        f"averages before it began: {load}.",
+    ]
+    report("scaling", "Two ranks on two cores", lines)
+
+
+if __name__ == "__main__":
+    main()

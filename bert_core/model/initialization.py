@@ -1,0 +1,116 @@
+"""Weights to begin with that know two things of any text: neighbours matter, and words are unequal.
+
+With the published initialization all of a small BERT's heads read all positions alike, and for
+thousands of steps the model learns token frequencies and nothing else: before a head can gain by
+reading a neighbour, queries, keys, values and what reads them have to agree on where neighbours
+are. Here they begin with that agreement; everything is trained from there on as always.
+
+The idea of attention that begins as trained attention looks is that of Trockman and Kolter,
+"Mimetic Initialization of Self-Attention Layers" (2023); that offsets are rotations of sines is
+from Vaswani et al. (2017), section 3.5. D = hidden size, H = heads, K = head width, V = vocabulary.
+"""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from bert_core.model.encoder import Encoder, EncoderLayer
+from bert_core.model.heads import VocabularyHead
+
+# Of a normal distribution of deviation 1 that is cut off at two deviations.
+_CUT_VARIANCE = 0.7737
+# Sines against token embeddings, whose spread they are given in.
+_AMPLITUDE = 1.5
+
+
+def attend_to_neighbours(
+    encoder: Encoder, *, seed: int, sharpness: float = 6.0, gain: float = 0.7
+) -> None:
+    """Let each head of the first layer begin by reading the token at one distance from each.
+
+    The distances are -1, 1, -2, 2, ...; -1, -2, ... in a causal encoder. Position embeddings become
+    sines and cosines by which all of them differ, queries and keys of a head read
+    the same of them, rotated by its distance, so that its score there is about `sharpness` and
+    elsewhere about 0; values and outputs are rotations times `gain`, as large as what they are
+    added to. All of it can be trained away. Raises ValueError for fixed positions, which are not
+    trained, and for heads of an odd width.
+    """
+    config = encoder.config
+    heads, width = config.num_attention_heads, config.hidden_size // config.num_attention_heads
+    if config.positions != "learned":
+        raise ValueError(f"attend_to_neighbours needs learned positions, got {config.positions!r}")
+    if width % 2:
+        raise ValueError(f"attend_to_neighbours needs heads of an even width, got {width}")
+    generator = torch.Generator().manual_seed(seed)
+    frequencies = _frequencies(heads, width // 2, generator)
+    amplitude = _AMPLITUDE * config.initializer_range
+    sines = amplitude * _sines(config.max_position_embeddings, frequencies)
+    # What a sine is once token, segment and position are added up and normalized.
+    spread = math.sqrt(2 * _CUT_VARIANCE * config.initializer_range**2 + amplitude**2 / 2)
+    scale = math.sqrt(sharpness * math.sqrt(width) / (width / 2)) * spread / amplitude
+    layer = encoder.layers[0]
+    assert isinstance(layer, EncoderLayer)
+    attention = layer.attention
+    with torch.no_grad():
+        encoder.embeddings.position.copy_(sines)
+        weight = attention.to_qkv.weight.view(3, heads, width, config.hidden_size)
+        for head, distance in zip(range(heads), _distances(causal=config.causal), strict=False):
+            block = slice(head * width, (head + 1) * width)
+            turn = _rotation(distance * frequencies[head * width // 2 : (head + 1) * width // 2])
+            weight[0, head, :, block] += (scale * turn).to(weight)
+            weight[1, head, :, block] += (scale * torch.eye(width)).to(weight)
+        for part in (attention.to_qkv.weight[2 * config.hidden_size :], attention.to_out.weight):
+            rotation = torch.empty(part.shape, dtype=torch.float32)
+            nn.init.orthogonal_(rotation, gain=gain, generator=generator)
+            part.copy_(rotation)
+
+
+def predict_frequencies(head: VocabularyHead, counts: Tensor) -> None:
+    """Let `head` begin by answering each token as often as `counts` [V] has it in the text.
+
+    One is added to each count; tokens that are never asked for best have a count of 0. Raises
+    ValueError for another number of counts, or a negative one.
+    """
+    if counts.shape != head.bias.shape or bool((counts < 0).any()):
+        raise ValueError(
+            f"counts must be {head.bias.numel()} numbers, none negative, got "
+            f"{list(counts.shape)} with a least of {counts.min()}"
+        )
+    shares = (counts.double() + 1) / (counts.double() + 1).sum()
+    with torch.no_grad():
+        # Logits are the same whatever is added to all; the smaller numbers are kinder to bf16.
+        head.bias.copy_((shares.log() - shares.log().mean()).float())
+
+
+def _frequencies(heads: int, pairs: int, generator: torch.Generator) -> Tensor:
+    """[heads * pairs] radians a position between 0 and pi, those of each head spread evenly.
+
+    Each is drawn from a stretch of its own: between evenly spaced ones some far distance would
+    look like a near one.
+    """
+    places = torch.arange(pairs) + torch.rand(heads, pairs, generator=generator)
+    return (math.pi / pairs * places).flatten()
+
+
+def _sines(num_positions: int, frequencies: Tensor) -> Tensor:
+    """[num_positions, D] the cosine and the sine of each frequency, side by side."""
+    angle = torch.arange(num_positions)[:, None] * frequencies
+    return torch.stack((angle.cos(), angle.sin()), dim=-1).flatten(1)
+
+
+def _rotation(angles: Tensor) -> Tensor:
+    """[K, K] what turns the pair (cos a, sin a) into that of a + angle, for K / 2 angles."""
+    cos, sin = angles.cos(), angles.sin()
+    pairs = torch.stack((torch.stack((cos, -sin), -1), torch.stack((sin, cos), -1)), -2)
+    return torch.block_diag(*pairs)
+
+
+def _distances(*, causal: bool) -> Iterator[int]:
+    distance = 0
+    while True:
+        distance += 1
+        yield -distance
+        if not causal:
+            yield distance

@@ -1,0 +1,104 @@
+"""Phases of a training: short examples first, which cost little, then those of the full length.
+
+A phase reads its own examples from their beginning, so (seed, step) is the whole position still.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from bert_core.batch import Batch
+from bert_core.masking import MaskingConfig
+from bert_core.training.optimization.configuration import Restart
+from pipelines.artifacts import Artifact
+from pipelines.stages.examples.batches import ExampleReader, micro_batches
+from pipelines.stages.examples.settings import ExampleSet
+from pipelines.stages.pretraining.settings import PretrainingSettings
+from pipelines.training.placement import StepCut
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """Steps in a row that read the same examples in equal micro-batches."""
+
+    examples: ExampleSet
+    first_step: int
+    num_steps: int
+    cut: StepCut
+
+
+def phases_of(settings: PretrainingSettings) -> tuple[Phase, ...]:
+    """The phases that have a step, in their order."""
+    num_short = round(settings.num_steps * settings.short_steps_fraction)
+    short = Phase(
+        examples="short",
+        first_step=0,
+        num_steps=num_short,
+        cut=StepCut(
+            section="pretraining",
+            examples_per_step=settings.short_examples_per_step or settings.examples_per_step,
+            micro_batch_examples=(
+                settings.short_micro_batch_examples or settings.micro_batch_examples
+            ),
+        ),
+    )
+    full = Phase(
+        examples="train",
+        first_step=num_short,
+        num_steps=settings.num_steps - num_short,
+        cut=StepCut(
+            section="pretraining",
+            examples_per_step=settings.examples_per_step,
+            micro_batch_examples=settings.micro_batch_examples,
+        ),
+    )
+    return tuple(phase for phase in (short, full) if phase.num_steps)
+
+
+def restart_of(settings: PretrainingSettings) -> Restart | None:
+    """Where the learning rate begins anew; None where one schedule reaches over all steps."""
+    rate, phases = settings.full_learning_rate, phases_of(settings)
+    if rate is None or len(phases) == 1:
+        return None
+    share = settings.full_warmup_fraction
+    warmup = settings.warmup_fraction if share is None else share
+    return Restart(
+        step=phases[1].first_step,
+        learning_rate=rate,
+        warmup_steps=round(phases[1].num_steps * warmup),
+    )
+
+
+class TrainingExamples:
+    """This rank's micro-batches of any step, whatever its phase."""
+
+    def __init__(
+        self, settings: PretrainingSettings, examples: Artifact, rank: int, world_size: int
+    ) -> None:
+        self._settings = settings
+        self._phases = phases_of(settings)
+        self._readers = {
+            phase.examples: ExampleReader(examples, phase.examples) for phase in self._phases
+        }
+        self._ranks = rank, world_size
+
+    @property
+    def first_steps(self) -> tuple[int, ...]:
+        """The first step of each phase: one of every kind of step."""
+        return tuple(phase.first_step for phase in self._phases)
+
+    def micro_batches(self, step: int) -> Iterator[tuple[int, Batch]]:
+        """Those of this rank, each with its number within the step."""
+        phase = next(each for each in reversed(self._phases) if step >= each.first_step)
+        reader = self._readers[phase.examples]
+        rank, world_size = self._ranks
+        masking: MaskingConfig = self._settings.masking_at(step, reader.masking_config)
+        return micro_batches(
+            reader,
+            seed=self._settings.seed,
+            step=step - phase.first_step,
+            examples_per_step=phase.cut.examples_per_step,
+            micro_batch_examples=phase.cut.micro_batch_examples,
+            rank=rank,
+            world_size=world_size,
+            masking=masking,
+        )

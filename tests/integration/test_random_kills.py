@@ -1,0 +1,29 @@
+"""SIGKILL at random instants, of a worker, the driver, a node: the training ends the same."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.faults import disturbed, plan
+from pipelines.artifacts import Artifact
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_training_that_is_killed_again_and_again_ends_with_the_same_bits(
+    small_examples: Artifact, small_vocabulary: Artifact, tmp_path: Path
+) -> None:
+    data = {
+        "data": str(Path(small_examples.root).parents[1]),
+        "examples": small_examples.fingerprint,
+        "vocabulary": small_vocabulary.fingerprint,
+    }
+    kills = plan(6, seed=0)
+    assert {kill.victim for kill in kills} == {"worker", "driver", "node"}
+    alone, met, recoveries = disturbed(data, tmp_path, kills)
+    assert any(recovery.was_writing for recovery in recoveries)
+    for recovery in recoveries:
+        assert recovery.resumed_at <= recovery.last_step + 1
+        assert recovery.resumed_at % 10 == 0  # a checkpoint's step
+    assert met.history == alone.history
+    assert met.weights == alone.weights

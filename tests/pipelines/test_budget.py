@@ -1,0 +1,105 @@
+"""A budget of minutes: what fits it by what was measured, and an encoder named by its steps."""
+
+from dataclasses import replace
+
+import pytest
+from pydantic import ValidationError
+
+from pipelines.artifacts import ArtifactStore
+from pipelines.core.cluster.ranks import Ranks
+from pipelines.core.errors import UserError
+from pipelines.core.stage import Progress
+from pipelines.stages.pretraining.budget import StepRate, training_seconds, within_budget
+from pipelines.stages.pretraining.settings import PretrainingSettings
+from pipelines.stages.pretraining.stage import build_encoder
+from pipelines.stages.pretraining.step_rate import measured_rate
+from pipelines.training.arithmetic import settle
+
+RATE = StepRate(step=0.5, start=4.0, evaluation=2.0, first_evaluation=6.0, checkpoint=3.0)
+
+
+def settings(**values) -> PretrainingSettings:
+    return PretrainingSettings(
+        **{"evaluate_every_steps": 50, "checkpoint_every_steps": 100, **values}
+    )
+
+
+def test_steps_evaluations_and_checkpoints_count():
+    # 4 to start, 100 steps, 2 evaluations of which the first has more to do, a checkpoint
+    assert training_seconds(settings(num_steps=100), {"train": RATE}) == 4 + 50 + 6 + 2 + 3
+    # one step more brings an evaluation and a checkpoint with it
+    assert training_seconds(settings(num_steps=101), {"train": RATE}) == 65 + 0.5 + 2 + 3
+
+
+@pytest.mark.parametrize("minutes", [0.5, 1, 7, 60])
+def test_as_many_steps_as_fit_and_not_one_more(minutes):
+    found = within_budget(settings(budget_minutes=minutes), {"train": RATE})
+    assert found.budget_minutes is None
+    assert training_seconds(found, {"train": RATE}) <= 60 * minutes
+    more = found.model_copy(update={"num_steps": found.num_steps + 1})
+    assert training_seconds(more, {"train": RATE}) > 60 * minutes
+
+
+def test_each_phase_has_its_own_rate():
+    wanted = settings(budget_minutes=10, short_steps_fraction=0.9)
+    rates = {"short": replace(RATE, step=0.1), "train": RATE}
+    found = within_budget(wanted, rates)
+    assert found.num_steps > 2 * within_budget(settings(budget_minutes=10), rates).num_steps
+    assert 595 < training_seconds(found, rates) <= 600
+
+
+def test_a_budget_for_less_than_a_training_is_refused():
+    with pytest.raises(UserError, match=r"budget_minutes must be enough for 10 steps.* got 0\.1"):
+        within_budget(settings(budget_minutes=0.1), {"train": RATE})
+
+
+def test_steps_and_minutes_are_alternatives():
+    assert PretrainingSettings(budget_minutes=1, num_steps=1000).budget_minutes == 1
+    with pytest.raises(ValidationError, match="give one of the two"):
+        PretrainingSettings(budget_minutes=1, num_steps=1500)
+
+
+@pytest.mark.slow
+def test_a_budget_is_measured_once_and_ends_as_the_encoder_of_its_steps(
+    small_examples, small_vocabulary, local_ray, tmp_path, small_context
+):
+    notes: list[str] = []
+
+    def observe(progress: Progress) -> None:
+        if progress.note:
+            notes.append(progress.note)
+
+    context = replace(
+        small_context, store=ArtifactStore(tmp_path), observe=observe, ranks=Ranks(workers=2)
+    )
+    wanted = PretrainingSettings(
+        size="tiny", budget_minutes=0.25, examples_per_step=16, micro_batch_examples=8,
+        evaluate_every_steps=100, checkpoint_every_steps=500, evaluation_examples=64,
+        final_evaluation_examples=64,
+    )  # fmt: skip
+    encoder = build_encoder(wanted, small_examples, small_vocabulary, context)
+    num_steps = encoder.statistics["num_steps"]
+    assert encoder.manifest.settings["num_steps"] == num_steps >= 10
+    assert encoder.manifest.settings["budget_minutes"] is None
+    assert any(f"0.25 minutes are {num_steps:,} steps" in note for note in notes)
+    # Timings are no facts here; what the measurement says and what came of it are.
+    arithmetic, context = settle(wanted.precision, context)
+    rate = measured_rate(wanted, arithmetic, small_examples, small_vocabulary, context)
+    assert rate.reused
+    assert rate.kind == "step_rate"
+    assert all(value >= 0 for value in rate.statistics.values())
+    assert rate.statistics["step_seconds"] > 0
+    assert (
+        training_seconds(
+            wanted.model_copy(update={"num_steps": num_steps}),
+            {"train": StepRate.of(rate.statistics)},
+        )
+        <= 15
+    )
+    again = build_encoder(wanted, small_examples, small_vocabulary, context)
+    assert again.reused and again.fingerprint == encoder.fingerprint
+    plain = wanted.model_copy(update={"num_steps": num_steps, "budget_minutes": None})
+    assert build_encoder(plain, small_examples, small_vocabulary, context).reused
+    # A setting that changes no speed asks for no other measurement.
+    other = wanted.model_copy(update={"learning_rate": 5e-4, "seed": 3})
+    assert measured_rate(other, arithmetic, small_examples, small_vocabulary, context).reused
