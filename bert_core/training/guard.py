@@ -69,19 +69,15 @@ class SkippedStepsError(FloatingPointError):
     `found` are the findings that nobody has read yet; those in a row are the last.
     """
 
-    def __init__(self, found: Sequence[Finding], num_in_a_row: int) -> None:
+    def __init__(self, found: Sequence[Finding], first_step: int, num_in_a_row: int) -> None:
         what = f"{num_in_a_row} steps in a row" if num_in_a_row > 1 else "a step"
         super().__init__(
             f"{found[-1]}, so it was not taken, and that ends the training after {what}; "
             "lower the learning rate, lengthen the warm-up or train in float32"
         )
         self.found = tuple(found)
+        self.first_step = first_step  # of those in a row
         self.num_in_a_row = num_in_a_row
-
-    @property
-    def first_step(self) -> int:
-        """The first of the steps in a row."""
-        return self.found[-min(self.num_in_a_row, len(self.found))].step
 
     @property
     def last_step(self) -> int:
@@ -89,7 +85,7 @@ class SkippedStepsError(FloatingPointError):
         return self.found[-1].step
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.found, self.num_in_a_row)
+        return type(self), (self.found, self.first_step, self.num_in_a_row)
 
 
 class Guard:
@@ -103,6 +99,7 @@ class Guard:
         self._norms = torch.zeros(WINDOW, device=device)
         self._num_taken = torch.zeros(1, dtype=torch.int64, device=device)
         self._num_in_a_row = torch.zeros(1, dtype=torch.int64, device=device)
+        self._first_in_row = torch.zeros(1, dtype=torch.int64, device=device)
         self._num_found = torch.zeros(1, dtype=torch.int64, device=device)
         self._found = torch.zeros(RECORD, len(Finding._fields), dtype=torch.float64, device=device)
 
@@ -116,6 +113,8 @@ class Guard:
         was_halted = self.is_halted
         is_fine = loss.isfinite() & grad_norm.isfinite() & (grad_norm <= limit)
         self._write_down(~is_fine & ~was_halted, step, loss, grad_norm, limit)
+        begins = ~is_fine & (self._num_in_a_row == 0)
+        self._first_in_row.masked_fill_(begins, step)
         in_a_row = (self._num_in_a_row + 1).masked_fill_(is_fine, 0)
         self._num_in_a_row.copy_(torch.where(was_halted, self._num_in_a_row, in_a_row))
         is_taken = is_fine & ~was_halted
@@ -167,7 +166,8 @@ class Guard:
         On several ranks all of them raise or none.
         """
         if self.is_halted:
-            raise SkippedStepsError(self.found(), int(self._num_in_a_row))
+            first, count = int(self._first_in_row), int(self._num_in_a_row)
+            raise SkippedStepsError(self.found(), first, count)
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that the next judgement depends on, by name; the same on every rank."""
@@ -175,6 +175,7 @@ class Guard:
             "norms": self._norms,
             "num_taken": self._num_taken,
             "num_in_a_row": self._num_in_a_row,
+            "first_in_row": self._first_in_row,
         }
 
     def load(self, saved: dict[str, Tensor] | None) -> None:

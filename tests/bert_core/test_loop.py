@@ -184,7 +184,7 @@ def test_a_step_asks_the_host_for_nothing(compiled):
 
 def test_the_error_travels_between_processes():
     found = [Finding(7, torch.inf, 1.0, torch.inf), Finding(8, 1.0, 200.0, 100.0)]
-    error = pickle.loads(pickle.dumps(SkippedStepsError(found, 2)))
+    error = pickle.loads(pickle.dumps(SkippedStepsError(found, 7, 2)))
     assert (error.first_step, error.last_step, error.found) == (7, 8, tuple(found))
     assert "step 8 is out of all proportion (norm 200, at most 100)" in str(error)
 
