@@ -1,4 +1,4 @@
-"""A pretraining that is killed twenty times ends like one that is left alone, bit for bit.
+"""A pretraining that is killed again and again ends like one that is left alone, bit for bit.
 
     python benchmarks/faults.py                    # twenty kills: some ten minutes
     python benchmarks/faults.py --kills 6 --seed 1
@@ -226,7 +226,7 @@ def main() -> None:
         f"every 10 steps. SIGKILL, seed {arguments.seed}; the driver is started again at once, and "
         "a new node joins after a lost one. Seconds on a machine whose two cores carry all nodes.",
     ]
-    report("faults", "A training that is killed twenty times", lines, {})
+    report("faults", f"A training that is killed {arguments.kills} times", lines, {})
     if not all(is_same.values()):
         sys.exit(1)
 
