@@ -1,12 +1,12 @@
 """Pretraining as most people do it: `transformers`' Trainer with its collator, at its best.
 
-    python benchmarks/usual_training.py --head mlm --store FOLDER --minutes 10 --out FOLDER
+    python benchmarks/usual_training.py --head mlm --store FOLDER --examples NAME --out FOLDER
 
-It reads the corpus and the tokenizer of a store of ours: `mlm` cuts the texts into full windows, as
-the example scripts of `transformers` do, so that no token is padding; `pretraining` takes our
-sentence pairs, because the library has no maker of its own. Masks are drawn by its collator. bf16,
-fused AdamW, linear decay to zero at the end of the time: the number of steps follows from a
-measured rate. Evaluations are not on the clock. `benchmarks/quality.py` runs it.
+It reads the corpus and the tokenizer that examples of ours were made from: `mlm` cuts the texts
+into full windows, as the example scripts of `transformers` do, so that no token is padding;
+`pretraining` takes our sentence pairs, because the library has no maker of its own. Masks are drawn
+by its collator. bf16, fused AdamW, linear decay to zero at the end of the time: the number of steps
+follows from a measured rate. Evaluations are not on the clock. `benchmarks/quality.py` runs it.
 """
 
 import argparse
@@ -14,7 +14,6 @@ import json
 import os
 import sys
 import time
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,8 @@ import numpy as np
 import pyarrow as pa
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch.utils.data import Dataset
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -36,48 +37,68 @@ HELDOUT_EXAMPLES = 2000
 SETTLING_STEPS, MEASURED_STEPS = 10, 40
 
 
-def only(store: ArtifactStore, kind: str) -> Artifact:
-    """The one artifact of a kind in a store."""
-    (name,) = (path.name for path in (Path(store.url) / kind).iterdir() if path.name[0] != ".")
-    artifact = store.find(kind, name)
-    assert artifact is not None
-    return artifact
+def input_of(store: ArtifactStore, artifact: Artifact, kind: str) -> Artifact:
+    """The artifact of a kind that `artifact` was made from."""
+    found = store.find(kind, artifact.manifest.inputs[kind])
+    assert found is not None
+    return found
 
 
-def windows(corpus: Artifact, tokenizer: Any, max_tokens: int) -> list[dict[str, list[int]]]:
-    """The training texts in a row, cut into [CLS] window [SEP]; a rest is left out."""
-    texts: list[str] = []
-    for name in corpus.names("train-"):
-        with pa.memory_map(str(corpus.local(name))) as source:
-            sentences = pa.ipc.open_file(source).read_all().column("sentences").to_pylist()
-        texts += [" ".join(document) for document in sentences]
-    encoded = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
-    stream = list(chain.from_iterable(encoded))
-    room = max_tokens - 2
-    return [
-        {"input_ids": [tokenizer.cls_token_id, *stream[at : at + room], tokenizer.sep_token_id]}
-        for at in range(0, len(stream) - room + 1, room)
-    ]
+def windows(corpus: Artifact, kept: Path, tokenizer: Any, max_tokens: int) -> "Windows":
+    """The training texts in a row, cut into [CLS] window [SEP]; a rest is left out.
+
+    Tokenized once and `kept`: no side has that on its clock.
+    """
+    if not kept.is_file():
+        parts: list[NDArray[np.int32]] = []
+        for name in corpus.names("train-"):
+            with pa.memory_map(str(corpus.local(name))) as source:
+                documents = pa.ipc.open_file(source).read_all().column("sentences").to_pylist()
+            for document in documents:
+                ids = tokenizer(" ".join(document), add_special_tokens=False, verbose=False)
+                parts.append(np.array(ids["input_ids"], dtype=np.int32))
+        stream = np.concatenate(parts)
+        rows = stream[: stream.size // (max_tokens - 2) * (max_tokens - 2)]
+        rows = rows.reshape(-1, max_tokens - 2)
+        special = np.full((len(rows), 1), tokenizer.cls_token_id, dtype=np.int32)
+        ends = np.full_like(special, tokenizer.sep_token_id)
+        np.save(kept, np.concatenate([special, rows, ends], axis=1))
+    return Windows(np.load(kept, mmap_mode="r"))
 
 
-def pairs(examples: Artifact) -> list[dict[str, Any]]:
+class Windows(Dataset):
+    """[N, S] token ids, row by row as the library's collator takes them."""
+
+    def __init__(self, rows: NDArray[np.int32]) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> dict[str, list[int]]:
+        return {"input_ids": self._rows[index].tolist()}
+
+
+class Pairs(Dataset):
     """Our sentence pairs, unmasked, as the library's collator takes them."""
-    reader = ExampleReader(examples, "train")
-    rows = reader.rows(0, np.arange(reader.pass_sizes[0]))
-    assert rows.is_random_next is not None
-    begins = np.cumsum(rows.lengths) - rows.lengths
-    made = []
-    for begin, length, b_start, is_random in zip(
-        begins, rows.lengths, rows.segment_b_start, rows.is_random_next, strict=True
-    ):
-        made.append(
-            {
-                "input_ids": rows.input_ids[begin : begin + length].tolist(),
-                "token_type_ids": [0] * int(b_start) + [1] * int(length - b_start),
-                "next_sentence_label": int(is_random),
-            }
-        )
-    return made
+
+    def __init__(self, examples: Artifact) -> None:
+        reader = ExampleReader(examples, "train")
+        self._rows = reader.rows(0, np.arange(reader.pass_sizes[0]))
+        self._begins = np.cumsum(self._rows.lengths) - self._rows.lengths
+
+    def __len__(self) -> int:
+        return len(self._begins)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        rows, begin, length = self._rows, self._begins[index], int(self._rows.lengths[index])
+        assert rows.is_random_next is not None
+        b_start = int(rows.segment_b_start[index])
+        return {
+            "input_ids": rows.input_ids[begin : begin + length].tolist(),
+            "token_type_ids": [0] * b_start + [1] * (length - b_start),
+            "next_sentence_label": int(rows.is_random_next[index]),
+        }
 
 
 @torch.no_grad()
@@ -135,14 +156,20 @@ def train(arguments: argparse.Namespace, num_steps: int, num_points: int) -> dic
 
     set_seed(arguments.seed)
     store = ArtifactStore(arguments.store)
-    examples = only(store, "examples")
+    examples = store.find("examples", arguments.examples)
+    assert examples is not None
     reader = ExampleReader(examples, "train")
-    vocabulary = only(store, "vocabulary")
+    vocabulary = input_of(store, examples, "vocabulary")
     tokenizer = PreTrainedTokenizerFast.from_pretrained(str(vocabulary.local_folder()))
     if arguments.head == "mlm":
-        data = windows(only(store, "corpus"), tokenizer, reader.max_tokens)
+        data: Dataset = windows(
+            input_of(store, examples, "corpus"),
+            Path(arguments.out).parent / "windows.npy",
+            tokenizer,
+            reader.max_tokens,
+        )
     else:
-        data = pairs(examples)
+        data = Pairs(examples)
     config = encoder_config(
         arguments.size,
         reader.vocab_size,
@@ -210,6 +237,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--head", choices=HEADS, required=True)
     parser.add_argument("--store", required=True)
+    parser.add_argument("--examples", required=True, help="their fingerprint")
     parser.add_argument("--out", required=True)
     parser.add_argument("--size", default="mini")
     parser.add_argument("--minutes", type=float, default=10.0)

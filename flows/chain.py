@@ -1,54 +1,20 @@
-"""The chain as Prefect flows and tasks: one of each for every stage, derived from `CHAIN`.
+"""The chain as Prefect flows and tasks: one of each for every stage, derived from `CHAIN`."""
 
-The artifact store is the only cache: Prefect's would not see a change inside a stage. A stage is
-tried again where the world can fail, in reading sources and in speaking to the registry; what
-computes is not, since it would fail the same way, and Ray replaces workers that die by itself.
-"""
-
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cache
-from typing import Any
 
-from prefect import Flow, Task, flow, task
-from prefect.cache_policies import NO_CACHE
-from prefect.client.schemas.objects import State, TaskRun
+from prefect import Flow, flow
 
 from flows.checks import check_recipe
+from flows.continuing import with_settled_encoder
 from flows.reporting.story import Story
 from flows.run import Overrides, Run, started_run
+from flows.tasks import plain_task, task_that_reaches_out
 from pipelines.artifacts import Artifact
 from pipelines.core.recipes.files import read_recipe
 from pipelines.core.recipes.ladder import CorpusRecipe, narrowest_recipe
-from pipelines.core.redaction import without_secrets
 from pipelines.core.stage import Stage
 from pipelines.stages import CHAIN, asked_for, with_what_they_need
-
-_RETRY_DELAYS_SECONDS = [2.0, 15.0, 60.0]
-
-
-def _world_failed(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
-    """Whether a disk or a server did not answer, which waiting may mend."""
-    from pipelines.core.tracking.tracker import (
-        is_transient,  # MLflow takes a second that others need not
-    )
-
-    return is_transient(state.result(raise_on_failure=False))
-
-
-def plain_task(function: Callable[..., Any]) -> Task[..., Any]:
-    """`function` as a task that is run once."""
-    return task(cache_policy=NO_CACHE, persist_result=False)(without_secrets(function))
-
-
-def task_that_reaches_out(function: Callable[..., Any]) -> Task[..., Any]:
-    """`function` as a task that is tried again where the world failed."""
-    return task(
-        cache_policy=NO_CACHE,
-        persist_result=False,
-        retries=len(_RETRY_DELAYS_SECONDS),
-        retry_delay_seconds=_RETRY_DELAYS_SECONDS,
-        retry_condition_fn=_world_failed,
-    )(without_secrets(function))
 
 
 def build_chain(run: Run[CorpusRecipe], goals: Iterable[Stage]) -> dict[str, Artifact]:
@@ -60,8 +26,9 @@ def build_chain(run: Run[CorpusRecipe], goals: Iterable[Stage]) -> dict[str, Art
     goals = list(goals)
     check_recipe(run.recipe, goals)
     made: dict[str, Artifact] = {}
-    for stage in asked_for(run.recipe, goals):
-        settings = stage.settings_of(run.recipe)
+    recipe = with_settled_encoder(run)
+    for stage in asked_for(recipe, goals):
+        settings = stage.settings_of(recipe)
         as_task = task_that_reaches_out if stage.reaches_out else plain_task
         build = as_task(stage.builder())
         inputs = [made[name] for name in stage.needs]

@@ -2,9 +2,10 @@
 
 from prefect import flow
 
-from flows.chain import build_chain, plain_task, task_that_reaches_out
+from flows.chain import build_chain
 from flows.reporting.story import Story
 from flows.run import Overrides, Run, started_run
+from flows.tasks import plain_task, task_that_reaches_out
 from pipelines.artifacts import Artifact
 from pipelines.core.recipes.files import read_recipe
 from pipelines.core.recipes.ladder import EndToEndRecipe

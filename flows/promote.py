@@ -7,8 +7,8 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.runtime import flow_run
 from pydantic import Field
 
-from flows.chain import task_that_reaches_out
 from flows.services.run_records import recorded_run
+from flows.tasks import task_that_reaches_out
 from pipelines.core.place import PlaceSettings
 from pipelines.core.settings import Settings
 from pipelines.registry import promotion as registry

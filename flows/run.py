@@ -23,6 +23,7 @@ from pipelines.core.recipes.ladder import CorpusRecipe
 from pipelines.core.redaction import redacted
 from pipelines.core.stage import StageContext
 from pipelines.core.tracking.tracker import Tracker
+from pipelines.training.telemetry.undelivered import deliver_kept
 
 Recipe = TypeVar("Recipe", bound=CorpusRecipe, covariant=True)  # a wider one will do
 RecipeType = TypeVar("RecipeType", bound=CorpusRecipe)
@@ -96,11 +97,13 @@ def started_run(
     What a deployment was not given comes from its own recipe, and what that does not say from the
     flow's `default`. A run that failed or was stopped publishes what it has, and says where it
     ended. Raises what happened inside; trouble with publishing never hides it. Raises UserError at
-    once for values that do not go together, and where store or tracker cannot be reached.
+    once for values that do not go together, where store or tracker cannot be reached, and where a
+    node of the cluster cannot take part.
     """
     started = time.perf_counter()
     recipe, changed = _resolved(recipe, overrides, default)
     recipe.place.refuse_unreachable()
+    recipe.place.refuse_strangers()
     story = Story(flow=flow, recipe=recipe, flow_run_url=flow_run.ui_url or "")
     tags = {
         "bertsmith.flow_run": flow_run.id or "",
@@ -112,6 +115,8 @@ def started_run(
             watch.note(sentence)
         context = recipe.place.context(observe=watch.observe, tags=tags)
         run = Run(recipe, context, story, watch, sampler)
+        for sentence in deliver_kept(context.store, run.tracker):
+            watch.note(sentence)
         try:
             yield run
         except BaseException as error:

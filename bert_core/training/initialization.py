@@ -1,12 +1,13 @@
 """Starting a model from another one's encoder."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from bert_core.model.catalogue import Model
 from bert_core.training.state import check_names, check_same_encoder, read_config, read_weights
 
-_SHARED = ("encoder.", "pooler.")
+_HEADS = ("pooler.", "vocabulary_head.", "next_sentence_head.")  # taken where both have one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +20,9 @@ class Initialization:
 
 
 def load_encoder_into(model: Model, source: Model | Path | str) -> Initialization:
-    """Start `model` from the encoder, and the pooler where both have one, of another model.
+    """Start `model` from the encoder of another model, and from its heads that both have.
+
+    These are the pooler and the two of pretraining; a task's own head is learned anew.
 
     `source` is a model, such as `import_model` gives, or the folder of a saved one; its numbers
     are copied to the device of `model`. Returns which tensors were loaded, so that the caller can
@@ -33,10 +36,9 @@ def load_encoder_into(model: Model, source: Model | Path | str) -> Initializatio
         tensors, config, name = read_weights(source), read_config(source)["encoder"], str(source)
     check_same_encoder(model.config, config, name)
     own = model.state_dict()
-    wanted = {tensor for tensor in own if tensor.startswith(_SHARED)}
-    if not any(tensor.startswith("pooler.") for tensor in tensors):
-        wanted = {tensor for tensor in wanted if tensor.startswith("encoder.")}
-    offered = {n: t for n, t in tensors.items() if n.startswith("encoder.") or n in wanted}
+    shared = ("encoder.", *(head for head in _HEADS if _has(own, head) and _has(tensors, head)))
+    wanted = {tensor for tensor in own if tensor.startswith(shared)}
+    offered = {name: tensor for name, tensor in tensors.items() if name.startswith(shared)}
     check_names(wanted, offered, name)
     model.load_state_dict({**own, **offered})
     return Initialization(
@@ -44,3 +46,7 @@ def load_encoder_into(model: Model, source: Model | Path | str) -> Initializatio
         new=tuple(sorted(set(own) - wanted)),
         unused=tuple(sorted(set(tensors) - wanted)),
     )
+
+
+def _has(tensors: Iterable[str], head: str) -> bool:
+    return any(name.startswith(head) for name in tensors)

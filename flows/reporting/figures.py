@@ -8,16 +8,24 @@ from pipelines.artifacts import Artifact
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A held-out figure and what it has to beat; both are shares between 0 and 1."""
+    """A held-out figure and what it has to beat: shares between 0 and 1, unless it says other."""
 
     name: str
     value: float
     comparisons: dict[str, float]  # what it has to beat, by name
+    is_share: bool = True
 
     def sentence(self) -> str:
         """`accuracy 81.2% (majority 12.0%)`."""
-        beside = ", ".join(f"{name} {share:.1%}" for name, share in self.comparisons.items())
-        return f"{self.value:.1%}" + (f"   ({beside})" if beside else "")
+        return self.told(self.value) + (f"   ({self.beside()})" if self.comparisons else "")
+
+    def beside(self) -> str:
+        """`majority 12.0%`, for everything that it has to beat."""
+        return ", ".join(f"{name} {self.told(value)}" for name, value in self.comparisons.items())
+
+    def told(self, value: float) -> str:
+        """A value as people read it: `81.2%`, or a number of four digits."""
+        return f"{value:.1%}" if self.is_share else f"{value:,.4g}"
 
 
 def figures_of(story: Story) -> list[Figure]:
@@ -33,6 +41,13 @@ def figures_of(story: Story) -> list[Figure]:
             figures.append(
                 _figure("content words of these", encoder, f"{metric}/content", "commonest of them")
             )
+        perplexity = metric.replace("accuracy", "perplexity")
+        if f"eval/{perplexity}" in encoder.statistics:
+            figures.append(
+                _figure(
+                    "perplexity of these", encoder, perplexity, "token frequencies", is_share=False
+                )
+            )
         if "eval/nsp_accuracy" in encoder.statistics:
             figures.append(_figure("next sentence, held-out", encoder, "nsp_accuracy", "majority"))
     classifier = story.artifact("fine-tuning")
@@ -41,12 +56,14 @@ def figures_of(story: Story) -> list[Figure]:
     return figures
 
 
-def _figure(name: str, artifact: Artifact, metric: str, baseline: str) -> Figure:
+def _figure(
+    name: str, artifact: Artifact, metric: str, baseline: str, *, is_share: bool = True
+) -> Figure:
     statistics = artifact.statistics
     comparisons = {}
     if f"baseline/{metric}" in statistics:
         comparisons[baseline] = statistics[f"baseline/{metric}"]
-    return Figure(name, statistics[f"eval/{metric}"], comparisons)
+    return Figure(name, statistics[f"eval/{metric}"], comparisons, is_share)
 
 
 def _classification(classifier: Artifact, from_random: Artifact | None) -> list[Figure]:

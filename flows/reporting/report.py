@@ -104,9 +104,7 @@ def _stage(record: StageRecord) -> dict[str, str]:
 
 def _figures(story: Story) -> list[str]:
     rows = [
-        f"| {figure.name} | **{figure.value:.1%}** | "
-        + ", ".join(f"{name} {share:.1%}" for name, share in figure.comparisons.items())
-        + " |"
+        f"| {figure.name} | **{figure.told(figure.value)}** | {figure.beside()} |"
         for figure in figures_of(story)
     ]
     if not rows:

@@ -1,5 +1,6 @@
 """Reaching a store: from its URL to a file system, and what to say where it does not answer."""
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,16 +12,22 @@ from fsspec.implementations.local import LocalFileSystem
 
 from pipelines.core.errors import UserError
 
+# What an S3 client does about a store that is busy or away: twelve tries wait a minute and more,
+# where its own five may give up after ten seconds.
+_PATIENCE = {"retries": {"mode": "standard", "max_attempts": 12}}
 
-def open_store(url: str) -> tuple[AbstractFileSystem, str]:
+
+def open_store(url: str, *, is_patient: bool = True) -> tuple[AbstractFileSystem, str]:
     """The file system of the store at `url`, and the store's path in it.
 
-    Raises UserError where the protocol is unknown, its package is missing, or a local path cannot
-    be a folder.
+    On S3 it waits a minute or more for a store that is busy, unless `is_patient` is false or
+    AWS_MAX_ATTEMPTS or AWS_RETRY_MODE say what to do. Raises UserError where the protocol is
+    unknown, its package is missing, or a local path cannot be a folder.
     """
     try:
         # A listing kept from before would hide what other processes have written since.
-        filesystem, root = url_to_fs(url, use_listings_cache=False)
+        options = {"config_kwargs": _PATIENCE} if is_patient and _takes_patience(url) else {}
+        filesystem, root = url_to_fs(url, use_listings_cache=False, **options)
     except ImportError as error:
         raise UserError(
             f"the store {url} needs a package that is not installed ({error}); install it, or "
@@ -39,6 +46,11 @@ def open_store(url: str) -> tuple[AbstractFileSystem, str]:
             f"the store must name a bucket, found {url}; write for example s3://bucket/prefix"
         )
     return filesystem, root
+
+
+def _takes_patience(url: str) -> bool:
+    is_told = os.environ.get("AWS_MAX_ATTEMPTS") or os.environ.get("AWS_RETRY_MODE")
+    return url.startswith(("s3://", "s3a://")) and not is_told
 
 
 def _refuse_file(root: Path) -> None:

@@ -25,6 +25,7 @@ _IN_USE_SECONDS = 60.0  # between being told a path and opening it, in another p
 _FOLDER_IN_USE_SECONDS = 3600.0
 _FOREIGN_PARTIAL_SECONDS = 86_400.0  # of another machine, whose processes nobody here can see
 _OWNER_FILE = "owner.json"
+_LOCK_DIGITS = 3  # of a file's name: 4,096 locks
 
 # When this process last handed out each cached file: its own readers have opened it since.
 _handed_out: dict[Path, int] = {}
@@ -52,8 +53,11 @@ class LocalCache:
         Raises UserError, naming the remote file, where its bytes are not those of `record`.
         """
         target = self._files / record.sha256
-        while not (_is_whole(target, record) and _note_use(target)):
-            self._download(filesystem, path, record, target)
+        if _is_whole(target, record) and _note_use(target):
+            return target
+        with self._alone_with(record):  # who waited finds it
+            while not (_is_whole(target, record) and _note_use(target)):
+                self._download(filesystem, path, record, target)
         return target
 
     def folder(
@@ -106,6 +110,18 @@ class LocalCache:
         """One process at a time rearranges the cache."""
         self.root.mkdir(parents=True, exist_ok=True)
         with FileLock(self.root / ".lock"):
+            yield
+
+    @contextmanager
+    def _alone_with(self, record: FileRecord) -> Iterator[None]:
+        """One process at a time, or one thread, downloads a file: the ranks of a node want it all.
+
+        The system takes the lock from a process that dies. Files share a lock now and then, so
+        that there are never more locks than these.
+        """
+        locks = self.root / "locks"
+        locks.mkdir(parents=True, exist_ok=True)
+        with FileLock(locks / record.sha256[:_LOCK_DIGITS]):
             yield
 
     @contextmanager

@@ -29,13 +29,20 @@ logger = logging.getLogger(__name__)
 class ArtifactStore:
     """Artifacts under one fsspec URL: a local folder, or `s3://bucket/prefix` in production.
 
-    Raises UserError where the URL cannot be a store.
+    One that `is_patient` waits a minute and more for an object store that is busy or away. Raises
+    UserError where the URL cannot be a store.
     """
 
-    def __init__(self, url: str | Path, *, lease_seconds: float = LEASE_SECONDS) -> None:
+    def __init__(
+        self,
+        url: str | Path,
+        *,
+        lease_seconds: float = LEASE_SECONDS,
+        is_patient: bool = True,
+    ) -> None:
         self.url = str(url)
         self.lease_seconds = lease_seconds  # how long a silent builder elsewhere counts as alive
-        self.filesystem, self.root = open_store(self.url)
+        self.filesystem, self.root = open_store(self.url, is_patient=is_patient)
 
     @property
     def is_local(self) -> bool:

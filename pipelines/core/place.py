@@ -117,8 +117,19 @@ class PlaceSettings(Settings):
                 "place.store must be where other processes see it, found memory://, which each "
                 "process has for itself; choose a folder or s3://bucket/prefix"
             )
-        ArtifactStore(self.store_url()).find("corpus", "0" * 32)  # any look-up asks the store
+        store = ArtifactStore(self.store_url(), is_patient=False)
+        store.find("corpus", "0" * 32)  # any look-up asks the store
         self.refuse_unreachable_tracker()
+
+    def refuse_strangers(self) -> None:
+        """Return where every node of the cluster that RAY_ADDRESS names can take part.
+
+        Raises UserError for one that runs other code or does not see the store.
+        """
+        if os.environ.get("RAY_ADDRESS"):
+            from pipelines.core.cluster.strangers import refuse_strangers  # imports Ray
+
+            refuse_strangers(ArtifactStore(self.store_url()))
 
     def tracker(self, tags: Mapping[str, str]) -> "Tracker":
         """The MLflow server; a local home keeps SQLite and files, and is made where missing."""

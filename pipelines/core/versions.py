@@ -5,11 +5,13 @@ import platform
 import sys
 import unicodedata
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 _LIBRARIES = ("torch", "numpy", "pyarrow", "tokenizers", "ray", "mlflow", "prefect", "datasets")
 _PACKAGES = ("bert_core", "pipelines", "flows")
+_DECIDING = ("torch", "numpy", "pyarrow", "tokenizers")  # of what a stage's bytes are made by
 
 
 @cache
@@ -37,9 +39,35 @@ def code_version() -> str:
 
     It needs no git and tells an edited checkout from a release.
     """
+    return f"{version('bertsmith')}+src.{source_digest()}"
+
+
+@cache
+def source_digest() -> str:
+    """A hash of Bertsmith's own sources as they lie here, installed or not: 8 digits."""
     digest = hashlib.sha256()
-    root = Path(__file__).parents[2]
-    for package in _PACKAGES:
-        for path in sorted((root / package).rglob("*.py")):
-            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
-    return f"{version('bertsmith')}+src.{digest.hexdigest()[:8]}"
+    for folder in source_folders():
+        for path in sorted(folder.rglob("*.py")):
+            name = path.relative_to(folder.parent).as_posix()
+            digest.update(name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:8]
+
+
+def source_folders() -> list[Path]:
+    """The folders of Bertsmith's packages: side by side, but where Ray has unpacked them."""
+    specs = [find_spec(package) for package in _PACKAGES]
+    return [Path(spec.origin).parent for spec in specs if spec is not None and spec.origin]
+
+
+def computing_versions() -> dict[str, str]:
+    """What must be alike where parts of one work are computed: our sources and what decides bytes.
+
+    Of a version what follows a `+` is left out: torch for GPUs and torch for CPUs may meet.
+    """
+    found = {"Bertsmith's sources": source_digest(), "Python": versions_of("python").split()[1]}
+    for name in _DECIDING:
+        try:
+            found[name] = version(name).partition("+")[0]
+        except PackageNotFoundError:
+            found[name] = "none"
+    return found

@@ -34,6 +34,9 @@ class TaskExamples(Protocol):
     def batch(self, indices: "np.ndarray") -> "LabelledBatch":
         """The items at `indices`, in that order."""
 
+    def longest(self, size: int) -> "LabelledBatch":
+        """The `size` items of most tokens: no batch of as many needs more memory."""
+
     def batches(
         self, size: int, rank: int, world_size: int
     ) -> "Iterator[tuple[int, LabelledBatch]]":

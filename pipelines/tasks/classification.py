@@ -117,6 +117,11 @@ class EncodedTexts:
         tokens = RaggedBatch.from_sequences([self._ids[index] for index in indices])
         return LabelledBatch.from_arrays(tokens, self._labels[indices])
 
+    def longest(self, size: int) -> LabelledBatch:
+        """The `size` longest texts: no batch of as many needs more memory."""
+        lengths = np.fromiter(map(len, self._ids), np.int64, len(self))
+        return self.batch(np.argsort(-lengths, kind="stable")[:size])
+
     def batches(self, size: int, rank: int, world_size: int) -> Iterator[tuple[int, LabelledBatch]]:
         """This rank's share of the batches of all texts in order, `size` at a time, numbered."""
         for number in range(rank, -(-len(self) // size), world_size):

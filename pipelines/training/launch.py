@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
 from pipelines.core.cluster.connection import connect, disconnect, keep_signal_handlers, nodes
+from pipelines.core.cluster.strangers import refuse_strangers
 from pipelines.core.stage import StageContext
 from pipelines.training.failures import EndOnFinalError, told
 from pipelines.training.placement import StepCut, place
@@ -30,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
+_CHECKPOINTS_KEPT = 2
 _PLACEMENT_FAILURES = 30  # how often the workers may not get their places, 12 s each time
 _RESIZE_SECONDS = 10.0  # between two looks at whether a range of workers has more room
 
@@ -58,6 +60,7 @@ def launch(
     call from outside, such as KeyboardInterrupt, ends the training too: this process leaves Ray.
     """
     connect()
+    refuse_strangers(context.store)
     placement = place(context.ranks, nodes(), job.cut, one_thread_each=job.one_thread_each)
     logger.info("%s, %s", job.name, placement)
     with _ended_if_stopped(), progress_from_workers(context) as queue, keep_signal_handlers():
@@ -82,6 +85,8 @@ def launch(
             "num_threads": placement.cpus,
             "shard_optimizer_state": context.ranks.shard_optimizer_state,
             "checkpointed_layers": context.ranks.checkpointed_layers,
+            "checkpoints_kept": _CHECKPOINTS_KEPT,
+            "checkpoint_folder": job.checkpoints.path if context.store.is_local else None,
         }
         trainer = TorchTrainer(
             worker,
@@ -92,7 +97,7 @@ def launch(
                 storage_path=job.checkpoints.path,
                 storage_filesystem=job.checkpoints.filesystem,
                 failure_config=FailureConfig(**failures),
-                checkpoint_config=CheckpointConfig(num_to_keep=2),
+                checkpoint_config=CheckpointConfig(num_to_keep=_CHECKPOINTS_KEPT),
                 callbacks=callbacks,
             ),
         )

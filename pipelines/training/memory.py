@@ -3,7 +3,8 @@
 Without this the kernel, or the GPU, would end it minutes later and say nothing of why.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from bert_core.model.catalogue import TrainableModel
 from bert_core.training.step_memory import batch_memory
 from pipelines.core.errors import UserError
 
+_NO_MEMORY = "can't allocate memory"  # torch's words where the system gives none
 _LIMIT = Path("/sys/fs/cgroup/memory.max")  # of the container, where this runs in one
 
 
@@ -91,6 +93,22 @@ def fitting_memory(
     if peak * room.num_ranks > room.num_bytes:
         return f"{line}; should it not fit, {remedy}"
     return line
+
+
+@contextmanager
+def refuse_lack_of_memory(stage: str) -> Iterator[None]:
+    """Turn what torch says where it gets no memory into the sentence for a person."""
+    try:
+        yield
+    except RuntimeError as error:  # torch's own for a GPU is one
+        is_lack = isinstance(error, torch.OutOfMemoryError) or _NO_MEMORY in str(error)
+        if not is_lack:
+            raise
+        raise UserError(
+            f"the largest batch of {stage} must fit the memory of its worker, found that it does "
+            f"not ({str(error).splitlines()[0]}); lower micro_batch_examples, or raise "
+            "place.checkpointed_layers"
+        ) from error
 
 
 def _remedy(standing: int, room: Room, is_checkpointed: bool) -> str:

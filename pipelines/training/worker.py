@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,12 @@ import ray.train
 import ray.train.torch
 import torch
 from ray.train import Checkpoint
+from ray.util import get_node_ip_address
 
 from bert_core.backends.matrix_rate import measured_matrix_rate
 from bert_core.backends.memory import return_freed_memory
 from bert_core.backends.precision import Precision, compute_dtype
+from bert_core.batch import Batch
 from bert_core.model.catalogue import TrainableModel
 from bert_core.model.checkpointing import checkpoint_activations
 from bert_core.training.loop import MicroBatches, train
@@ -25,20 +27,20 @@ from bert_core.training.optimization import (
     build_optimizer,
     state_size,
 )
+from bert_core.training.optimization.configuration import Restart
 from bert_core.training.state import Position, load_checkpoint, save_checkpoint, save_model
 from bert_core.training.step import StepReport
 from pipelines.core.cluster.machine import computing_machine
 from pipelines.training.memory import fitting_memory, room_on
+from pipelines.training.preflight import checkpoint_bytes, refuse_full_disk, refuse_strange_ranks
+from pipelines.training.ranks import this_rank
+from pipelines.training.rehearsal import rehearsed
 from pipelines.training.results import AVERAGED_FOLDER, MODEL_FOLDER
 from pipelines.training.settings import TrainingSettings
 from pipelines.training.telemetry.curve import Telemetry
 from pipelines.training.telemetry.metrics import MetricLog
 from pipelines.training.telemetry.progress import ProgressSender
 from pipelines.training.telemetry.speed import Speed
-
-
-def _never(done: int) -> bool:
-    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,25 +58,32 @@ class Work:
     evaluate: Callable[[TrainableModel], dict[str, float]]
     # After the last step, with the model on the CPU: a proof on any machine computes there, too.
     judge: Callable[[TrainableModel], dict[str, Any]]
+    # Before the first step of a training that finds no checkpoint; every rank calls it.
+    begin: Callable[[TrainableModel], None] | None = None
     layer_decay: float = 1.0  # see `OptimizationConfig`
+    restart: Restart | None = None  # of the learning rate
     # One step of every kind there is: each must fit the memory.
     first_steps: tuple[int, ...] = (0,)
     # Ends the training after so many steps, on all ranks alike: where it is only measured.
-    is_enough: Callable[[int], bool] = _never
+    is_enough: Callable[[int], bool] = lambda done: False
+    # One of every kind that needs as much memory as any; rehearsed before the first step.
+    largest_batches: Callable[[], Sequence[Batch]] | None = None
 
 
 def optimization(work: Work, *, shard_optimizer_state: bool) -> OptimizationConfig:
     """The optimizer's own configuration for a training."""
     settings, num_steps = work.settings, work.num_steps
+    first_phase = num_steps if work.restart is None else work.restart.step
     return OptimizationConfig(
         optimizer=settings.optimizer,
         learning_rate=settings.learning_rate,
-        warmup_steps=round(num_steps * settings.warmup_fraction),
+        warmup_steps=round(first_phase * settings.warmup_fraction),
         num_steps=num_steps,
         weight_decay=settings.weight_decay,
         max_grad_norm=settings.max_gradient_norm,
         schedule=settings.schedule,
         decay_fraction=settings.decay_fraction,
+        restart=work.restart,
         betas=settings.betas,
         muon_momentum=settings.muon_momentum,
         layer_decay=work.layer_decay,
@@ -82,12 +91,6 @@ def optimization(work: Work, *, shard_optimizer_state: bool) -> OptimizationConf
         exchange_dtype=settings.exchange_dtype,
         shard_optimizer_state=shard_optimizer_state,
     )
-
-
-def this_rank() -> tuple[int, int]:
-    """Rank of this worker and how many there are."""
-    context = ray.train.get_context()
-    return context.get_world_rank(), context.get_world_size()
 
 
 def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
@@ -100,12 +103,17 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(values["num_threads"])
     return_freed_memory()  # the parameters move when the optimizer is built
     device = ray.train.torch.get_device()
+    told_to_all = f"{work.num_steps} {work.layer_decay} {settings.model_dump_json()}"
+    refuse_strange_ranks(work.stage, device, get_node_ip_address(), told_to_all)
     torch.manual_seed(settings.seed)
     model = work.build_model()
     layers = min(values["checkpointed_layers"], model.config.num_layers)
     checkpoint_activations(model, layers)
     config = optimization(work, shard_optimizer_state=values["shard_optimizer_state"])
     memory = _fitting_memory(work, model, config, device, values["precision"])
+    if rank == 0 and ray.train.get_checkpoint() is None:
+        folder, kept = values["checkpoint_folder"], values["checkpoints_kept"]
+        refuse_full_disk(work.stage, *checkpoint_bytes(model, config), kept, folder)
     model = model.to(device)
     optimizer = build_optimizer(model, config)
     speed = Speed(
@@ -115,10 +123,16 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
     )
     telemetry = _telemetry(work, values, speed, is_speaker=rank == 0)
     first_step = _take_up(model, optimizer, telemetry)
+    if work.begin and not first_step:
+        work.begin(model)
     if memory:
         telemetry.show(first_step, f"{work.stage}: {memory}")
     if first_step:
         telemetry.show(first_step, f"{work.stage} resumed from step {first_step}")
+    elif work.largest_batches is not None:
+        largest, precision = work.largest_batches(), values["precision"]
+        note = rehearsed(work.stage, model, optimizer, largest, device, precision)
+        telemetry.show(0, note)
     num_tokens = torch.tensor(telemetry.num_tokens, dtype=torch.float64, device=device)
     started = time.perf_counter()
     for report in train(
@@ -170,6 +184,8 @@ def _fitting_memory(
     batches = [batch for step in work.first_steps for batch in work.batches_of(step)]
     if not batches:
         return ""
+    if work.largest_batches is not None:
+        batches += [(0, batch) for batch in work.largest_batches()]
     room = room_on(device, ray.train.get_context().get_local_world_size())
     dtype = compute_dtype(precision, device)
     size = state_size(model, config, num_ranks=this_rank()[1], num_together=room.num_ranks)

@@ -21,9 +21,10 @@ from prefect.client.schemas.filters import (
 )
 from prefect.runtime import flow_run
 
-from flows.chain import build_chain, plain_task
+from flows.chain import build_chain
 from flows.reporting.links import model_page, run_page
 from flows.run import started_run
+from flows.tasks import plain_task
 from pipelines.core.errors import UserError
 from pipelines.core.recipes.files import read_recipe
 from pipelines.core.recipes.ladder import CorpusRecipe

@@ -18,13 +18,17 @@ def test_an_encoder_is_judged_by_what_it_was_trained_for(
     tmp_path: Path, metric: str, name: str
 ) -> None:
     figures = {f"eval/{metric}": 0.5, f"baseline/{metric}": 0.1}
+    perplexity = metric.replace("accuracy", "perplexity")
+    figures |= {f"eval/{perplexity}": 12.3456, f"baseline/{perplexity}": 1234.5}
     figures |= {f"eval/{metric}/content": 0.2, f"baseline/{metric}/content": 0.02}
     encoder = ArtifactStore(tmp_path / "store").get_or_build(
         "encoder", version=1, settings={}, inputs={}, build=lambda draft: Built([], figures)
     )
     record = StageRecord("pretraining", encoder, seconds=1.0, peak_bytes=1)
-    figure, content = figures_of(Story("pretrain", CorpusRecipe(), records=[record]))
+    figure, content, choices = figures_of(Story("pretrain", CorpusRecipe(), records=[record]))
     assert (figure.name, figure.value) == (name, 0.5)
     assert figure.comparisons == {"most frequent token": 0.1}
     assert content.value == 0.2
     assert content.comparisons == {"commonest of them": 0.02}
+    assert figure.sentence() == "50.0%   (most frequent token 10.0%)"
+    assert choices.sentence() == "12.35   (token frequencies 1,234)"

@@ -9,6 +9,9 @@ from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.examples.stage import ExampleSettings, build_examples
 from pipelines.stages.vocabulary.stage import VocabularySettings, build_vocabulary
 from tests.pipelines.small_data import write_text_files
+from tests.pipelines.trackers import fickle, home, server_port, tracker
+
+__all__ = ["fickle", "home", "server_port", "tracker"]
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from pipelines.core.cluster.ranks import Ranks
 from pipelines.core.errors import UserError
 from pipelines.core.stage import Progress
 from pipelines.stages.pretraining.budget import StepRate, training_seconds, within_budget
+from pipelines.stages.pretraining.phases import cut_of
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.stages.pretraining.step_rate import measured_rate
@@ -84,7 +85,9 @@ def test_a_budget_is_measured_once_and_ends_as_the_encoder_of_its_steps(
     assert any(f"0.25 minutes are {num_steps:,} steps" in note for note in notes)
     # Timings are no facts here; what the measurement says and what came of it are.
     arithmetic, context = settle(wanted.precision, context)
-    rate = measured_rate(wanted, arithmetic, small_examples, small_vocabulary, context)
+    inputs = {"examples": small_examples, "vocabulary": small_vocabulary}
+    alone = wanted.model_copy(update={"mask_fraction": 0.15})  # what the examples say
+    rate = measured_rate(alone, cut_of(wanted), arithmetic, inputs, context)
     assert rate.reused
     assert rate.kind == "step_rate"
     assert all(value >= 0 for value in rate.statistics.values())
@@ -101,5 +104,5 @@ def test_a_budget_is_measured_once_and_ends_as_the_encoder_of_its_steps(
     plain = wanted.model_copy(update={"num_steps": num_steps, "budget_minutes": None})
     assert build_encoder(plain, small_examples, small_vocabulary, context).reused
     # A setting that changes no speed asks for no other measurement.
-    other = wanted.model_copy(update={"learning_rate": 5e-4, "seed": 3})
-    assert measured_rate(other, arithmetic, small_examples, small_vocabulary, context).reused
+    other = alone.model_copy(update={"learning_rate": 5e-4, "seed": 3})
+    assert measured_rate(other, cut_of(other), arithmetic, inputs, context).reused

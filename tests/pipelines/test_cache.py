@@ -1,6 +1,7 @@
 """The local cache of remote files: shared by processes, bounded, verified whatever happens."""
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -121,3 +122,42 @@ for turn in range(3):
     processes = [subprocess.Popen([sys.executable, "-c", program, str(source)]) for _ in range(2)]
     assert [process.wait(timeout=120) for process in processes] == [0, 0]
     assert not list((folder / "partial").iterdir())
+
+
+RANK = """
+import json, sys, time
+from fsspec.implementations.local import LocalFileSystem
+from pipelines.artifacts.cache import LocalCache
+from pipelines.artifacts.manifest import FileRecord
+
+class Remote(LocalFileSystem):
+    def get_file(self, path, target, **options):
+        with open(sys.argv[3], "a") as log:
+            log.write(path + "\\n")
+        time.sleep(0.5)
+        super().get_file(path, target, **options)
+
+record = FileRecord(**json.loads(sys.argv[2]))
+print("ready", flush=True)
+sys.stdin.readline()
+print(LocalCache().fetch(Remote(), sys.argv[1], record).read_bytes().decode())
+"""
+
+
+def test_two_ranks_of_a_node_download_a_file_once(folder: Path, tmp_path: Path) -> None:
+    remote, log = tmp_path / "remote", tmp_path / "log"
+    remote.write_bytes(b"right")
+    record = {"bytes": 5, "sha256": hashlib.sha256(b"right").hexdigest()}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, str(remote), json.dumps(record), str(log)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    for rank in ranks:
+        assert rank.stdout is not None
+        assert rank.stdout.readline() == "ready\n"
+    said = [rank.communicate("go\n")[0] for rank in ranks]
+    assert said == ["right\n", "right\n"]
+    assert log.read_text().splitlines() == [str(remote)]

@@ -95,6 +95,7 @@ def test_a_step_on_either_side_of_the_boundary_is_what_its_own_phase_gives(examp
     ("overrides", "sentence"),
     [
         (["pretraining.short_steps_fraction=0.9"], "examples.short_tokens must be given"),
+        (["pretraining.full_learning_rate=1e-4"], "short_steps_fraction must be given"),
         (["examples.short_tokens=128"], "short_tokens must be less than max_tokens, 128"),
     ],
 )

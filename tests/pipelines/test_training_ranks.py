@@ -27,10 +27,11 @@ from pipelines.stages.pretraining.figures import HeldoutExamples, pretraining_fi
 from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.training.launch import Launch, launch
 from pipelines.training.placement import StepCut
+from pipelines.training.ranks import this_rank
 from pipelines.training.results import AVERAGED_FOLDER, MODEL_FOLDER
 from pipelines.training.settings import TrainingSettings
-from pipelines.training.telemetry.runs import deliver
-from pipelines.training.worker import Work, run, this_rank
+from pipelines.training.telemetry.undelivered import Ending
+from pipelines.training.worker import Work, run
 
 pytestmark = pytest.mark.slow
 
@@ -198,7 +199,6 @@ def test_a_tracker_that_never_answers_holds_no_step_up_and_gets_every_point_late
 ) -> None:
     tracker = Tracker(uri=f"sqlite:///{tmp_path / 'mlflow.db'}", experiment="tests")
     run_id = tracker.create_run("training", "f", {}, {})
-    context = StageContext(store=ArtifactStore(tmp_path), tracker=tracker)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, says nothing
         told = train(
             worker_that(lambda rank, step: None), small_examples, small_vocabulary, tmp_path,
@@ -207,8 +207,12 @@ def test_a_tracker_that_never_answers_holds_no_step_up_and_gets_every_point_late
     assert told["history"][-1]["step"] == NUM_STEPS
     client = tracker.client()
     assert client.get_metric_history(run_id, "train/loss") == []
+    ending = Ending(
+        uri=tracker.shown_uri, run_id=run_id, points=told["undelivered"], figures={},
+        computed_on={}, end_time=1_700_000_000_000,
+    )  # fmt: skip
     for _ in range(2):  # a second delivery changes nothing
-        deliver(told["undelivered"], run_id, context)
+        assert ending.deliver(tracker)
     steps = [point.step for point in client.get_metric_history(run_id, "train/loss")]
     assert steps == [2, 4, 6, 8]
     assert [point.step for point in client.get_metric_history(run_id, "eval/mlm_loss")] == [4, 8]

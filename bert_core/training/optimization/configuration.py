@@ -2,12 +2,21 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from typing import Literal
 
 OptimizerName = Literal["adamw", "lamb", "muon"]
 Schedule = Literal["linear", "cosine", "constant", "warmup_stable_decay"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restart:
+    """From `step` on the rate begins anew: its own warm-up to its own peak, its own decay."""
+
+    step: int
+    learning_rate: float
+    warmup_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +28,8 @@ class OptimizationConfig:
         learning_rate: the peak, reached after `warmup_steps`; `schedule` says how it falls then.
         decay_fraction: the last share of all steps, over which "warmup_stable_decay" falls to zero;
             never more steps than the warm-up leaves.
+        restart: where the rate begins anew, in a training of two phases; the first phase's warm-up
+            and decay are then over its own steps.
         weight_decay: decoupled, on matrices; biases and normalization never decay.
         betas, eps: of the running moments of AdamW and LAMB.
         max_grad_norm: gradients are scaled down to this norm over all parameters; None: never.
@@ -48,6 +59,7 @@ class OptimizationConfig:
     max_grad_norm: float | None = 1.0
     schedule: Schedule = "linear"
     decay_fraction: float = 0.2
+    restart: Restart | None = None
     layer_decay: float = 1.0
     rate_scales: Mapping[str, float] = field(default_factory=dict)
     averaging_decay: float | None = None
@@ -89,6 +101,14 @@ class OptimizationConfig:
             raise ValueError(f"averaging_decay must lie in [0, 1), got {self.averaging_decay}")
         if not 0 <= self.muon_momentum < 1:
             raise ValueError(f"muon_momentum must lie in [0, 1), got {self.muon_momentum}")
+        if self.restart is not None:
+            if not 0 < self.restart.step < self.num_steps:
+                raise ValueError(
+                    f"restart.step must lie between 0 and {self.num_steps}, got {self.restart.step}"
+                )
+            # These refuse what is impossible in either phase.
+            self._until_restart(self.restart)
+            self._from_restart(self.restart)
         if self.optimizer is not None:
             self._refuse_unknown("optimizer", "adamw", "lamb", "muon")
         self._refuse_unknown("schedule", "linear", "cosine", "constant", "warmup_stable_decay")
@@ -126,6 +146,10 @@ class OptimizationConfig:
         The first step moves already; the rate reaches its peak with the last step of the warm-up
         and would reach zero at step `num_steps`, which is not taken.
         """
+        if self.restart is not None:
+            if step < self.restart.step:
+                return self._until_restart(self.restart).learning_rate_at(step)
+            return self._from_restart(self.restart).learning_rate_at(step - self.restart.step)
         if step < self.warmup_steps:
             return self.learning_rate * (step + 1) / self.warmup_steps
         if self.schedule == "constant":
@@ -135,6 +159,18 @@ class OptimizationConfig:
         if self.schedule != "cosine":
             return self.learning_rate * left
         return self.learning_rate * 0.5 * (1 - math.cos(math.pi * left))
+
+    def _until_restart(self, restart: Restart) -> "OptimizationConfig":
+        return replace(self, num_steps=restart.step, restart=None)
+
+    def _from_restart(self, restart: Restart) -> "OptimizationConfig":
+        return replace(
+            self,
+            learning_rate=restart.learning_rate,
+            warmup_steps=restart.warmup_steps,
+            num_steps=self.num_steps - restart.step,
+            restart=None,
+        )
 
     def _decay_steps(self) -> int:
         """How many of the last steps the rate falls over."""

@@ -25,8 +25,10 @@ def list_recipes() -> None:
     """
     from pipelines.core.recipes.files import preset_names
 
-    for name in preset_names():
-        print(f"{name:<12} {_purpose(name)}")
+    names = preset_names()
+    width = max(map(len, names))
+    for name in names:
+        print(f"{name:<{width}}  {_purpose(name)}")
 
 
 def show_recipe(
@@ -61,7 +63,7 @@ def list_sizes() -> None:
 
 
 def _purpose(preset: str) -> str:
-    """The comment that the preset's file opens with."""
+    """The first paragraph of the comment that the preset's file opens with."""
     text = (files("pipelines.core.recipes") / "presets" / f"{preset}.yaml").read_text()
-    comment = takewhile(lambda line: line.startswith("#"), text.splitlines())
+    comment = takewhile(lambda line: line.startswith("# "), text.splitlines())
     return " ".join(line.lstrip("# ") for line in comment)

@@ -43,17 +43,17 @@ def show(home: Home = None, store: Store = None, as_json: AsJson = False) -> Non
         print(f"The store {redacted(artifacts.url)} is empty; `bertsmith run` fills it.")
         return
     print(f"{redacted(artifacts.url)}\n")
-    print(f"{'kind':<11} {'fingerprint':<13} {'size':>9} {'age':>13}  {'made by':<22} used by")
+    print(f"{'kind':<16} {'fingerprint':<13} {'size':>9} {'age':>13}  {'made by':<22} used by")
     for each in inventory.artifacts:
         print(
-            f"{each.place.kind:<11} {each.place.fingerprint[:12]:<13} {_size(each.num_bytes):>9} "
+            f"{each.place.kind:<16} {each.place.fingerprint[:12]:<13} {_size(each.num_bytes):>9} "
             f"{_age(each.created):>13}  {each.manifest.code_version:<22} "
             f"{_users(each, inventory, models)}"
         )
     for left in inventory.leftovers:
         if left.what != "lock":
             print(
-                f"{left.place.kind:<11} {left.place.fingerprint[:12]:<13} "
+                f"{left.place.kind:<16} {left.place.fingerprint[:12]:<13} "
                 f"{_size(left.num_bytes):>9} {_age(left.modified):>13}  {left.what}"
                 + (", being built" if left.is_held else "")
             )
@@ -124,7 +124,7 @@ def _users(
 
 def _line(removal: "Removal") -> str:
     return (
-        f"{removal.place.kind:<11} {removal.place.fingerprint[:12]:<13} "
+        f"{removal.place.kind:<16} {removal.place.fingerprint[:12]:<13} "
         f"{_size(removal.num_bytes):>9}  {removal.what}: {removal.reason}"
     )
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pipelines.core.errors import UserError
+from pipelines.core.versions import source_folders
 
 # Read by Ray when it is imported or started; a person's own setting wins.
 for _name, _value in {
@@ -55,15 +56,23 @@ Result = TypeVar("Result")
 def connect() -> None:
     """Connect this process to Ray if it is not connected yet.
 
-    `RAY_ADDRESS` names a cluster; without it a local Ray starts inside this process and ends
-    with it. Raises UserError where nobody answers there, or the machine is too busy to start one.
+    `RAY_ADDRESS` names a cluster, to which this process ships the code it runs
+    (docs/decisions/0019); without it a local Ray starts inside this process and ends with it.
+    Raises UserError where nobody answers there, or the machine is too busy to start one.
     """
     if ray.is_initialized():
         return
     with keep_signal_handlers():
         if address := os.environ.get("RAY_ADDRESS"):
             _refuse_silent(address)
-            ray.init(log_to_driver=False, logging_level=logging.ERROR)
+            ray.init(
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                runtime_env={
+                    "py_modules": [str(folder) for folder in source_folders()],
+                    "excludes": ["**/__pycache__"],
+                },
+            )
         else:
             _start_here()
 

@@ -5,8 +5,8 @@ Each flow takes the recipe of its own stage, which holds the sections of the sta
 < `EndToEndRecipe`. A wider recipe narrows to any of them.
 """
 
-from collections.abc import Iterable
-from typing import Self, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, Self, TypeVar
 
 import yaml
 from pydantic import Field, model_validator
@@ -75,6 +75,18 @@ class PretrainingRecipe(ExamplesRecipe):
         default_factory=PretrainingSettings, description="The encoder and its pretraining."
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _tokenizer_of_the_encoder(cls, values: Any) -> Any:
+        """Who goes on from an encoder takes its tokenizer, unless the vocabulary says another."""
+        encoder = _get(_get(values, "pretraining"), "encoder")
+        vocabulary = _get(values, "vocabulary")
+        if encoder is None or _get(vocabulary, "encoder") is not None:
+            return values
+        if isinstance(vocabulary, VocabularySettings):
+            vocabulary = vocabulary.model_dump(exclude_unset=True)
+        return {**values, "vocabulary": {**(vocabulary or {}), "encoder": encoder}}
+
     @model_validator(mode="after")
     def _pretraining_goes_with_its_examples(self) -> Self:
         fault = self.pretraining.fault_with(self.examples)
@@ -112,6 +124,11 @@ class EndToEndRecipe(FinetuningRecipe):
     registration: RegistrationSettings = Field(
         default_factory=RegistrationSettings, description="Names and aliases in the registry."
     )
+
+
+def _get(values: Any, key: str) -> Any:
+    """The entry of a mapping or a settings model; None where there is none."""
+    return values.get(key) if isinstance(values, Mapping) else getattr(values, key, None)
 
 
 _LADDER = (

@@ -160,13 +160,14 @@ class Tracker:
         metrics: Mapping[str, float],
         *,
         computed_on: Mapping[str, str] | None = None,
-    ) -> None:
-        """Record the final figures and end the run; a tracker that is down costs only these.
+        end_time: int | None = None,
+    ) -> bool:
+        """Record the final figures and end the run; False, and no error, where the tracker is away.
 
         `computed_on` is the machine that computed them, where it is known: a registered model
-        has to repeat them exactly on such a one.
+        has to repeat them exactly on such a one. `end_time` is in milliseconds, now by default.
         """
-        now = _now_ms()
+        now = end_time or now_ms()
         points = [Metric(final(key), value, now, 0) for key, value in metrics.items()]
         machine = computed_on or {}
         tags = [RunTag(f"{COMPUTED_ON_TAG}.{key}", value) for key, value in machine.items()]
@@ -176,6 +177,8 @@ class Tracker:
             client.set_terminated(run_id, "FINISHED", end_time=now)
         except MlflowException as error:
             logger.warning("the run %s stays open, the tracker does not answer: %s", run_id, error)
+            return False
+        return True
 
     def abandon(self, run_id: str, error: BaseException) -> None:
         """End the run of work that `error` ended: KILLED where someone stopped it, else FAILED.
@@ -209,5 +212,6 @@ class Tracker:
             ) from error
 
 
-def _now_ms() -> int:
+def now_ms() -> int:
+    """Milliseconds as MLflow counts them."""
     return int(time.time() * 1000)

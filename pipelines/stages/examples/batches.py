@@ -27,6 +27,7 @@ __all__ = [
     "ExampleReader",
     "epoch_of",
     "evaluation_batches",
+    "largest_batch",
     "micro_batches",
     "num_evaluation_batches",
     "prefetched",
@@ -110,6 +111,28 @@ def _evaluation_sizes(
     size = reader.pass_sizes[0]
     count = size if max_examples is None else min(size, max_examples)
     return count, max(1, batch_tokens // reader.max_tokens)
+
+
+def largest_batch(
+    reader: ExampleReader, num_examples: int, *, masking: MaskingConfig | None = None
+) -> Batch:
+    """A batch that needs as much memory as any of so many examples: all have full length.
+
+    Its ids are those of the first examples, again and again.
+    """
+    ids = reader.rows(0, np.arange(min(num_examples, reader.pass_sizes[0]))).input_ids
+    lengths = np.full(num_examples, reader.max_tokens)
+    has_pairs = reader.has_pairs
+    rows = Rows(
+        input_ids=np.resize(ids, num_examples * reader.max_tokens),
+        lengths=lengths,
+        segment_b_start=lengths // 2 if has_pairs else lengths,
+        is_random_next=np.zeros(num_examples, np.bool_) if has_pairs else None,
+        masked_positions=None,
+        masked_ids=None,
+    )
+    keys = random_bits(0, "masks of the largest batch", np.arange(num_examples))
+    return _batch(reader, rows, keys, masking)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """An examples artifact, open for reading: any example of any pass, memory-mapped."""
 
+import logging
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,13 @@ from numpy.typing import NDArray
 from bert_core.masking import MaskableVocabulary, MaskingConfig
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact
+from pipelines.artifacts.cache import LocalCache
 from pipelines.core.errors import UserError
+from pipelines.stages.examples.fetching import Fetcher
 from pipelines.stages.examples.settings import ExampleSet, ExampleSettings
 from pipelines.stages.examples.shards import FORMAT_VERSION, list_column, read_example_batch
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -32,11 +37,20 @@ class Rows:
 class ExampleReader:
     """One set of the examples of an artifact: `train`, `short` or `heldout`.
 
-    A shard is opened, and fetched where the store is remote, when an example of it is first read.
-    Reading raises UserError for a shard made with another vocabulary than the manifest names.
+    A shard is opened when an example of it is first read. Of a remote store the shards of the pass
+    that is read, and of the next one, are fetched ahead in the background, as far as the node's
+    cache holds them: the order of the examples is random over all of a pass, so a rank needs them
+    all (docs/decisions/0020). The ranks of a node share the work: each begins with its share,
+    `(local rank, ranks on the node)`. Reading raises UserError for a shard made with another
+    vocabulary than the manifest names.
     """
 
-    def __init__(self, examples: Artifact, split: ExampleSet) -> None:
+    def __init__(
+        self,
+        examples: Artifact,
+        split: ExampleSet,
+        share: tuple[int, int] = (0, 1),
+    ) -> None:
         if examples.kind != "examples":
             raise UserError(f"{examples.url} must hold examples, found a {examples.kind}")
         self.split = split
@@ -55,6 +69,9 @@ class ExampleReader:
         self._edges = [np.cumsum([0, *each]) for each in sizes]
         self._open: dict[str, _Shard] = {}
         self._examples = examples
+        self._fetcher: Fetcher[_Shard] | None = None if examples.is_local else Fetcher(self._shard)
+        self._share = share
+        self._fetched_ahead: set[int] = set()  # passes
         self._maskable: MaskableVocabulary | None = None
 
     def __len__(self) -> int:
@@ -91,8 +108,11 @@ class ExampleReader:
         """The examples at `indices` of a pass, in this order."""
         edges = self._edges[pass_number]
         number = np.searchsorted(edges, indices, side="right") - 1
-        names = self._passes[pass_number]
-        shards = [self._shard(names[each]) for each in number.tolist()]
+        names = [self._passes[pass_number][each] for each in number.tolist()]
+        if self._fetcher is not None:
+            self._fetcher.now(names)
+            self._fetch_ahead(pass_number)
+        shards = [self._shard(name) for name in names]
         places = list(zip(shards, (indices - edges[number]).tolist(), strict=True))
         input_ids, lengths = _joined([shard.input_ids(row) for shard, row in places])
         positions = masked_ids = is_random = None
@@ -116,6 +136,26 @@ class ExampleReader:
             masked_positions=positions,
             masked_ids=masked_ids,
         )
+
+    def _fetch_ahead(self, pass_number: int) -> None:
+        """Have the rest of the pass fetched, and the pass after it."""
+        assert self._fetcher is not None, "the store is remote"
+        for wanted in (pass_number, (pass_number + 1) % len(self._passes)):
+            if wanted in self._fetched_ahead:
+                continue
+            self._fetched_ahead.add(wanted)
+            names = self._passes[wanted]
+            records = self._examples.manifest.files
+            num_bytes = sum(records[name].bytes for name in names)
+            room = LocalCache().max_bytes
+            if num_bytes > room:
+                logger.warning(
+                    "the cache must hold the %s bytes of a pass for its shards to be fetched "
+                    "ahead, found a bound of %s; raise BERTSMITH_CACHE_BYTES", num_bytes, room,
+                )  # fmt: skip
+                continue
+            begin = len(names) * self._share[0] // self._share[1]
+            self._fetcher.ahead([*names[begin:], *names[:begin]])
 
     def _shard(self, name: str) -> "_Shard":
         if name not in self._open:

@@ -23,11 +23,12 @@ from pipelines.tasks import Answers, family_of
 from pipelines.training.arithmetic import Arithmetic, settle, trains_best_on_single_threads
 from pipelines.training.launch import Launch, launch
 from pipelines.training.placement import StepCut
+from pipelines.training.ranks import this_rank
 from pipelines.training.reduction import means_over_ranks
 from pipelines.training.results import MODEL_FILES, publish_model, throughput
 from pipelines.training.telemetry.inputs import training_input
-from pipelines.training.telemetry.runs import Trained, deliver, open_run, recorded
-from pipelines.training.worker import Work, run, this_rank
+from pipelines.training.telemetry.runs import Trained, open_run, recorded
+from pipelines.training.worker import Work, run
 
 STAGE = "finetuning"
 
@@ -98,14 +99,13 @@ def _finetune(
     def finish(checkpoint: Path, told: dict[str, Any]) -> Trained:
         tokenizer = WordPieceTokenizer.from_directory(encoder.local_folder())
         publish_model(draft, checkpoint, tokenizer, told)
-        deliver(told["undelivered"], run_id, context)
         statistics = {
             **family_of(labelled).figures(Answers(*told["judged"]["answers"]), labelled),
             "num_parameters": told["judged"]["num_parameters"],
             "num_steps": num_steps,
             **throughput(told),
         }
-        return Trained(statistics, told["computed_on"])
+        return Trained(statistics, told["computed_on"], told["undelivered"])
 
     statistics = recorded(run_id, context, lambda: launch(job, context, finish))
     return Built(MODEL_FILES, statistics)
@@ -164,6 +164,7 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
         build_model=build_model,
         micro_batches=micro_batches,
         batches_of=micro_batches,
+        largest_batches=lambda: [items["train"].longest(settings.micro_batch_examples)],
         evaluate=evaluate,
         judge=judge,
     )

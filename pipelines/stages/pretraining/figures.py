@@ -76,16 +76,21 @@ class HeldoutExamples:
         self._unigrams: Unigrams | None = None
         self._baselines: dict[int, dict[str, float]] = {}
 
+    def unigrams(self) -> Unigrams:
+        """How common each piece is in the training examples."""
+        if self._unigrams is None:
+            self._unigrams = Unigrams.of(self._examples, self._tokenizer, *self._ranks)
+        return self._unigrams
+
     def figures(
         self, model: PretrainingModel | LanguageModel, max_examples: int
     ) -> dict[str, float]:
         """`eval/` figures on the first `max_examples` examples, and the `baseline/` of each."""
-        if self._unigrams is None:
-            self._unigrams = Unigrams.of(self._examples, self._tokenizer, *self._ranks)
+        unigrams = self.unigrams()
         if max_examples not in self._baselines:
             self._baselines[max_examples] = pretraining_baselines(
-                self._unigrams, self._reader, max_examples, *self._ranks
+                unigrams, self._reader, max_examples, *self._ranks
             )
-        kinds = self._unigrams.kinds
+        kinds = unigrams.kinds
         figures = pretraining_figures(model, self._reader, max_examples, *self._ranks, kinds)
         return {**figures, **self._baselines[max_examples]}

@@ -10,15 +10,30 @@ from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.training.settings import TrainingSettings
 
 _NUM_STEPS = 1000
+_OF_PHASES = (
+    "short_examples_per_step", "short_micro_batch_examples", "full_learning_rate",
+    "full_warmup_fraction",
+)  # fmt: skip
 
 
 class PretrainingSettings(TrainingSettings):
     """The encoder's size and how long, how wide and how fast it is pretrained."""
 
+    encoder: str | None = Field(
+        default=None,
+        description="Go on from this encoder: a folder, models:/name@alias or a fingerprint in the "
+        "store; its tokenizer is taken over and its size is its own. Empty: random weights.",
+    )
     size: Literal["tiny", "mini", "small", "medium", "base", "large"] = Field(
         default="mini",
         description="Layers x width: tiny 2x128, mini 4x256, small 4x512, medium 8x512, "
         "base 12x768, large 24x1024.",
+    )
+    initialization: Literal["published", "informed"] = Field(
+        default="published",
+        description="Weights to begin with. published: all random; informed: the first layer "
+        "begins by reading each token's neighbours and the vocabulary at its frequencies, which "
+        "spares a small encoder thousands of steps.",
     )
     num_steps: int = Field(default=_NUM_STEPS, ge=1, le=10**9, description="Optimizer steps.")
     budget_minutes: float | None = Field(
@@ -60,6 +75,20 @@ class PretrainingSettings(TrainingSettings):
         le=10**9,
         description="Examples computed at once while they are short; empty: micro_batch_examples.",
     )
+    full_learning_rate: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="Peak learning rate once the examples are of full length: warm-up and decay "
+        "then begin anew; empty: one warm-up and one decay over all steps.",
+    )
+    full_warmup_fraction: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="Share of the full-length steps over which that rate rises; empty: as "
+        "warmup_fraction says.",
+    )
     mask_fraction: float | None = Field(
         default=None,
         gt=0,
@@ -97,6 +126,16 @@ class PretrainingSettings(TrainingSettings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _informed_where_new(self) -> Self:
+        if self.encoder is not None and self.initialization != "published":
+            raise ValueError(
+                "initialization must be left at published where pretraining goes on from an "
+                f"encoder, which brings its weights, got {self.initialization} and encoder="
+                f"{self.encoder}; leave one of the two out"
+            )
+        return self
+
     def masking_at(self, step: int, own: MaskingConfig) -> MaskingConfig:
         """How step `step` draws its masks; `own` is what the examples say of them."""
         first = own.fraction if self.mask_fraction is None else self.mask_fraction
@@ -120,5 +159,17 @@ class PretrainingSettings(TrainingSettings):
                 "examples.short_tokens must be given where pretraining.short_steps_fraction is, "
                 f"found short_steps_fraction={self.short_steps_fraction:g} without it; set it, for "
                 "instance to 128, or leave the other out"
+            )
+        if self.encoder is not None and self.initialization != "published":
+            return (
+                "pretraining.initialization must be left at its default, published, where "
+                f"pretraining.encoder says what to begin with, found {self.initialization}; leave "
+                "one of the two out"
+            )
+        of_phases = [name for name in _OF_PHASES if getattr(self, name) is not None]
+        if of_phases and not self.short_steps_fraction:
+            return (
+                f"pretraining.short_steps_fraction must be given where {of_phases[0]} is, found 0; "
+                "set it, for instance to 0.9, or leave the other out"
             )
         return ""

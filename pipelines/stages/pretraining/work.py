@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
+import torch
+
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import (
     LanguageModel,
@@ -11,31 +13,39 @@ from bert_core.model.catalogue import (
     TrainableModel,
     count_parameters,
 )
+from bert_core.model.initialization import attend_to_neighbours, predict_frequencies
 from pipelines.artifacts import Artifact
 from pipelines.stages.examples.batches import prefetched
 from pipelines.stages.examples.settings import ExampleSettings
+from pipelines.stages.pretraining.continuing import TokenModel, continued_model
 from pipelines.stages.pretraining.figures import HeldoutExamples
-from pipelines.stages.pretraining.phases import TrainingExamples
+from pipelines.stages.pretraining.phases import TrainingExamples, restart_of
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.vocabulary.stage import load_tokenizer
-from pipelines.training.worker import Work, this_rank
+from pipelines.training.ranks import share_of_node, this_rank
+from pipelines.training.worker import Work
 
 STAGE = "pretraining"
-
-TokenModel = PretrainingModel | LanguageModel
 
 
 @contextmanager
 def pretraining_work(values: dict[str, Any]) -> Iterator[Work]:
     """The work of the `settings`, `examples` and `vocabulary` among `values`, for this rank.
 
-    Batches are read ahead until the block is left.
+    Where there is an `encoder` among them the model starts from that. Batches are read ahead until
+    the block is left.
     """
     settings = PretrainingSettings.model_validate(values["settings"])
     rank, world_size = this_rank()
     tokenizer = load_tokenizer(values["vocabulary"])
-    training = TrainingExamples(settings, values["examples"], rank, world_size)
+    share = share_of_node()
+    training = TrainingExamples(settings, values["examples"], rank, world_size, share)
     heldout = HeldoutExamples(values["examples"], tokenizer, rank, world_size)
+
+    def build_model() -> TokenModel:
+        if "encoder" in values:
+            return continued_model(settings, values["encoder"], values["examples"])
+        return _new_model(settings, values["examples"])
 
     def evaluate(model: TrainableModel) -> dict[str, float]:
         return heldout.figures(cast(TokenModel, model), settings.evaluation_examples)
@@ -44,16 +54,24 @@ def pretraining_work(values: dict[str, Any]) -> Iterator[Work]:
         figures = heldout.figures(cast(TokenModel, model), settings.final_evaluation_examples)
         return {**figures, "num_parameters": count_parameters(model)}
 
+    def begin_informed(model: TrainableModel) -> None:
+        attend_to_neighbours(model.encoder, seed=settings.seed)
+        counts = torch.from_numpy(heldout.unigrams().weights - 1).clamp(min=0)
+        predict_frequencies(cast(TokenModel, model).vocabulary_head, counts)
+
     with prefetched(training.micro_batches, settings.num_steps) as prefetched_batches:
         yield Work(
             stage=STAGE,
             settings=settings,
             num_steps=settings.num_steps,
             evaluate_every_steps=settings.evaluate_every_steps,
-            build_model=lambda: _new_model(settings, values["examples"]),
+            build_model=build_model,
+            begin=begin_informed if settings.initialization == "informed" else None,
             micro_batches=prefetched_batches,
             batches_of=training.micro_batches,
             first_steps=training.first_steps,
+            largest_batches=training.largest_batches,
+            restart=restart_of(settings),
             evaluate=evaluate,
             judge=judge,
         )

@@ -1,6 +1,8 @@
 """What the vocabulary stage can be told."""
 
-from pydantic import Field
+from typing import Any, Self
+
+from pydantic import Field, model_validator
 
 from bert_core.vocabulary import Normalization
 from pipelines.core.settings import Settings
@@ -41,6 +43,32 @@ class VocabularySettings(Settings):
             "languages count for more. Sources are languages then."
         ),
     )
+
+    encoder: str | None = Field(
+        default=None,
+        description="Take over the tokenizer of this encoder and learn none: a folder, "
+        "models:/name@alias or a fingerprint in the store; empty: that of pretraining.encoder, if "
+        "there is one.",
+    )
+    added_pieces: int = Field(
+        default=0,
+        ge=0,
+        le=2**31,
+        description="Words of the corpus to add to that tokenizer as pieces of their own.",
+    )
+
+    def named(self) -> dict[str, Any]:
+        """As they name a vocabulary that is learned, whose name is what it always was."""
+        return self.model_dump(mode="json", exclude={"encoder", "added_pieces"})
+
+    @model_validator(mode="after")
+    def _pieces_are_added_to_something(self) -> Self:
+        if self.added_pieces and self.encoder is None:
+            raise ValueError(
+                f"added_pieces must go with pretraining.encoder, whose tokenizer they are added "
+                f"to, got added_pieces={self.added_pieces} without; raise size to learn more pieces"
+            )
+        return self
 
     @property
     def normalization(self) -> Normalization:

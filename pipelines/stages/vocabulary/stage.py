@@ -1,8 +1,6 @@
 """Stage: from the training part of a corpus to its WordPiece vocabulary."""
 
 import hashlib
-from collections import Counter
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,40 +10,36 @@ import pyarrow.compute as pc
 from bert_core.vocabulary import SPECIAL_PIECES, WordPieceTokenizer
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.artifacts.attempts.workspace import Workspace
-from pipelines.core.cluster.connection import map_tasks
 from pipelines.core.errors import UserError
-from pipelines.core.stage import Progress, StageContext
+from pipelines.core.stage import StageContext
 from pipelines.core.versions import versions_of
 from pipelines.stages.corpus.shards import read_tables
 from pipelines.stages.vocabulary import VOCABULARY
+from pipelines.stages.vocabulary.counting import counted_words
 from pipelines.stages.vocabulary.encoding import SentenceEncoder
+from pipelines.stages.vocabulary.extension import extended
 from pipelines.stages.vocabulary.settings import VocabularySettings
-from pipelines.stages.vocabulary.word_counts import (
-    WordCounts,
-    count_words,
-    prune,
-    read_counts,
-    write_counts,
-)
 from pipelines.stages.vocabulary.wordpiece import choose_alphabet, learn_pieces
+from pipelines.training.starting import starting_encoder
 
-STAGE = "vocabulary"
 _HELDOUT_BYTES = 64 * 2**20  # of held-out text that the figures are taken from
 
 
 def build_vocabulary(
     settings: VocabularySettings, corpus: Artifact, context: StageContext
 ) -> Artifact:
-    """Learn a vocabulary from the training part of `corpus`.
+    """Learn a vocabulary from the training part of `corpus`, or take over an encoder's.
 
     Files: `vocab.txt`, `tokenizer.json`, `tokenizer_config.json`. The same corpus and settings give
     the same bytes in any run on any number of workers. Raises UserError where the corpus does not
-    support as many pieces.
+    support as many pieces, and where there is no such encoder.
     """
+    if settings.encoder is not None:
+        return _of_encoder(settings, settings.encoder, corpus, context)
     return context.store.get_or_build(
         VOCABULARY.kind,
         version=VOCABULARY.version,
-        settings=settings,
+        settings=settings.named(),
         # The trainer, the normalizer's tables and the spelling of the files are the library's.
         inputs={"corpus": corpus, "libraries": versions_of("tokenizers")},
         build=partial(_build, settings, corpus, context),
@@ -75,35 +69,54 @@ def import_vocabulary(
     )
 
 
+def _of_encoder(
+    settings: VocabularySettings, reference: str, corpus: Artifact, context: StageContext
+) -> Artifact:
+    """An encoder's own vocabulary, with words of the corpus as further pieces where asked for."""
+    encoder = starting_encoder(reference, context)
+    inputs: dict[str, Artifact | str] = {"encoder": encoder, "libraries": versions_of("tokenizers")}
+    decides = {}
+    if settings.added_pieces:
+        inputs["corpus"] = corpus
+        names = ("added_pieces", "min_frequency", "language_smoothing")
+        decides = {name: getattr(settings, name) for name in names}
+
+    def build(draft: Draft) -> Built:
+        tokenizer = WordPieceTokenizer.from_directory(encoder.local_folder())
+        statistics = {}
+        if settings.added_pieces:
+            work, smoothing = Workspace.of(draft), settings.language_smoothing
+            before = _heldout_figures(tokenizer, corpus)
+            counts, _ = counted_words(tokenizer.normalization, smoothing, corpus, context, work)
+            tokenizer = extended(
+                tokenizer,
+                counts,
+                num_pieces=settings.added_pieces,
+                min_frequency=settings.min_frequency,
+            )
+            statistics = {"heldout": _heldout_figures(tokenizer, corpus), "heldout_before": before}
+        return Built(_write(tokenizer, draft), {**_figures(tokenizer), **statistics})
+
+    return context.store.get_or_build(
+        VOCABULARY.kind,
+        version=VOCABULARY.version,
+        settings=decides,
+        inputs=inputs,
+        build=build,
+    )
+
+
 def load_tokenizer(vocabulary: Artifact) -> WordPieceTokenizer:
     """The tokenizer of a vocabulary artifact."""
     return WordPieceTokenizer.from_directory(vocabulary.local_folder())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _CountingTask:
-    settings: VocabularySettings
-    corpus: Artifact
-    work: Workspace
-
-    def __call__(self, name: str) -> str:
-        """Count the words of the corpus shard `name`; returns the file of counts."""
-        counts_name = f"{name}.counts"
-        if self.work.finished(counts_name) is None:
-            counts = count_words(
-                self.corpus.local(name),
-                self.settings.normalization,
-                by_source=self.settings.language_smoothing < 1,
-            )
-            with self.work.file(counts_name) as file:
-                write_counts(file.path, counts)
-        return counts_name
-
-
 def _build(
     settings: VocabularySettings, corpus: Artifact, context: StageContext, draft: Draft
 ) -> Built:
-    counts, num_forgotten = _count(settings, corpus, context, Workspace.of(draft))
+    counts, num_forgotten = counted_words(
+        settings.normalization, settings.language_smoothing, corpus, context, Workspace.of(draft)
+    )
     alphabet = choose_alphabet(
         counts,
         coverage=settings.character_coverage,
@@ -157,47 +170,6 @@ def _figures(tokenizer: WordPieceTokenizer) -> dict[str, Any]:
         "lowercase": tokenizer.lowercase,
         "special_ids": {piece: tokenizer.piece_to_id(piece) for piece in SPECIAL_PIECES},
     }
-
-
-def _count(
-    settings: VocabularySettings, corpus: Artifact, context: StageContext, work: Workspace
-) -> tuple[dict[str, int], int]:
-    """Word counts of the training part, smoothed over languages where asked for."""
-    names = corpus.names("train-")
-    counter = iter(range(1, len(names) + 1))
-    files = map_tasks(
-        _CountingTask(settings=settings, corpus=corpus, work=work),
-        names,
-        num_workers=context.num_workers,
-        on_result=lambda index, result: context.observe(
-            Progress(stage=STAGE, done=next(counter), total=len(names) + 1, unit="shards")
-        ),
-    )
-    by_source: WordCounts = {}
-    num_forgotten = 0
-    for file in files:  # in the order of the shards: what is forgotten is the same in any run
-        with work.local(file) as path:
-            for source, counts in read_counts(path).items():
-                into = by_source.setdefault(source, Counter())
-                into.update(counts)
-                num_forgotten += prune(into)
-    return smoothed(by_source, settings.language_smoothing), num_forgotten
-
-
-def smoothed(by_source: WordCounts, exponent: float) -> dict[str, int]:
-    """Counts over all sources, each source weighted so that its share p becomes p**exponent.
-
-    Shares are normalized again (Devlin et al., multilingual BERT); the largest source keeps its
-    counts and smaller ones gain.
-    """
-    totals = {source: sum(counts.values()) for source, counts in by_source.items()}
-    largest = max(totals.values(), default=1)
-    combined: Counter[str] = Counter()
-    for source in sorted(by_source):
-        factor = (totals[source] / largest) ** (exponent - 1)
-        for word, count in by_source[source].items():
-            combined[word] += round(count * factor)
-    return combined
 
 
 def _heldout_figures(tokenizer: WordPieceTokenizer, corpus: Artifact) -> dict[str, Any]:

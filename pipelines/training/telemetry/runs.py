@@ -14,9 +14,10 @@ from pipelines.artifacts.attempts.claims import ClaimLostError
 from pipelines.artifacts.attempts.commit import write_to_disk
 from pipelines.core.settings import Settings
 from pipelines.core.stage import StageContext
-from pipelines.core.tracking.tracker import Tracker
+from pipelines.core.tracking.tracker import Tracker, now_ms
 from pipelines.training.results import numbers
-from pipelines.training.telemetry.metrics import MetricLog, Point
+from pipelines.training.telemetry.metrics import Point
+from pipelines.training.telemetry.undelivered import Ending, deliver_kept
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +47,8 @@ def open_run(
     """
     if context.tracker is None:
         return None
+    for sentence in deliver_kept(context.store, context.tracker):
+        logger.info(sentence)
     run_id = _kept_run(draft, context.tracker)
     if run_id is None:
         run_id = context.tracker.create_run(
@@ -64,6 +67,7 @@ class Trained(NamedTuple):
 
     statistics: dict[str, Any]
     computed_on: Mapping[str, str]
+    undelivered: Sequence[Point] = ()  # what the tracker did not take of its curves
 
 
 def recorded(
@@ -71,31 +75,29 @@ def recorded(
 ) -> dict[str, Any]:
     """Run the training and end its run with the statistics it returns, as failed, or as killed.
 
-    The run of an attempt that another process has taken over is that one's: it stays open.
+    What the tracker does not take of a finished training is kept in the store. The run of an
+    attempt that another process has taken over is that one's: it stays open.
     """
     if run_id is None or context.tracker is None:
         return train().statistics
     try:
-        statistics, computed_on = train()
+        trained = train()
     except ClaimLostError:
         raise
     except BaseException as error:
         context.tracker.abandon(run_id, error)
         raise
-    context.tracker.finish(run_id, numbers(statistics), computed_on=computed_on)
-    return statistics
-
-
-def deliver(points: list[Point], run_id: str | None, context: StageContext) -> None:
-    """Try once more, for a few seconds, to send what the tracker did not take meanwhile."""
-    if not points or run_id is None or context.tracker is None:
-        return
-    log = MetricLog(context.tracker.uri, run_id)
-    log.restore(points)
-    log.close()
-    if left := len(log.waiting()):
-        logger.warning("the tracker does not answer: %s points of the run %s stand in the "
-                       "artifact's own curve alone", left, run_id)  # fmt: skip
+    ending = Ending(
+        uri=context.tracker.shown_uri,
+        run_id=run_id,
+        points=tuple(trained.undelivered),
+        figures=numbers(trained.statistics),
+        computed_on=trained.computed_on,
+        end_time=now_ms(),
+    )
+    if not ending.deliver(context.tracker):
+        ending.keep(context.store)
+    return trained.statistics
 
 
 def _kept_run(draft: Draft, tracker: Tracker) -> str | None:

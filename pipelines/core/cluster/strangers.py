@@ -1,0 +1,117 @@
+"""Whether the nodes of a cluster can take part: they run this code, and see this store.
+
+Found out in seconds, before anything is built there; a local Ray is this machine and no question.
+"""
+
+import os
+from typing import Any, NamedTuple
+
+from pipelines.artifacts import ArtifactStore
+from pipelines.artifacts.probe import Probe, probe
+from pipelines.core.cluster.connection import connect
+from pipelines.core.errors import UserError
+from pipelines.core.versions import computing_versions
+
+import ray  # isort: skip  (after pipelines.core.cluster.connection, which sets its environment)
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+_ANSWER_SECONDS = 120.0  # of all nodes; what is shipped to them has to arrive first
+
+_known: set[tuple[str, str]] = set()  # nodes that answered well, each with the store it saw
+
+
+class _Answer(NamedTuple):
+    versions: dict[str, str]
+    trouble: str  # with the store
+
+
+def refuse_strangers(store: ArtifactStore) -> None:
+    """Return where every node of the cluster that RAY_ADDRESS names can work with this process.
+
+    Raises UserError, naming the node, for one that runs other sources or other versions of what
+    decides bytes, that does not find in `store` what this process wrote there, or cannot write
+    there itself, and for one that does not answer.
+    """
+    if not os.environ.get("RAY_ADDRESS"):
+        return
+    connect()
+    nodes = {
+        node["NodeID"]: node["NodeManagerAddress"]
+        for node in ray.nodes()
+        if node["Alive"] and (node["NodeID"], store.url) not in _known
+    }
+    if not nodes:
+        return
+    with probe(store) as written:
+        asked = {node_id: _ask(node_id, written) for node_id in nodes}
+        for node_id, reference in asked.items():
+            where = f"the node {nodes[node_id]} of the cluster at {os.environ['RAY_ADDRESS']}"
+            answer = _answer(reference, where)
+            _refuse_other_versions(answer.versions, where)
+            _refuse_unseen_store(answer.trouble, where, store)
+            _known.add((node_id, store.url))
+
+
+def _ask(node_id: str, written: Probe) -> "ray.ObjectRef":
+    there: Any = NodeAffinitySchedulingStrategy(node_id, soft=False)  # Ray's types lack it
+    # It waits for no free CPU, and its worker process ends with it.
+    ask = ray.remote(num_cpus=0, max_calls=1, max_retries=0, scheduling_strategy=there)(_look)
+    return ask.remote(written)
+
+
+def _look(written: Probe) -> _Answer:
+    return _Answer(computing_versions(), written.trouble())
+
+
+def _answer(reference: "ray.ObjectRef", where: str) -> _Answer:
+    try:
+        answer: _Answer = ray.get(reference, timeout=_ANSWER_SECONDS)
+    except GetTimeoutError as error:
+        raise UserError(
+            f"{where} must answer within {_ANSWER_SECONDS:.0f} s, found that it did not; look at "
+            "it with `ray status`, or run again when it is less busy"
+        ) from error
+    except RayTaskError as error:
+        raise UserError(
+            f"{where} must be able to run Bertsmith, but it says: {_last_line(error)}; install "
+            "there what is installed here"
+        ) from error
+    except RayError as error:
+        raise UserError(
+            f"{where} must be able to start what this process ships to it, but Ray says: "
+            f"{_last_line(error)}; look at that node's logs"
+        ) from error
+    return answer
+
+
+def _refuse_other_versions(there: dict[str, str], where: str) -> None:
+    here = computing_versions()
+    different = [name for name, found in here.items() if there.get(name) != found]
+    if not different:
+        return
+    theirs = ", ".join(f"{name} {there.get(name, 'none')}" for name in different)
+    ours = ", ".join(f"{name} {here[name]}" for name in different)
+    raise UserError(
+        f"{where} must compute with the versions of this process, found {theirs} there and {ours} "
+        "here; install the same on both, or take that node out of the cluster"
+    )
+
+
+def _refuse_unseen_store(trouble: str, where: str, store: ArtifactStore) -> None:
+    if not trouble:
+        return
+    remedy = (
+        "choose a place.store that all nodes share, such as s3://bucket/prefix or a mounted "
+        "folder, or unset RAY_ADDRESS to compute here"
+        if store.is_local
+        else "give that node the credentials and the way to it that this process has"
+    )
+    raise UserError(
+        f"{where} must find in the store {store.url} what this process wrote there, but it "
+        f"{trouble}; {remedy}"
+    )
+
+
+def _last_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]

@@ -1,0 +1,80 @@
+"""Going on from an encoder that is there: does it fit, and the model that starts from it."""
+
+from dataclasses import replace
+
+from bert_core.config import SIZES, EncoderConfig
+from bert_core.model.language_models import LanguageModel, PretrainingModel
+from bert_core.model.resizing import resize_positions, resize_vocabulary
+from bert_core.training.initialization import load_encoder_into
+from bert_core.training.state import load_model, read_config
+from bert_core.vocabulary import WordPieceTokenizer
+from pipelines.artifacts import Artifact
+from pipelines.core.errors import UserError
+from pipelines.stages.examples.settings import ExampleSettings
+from pipelines.stages.pretraining.settings import PretrainingSettings
+from pipelines.stages.vocabulary.stage import load_tokenizer
+
+TokenModel = PretrainingModel | LanguageModel
+
+
+def settled(
+    settings: PretrainingSettings, encoder: Artifact, examples: Artifact, vocabulary: Artifact
+) -> PretrainingSettings:
+    """`settings` with the encoder's fingerprint and its size, where that has a name.
+
+    Raises UserError where the examples are in other pieces than the encoder's, or ask a
+    bidirectional encoder for the next token or the other way round.
+    """
+    config = _config_of(encoder)
+    tokenizer = WordPieceTokenizer.from_directory(encoder.local_folder())
+    ours = load_tokenizer(vocabulary)
+    is_same = ours.pieces[: tokenizer.vocab_size] == tokenizer.pieces
+    if not is_same or ours.normalization != tokenizer.normalization:
+        raise UserError(
+            "the examples must be in the pieces of pretraining.encoder, with others only after "
+            f"them, found the vocabulary {vocabulary.fingerprint}, which is another; set "
+            "vocabulary.encoder to the same encoder and build the examples again"
+        )
+    objective = ExampleSettings.model_validate(examples.manifest.settings).objective
+    if config.causal != (objective == "clm"):
+        wanted = "clm" if config.causal else "mlm or mlm_nsp"
+        raise UserError(
+            f"examples.objective must be {wanted} for the encoder that pretraining.encoder names, "
+            f"found {objective}; choose another objective or encoder"
+        )
+    shape = config.num_layers, config.hidden_size, config.num_attention_heads
+    names = {shape: name for name, shape in SIZES.items()}
+    return settings.model_copy(
+        update={"encoder": encoder.fingerprint, "size": names.get(shape, settings.size)}
+    )
+
+
+def continued_model(
+    settings: PretrainingSettings, encoder: Artifact, examples: Artifact
+) -> TokenModel:
+    """A model that starts from the encoder's weights, and from its heads where it has them.
+
+    It reads as many positions and pieces as the examples have: new positions repeat the old ones,
+    new pieces start as the mean of all.
+    """
+    told = ExampleSettings.model_validate(examples.manifest.settings)
+    source = load_model(encoder.local_folder())
+    if told.max_tokens > source.config.max_position_embeddings:
+        resize_positions(source, told.max_tokens)
+    vocab_size: int = examples.statistics["vocab_size"]
+    if vocab_size > source.config.vocab_size:
+        resize_vocabulary(source, vocab_size)
+    config = replace(
+        source.config, hidden_dropout=settings.dropout, attention_dropout=settings.dropout
+    )
+    model: TokenModel
+    if told.objective == "clm":
+        model = LanguageModel(config)
+    else:
+        model = PretrainingModel(config, next_sentence=told.objective == "mlm_nsp")
+    load_encoder_into(model, source)
+    return model
+
+
+def _config_of(encoder: Artifact) -> EncoderConfig:
+    return EncoderConfig.from_dict(read_config(encoder.local_folder())["encoder"])

@@ -1,0 +1,93 @@
+"""What a step takes, read off a training that goes on until enough was measured."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import torch
+
+from bert_core.batch import Batch
+from bert_core.model.catalogue import TrainableModel
+from bert_core.training.loop import SETTLING_STEPS, MicroBatches
+from pipelines.stages.pretraining.budget import StepRate
+from pipelines.training.reduction import sum_over_ranks
+from pipelines.training.worker import this_rank
+
+MOST_STEPS: Final = SETTLING_STEPS + 200  # that a measurement takes
+
+_SETTLING_SECONDS: Final = 10.0  # at most, where steps are long
+_MEASURED_SECONDS: Final = 10.0
+_FEWEST_MEASURED: Final = 3
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """Looks at the clock where a training begins a step, ends one, evaluates and has saved."""
+
+    started: float = 0.0
+    settled: float = 0.0
+    settled_steps: int = 0  # 0: not yet
+    last_step: int = 0
+    ended: float = 0.0
+    evaluated: list[float] = field(default_factory=list)  # before, between and after two
+
+    def from_first(self, micro_batches: MicroBatches) -> MicroBatches:
+        """The same; the clock starts where a step first asks for its batches."""
+
+        def watched(step: int) -> Iterator[tuple[int, Batch]]:
+            self.started = self.started or _now()
+            return iter(micro_batches(step))
+
+        return watched
+
+    def is_enough(self, done: int) -> bool:
+        """Whether enough was measured after `done` steps; the same on all ranks."""
+        if self.settled_steps:
+            if done == self.last_step:
+                self.ended = _now()
+            return done == self.last_step
+        passed = _of_first_rank(_now() - self.started)
+        if done >= SETTLING_STEPS or (done > 1 and passed > _SETTLING_SECONDS):
+            wanted = round(_MEASURED_SECONDS / (passed / done))
+            self.settled_steps, self.settled = done, _now()
+            self.last_step = min(MOST_STEPS, done + max(_FEWEST_MEASURED, wanted))
+        return False
+
+    def evaluations(
+        self, evaluate: Callable[[TrainableModel], dict[str, float]]
+    ) -> Callable[[TrainableModel], dict[str, float]]:
+        """The same twice: the first one has more to do."""
+
+        def watched(model: TrainableModel) -> dict[str, float]:
+            self.evaluated = [_now()]
+            for _ in range(2):
+                figures = evaluate(model)
+                self.evaluated.append(_now())
+            return figures
+
+        return watched
+
+    def rate(self) -> StepRate:
+        """What was measured; called when the checkpoint is saved."""
+        step = (self.ended - self.settled) / (self.last_step - self.settled_steps)
+        before, between, after = self.evaluated
+        return StepRate(
+            step=step,
+            start=max(0.0, self.settled - self.started - self.settled_steps * step),
+            evaluation=after - between,
+            first_evaluation=between - before,
+            checkpoint=_now() - after,
+        )
+
+
+def _now() -> float:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def _of_first_rank(value: float) -> float:
+    """What rank 0 says; all ranks call it."""
+    return float(sum_over_ranks(np.array([value if this_rank()[0] == 0 else 0.0]))[0])

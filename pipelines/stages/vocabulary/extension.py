@@ -1,0 +1,35 @@
+"""New whole-word pieces for a vocabulary that is there: the words that it cuts up at most cost."""
+
+from collections.abc import Mapping
+
+from bert_core.vocabulary import WordPieceTokenizer
+from pipelines.core.errors import UserError
+
+
+def extended(
+    tokenizer: WordPieceTokenizer,
+    counts: Mapping[str, int],
+    *,
+    num_pieces: int,
+    min_frequency: int,
+) -> WordPieceTokenizer:
+    """`tokenizer` with `num_pieces` words of `counts` as further pieces, at the end.
+
+    Chosen are the words that save the most pieces: how often a word occurs, times by how many
+    pieces it is more than one; a word that is [UNK] now counts as one piece more. Of equal ones
+    the first in the alphabet. Raises UserError where fewer words would save any.
+    """
+    words = sorted(word for word, count in counts.items() if count >= min_frequency)
+    savings: dict[str, int] = {}
+    for word, ids in zip(words, tokenizer.encode_batch(words), strict=True):
+        pieces = 2 if ids == [tokenizer.unk_id] else len(ids)
+        if pieces > 1:
+            savings[word] = counts[word] * (pieces - 1)
+    if len(savings) < num_pieces:
+        raise UserError(
+            f"the corpus must have {num_pieces:,} words for vocabulary.added_pieces that the "
+            f"encoder's tokenizer cuts up, found {len(savings):,} that occur at least "
+            f"{min_frequency} times; lower added_pieces"
+        )
+    added = sorted(savings, key=lambda word: (-savings[word], word))[:num_pieces]
+    return WordPieceTokenizer([*tokenizer.pieces, *added], tokenizer.normalization)

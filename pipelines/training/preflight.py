@@ -1,0 +1,155 @@
+"""What the ranks of a training find out before its first step: that they are one training.
+
+Each failure is a sentence that ends the training on all ranks, minutes or hours before it would
+have ended by itself, or not at all.
+"""
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import _get_default_store  # no public name for it
+
+from bert_core.model.catalogue import TrainableModel
+from bert_core.training.optimization import OptimizationConfig, state_size
+from pipelines.core.errors import UserError
+from pipelines.core.versions import computing_versions
+
+_MEETING_SECONDS = 300.0  # ranks come when they have read their inputs, some later than others
+_FACT_BYTES = 1024
+
+
+def refuse_strange_ranks(
+    stage: str, device: torch.device, node: str, settings: str, *, seconds: float = _MEETING_SECONDS
+) -> None:
+    """Return once all ranks have exchanged known numbers and were found to run the same.
+
+    `settings` is what the training was told, `node` where this rank is. Raises UserError, within
+    `seconds` and on every rank that came, where one does not come, where what they exchange is not
+    what was sent, and where settings, sources or versions differ.
+    """
+    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+        return
+    _meet(stage, device, node, seconds)
+    digest = hashlib.sha256(settings.encode()).hexdigest()[:8]
+    facts = {"node": node, **computing_versions(), "settings": digest}
+    _refuse_different(stage, _all_facts(facts, device))
+
+
+def _meet(stage: str, device: torch.device, node: str, seconds: float) -> None:
+    """Add up numbers that every rank knows beforehand."""
+    rank, num_ranks = dist.get_rank(), dist.get_world_size()
+    store = dist.PrefixStore("preflight", _get_default_store())
+    store.set(str(rank), node)
+    numbers = torch.zeros(num_ranks, dtype=torch.float64, device=device)
+    numbers[rank] = rank + 1
+    try:
+        work = dist.all_reduce(numbers, async_op=True)
+        assert work is not None, "this rank is in the group"
+        work.wait(timedelta(seconds=seconds))
+        found = numbers.tolist()
+    except RuntimeError as error:
+        raise UserError(_absence(stage, store, num_ranks, seconds, error)) from error
+    expected = [float(number) for number in range(1, num_ranks + 1)]
+    if found != expected:
+        raise UserError(
+            f"the {num_ranks} workers of {stage} must add up {expected}, found {found} on rank "
+            f"{rank} ({node}); look at the network between the nodes"
+        )
+
+
+def _absence(stage: str, store: Any, num_ranks: int, seconds: float, error: Exception) -> str:
+    here = {
+        rank: store.get(str(rank)).decode() for rank in range(num_ranks) if store.check([str(rank)])
+    }
+    missing = [f"rank {rank}" for rank in range(num_ranks) if rank not in here]
+    came = ", ".join(f"rank {rank} on {node}" for rank, node in here.items())
+    what = (
+        f"{' and '.join(missing)} did not come"
+        if missing
+        else f"all came, but not their numbers ({str(error).splitlines()[0]})"
+    )
+    return (
+        f"the {num_ranks} workers of {stage} must reach each other within {seconds:.0f} s, found "
+        f"that {what} (here: {came}); look at the nodes of the others and at the network between "
+        "them"
+    )
+
+
+def _all_facts(facts: dict[str, str], device: torch.device) -> list[dict[str, str]]:
+    """What every rank says, in the order of the ranks."""
+    text = json.dumps(facts).encode()
+    if len(text) > _FACT_BYTES:
+        raise ValueError(f"facts must fit {_FACT_BYTES} bytes, got {len(text)}")
+    rows = torch.zeros(dist.get_world_size(), _FACT_BYTES, dtype=torch.uint8)
+    rows[dist.get_rank(), : len(text)] = torch.tensor(list(text), dtype=torch.uint8)
+    rows = rows.to(device)
+    dist.all_reduce(rows)  # the rows of the others are zeros here
+    return [json.loads(bytes(row).rstrip(b"\0")) for row in rows.tolist()]
+
+
+def _refuse_different(stage: str, facts: Sequence[dict[str, str]]) -> None:
+    first = facts[0]
+    for rank, other in enumerate(facts):
+        different = [key for key in first if key != "node" and other[key] != first[key]]
+        if different:
+            theirs = ", ".join(f"{key} {other[key]}" for key in different)
+            ours = ", ".join(f"{key} {first[key]}" for key in different)
+            raise UserError(
+                f"all workers of {stage} must compute alike, found {theirs} on rank {rank} "
+                f"({other['node']}) and {ours} on rank 0 ({first['node']}); install the same on "
+                "both nodes and run again"
+            )
+
+
+def checkpoint_bytes(model: TrainableModel, config: OptimizationConfig) -> tuple[int, int]:
+    """Of a checkpoint, and of the model in it: both hold little beside float32 numbers."""
+    model_bytes = 4 * sum(parameter.numel() for parameter in model.parameters())
+    trained_bytes = 4 * sum(p.numel() for p in model.parameters() if p.requires_grad)
+    state = state_size(model, config, num_ranks=1).whole
+    return model_bytes + round(trained_bytes * state), model_bytes
+
+
+def refuse_full_disk(
+    stage: str, checkpoint_bytes: int, model_bytes: int, kept: int, folder: str | None
+) -> None:
+    """Return where there is room for the checkpoints that are kept, one more, and the artifact.
+
+    `folder` is where they go on this node's disks; None for a store elsewhere. One checkpoint is
+    written into the temporary folder first. Raises UserError where a disk lacks room.
+    """
+    wanted: dict[int, int] = {}  # bytes by device
+    places: dict[int, Path] = {}
+
+    def want(path: Path, num_bytes: int) -> None:
+        device = path.stat().st_dev
+        wanted[device] = wanted.get(device, 0) + num_bytes
+        places[device] = path
+
+    want(Path(tempfile.gettempdir()), checkpoint_bytes + model_bytes)
+    if folder is not None:
+        want(_nearest(Path(folder)), (kept + 1) * checkpoint_bytes + 2 * model_bytes)
+    for device, num_bytes in wanted.items():
+        free = shutil.disk_usage(places[device]).free
+        if free < num_bytes:
+            raise UserError(
+                f"the disk of {places[device]} must have room for the checkpoints of {stage} and "
+                f"its model ({_told(num_bytes)}), found {_told(free)} free; free some, choose "
+                "another place.store or TMPDIR, or lower size"
+            )
+
+
+def _nearest(path: Path) -> Path:
+    """The folder itself, or the one above it that is there."""
+    return next(each for each in (path, *path.parents) if each.exists())
+
+
+def _told(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.1f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.0f} MiB"

@@ -1,0 +1,31 @@
+"""The preset `continue`, from the champion that a whole run has registered."""
+
+import pytest
+
+from flows.chain import flow_of
+from pipelines.core.recipes.files import read_recipe
+from pipelines.core.recipes.ladder import PretrainingRecipe
+from tests.flows.conftest import WholeRun
+
+pytestmark = pytest.mark.slow
+
+
+def test_pretraining_goes_on_from_a_registered_champion(whole_run: WholeRun) -> None:
+    small = read_recipe(PretrainingRecipe, str(whole_run.recipe))
+    overrides = [
+        f"place.home={whole_run.home}", f"corpus={small.corpus.model_dump_json()}",
+        "vocabulary.added_pieces=30", "examples.max_tokens=64",
+        "pretraining.num_steps=4", "pretraining.examples_per_step=8",
+        "pretraining.micro_batch_examples=4", "pretraining.evaluation_examples=16",
+        "pretraining.final_evaluation_examples=16",
+    ]  # fmt: skip
+    story = flow_of("pretrain")(read_recipe(PretrainingRecipe, "continue", overrides))
+    names = [record.name for record in story.records]
+    assert names == ["encoder to go on from", "corpus", "vocabulary", "examples", "pretraining"]
+    before, after = whole_run.story.artifact("pretraining"), story.artifact("pretraining")
+    vocabulary = story.artifact("vocabulary")
+    assert vocabulary.statistics["size"] == small.vocabulary.size + 30
+    assert after.manifest.inputs["encoder"] == vocabulary.manifest.inputs["encoder"]
+    assert after.manifest.settings["size"] == "tiny"
+    # It begins where the other ended, and has hardly moved since.
+    assert abs(after.statistics["eval/mlm_loss"] - before.statistics["eval/mlm_loss"]) < 0.5

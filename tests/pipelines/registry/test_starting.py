@@ -1,0 +1,24 @@
+"""A recipe's name for an encoder becomes an artifact of the store."""
+
+import pytest
+
+from pipelines.core.errors import UserError
+from pipelines.registry.starting import settled_encoder
+
+
+def test_a_registered_encoder_is_taken_into_the_store(models, tracker):
+    registered = models.register(models.trained(5))
+    reference = f"models:/{registered.name}/{registered.version}"
+    found = settled_encoder(reference, tracker, models.context)
+    assert found.kind == "imported_encoder"
+    assert found.statistics["source"] == reference
+    weights = "model.safetensors"
+    assert found.manifest.files[weights].sha256 == (
+        models.encoder(5).manifest.files[weights].sha256
+    )
+    assert settled_encoder(reference, tracker, models.context).reused
+    # Our own artifact needs no copy.
+    own = models.encoder(5)
+    assert settled_encoder(own.fingerprint, tracker, models.context).fingerprint == own.fingerprint
+    with pytest.raises(UserError):
+        settled_encoder("models:/nobody@champion", tracker, models.context)

@@ -1,0 +1,186 @@
+"""Going on from an encoder: its tokenizer, its weights and its heads, resized where asked."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bert_core.config import encoder_config
+from bert_core.hugging_face import export_model
+from bert_core.model.catalogue import PretrainingModel
+from bert_core.training.state import load_model, save_model
+from pipelines.artifacts import ArtifactStore
+from pipelines.core.cluster.ranks import Ranks
+from pipelines.core.errors import UserError
+from pipelines.core.recipes.files import read_recipe
+from pipelines.core.recipes.ladder import PretrainingRecipe, VocabularyRecipe
+from pipelines.stages.examples.settings import ExampleSettings
+from pipelines.stages.examples.stage import build_examples
+from pipelines.stages.pretraining.continuing import continued_model, settled
+from pipelines.stages.pretraining.settings import PretrainingSettings
+from pipelines.stages.pretraining.stage import build_encoder
+from pipelines.stages.vocabulary.settings import VocabularySettings
+from pipelines.stages.vocabulary.stage import build_vocabulary, load_tokenizer
+from pipelines.training.starting import starting_encoder
+
+
+@pytest.fixture(scope="module")
+def source(small_vocabulary) -> PretrainingModel:
+    torch.manual_seed(11)
+    model = PretrainingModel(
+        encoder_config("tiny", small_vocabulary.statistics["size"], max_position_embeddings=32)
+    )
+    with torch.no_grad():
+        model.vocabulary_head.bias.normal_()
+    return model
+
+
+@pytest.fixture(scope="module", params=["ours", "hugging_face"])
+def folder(request, source, small_vocabulary, tmp_path_factory) -> Path:
+    """A model folder of either kind, with its tokenizer."""
+    path = tmp_path_factory.mktemp("model") / "model"
+    tokenizer = load_tokenizer(small_vocabulary)
+    if request.param == "ours":
+        save_model(path, source)
+        tokenizer.save(path)
+    else:
+        export_model(path, source, tokenizer)
+    return path
+
+
+def examples_in(vocabulary, corpus, context, **settings):
+    chosen = ExampleSettings(**{"max_tokens": 64, "shard_tokens": 4000, **settings})
+    return build_examples(chosen, corpus, vocabulary, context)
+
+
+def test_its_tokenizer_is_taken_over_and_its_weights_are_where_training_begins(
+    folder, source, small_corpus, small_vocabulary, small_context
+):
+    wanted = VocabularySettings(encoder=str(folder))
+    vocabulary = build_vocabulary(wanted, small_corpus, small_context)
+    encoder = starting_encoder(str(folder), small_context)
+    assert vocabulary.manifest.inputs["encoder"] == encoder.fingerprint
+    assert "corpus" not in vocabulary.manifest.inputs
+    assert load_tokenizer(vocabulary).pieces == load_tokenizer(small_vocabulary).pieces
+    examples = examples_in(vocabulary, small_corpus, small_context)
+    settings = settled(PretrainingSettings(), encoder, examples, vocabulary)
+    assert (settings.encoder, settings.size) == (encoder.fingerprint, "tiny")
+    model = continued_model(settings, encoder, examples)
+    theirs = source.state_dict()
+    for name, values in model.state_dict().items():
+        if name == "encoder.embeddings.position":
+            assert torch.equal(values, theirs[name].repeat(2, 1))  # 64 positions from 32
+        else:
+            assert torch.equal(values, theirs[name]), name
+
+
+def test_a_folder_is_named_by_what_is_in_it(folder, small_context, tmp_path):
+    first = starting_encoder(str(folder), small_context)
+    moved = tmp_path / "elsewhere"
+    moved.mkdir()
+    for file in folder.iterdir():
+        (moved / file.name).write_bytes(file.read_bytes())
+    again = starting_encoder(str(moved), small_context)
+    assert again.reused and again.fingerprint == first.fingerprint
+    assert starting_encoder(first.fingerprint, small_context).fingerprint == first.fingerprint
+    (moved / "vocab.txt").write_text("[PAD]\n")
+    with pytest.raises(UserError, match="must hold a model and its tokenizer that can be read"):
+        starting_encoder(str(moved), small_context)
+
+
+def test_words_of_the_corpus_become_pieces_at_the_end(folder, source, small_corpus, small_context):
+    settings = VocabularySettings(encoder=str(folder), added_pieces=20)
+    vocabulary = build_vocabulary(settings, small_corpus, small_context)
+    before = load_tokenizer(build_vocabulary(
+        VocabularySettings(encoder=str(folder)), small_corpus, small_context
+    ))  # fmt: skip
+    tokenizer = load_tokenizer(vocabulary)
+    assert tokenizer.pieces[:-20] == before.pieces
+    for word in tokenizer.pieces[-20:]:
+        assert len(before.encode(word)) > 1
+        assert [tokenizer.pieces[index] for index in tokenizer.encode(word)] == [word]
+    heldout = vocabulary.statistics["heldout"], vocabulary.statistics["heldout_before"]
+    assert heldout[0]["pieces_per_word"] < heldout[1]["pieces_per_word"]
+    alone = replace(small_context, num_workers=1)
+    assert build_vocabulary(settings, small_corpus, alone).fingerprint == vocabulary.fingerprint
+    encoder = starting_encoder(str(folder), small_context)
+    examples = examples_in(vocabulary, small_corpus, small_context)
+    chosen = settled(PretrainingSettings(), encoder, examples, vocabulary)
+    model = continued_model(chosen, encoder, examples)
+    table, old = model.encoder.embeddings.token, source.encoder.embeddings.token
+    assert torch.equal(table[:-20], old)
+    torch.testing.assert_close(table[-20:], old.mean(dim=0).expand(20, -1))
+    assert model.vocabulary_head.bias.shape == (tokenizer.vocab_size,)
+
+
+def test_examples_in_other_pieces_or_for_another_objective_are_refused(
+    folder, small_corpus, small_context
+):
+    encoder = starting_encoder(str(folder), small_context)
+    other = build_vocabulary(VocabularySettings(size=180), small_corpus, small_context)
+    examples = examples_in(other, small_corpus, small_context)
+    with pytest.raises(UserError, match=r"in the pieces of pretraining\.encoder"):
+        settled(PretrainingSettings(), encoder, examples, other)
+    own = build_vocabulary(VocabularySettings(encoder=str(folder)), small_corpus, small_context)
+    examples = examples_in(own, small_corpus, small_context, objective="clm")
+    with pytest.raises(UserError, match=r"objective must be mlm or mlm_nsp .* found clm"):
+        settled(PretrainingSettings(), encoder, examples, own)
+
+
+@pytest.mark.parametrize("reference", ["0" * 32, "no such folder", "models:/name@champion"])
+def test_what_is_no_encoder_is_a_sentence(reference, small_context):
+    with pytest.raises(UserError, match=r"pretraining\.encoder must be"):
+        starting_encoder(reference, small_context)
+
+
+def test_more_pieces_than_there_are_words_to_cut_up_are_refused(
+    folder, small_corpus, small_context
+):
+    settings = VocabularySettings(encoder=str(folder), added_pieces=100_000)
+    with pytest.raises(UserError, match="lower added_pieces"):
+        build_vocabulary(settings, small_corpus, small_context)
+
+
+def test_the_vocabulary_of_a_recipe_goes_with_its_encoder() -> None:
+    override = ["pretraining.encoder=some/folder"]
+    assert read_recipe(VocabularyRecipe, "demo", override).vocabulary.encoder == "some/folder"
+    recipe = read_recipe(PretrainingRecipe, "demo", [*override, "vocabulary.encoder=other"])
+    assert recipe.vocabulary.encoder == "other"
+    assert read_recipe(PretrainingRecipe, "demo").vocabulary.encoder is None
+    with pytest.raises(UserError, match=r"initialization must be left .* found informed"):
+        read_recipe(PretrainingRecipe, "demo", [*override, "pretraining.initialization=informed"])
+    with pytest.raises(UserError, match=r"added_pieces must go with pretraining\.encoder"):
+        read_recipe(PretrainingRecipe, "demo", ["vocabulary.added_pieces=5"])
+
+
+def test_a_vocabulary_that_is_learned_keeps_its_name() -> None:
+    assert VocabularySettings().named().keys().isdisjoint({"encoder", "added_pieces"})
+
+
+@pytest.mark.slow
+def test_a_training_that_goes_on_is_named_by_its_encoder_and_begins_where_that_was(
+    source, small_corpus, small_vocabulary, small_context, local_ray, tmp_path
+):
+    save_model(tmp_path / "model", source)
+    load_tokenizer(small_vocabulary).save(tmp_path / "model")
+    context = replace(
+        small_context, store=ArtifactStore(tmp_path / "store"),
+        ranks=Ranks(workers=1, cpus_per_worker=1),
+    )  # fmt: skip
+    reference = str(tmp_path / "model")
+    vocabulary = build_vocabulary(VocabularySettings(encoder=reference), small_corpus, context)
+    examples = examples_in(vocabulary, small_corpus, context, max_tokens=32)
+    settings = PretrainingSettings(
+        encoder=reference, num_steps=2, learning_rate=1e-8, examples_per_step=4,
+        micro_batch_examples=2, evaluation_examples=8, final_evaluation_examples=8,
+    )  # fmt: skip
+    encoder = build_encoder(settings, examples, vocabulary, context)
+    started_from = starting_encoder(reference, context).fingerprint
+    assert encoder.manifest.inputs["encoder"] == started_from
+    by_name = settings.model_copy(update={"encoder": started_from})
+    assert build_encoder(by_name, examples, vocabulary, context).reused
+    ours = load_model(encoder.local_folder()).state_dict()
+    for name, values in source.state_dict().items():
+        np.testing.assert_allclose(ours[name].numpy(), values.numpy(), atol=1e-6, err_msg=name)

@@ -1,0 +1,103 @@
+"""Shards of a remote store: fetched ahead, each once, and what is asked for now comes first."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from pipelines.artifacts import Artifact
+from pipelines.stages.examples.batches import micro_batches
+from pipelines.stages.examples.fetching import Fetcher
+from pipelines.stages.examples.reader import ExampleReader
+
+
+def test_what_is_asked_for_now_overtakes_what_is_ahead():
+    opened: list[str] = []
+    gate = threading.Event()
+
+    def open_shard(name: str) -> str:
+        if name.startswith("first"):
+            gate.wait()
+        opened.append(name)
+        return name.upper()
+
+    fetcher = Fetcher(open_shard)
+    fetcher.ahead([f"first{number}" for number in range(4)])  # all threads are busy
+    fetcher.ahead(["later", "wanted", "last"])
+    asking = threading.Thread(target=fetcher.now, args=(["wanted"],))
+    asking.start()
+    while fetcher._waiting[0] != "wanted":
+        time.sleep(0.01)
+    gate.set()
+    asking.join()
+    assert opened.index("wanted") < opened.index("last")
+    assert fetcher.now(["last", "wanted", "last"]) == {"last": "LAST", "wanted": "WANTED"}
+    assert len(opened) == len(set(opened))
+
+
+def test_an_error_is_raised_where_the_shard_is_asked_for_and_not_kept():
+    attempts: list[str] = []
+
+    def open_shard(name: str) -> str:
+        attempts.append(name)
+        if len(attempts) == 1:
+            raise OSError("nobody answers")
+        return name
+
+    fetcher = Fetcher(open_shard)
+    with pytest.raises(OSError, match="nobody answers"):
+        fetcher.now(["one"])
+    assert fetcher.now(["one"]) == {"one": "one"}
+
+
+@pytest.fixture
+def remote_examples(small_examples: Artifact, tmp_path, monkeypatch) -> Artifact:
+    """The same artifact on a store that is no folder of this machine."""
+    monkeypatch.setenv("BERTSMITH_CACHE", str(tmp_path / "cache"))
+    remote = MemoryFileSystem()
+    root = f"/{tmp_path.name}"
+    for name in small_examples.names():
+        remote.pipe_file(f"{root}/{name}", small_examples.local(name).read_bytes())
+    return Artifact(small_examples.manifest, root, remote)
+
+
+def read(reader: ExampleReader, step: int) -> np.ndarray:
+    batches = micro_batches(reader, seed=0, step=step, examples_per_step=4, micro_batch_examples=4)
+    return np.concatenate([batch.tokens.input_ids.numpy() for _, batch in batches])
+
+
+def test_one_read_has_the_whole_pass_fetched_each_shard_once(
+    small_examples: Artifact, remote_examples: Artifact, monkeypatch
+):
+    fetched: list[str] = []
+    get_file = MemoryFileSystem.get_file
+
+    def counted(self, path, target, **options):
+        fetched.append(path.rpartition("/")[2])
+        get_file(self, path, target, **options)
+
+    monkeypatch.setattr(MemoryFileSystem, "get_file", counted)
+    reader = ExampleReader(remote_examples, "train", share=(1, 2))
+    local = ExampleReader(small_examples, "train")
+    assert np.array_equal(read(reader, 0), read(local, 0))
+    shards = small_examples.names("train-")
+    assert len(shards) > 4
+    deadline = time.monotonic() + 60
+    while not set(shards) <= set(fetched):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    for step in range(1, 10):
+        assert np.array_equal(read(reader, step), read(local, step))
+    assert len(fetched) == len(set(fetched))
+
+
+def test_a_pass_that_the_cache_cannot_hold_is_not_fetched_ahead(
+    remote_examples: Artifact, monkeypatch, caplog
+):
+    monkeypatch.setenv("BERTSMITH_CACHE_BYTES", "1000")
+    reader = ExampleReader(remote_examples, "train")
+    assert read(reader, 0).size
+    assert "raise BERTSMITH_CACHE_BYTES" in caplog.text
+    assert not reader._fetcher._waiting

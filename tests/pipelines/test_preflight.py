@@ -1,0 +1,97 @@
+"""What the ranks of a training find out before its first step, and how they say it."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipelines.artifacts import ArtifactStore
+from pipelines.core.cluster.ranks import Ranks
+from pipelines.core.errors import UserError
+from pipelines.core.stage import StageContext
+from pipelines.stages.pretraining.settings import PretrainingSettings
+from pipelines.stages.pretraining.stage import build_encoder
+from pipelines.training.memory import refuse_lack_of_memory
+from pipelines.training.preflight import refuse_full_disk, refuse_strange_ranks
+from tests.bert_core.ranks import run_ranks
+
+CPU = torch.device("cpu")
+MEBIBYTE = 2**20
+
+
+def meeting(rank: int, settings: list[str], absent: int | None, seconds: float) -> str:
+    """What a rank is told; `absent` says nothing until the others have given it up."""
+    if rank == absent:
+        torch.distributed.distributed_c10d._get_default_store().wait(["given up"])
+        return "absent"
+    told = "well"
+    try:
+        refuse_strange_ranks("pretraining", CPU, f"10.0.0.{rank}", settings[rank], seconds=seconds)
+    except UserError as error:
+        told = str(error)
+    if absent is not None and rank == 0:
+        torch.distributed.distributed_c10d._get_default_store().set("given up", "")
+    return told
+
+
+def test_ranks_that_are_alike_go_on():
+    assert run_ranks(meeting, 2, ["same", "same"], None, 60.0) == ["well", "well"]
+
+
+def test_a_rank_that_was_told_something_else_ends_all_of_them():
+    told = run_ranks(meeting, 3, ["same", "same", "other"], None, 60.0)
+    assert len(set(told)) == 1
+    assert told[0].startswith("all workers of pretraining must compute alike, found settings ")
+    assert "on rank 2 (10.0.0.2)" in told[0]
+    assert "on rank 0 (10.0.0.0)" in told[0]
+
+
+def test_a_rank_that_does_not_come_is_named_within_the_time():
+    told = run_ranks(meeting, 2, ["same", "same"], 1, 1.0)
+    assert told[1] == "absent"
+    assert told[0].startswith("the 2 workers of pretraining must reach each other within 1 s, ")
+    assert "found that rank 1 did not come (here: rank 0 on 10.0.0.0)" in told[0]
+
+
+def test_one_rank_alone_meets_nobody():
+    refuse_strange_ranks("pretraining", CPU, "here", "settings")
+
+
+def test_a_disk_without_room_for_the_checkpoints_is_refused(tmp_path: Path):
+    free = shutil.disk_usage(tmp_path).free
+    folder = str(tmp_path / "not" / "yet" / "there")
+    refuse_full_disk("pretraining", MEBIBYTE, MEBIBYTE, 2, folder)
+    refuse_full_disk("pretraining", MEBIBYTE, MEBIBYTE, 2, None)
+    with pytest.raises(UserError, match=r"must have room for the checkpoints of pretraining"):
+        refuse_full_disk("pretraining", free // 3, MEBIBYTE, 2, folder)
+    # A store elsewhere: the temporary folder alone has to hold one.
+    with pytest.raises(UserError, match=r"GiB free; free some, choose another place.store"):
+        refuse_full_disk("pretraining", 2**60, 0, 2, None)
+
+
+def test_a_lack_of_memory_is_a_sentence_and_another_error_stays_what_it_is():
+    with (
+        pytest.raises(UserError, match=r"must fit the memory .* lower micro_batch_examples"),
+        refuse_lack_of_memory("pretraining"),
+    ):
+        torch.empty(2**62, dtype=torch.uint8)
+    with pytest.raises(RuntimeError, match="shape"), refuse_lack_of_memory("pretraining"):
+        torch.zeros(2, 3) @ torch.zeros(2, 3)
+
+
+@pytest.mark.slow
+def test_a_training_rehearses_its_largest_batch_and_says_so(
+    small_examples, small_vocabulary, local_ray, tmp_path: Path
+):
+    notes: list[str] = []
+    context = StageContext(
+        store=ArtifactStore(tmp_path),
+        observe=lambda progress: notes.append(progress.note),
+        ranks=Ranks(workers=2),
+    )
+    settings = PretrainingSettings(
+        size="tiny", num_steps=2, examples_per_step=4, micro_batch_examples=2
+    )
+    build_encoder(settings, small_examples, small_vocabulary, context)
+    assert any("the largest batch fits, rehearsed in" in note for note in notes)

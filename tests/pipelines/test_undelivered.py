@@ -1,0 +1,96 @@
+"""A tracker that is away when a training ends is told of it by the next run, each point once."""
+
+from pathlib import Path
+
+import pytest
+
+from pipelines.artifacts import ArtifactStore, Built, Draft
+from pipelines.artifacts.housekeeping.inventory import take_inventory
+from pipelines.core.settings import Settings
+from pipelines.core.stage import StageContext
+from pipelines.core.tracking.tracker import Tracker
+from pipelines.training.telemetry.metrics import MetricLog, Point
+from pipelines.training.telemetry.runs import Trained, open_run, recorded
+from pipelines.training.telemetry.undelivered import Ending, deliver_kept
+from tests.pipelines.trackers import FickleTracker, until
+
+POINTS = [Point("train/loss", 1 / step, 1_700_000_000_000 + step, step) for step in range(1, 9)]
+
+
+def steps_of(tracker: Tracker, run_id: str) -> list[int]:
+    history = tracker.client().get_metric_history(run_id, "train/loss")
+    return [point.step for point in history]
+
+
+@pytest.mark.slow
+def test_a_training_that_ends_without_its_tracker_is_whole_after_the_next_run(
+    tracker: Tracker, fickle: FickleTracker, tmp_path: Path, caplog, monkeypatch
+) -> None:
+    monkeypatch.setattr("pipelines.training.telemetry.metrics._LAST_WORDS_SECONDS", 3.0)
+    before = Tracker(uri=fickle.uri, experiment="tests")
+    store = ArtifactStore(tmp_path / "store")
+    context = StageContext(store=store, tracker=before)
+    run_ids: list[str] = []
+
+    def train() -> Trained:
+        log = MetricLog(fickle.uri, run_ids[0], flush_seconds=0.05)
+        log.restore(POINTS[:3])
+        until(lambda: not log.waiting(), "the first points")
+        fickle.answers = False
+        log.restore(POINTS[3:])
+        log.close(seconds=0.2)
+        return Trained({"eval/accuracy": 0.5}, {"processor": "of the worker"}, log.waiting())
+
+    def build(draft: Draft) -> Built:
+        run_id = open_run("pretraining", Settings(), draft, context)
+        assert run_id is not None
+        run_ids.append(run_id)
+        return Built((), recorded(run_id, context, train))
+
+    made = store.get_or_build("encoder", version=1, settings={}, inputs={}, build=build)
+    (run_id,) = run_ids
+    assert made.statistics == {"eval/accuracy": 0.5}
+    assert "the next run with this store and tracker delivers them" in caplog.text
+    assert steps_of(tracker, run_id) == [1, 2, 3]
+    assert tracker.client().get_run(run_id).info.status == "RUNNING"
+    assert not any(".undelivered" in each.entry for each in take_inventory(store).leftovers)
+
+    assert deliver_kept(store, before) == []  # it is still away
+    fickle.answers = True
+    assert deliver_kept(store, tracker) == []  # not the tracker that it was for
+    (told,) = deliver_kept(store, before)
+    assert told.startswith(f"delivered 5 points and the end of the run {run_id}")
+    assert deliver_kept(store, before) == []
+    assert steps_of(tracker, run_id) == list(range(1, 9))
+    run = tracker.client().get_run(run_id)
+    assert run.info.status == "FINISHED"
+    assert run.data.metrics["final/eval/accuracy"] == 0.5
+    assert run.data.tags["bertsmith.computed_on.processor"] == "of the worker"
+
+
+def test_what_was_kept_holds_no_secret_and_belongs_to_a_run(tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path / "store")
+    tracker = Tracker(
+        uri=f"sqlite:///{tmp_path / 'mlflow.db'}",
+        experiment="tests",
+        artifact_location=(tmp_path / "files").as_uri(),
+    )
+    run_id = tracker.create_run("training", "f", {}, {})
+    ending = Ending(
+        uri=Tracker(uri="http://someone:secret@tracker", experiment="tests").shown_uri,
+        run_id=run_id, points=tuple(POINTS), figures={}, computed_on={}, end_time=1_700_000_001_000,
+    )  # fmt: skip
+    ending.keep(store)
+    (kept,) = (tmp_path / "store" / ".undelivered").iterdir()
+    assert "secret" not in kept.read_text()
+    ending.model_copy(update={"uri": tracker.shown_uri}).keep(store)
+    kept.with_name("torn.json").write_text("{")
+    (told,) = deliver_kept(store, tracker)
+    assert "delivered 8 points" in told
+    assert steps_of(tracker, run_id) == list(range(1, 9))
+    run = tracker.client().get_run(run_id)
+    assert run.info.end_time == 1_700_000_001_000
+    ending.model_copy(update={"uri": tracker.shown_uri, "run_id": "0" * 32}).keep(store)
+    (told,) = deliver_kept(store, tracker)
+    assert "is gone from the tracker" in told
+    assert [path.name for path in kept.parent.iterdir()] == ["torn.json"]
