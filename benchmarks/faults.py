@@ -1,4 +1,4 @@
-"""A pretraining that is killed twenty times ends like one that is left alone, bit for bit.
+"""A pretraining that is killed again and again ends like one that is left alone, bit for bit.
 
     python benchmarks/faults.py                    # twenty kills: some ten minutes
     python benchmarks/faults.py --kills 6 --seed 1
@@ -53,7 +53,7 @@ class Recovery:
     """What a kill met, and how the training went on."""
 
     kill: Kill
-    last_step: int  # begun before it
+    last_step: int  # begun by a worker that it met; a raylet's workers live a moment longer
     was_writing: bool  # whether a checkpoint was being written
     resumed_at: int
     seconds: float  # from the kill to the beginning of the first step afterwards
@@ -119,7 +119,7 @@ class Disturbed:
         self._left = set(self._folders())
         return Recovery(
             kill=kill,
-            last_step=max(b.step for b in noted),
+            last_step=max(b.step for b in beginnings(self._notes) if b.process in before - dead),
             was_writing=was_writing,
             resumed_at=after.step,
             seconds=after.at - killed_at,
@@ -203,7 +203,7 @@ def main() -> None:
         kills = plan(arguments.kills, arguments.seed)
         alone, met, recoveries = disturbed(data, Path(name), kills)
     lines = [
-        "| killed | in step | while a checkpoint was written | went on at step "
+        "| killed | last step | while a checkpoint was written | went on at step "
         "| first step after | of it, process ready |",
         "|---|---|---|---|---|---|",
     ]
@@ -226,7 +226,7 @@ def main() -> None:
         f"every 10 steps. SIGKILL, seed {arguments.seed}; the driver is started again at once, and "
         "a new node joins after a lost one. Seconds on a machine whose two cores carry all nodes.",
     ]
-    report("faults", "A training that is killed twenty times", lines, {})
+    report("faults", f"A training that is killed {arguments.kills} times", lines, {})
     if not all(is_same.values()):
         sys.exit(1)
 

@@ -14,8 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from pipelines.core.cluster.ranks import NumWorkers, Ranks
 from pipelines.core.stage import StageContext
 from pipelines.stages.pretraining import stage
 from pipelines.stages.pretraining.settings import PretrainingSettings
+from pipelines.training.worker import Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,16 +151,13 @@ def digest(batch: Batch) -> str:
 def noting_worker(folder: str, least_step_seconds: float, values: dict[str, Any]) -> dict[str, Any]:
     """The stage's own worker, with its micro-batches noted on their way into the loop."""
     ready = time.time()
-    path = Path(folder) / f"{os.getpid()}-{ready:.6f}.jsonl"
     context = ray.train.get_context()
-    prefetched = stage.prefetched
+    run = stage.run
+    with (Path(folder) / f"{os.getpid()}-{ready:.6f}.jsonl").open("a") as notes:
 
-    @contextmanager
-    def noted(*arguments: Any, **more: Any) -> Iterator[Callable[[int], Any]]:
-        with prefetched(*arguments, **more) as batches_of, path.open("a") as notes:
-
-            def of_step(step: int) -> Iterator[tuple[int, Batch]]:
-                batches = list(batches_of(step))
+        def noting_run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
+            def micro_batches(step: int) -> Iterator[tuple[int, Batch]]:
+                batches = list(work.micro_batches(step))
                 beginning = Beginning(
                     at=time.time(),
                     ready=ready,
@@ -175,10 +172,10 @@ def noting_worker(folder: str, least_step_seconds: float, values: dict[str, Any]
                 time.sleep(least_step_seconds)
                 return iter(batches)
 
-            yield of_step
+            return run(replace(work, micro_batches=micro_batches), values)
 
-    stage.prefetched = noted
-    return stage._worker(values)  # the worker's process has the original
+        stage.run = noting_run
+        return stage._worker(values)  # the worker's process has the original
 
 
 def main() -> None:
@@ -197,7 +194,7 @@ def main() -> None:
                 workers=tuple(workers) if isinstance(workers, list) else workers,
                 cpus_per_worker=training.threads,
                 device="cpu",
-                max_failures=100,
+                max_failures=30,
             ),
         ),
     )
