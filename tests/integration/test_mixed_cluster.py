@@ -43,6 +43,7 @@ from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
 from pipelines.core.errors import UserError
 from pipelines.core.cluster.ranks import Ranks
 from pipelines.core.stage import StageContext
+from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.launch import Launch, launch
 from pipelines.training.placement import StepCut
 from pipelines.training.reduction import sum_over_ranks
@@ -57,12 +58,13 @@ def worker(values):
         "threads": values["num_threads"],
         "ranks_on_the_larger_node": int(sum_over_ranks(is_larger)[0]),
     }
-    folder = tempfile.mkdtemp()
-    (Path(folder) / "told.json").write_text(json.dumps(told))
-    is_first = ray.train.get_context().get_world_rank() == 0
-    ray.train.report(
-        {}, checkpoint=ray.train.Checkpoint.from_directory(folder) if is_first else None
-    )
+    # What is of a training beside the steps: the first rank hands a checkpoint over.
+    if ray.train.get_context().get_world_rank() == 0:
+        folder = Path(tempfile.mkdtemp())
+        (folder / "told.json").write_text(json.dumps(told))
+        checkpoints = Checkpoints(*values["checkpoints"])
+        checkpoints.store(folder, step=1, is_regular=True, loss=None)
+        told["checkpoint"] = checkpoints.wait()
     return told
 
 
@@ -72,7 +74,9 @@ def train(num_workers, folder):
         worker=worker, values={"larger": larger.node_id}, name="mixed",
         checkpoints=CheckpointFolder(f"{folder}/work", LocalFileSystem()), cut=CUT,
     )
-    return launch(job, context, lambda checkpoint, told: told)
+    told = launch(job, context, lambda checkpoint, told: told)
+    del told["checkpoint"]
+    return told
 
 
 cluster = Cluster(

@@ -1,5 +1,7 @@
 """Runs, metrics and lineage reach MLflow once, and its absence stops nothing."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,3 +67,20 @@ def test_a_file_kept_with_a_run_can_be_read_back(tracker: Tracker, tmp_path: Pat
     tracker.log_text(run_id, "name: demo\n", "recipe.yaml")
     path = tracker.client().download_artifacts(run_id, "recipe.yaml", str(tmp_path))
     assert Path(path).read_text() == "name: demo\n"
+
+
+def test_processes_that_are_the_first_at_once_make_the_tracker_in_turn(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    ask = (
+        "import sys; from pipelines.core.tracking.tracker import Tracker; "
+        "print(Tracker(uri=sys.argv[1], experiment='one').experiment_id())"
+    )
+    asking = [
+        subprocess.Popen(
+            [sys.executable, "-c", ask, uri], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        for _ in range(3)
+    ]
+    answers = [process.communicate(timeout=120) for process in asking]
+    assert [process.returncode for process in asking] == [0, 0, 0], answers
+    assert len({out for out, _ in answers}) == 1

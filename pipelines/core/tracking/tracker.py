@@ -4,7 +4,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 # Read by MLflow when it is imported; a person's own setting wins.
@@ -15,6 +15,7 @@ os.environ.setdefault("DO_NOT_TRACK", "true")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 
 import mlflow
+from filelock import FileLock
 from mlflow import MlflowClient
 from mlflow.entities import DatasetInput, Metric, Param, RunTag
 from mlflow.exceptions import InvalidUrlException, MlflowException
@@ -103,7 +104,7 @@ class Tracker:
 
         Raises UserError where the tracker does not answer.
         """
-        with self._answering():
+        with self._answering(), _taking_turns(self.uri):
             client = self.client()
             found = client.get_experiment_by_name(self.experiment)
             if found is not None:
@@ -210,6 +211,13 @@ class Tracker:
                 f"{str(error).splitlines()[0]}; start it (`bertsmith up`) or choose another "
                 "tracking_uri"
             ) from error
+
+
+def _taking_turns(uri: str) -> AbstractContextManager[object]:
+    """MLflow makes a new SQLite file's tables in steps that two processes must not take at once."""
+    if not uri.startswith("sqlite:///"):
+        return nullcontext()
+    return FileLock(uri.removeprefix("sqlite:///") + ".lock")
 
 
 def now_ms() -> int:
