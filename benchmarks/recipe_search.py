@@ -166,7 +166,7 @@ def main() -> None:
         parser.error(f"--only must name trials of {', '.join(TRIALS)}, found {', '.join(unknown)}")
     place = PlaceSettings(home=arguments.home)
     context = place.context(tags={"recipe": "recipe_search"})
-    demo = read_recipe("demo", EndToEndRecipe)
+    demo = read_recipe(EndToEndRecipe, "demo")
     corpus = build_corpus(demo.corpus, context)
     vocabulary = build_vocabulary(demo.vocabulary, corpus, context)
     inputs = {}

@@ -60,11 +60,12 @@ if TYPE_CHECKING:
     from bert_core.training import (
         LAMB,
         AdamW,
+        GuardConfig,
         Muon,
-        NonFiniteGradientError,
         OptimizationConfig,
         Optimizer,
         Position,
+        SkippedStepsError,
         StepMemory,
         StepReport,
         batch_memory,
@@ -104,10 +105,10 @@ _NAMES_BY_MODULE = {
     ),
     "randomness": ("random_bits",),
     "training": (
-        "LAMB", "AdamW", "Muon", "NonFiniteGradientError", "OptimizationConfig", "Optimizer",
-        "Position", "StepMemory", "StepReport", "batch_memory", "build_optimizer", "evaluate",
-        "load_checkpoint", "load_encoder_into", "load_model", "save_checkpoint", "save_model",
-        "step_memory", "train",
+        "LAMB", "AdamW", "GuardConfig", "Muon", "OptimizationConfig", "Optimizer", "Position",
+        "SkippedStepsError", "StepMemory", "StepReport", "batch_memory", "build_optimizer",
+        "evaluate", "load_checkpoint", "load_encoder_into", "load_model", "save_checkpoint",
+        "save_model", "step_memory", "train",
     ),
     "vocabulary": ("SPECIAL_PIECES", "Normalization", "WordPieceTokenizer"),
 }  # fmt: skip
@@ -115,18 +116,19 @@ _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for nam
 
 __all__ = [
     "IGNORED_LABEL", "LAMB", "SIZES", "SPECIAL_PIECES", "AdamW", "DropoutKey", "EncoderConfig",
-    "EncoderModel", "LabelledBatch", "LanguageModel", "MaskingConfig", "Model",
+    "EncoderModel", "GuardConfig", "LabelledBatch", "LanguageModel", "MaskingConfig", "Model",
     "MultiLabelClassifier", "MultipleChoice", "Muon", "NextSentencePredictor",
-    "NonFiniteGradientError", "Normalization", "OptimizationConfig", "Optimizer", "Position",
+    "Normalization", "OptimizationConfig", "Optimizer", "Position",
     "Precision", "PretrainingBatch", "PretrainingModel", "RaggedBatch", "SequenceClassifier",
-    "SequenceRegressor", "SpanPredictor", "StepMemory", "StepReport", "TokenClassifier",
-    "TrainableModel", "WordPieceTokenizer", "answer", "assign_labels", "attention_maps",
-    "batch_memory", "build_model", "build_optimizer", "checkpoint_activations", "choose",
-    "classify", "complete", "cosine_similarity", "count_parameters", "embed", "encoder_config",
-    "evaluate", "export_model", "fill_mask", "freeze", "import_model", "load_checkpoint",
-    "load_encoder_into", "load_model", "mask_tokens", "nearest", "next_sentence_probability",
-    "next_token_labels", "random_bits", "rate", "resize_positions", "resize_vocabulary",
-    "save_checkpoint", "save_model", "step_memory", "tag", "train", "use_backend",
+    "SequenceRegressor", "SkippedStepsError", "SpanPredictor", "StepMemory", "StepReport",
+    "TokenClassifier", "TrainableModel", "WordPieceTokenizer", "answer", "assign_labels",
+    "attention_maps", "batch_memory", "build_model", "build_optimizer", "checkpoint_activations",
+    "choose", "classify", "complete", "cosine_similarity", "count_parameters", "embed",
+    "encoder_config", "evaluate", "export_model", "fill_mask", "freeze", "import_model",
+    "load_checkpoint", "load_encoder_into", "load_model", "mask_tokens", "nearest",
+    "next_sentence_probability", "next_token_labels", "random_bits", "rate", "resize_positions",
+    "resize_vocabulary", "save_checkpoint", "save_model", "step_memory", "tag", "train",
+    "use_backend",
 ]  # fmt: skip
 
 

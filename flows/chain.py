@@ -9,6 +9,7 @@ from flows.checks import check_recipe
 from flows.continuing import with_settled_encoder
 from flows.reporting.story import Story
 from flows.run import Overrides, Run, started_run
+from flows.stopped import cancel_if_stopped
 from flows.tasks import plain_task, task_that_reaches_out
 from pipelines.artifacts import Artifact
 from pipelines.core.recipes.files import read_recipe
@@ -61,7 +62,10 @@ def flow_of(command: str) -> Flow[..., Story]:
     build.__name__ = stage.command
     build.__doc__ = stage.purpose
     return flow(
-        name=stage.command, flow_run_name=f"{stage.title} of {{recipe.name}}", persist_result=False
+        name=stage.command,
+        flow_run_name=f"{stage.title} of {{recipe.name}}",
+        persist_result=False,
+        on_crashed=[cancel_if_stopped],
     )(build)
 
 

@@ -5,6 +5,7 @@ from prefect import flow
 from flows.chain import build_chain
 from flows.reporting.story import Story
 from flows.run import Overrides, Run, started_run
+from flows.stopped import cancel_if_stopped
 from flows.tasks import plain_task, task_that_reaches_out
 from pipelines.artifacts import Artifact
 from pipelines.core.recipes.files import read_recipe
@@ -29,6 +30,7 @@ predictions = plain_task(showcase.predictions)
     name="end-to-end",
     flow_run_name="{recipe.name}: raw text to registered models",
     persist_result=False,
+    on_crashed=[cancel_if_stopped],
 )
 def end_to_end(recipe: EndToEndRecipe = _DEMO, overrides: Overrides = ()) -> Story:
     """Build whatever is missing of corpus, vocabulary, examples, encoder and classifier, register

@@ -17,6 +17,7 @@ from flows.reporting.story import StageRecord, Story
 from flows.reporting.usage import MemorySampler
 from flows.reporting.watch import Watch
 from flows.services.run_records import recorded_run
+from flows.stopped import stops_noted
 from pipelines.artifacts import Artifact
 from pipelines.core.recipes.files import completed, differences
 from pipelines.core.recipes.ladder import CorpusRecipe
@@ -110,7 +111,12 @@ def started_run(
         "bertsmith.flow": flow,
         "bertsmith.recipe": recipe.name,
     }
-    with recorded_run(flow_run.id), MemorySampler() as sampler, Watch(flow) as watch:
+    with (
+        stops_noted(flow_run.id),
+        recorded_run(flow_run.id),
+        MemorySampler() as sampler,
+        Watch(flow) as watch,
+    ):
         for sentence in changed:
             watch.note(sentence)
         context = recipe.place.context(observe=watch.observe, tags=tags)

@@ -1,6 +1,7 @@
 """One optimizer step, the loop around it, and the state that a run is taken up from."""
 
 from bert_core.training.evaluation import evaluate
+from bert_core.training.guard import Finding, GuardConfig, SkippedStepsError
 from bert_core.training.initialization import Initialization, load_encoder_into
 from bert_core.training.loop import train
 from bert_core.training.metrics import RunningSums
@@ -8,7 +9,6 @@ from bert_core.training.optimization import (
     LAMB,
     AdamW,
     Muon,
-    NonFiniteGradientError,
     OptimizationConfig,
     Optimizer,
     build_optimizer,
@@ -28,8 +28,9 @@ from bert_core.training.step_memory import (
 )
 
 __all__ = [
-    "LAMB", "AdamW", "Initialization", "Muon", "NonFiniteGradientError", "OptimizationConfig",
-    "Optimizer", "Position", "RunningSums", "StepMemory", "StepReport", "batch_memory",
-    "build_optimizer", "evaluate", "load_checkpoint", "load_encoder_into",
-    "load_model", "optimizer_step", "save_checkpoint", "save_model", "step_memory", "train",
+    "LAMB", "AdamW", "Finding", "GuardConfig", "Initialization", "Muon", "OptimizationConfig",
+    "Optimizer", "Position", "RunningSums", "SkippedStepsError", "StepMemory",
+    "StepReport", "batch_memory", "build_optimizer", "evaluate", "load_checkpoint",
+    "load_encoder_into", "load_model", "optimizer_step", "save_checkpoint", "save_model",
+    "step_memory", "train",
 ]  # fmt: skip

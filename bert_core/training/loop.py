@@ -1,6 +1,7 @@
 """The training loop: one optimizer step after the other, and a look at the caller between them."""
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 
 import torch
@@ -11,14 +12,20 @@ from bert_core.backends.precision import Precision, compute_dtype
 from bert_core.model.trainable import TrainableModel
 from bert_core.training.agreement import agree_on_start
 from bert_core.training.compilation import CompiledLayers
-from bert_core.training.optimization import NonFiniteGradientError, Optimizer
+from bert_core.training.optimization import Optimizer
 from bert_core.training.step import StepReport, optimizer_step
 from bert_core.training.transfer import DeviceBatches, MicroBatches
 
 # After these hardly a product is left to compile (see `memory`).
 SETTLING_STEPS = 8
+# A GPU's host looks at what became of a step so many steps later, when it need not wait for it.
+STEPS_BEHIND = 8
 
-__all__ = ["MicroBatches", "NonFiniteGradientError", "train"]
+__all__ = ["MicroBatches", "train"]
+
+
+def _never() -> bool:
+    return False
 
 
 def train(
@@ -32,6 +39,8 @@ def train(
     device: torch.device | str = "cpu",
     precision: Precision = "auto",
     compiled: bool | None = None,
+    rate_scale: float = 1.0,
+    wants_stop: Callable[[], bool] = _never,
 ) -> Iterator[StepReport]:
     """Take steps `first_step` to `num_steps` - 1 (the optimizer's own number by default).
 
@@ -39,13 +48,14 @@ def train(
     those of all ranks. A report is handed over after each step: log, evaluate and save between
     two of them, or stop asking. On a GPU the layers are `compiled` unless told otherwise. Equal
     arguments make equal weights, bit for bit on a CPU with the same number of threads, whether or
-    not the run was interrupted.
+    not the run was interrupted. The schedule's learning rates are multiplied by `rate_scale`.
 
-    Raises NonFiniteGradientError instead of updating by a gradient that is not finite. A GPU's
-    host does not wait and learns of it one report later; no update is made in between, and until
-    then `save_checkpoint`, which has to wait anyway, raises it. Raises ValueError for a `precision`
-    there is not, where several ranks do not start alike (see `agree_on_start`), and whatever
-    `optimizer_step` raises.
+    A step whose loss or gradient is not finite or out of all proportion is left out (see
+    `GuardConfig`). After too many in a row SkippedStepsError is raised, on all ranks after the same
+    step: on a GPU `STEPS_BEHIND` later, with no update in between. Where `wants_stop()`, asked
+    before each step, is true on any rank, all of them end after the same step, on a GPU as many
+    later. Raises ValueError for a `precision` there is not, where several ranks do not start alike
+    (see `agree_on_start`), and whatever `optimizer_step` raises.
     """
     return_freed_memory()
     device = torch.device(device)
@@ -55,44 +65,47 @@ def train(
     layers = CompiledLayers(model) if is_compiled else None
     last_step = optimizer.config.num_steps if num_steps is None else num_steps
     batches = DeviceBatches(micro_batches, device)
-    finite_check = _FiniteCheck()
+    flags = _Flags(STEPS_BEHIND if device.type == "cuda" else 0)
     for step in range(first_step, last_step):
         if step == first_step + SETTLING_STEPS:
             keep_freed_memory()
         taken = batches.take(step)
         with nullcontext() if layers is None else layers.computing():
-            report = optimizer_step(model, optimizer, taken, seed=seed, step=step, dtype=dtype)
-        finite_check.add(report)
+            report = optimizer_step(
+                model, optimizer, taken,
+                seed=seed, step=step, dtype=dtype, rate_scale=rate_scale, wants_stop=wants_stop(),
+            )  # fmt: skip
+        is_halted, is_stopped = flags.after(optimizer.guard.is_halted, report.is_stop_wanted)
+        if is_halted:
+            optimizer.guard.raise_if_halted()
         yield report
-    finite_check.finish()
-
-
-class _FiniteCheck:
-    """Raises for the first step that was not finite; on a GPU by looking one step back."""
-
-    def __init__(self) -> None:
-        self._pending: tuple[int, Tensor, torch.cuda.Event] | None = None
-
-    def add(self, report: StepReport) -> None:
-        if not report.is_finite.is_cuda:
-            _refuse(report.step, bool(report.is_finite))
+        if is_stopped:
             return
-        self.finish()
-        on_host = torch.empty((), dtype=torch.bool, pin_memory=True)
-        on_host.copy_(report.is_finite, non_blocking=True)
+    optimizer.guard.raise_if_halted()
+
+
+class _Flags:
+    """Flags of a device on their way to its host, which reads those of `steps_behind` steps ago.
+
+    Read at a step that all ranks know, they are acted on by all ranks at once.
+    """
+
+    def __init__(self, steps_behind: int) -> None:
+        self._steps_behind = steps_behind
+        self._copied: deque[tuple[Tensor, torch.cuda.Event]] = deque()
+
+    def after(self, *flags: Tensor) -> list[bool]:
+        """The flags as they were so many steps ago; false before there were any."""
+        together = torch.stack(flags)
+        if not together.is_cuda:
+            return [bool(flag) for flag in together.tolist()]
+        on_host = torch.empty(together.shape, dtype=torch.bool, pin_memory=True)
+        on_host.copy_(together, non_blocking=True)
         event = torch.cuda.Event()
         event.record()
-        self._pending = (report.step, on_host, event)
-
-    def finish(self) -> None:
-        if self._pending is None:
-            return
-        step, on_host, event = self._pending
+        self._copied.append((on_host, event))
+        if len(self._copied) <= self._steps_behind:
+            return [False] * len(flags)
+        on_host, event = self._copied.popleft()
         event.synchronize()
-        self._pending = None
-        _refuse(step, bool(on_host))
-
-
-def _refuse(step: int, is_finite: bool) -> None:
-    if not is_finite:
-        raise NonFiniteGradientError(step)
+        return [bool(flag) for flag in on_host.tolist()]

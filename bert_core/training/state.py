@@ -30,10 +30,16 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Where a run stands: `step` optimizer steps of the run with `seed` are done."""
+    """Where a run stands: all steps before `step` of the run with `seed` are done or given up.
+
+    `given_up` are those of them that a way back passed over, [first, last] each, whose updates are
+    not in the weights; `rate_scale` is what the schedule's learning rates are multiplied by since.
+    """
 
     seed: int
     step: int
+    rate_scale: float = 1.0
+    given_up: tuple[tuple[int, int], ...] = ()
 
 
 def save_model(folder: Path | str, model: Model) -> None:
@@ -68,8 +74,8 @@ def save_checkpoint(
     """Write the whole state of a run into a new folder.
 
     On several ranks all of them call it, and one `is_writer`: a state that is sharded is gathered.
-    Raises NonFiniteGradientError, on all ranks alike, and writes nothing, where the optimizer did
-    not take the last step; raises ValueError where `folder` is in use.
+    Raises SkippedStepsError, on all ranks alike, and writes nothing, where the guard has halted the
+    training; raises ValueError where `folder` is in use.
     """
     whole = optimizer.state_dict(is_wanted=is_writer)
     if not is_writer:

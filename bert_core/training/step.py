@@ -31,7 +31,8 @@ class StepReport:
     grad_norm: Tensor  # of all trainable parameters, before clipping
     num_tokens: Tensor  # on all ranks
     num_sequences: Tensor
-    is_finite: Tensor  # False: the update was not made, this time or ever since
+    is_taken: Tensor  # False: the guard left the update out
+    is_stop_wanted: Tensor  # whether any rank wanted to stop after this step
 
     @property
     def loss(self) -> Tensor:
@@ -47,24 +48,67 @@ def optimizer_step(
     seed: int,
     step: int,
     dtype: torch.dtype = torch.float32,
+    rate_scale: float = 1.0,
+    wants_stop: bool = False,
 ) -> StepReport:
     """Update `model` by the micro-batches of step `step`, on the model's device.
 
     `micro_batches` holds this rank's share, each with its index in the whole step; dropout depends
-    on (seed, step, index). Where the gradient is not finite the update is left out, and all later
-    ones: see `StepReport.is_finite`. Raises ValueError for a batch that the model cannot take, and
-    where other parameters are frozen than when the optimizer was built.
+    on (seed, step, index). The learning rate is the schedule's times `rate_scale`. Where the
+    optimizer's guard says so the update is left out: see `StepReport.is_taken`. What one rank
+    wants travels with the counts to all of them. Raises ValueError for a batch that the model
+    cannot take, and where other parameters are frozen than when the optimizer was built.
+    """
+    names = model.loss_names
+    counts, sums = step_gradients(
+        model, optimizer, micro_batches, seed=seed, step=step, dtype=dtype, wants_stop=wants_stop
+    )
+    losses = sums / counts[: len(names)].clamp(min=1.0)
+    grad_norm = torch.linalg.vector_norm(optimizer.arena.gradients)
+    max_norm = optimizer.config.max_grad_norm
+    learning_rate = optimizer.config.learning_rate_at(step) * rate_scale
+    is_taken = optimizer.update(
+        learning_rate,
+        divisor=None if max_norm is None else (grad_norm / max_norm).clamp(min=1.0),
+        skip=optimizer.guard.judge(step, losses.sum(), grad_norm),
+    )
+    return StepReport(
+        step=step,
+        learning_rate=learning_rate,
+        losses=dict(zip(names, losses.unbind(), strict=True)),
+        grad_norm=grad_norm,
+        num_tokens=counts[-3],
+        num_sequences=counts[-2],
+        is_taken=is_taken,
+        is_stop_wanted=counts[-1] > 0,
+    )
+
+
+def step_gradients(
+    model: TrainableModel,
+    optimizer: Optimizer,
+    micro_batches: Sequence[tuple[int, Batch]],
+    *,
+    seed: int,
+    step: int,
+    dtype: torch.dtype,
+    wants_stop: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Leave the gradients of the whole step in the arena; returns its counts and loss sums.
+
+    The counts, over all ranks: labels of each loss, tokens, sequences, ranks that want to stop.
+    All ranks call it. Raises what `optimizer_step` raises.
     """
     arena = optimizer.arena
     arena.refuse_changed()
     names = model.loss_names
-    counts = sum_over_ranks(_counts(names, micro_batches, arena.values.device))
+    device = arena.values.device
+    counts = sum_over_ranks(_counts(names, micro_batches, device, wants_stop=wants_stop))
     # A loss nobody has a label for is 0, not 0 / 0.
     divisors = counts[: len(names)].clamp(min=1.0)
     arena.gradients.zero_()
-    sums = torch.zeros(len(names), device=arena.values.device)
+    sums = torch.zeros(len(names), device=device)
     config = optimizer.config
-    device = arena.values.device
     exchange = GradientExchange(model, arena, config.exchange_dtype, config.bucket_megabytes)
     copies = backend_for(device).takes_compute_weights
     weights = arena.compute_weights(dtype) if copies else None
@@ -77,31 +121,17 @@ def optimizer_step(
                 (totals / divisors).sum().backward()
             sums += totals.detach()
     exchange.finish()
-    sums = sum_over_ranks(sums)
-    grad_norm = torch.linalg.vector_norm(arena.gradients)
-    max_norm = config.max_grad_norm
-    learning_rate = config.learning_rate_at(step)
-    is_finite = optimizer.update(
-        learning_rate,
-        divisor=None if max_norm is None else (grad_norm / max_norm).clamp(min=1.0),
-        halt=~grad_norm.isfinite(),
-        step=step,
-    )
-    return StepReport(
-        step=step,
-        learning_rate=learning_rate,
-        losses=dict(zip(names, (sums / divisors).unbind(), strict=True)),
-        grad_norm=grad_norm,
-        num_tokens=counts[-2],
-        num_sequences=counts[-1],
-        is_finite=is_finite,
-    )
+    return counts, sum_over_ranks(sums)
 
 
 def _counts(
-    names: Sequence[str], micro_batches: Sequence[tuple[int, Batch]], device: torch.device
+    names: Sequence[str],
+    micro_batches: Sequence[tuple[int, Batch]],
+    device: torch.device,
+    *,
+    wants_stop: bool,
 ) -> Tensor:
-    """How many labels each loss has in these micro-batches, then tokens and sequences."""
+    """Labels of each loss in these micro-batches, then tokens, sequences, and the wish."""
     rows = [
         [*(batch.counts.get(name, 0) for name in names),
          batch.tokens.num_tokens, batch.tokens.num_sequences]
@@ -109,4 +139,5 @@ def _counts(
     ]  # fmt: skip
     totals = [sum(column) for column in zip(*rows, strict=True)] or [0] * (len(names) + 2)
     # Exact in float32 up to 16.7 million labels a step.
+    totals = [*totals, int(wants_stop)]
     return torch.tensor(totals, dtype=torch.float32).to(device, non_blocking=True)

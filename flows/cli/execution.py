@@ -1,5 +1,6 @@
 """Run one flow for a person at a terminal: recipe first, progress while it runs, summary last."""
 
+import signal
 from typing import TYPE_CHECKING, Any
 
 from flows.cli.choice import Choice
@@ -16,6 +17,7 @@ def execute(command: str, choice: Choice, *, show_recipe: bool) -> None:
 
     Raises UserError for a recipe, a place or an input that cannot work, before anything starts.
     """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends in order, as Ctrl-C does
     home = home_folder(choice.home)
     set_defaults(home)
     recipe = checked_recipe(command, choice)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, model_validator
 
 from pipelines.artifacts import ArtifactStore
-from pipelines.core.cluster.ranks import DeviceKind, Ranks
+from pipelines.core.cluster.ranks import DeviceKind, Keeping, Ranks
 from pipelines.core.errors import UserError
 from pipelines.core.home import expanded, home_folder, make_home
 from pipelines.core.redaction import Uri
@@ -80,6 +80,23 @@ class PlaceSettings(Settings):
         ge=0,
         description="So many of an encoder's lowest layers, at most all of them, keep only their "
         "input for the backward pass and are computed again there: less memory, more time.",
+    )
+
+    keep_checkpoints: int = Field(
+        default=2,
+        ge=1,
+        le=1000,
+        description="How many of a training's latest checkpoints are kept while it lasts; a "
+        "damaged one is passed over for the one before.",
+    )
+    keep_best_checkpoints: int = Field(
+        default=0,
+        ge=0,
+        le=1000,
+        description="And so many of those with the lowest held-out loss.",
+    )
+    keep_checkpoints_every_steps: int | None = Field(
+        default=None, ge=1, description="And each whose step is a multiple of this."
     )
 
     @model_validator(mode="after")
@@ -159,6 +176,11 @@ class PlaceSettings(Settings):
             max_failures=self.max_failures,
             shard_optimizer_state=self.shard_optimizer_state,
             checkpointed_layers=self.checkpointed_layers,
+            keeping=Keeping(
+                latest=self.keep_checkpoints,
+                best=self.keep_best_checkpoints,
+                every_steps=self.keep_checkpoints_every_steps,
+            ),
         )
 
     def _named_tracker(self) -> str:

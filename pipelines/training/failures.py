@@ -4,14 +4,13 @@ from typing import Any
 
 from ray.train import ControllerError, UserCallback
 
-from bert_core.training.loop import NonFiniteGradientError
 from pipelines.core.errors import UserError
 
 # What would fail again in the same way: the workers are not started anew.
-FINAL_ERRORS = (UserError, NonFiniteGradientError)
+FINAL_ERRORS = (UserError,)
 
 
-def told(error: ControllerError, placement: object) -> Exception:
+def explained(error: ControllerError, placement: object) -> Exception:
     """What a person is told when Ray's controller ended a training: a sentence where there is one.
 
     `placement` is what Ray was asked for.

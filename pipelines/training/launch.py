@@ -4,7 +4,7 @@ import contextvars
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,24 +14,25 @@ from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
 from pipelines.core.cluster.connection import connect, disconnect, keep_signal_handlers, nodes
 from pipelines.core.cluster.strangers import refuse_strangers
 from pipelines.core.stage import StageContext
-from pipelines.training.failures import EndOnFinalError, told
+from pipelines.training.checkpoints import Checkpoints
+from pipelines.training.failures import EndOnFinalError, explained
 from pipelines.training.placement import StepCut, place
+from pipelines.training.stopping import PATIENCE_SECONDS, stop_wish
 from pipelines.training.telemetry.progress import progress_from_workers
 
 from ray.train import (  # isort: skip  (after pipelines.core.cluster.connection, which sets its environment)
-    CheckpointConfig,
     ControllerError,
     FailureConfig,
     RunConfig,
     ScalingConfig,
 )
+from ray.actor import ActorHandle
 from ray.train.torch import TorchTrainer
 
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-_CHECKPOINTS_KEPT = 2
 _PLACEMENT_FAILURES = 30  # how often the workers may not get their places, 12 s each time
 _RESIZE_SECONDS = 10.0  # between two looks at whether a range of workers has more room
 
@@ -57,13 +58,21 @@ def launch(
     worker returned. A worker or node that dies is replaced, as often as `context.ranks` allows,
     each time going on from the last checkpoint; so does a second call with the same name, in
     another process. A UserError on any rank ends all of them and is raised here. What stops this
-    call from outside, such as KeyboardInterrupt, ends the training too: this process leaves Ray.
+    call from outside, such as KeyboardInterrupt, ends the training too: it saves where it stands,
+    for which it has `PATIENCE_SECONDS` or until it is stopped once more, and this process leaves
+    Ray.
     """
     connect()
     refuse_strangers(context.store)
     placement = place(context.ranks, nodes(), job.cut, one_thread_each=job.one_thread_each)
     logger.info("%s, %s", job.name, placement)
-    with _ended_if_stopped(), progress_from_workers(context) as queue, keep_signal_handlers():
+    kept = f"{job.checkpoints.path}/{job.name}", job.checkpoints.filesystem, context.ranks.keeping
+    with (
+        _ended_if_stopped(),
+        progress_from_workers(context) as queue,
+        stop_wish() as wish,
+        keep_signal_handlers(),
+    ):
         # Typed as the older API's, which knows none of these.
         num_workers: Any = placement.num_workers
         resizing: dict[str, Any] = {"elastic_resize_monitor_interval_s": _RESIZE_SECONDS}
@@ -82,11 +91,12 @@ def launch(
         values = {
             **job.values,
             "progress": queue,
+            "stop": wish,
+            "checkpoints": kept,
+            "checkpoint_folder": job.checkpoints.path if context.store.is_local else None,
             "num_threads": placement.cpus,
             "shard_optimizer_state": context.ranks.shard_optimizer_state,
             "checkpointed_layers": context.ranks.checkpointed_layers,
-            "checkpoints_kept": _CHECKPOINTS_KEPT,
-            "checkpoint_folder": job.checkpoints.path if context.store.is_local else None,
         }
         trainer = TorchTrainer(
             worker,
@@ -97,16 +107,15 @@ def launch(
                 storage_path=job.checkpoints.path,
                 storage_filesystem=job.checkpoints.filesystem,
                 failure_config=FailureConfig(**failures),
-                checkpoint_config=CheckpointConfig(num_to_keep=_CHECKPOINTS_KEPT),
                 callbacks=callbacks,
             ),
         )
         try:
-            result = _fit(trainer)
+            told = _fit(trainer, wish).return_value
         except ControllerError as error:
-            raise told(error, placement) from error.controller_failure
-    with result.checkpoint.as_directory() as folder:
-        return finish(Path(folder), result.return_value)
+            raise explained(error, placement) from error.controller_failure
+    with Checkpoints(*kept).named(told["checkpoint"]) as folder:
+        return finish(folder, told)
 
 
 @contextmanager
@@ -123,11 +132,11 @@ def _ended_if_stopped() -> Iterator[None]:
         raise
 
 
-def _fit(trainer: TorchTrainer) -> Any:
+def _fit(trainer: TorchTrainer, wish: "ActorHandle[Any]") -> Any:
     """`trainer.fit()` on a thread of its own: on the main thread it would answer Ctrl-C itself.
 
-    There it exits the process in the middle of a flow; a KeyboardInterrupt on the waiting main
-    thread lets the flow end in order, and leaving Ray ends the training (`_ended_if_stopped`).
+    There it exits the process in the middle of a flow. A KeyboardInterrupt, or what a scheduler's
+    signal raises, on the waiting main thread lets the training end politely and is raised then.
     """
     outcome: Future[Any] = Future()
 
@@ -141,4 +150,12 @@ def _fit(trainer: TorchTrainer) -> Any:
     run = contextvars.copy_context().run
     # A daemon: Ray's call may wait for ever for a Ray that has ended, and must not hold up the end.
     threading.Thread(target=run, args=(fit,), name="fit", daemon=True).start()
-    return outcome.result()
+    try:
+        return outcome.result()
+    except BaseException as stop:
+        if outcome.done() or isinstance(stop, Exception):
+            raise
+        logger.warning("stopping: the training saves where it stands; stop again to leave at once")
+        wish.say.remote()
+        wait([outcome], timeout=PATIENCE_SECONDS)
+        raise

@@ -56,4 +56,7 @@ def throughput(told: Mapping[str, Any]) -> dict[str, Any]:
         "num_tokens": round(told["num_tokens"]),
         "tokens_per_second": round(told["num_tokens"] / seconds) if seconds else 0,
         "resumed_from": told["resumed_from"],
+        "first_step_seconds": told["first_step_seconds"],
+        # Only where something was found: a healthy training has none.
+        **{name: told[name] for name in ("skipped", "rollbacks") if told[name]},
     }

@@ -8,7 +8,8 @@ import torch
 
 from bert_core.backends.operations import use_backend
 from bert_core.model.catalogue import PretrainingModel
-from bert_core.training.loop import NonFiniteGradientError, train
+from bert_core.training.guard import Finding, GuardConfig, SkippedStepsError
+from bert_core.training.loop import STEPS_BEHIND, train
 from bert_core.training.optimization import AdamW, OptimizationConfig
 from bert_core.training.state import Position, load_checkpoint, save_checkpoint
 from tests.bert_core.batches import pretraining_batch, small_config
@@ -89,12 +90,15 @@ def test_training_on_one_batch_learns_it_by_heart(precision):
     assert losses[-1] < 0.5
 
 
+ONE_IS_ENOUGH = GuardConfig(max_skipped_in_a_row=1)
+
+
 def test_a_gradient_that_is_not_finite_stops_the_run_before_the_weights_change():
-    model, optimizer = new_run()
+    model, optimizer = new_run(guard=ONE_IS_ENOUGH)
     with torch.no_grad():
         model.encoder.embeddings.token_type.fill_(torch.inf)
     before = weights(model)
-    with pytest.raises(NonFiniteGradientError, match="gradient of step 0 is not finite"):
+    with pytest.raises(SkippedStepsError, match="loss of step 0 is not finite"):
         next(train(model, optimizer, micro_batches, seed=1))
     assert_equal(weights(model), before)
     assert optimizer.num_updates == 0
@@ -112,13 +116,14 @@ def poisoned(step, good_steps):
     "device",
     ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, needs_gpu])],
 )
-def test_a_step_that_was_not_taken_is_never_saved(tmp_path, device):
+def test_a_training_that_was_halted_is_never_saved(tmp_path, device):
     torch.manual_seed(0)
     model = PretrainingModel(small_config(type_vocab_size=3)).to(device)
     with torch.no_grad():
         model.encoder.embeddings.token_type[2] = torch.inf
-    optimizer = AdamW(model, OptimizationConfig(num_steps=NUM_STEPS, weight_decay=0.0))
-    with pytest.raises(NonFiniteGradientError, match="gradient of step 2 is not finite"):
+    config = OptimizationConfig(num_steps=NUM_STEPS, weight_decay=0.0, guard=ONE_IS_ENOUGH)
+    optimizer = AdamW(model, config)
+    with pytest.raises(SkippedStepsError, match="loss of step 2 is not finite"):
         for report in train(
             model, optimizer, lambda step: poisoned(step, 2), seed=1, device=device
         ):
@@ -127,19 +132,21 @@ def test_a_step_that_was_not_taken_is_never_saved(tmp_path, device):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-1", "step-2"]
 
 
-def test_a_halted_optimizer_is_not_saved_and_goes_on_once_a_state_is_loaded(tmp_path):
-    model, optimizer = new_run()
+def test_a_halted_training_is_not_saved_and_goes_on_once_a_state_is_loaded(tmp_path):
+    model, optimizer = new_run(guard=ONE_IS_ENOUGH)
     save_checkpoint(tmp_path / "good", model, optimizer, Position(seed=1, step=0))
     # As on a GPU, whose host has not looked yet.
-    assert not optimizer.update(0.1, halt=torch.tensor(True))
-    with pytest.raises(NonFiniteGradientError, match="gradient of step 0 is not finite"):
+    nan = torch.tensor(torch.nan)
+    assert optimizer.guard.judge(700, nan, nan)
+    assert optimizer.guard.judge(701, torch.tensor(1.0), torch.tensor(1.0))
+    with pytest.raises(SkippedStepsError, match="loss of step 700 is not finite"):
         save_checkpoint(tmp_path / "bad", model, optimizer, Position(seed=1, step=1))
     assert [path.name for path in tmp_path.iterdir()] == ["good"]
-    with pytest.raises(NonFiniteGradientError, match="gradient of step 0"):
+    with pytest.raises(SkippedStepsError, match="loss of step 700"):
         next(train(model, optimizer, micro_batches, seed=1))
     load_checkpoint(tmp_path / "good", model, optimizer)
     before = weights(model)
-    assert next(train(model, optimizer, micro_batches, seed=1)).is_finite
+    assert next(train(model, optimizer, micro_batches, seed=1)).is_taken
     assert any(not torch.equal(before[name], tensor) for name, tensor in weights(model).items())
 
 
@@ -172,21 +179,32 @@ def test_a_step_asks_the_host_for_nothing(compiled):
         reports = [next(steps) for _ in range(2)]
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert all(bool(report.is_finite) for report in reports)
+    assert all(bool(report.is_taken) for report in reports)
 
 
 def test_the_error_travels_between_processes():
-    error = pickle.loads(pickle.dumps(NonFiniteGradientError(7)))
-    assert (error.step, str(error)) == (7, str(NonFiniteGradientError(7)))
+    found = [Finding(7, torch.inf, 1.0, torch.inf), Finding(8, 1.0, 200.0, 100.0)]
+    error = pickle.loads(pickle.dumps(SkippedStepsError(found, 7, 2)))
+    assert (error.first_step, error.last_step, error.found) == (7, 8, tuple(found))
+    assert "step 8 is out of all proportion (norm 200, at most 100)" in str(error)
 
 
-def test_a_halted_optimizer_names_the_step_it_was_asked_for(tmp_path):
+def test_all_steps_end_where_a_stop_is_wanted():
     model, optimizer = new_run()
-    assert next(train(model, optimizer, micro_batches, seed=1, first_step=500, num_steps=501))
-    with torch.no_grad():
-        model.encoder.embeddings.token_type.fill_(torch.inf)
-    with pytest.raises(NonFiniteGradientError, match="gradient of step 700 is not finite"):
-        next(train(model, optimizer, micro_batches, seed=1, first_step=700, num_steps=703))
-    optimizer.update(0.1, halt=torch.tensor(True), step=701)  # a GPU's host that has not looked
-    with pytest.raises(NonFiniteGradientError, match="gradient of step 700 is not finite"):
-        save_checkpoint(tmp_path / "bad", model, optimizer, Position(seed=1, step=702))
+    reports = [
+        report.step
+        for report in train(
+            model, optimizer, micro_batches, seed=1, wants_stop=lambda: optimizer.num_updates == 2
+        )
+    ]
+    assert reports == [0, 1, 2]  # that one was asked for when it began
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_a_gpu_stops_a_few_steps_later():
+    torch.manual_seed(0)
+    model = PretrainingModel(small_config()).to("cuda")
+    optimizer = AdamW(model, OptimizationConfig(num_steps=40))
+    steps = train(model, optimizer, micro_batches, seed=1, device="cuda", wants_stop=lambda: True)
+    assert [report.step for report in steps] == list(range(STEPS_BEHIND + 1))

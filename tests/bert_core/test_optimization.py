@@ -31,14 +31,16 @@ def test_updates_equal_those_of_torch():
         torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
 
 
-def test_after_a_halt_nothing_changes_any_more():
+def test_a_step_that_is_left_out_changes_nothing_and_the_next_one_is_taken():
     _, optimizer = new_run()
     before = optimizer.arena.values.clone()
     optimizer.arena.gradients.fill_(1.0)
-    optimizer.update(0.1, halt=torch.tensor(True))
-    optimizer.update(0.1, halt=torch.tensor(False))
+    optimizer.update(0.1, skip=torch.tensor(True))
     assert torch.equal(optimizer.arena.values, before)
     assert optimizer.num_updates == 0
+    optimizer.arena.gradients.fill_(1.0)
+    optimizer.update(0.1, skip=torch.tensor(False))
+    assert not torch.equal(optimizer.arena.values, before)
 
 
 def test_parameters_stay_views_of_one_buffer():

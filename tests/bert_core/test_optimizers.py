@@ -7,7 +7,6 @@ from bert_core.model import PretrainingModel
 from bert_core.training import Position, load_checkpoint, save_checkpoint, train
 from bert_core.training.optimization import (
     OPTIMIZERS,
-    NonFiniteGradientError,
     OptimizationConfig,
     build_optimizer,
 )
@@ -80,7 +79,7 @@ def test_what_has_no_gradient_stays_but_for_its_decay():
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_halting_changes_nothing_any_more(name):
+def test_a_step_that_is_left_out_changes_nothing(name):
     model, optimizer = new_run(name, averaging_decay=0.5)
     draw_gradients(model, 0)
     assert optimizer.update(0.01)
@@ -90,18 +89,25 @@ def test_halting_changes_nothing_any_more(name):
         for key, value in optimizer.state_dict().items()
         if isinstance(value, dict)
     }
-    for value, halt in ((torch.nan, True), (torch.inf, False), (1.0, False)):
+    for value in (torch.nan, torch.inf, 1.0):
         optimizer.arena.gradients.fill_(value)
         divisor = torch.tensor(value)
-        assert not optimizer.update(0.1, divisor=divisor, halt=torch.tensor(halt))
+        assert not optimizer.update(0.1, divisor=divisor, skip=torch.tensor(True))
     assert torch.equal(optimizer.arena.values, before)
     assert optimizer.num_updates == 1
     with optimizer.averaged():
         assert torch.equal(optimizer.arena.values, before)  # the average of one
-    optimizer._is_halted.zero_()  # what `state_dict` would refuse to show
     for key, value in optimizer.state_dict().items():
         if isinstance(value, dict):
-            assert all(torch.equal(state[key][n], t) for n, t in value.items()), key
+            assert all(torch.equal(state[key][n], t) for n, t in value.items())
+    draw_gradients(model, 1)
+    assert optimizer.update(0.01)  # the next one is taken as if nothing had been
+    other, unharmed = new_run(name, averaging_decay=0.5)
+    for step in (0, 1):
+        draw_gradients(other, step)
+        unharmed.update(0.01)
+    for ours, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
 
 
 @pytest.mark.gpu
@@ -114,18 +120,20 @@ def test_an_update_asks_the_host_for_nothing_on_a_gpu(name):
     )
     optimizer = build_optimizer(model, config)
     optimizer.arena.gradients.normal_()
-    halts = torch.tensor([False, True, False], device="cuda").unbind()
-    optimizer.update(0.01)  # what is compiled or set up once may wait
+    losses = torch.tensor([1.0, torch.nan, 1.0], device="cuda").unbind()
+    norm = torch.ones((), device="cuda")
+    optimizer.guard.judge(0, norm, norm)  # what is compiled or set up once may wait
+    optimizer.update(0.01)
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        for halt in halts:
-            optimizer.update(0.01, divisor=torch.ones((), device="cuda"), halt=halt)
+        for step, loss in enumerate(losses):
+            skip = optimizer.guard.judge(step, loss, norm)
+            optimizer.update(0.01, divisor=torch.ones((), device="cuda"), skip=skip)
     finally:
         torch.cuda.set_sync_debug_mode(before)
-    assert optimizer.num_updates == 2
-    with pytest.raises(NonFiniteGradientError):
-        optimizer.raise_if_halted()
+    assert optimizer.num_updates == 3
+    assert [finding.step for finding in optimizer.guard.found()] == [1]
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -37,6 +37,25 @@ def test_what_is_asked_for_now_overtakes_what_is_ahead():
     assert len(opened) == len(set(opened))
 
 
+def test_one_slow_shard_holds_up_no_other():
+    gate = threading.Event()
+
+    def open_shard(name: str) -> str:
+        if name == "slow":
+            gate.wait()
+        return name
+
+    fetcher = Fetcher(open_shard)
+    fetcher.ahead(["slow"])
+    while fetcher._waiting:
+        time.sleep(0.01)
+    asking = threading.Thread(target=fetcher.now, args=(["quick"],), daemon=True)
+    asking.start()
+    asking.join(60)
+    assert not asking.is_alive()
+    gate.set()
+
+
 def test_an_error_is_raised_where_the_shard_is_asked_for_and_not_kept():
     attempts: list[str] = []
 

@@ -20,9 +20,11 @@ from pyarrow.fs import LocalFileSystem
 from pipelines.artifacts import ArtifactStore
 from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
 from pipelines.core.stage import StageContext
+from pipelines.training import launch as launching
 from pipelines.training.launch import Launch, launch
 from pipelines.training.placement import StepCut
 
+launching.PATIENCE_SECONDS = 2.0  # this worker hears nobody
 folder = Path(sys.argv[1])
 ticks = folder / "ticks"
 

@@ -8,6 +8,10 @@ import pytest
 from pipelines.training import launch
 
 
+class Wish:
+    """Of a training that nobody may stop."""
+
+
 class Trainer:
     def __init__(self, error: BaseException) -> None:
         self.error = error
@@ -19,7 +23,7 @@ class Trainer:
 @pytest.mark.parametrize("error", [ValueError("bad"), SystemExit(3), KeyboardInterrupt()])
 def test_whatever_ends_the_fit_reaches_the_caller(error):
     with pytest.raises(type(error)) as raised:
-        launch._fit(Trainer(error))
+        launch._fit(Trainer(error), Wish())
     assert raised.value is error
 
 
@@ -28,19 +32,24 @@ def test_an_interrupted_wait_exits_though_the_fit_never_returns():
 import os, signal, threading, time
 from pipelines.training import launch
 
+class Wish:
+    class say:
+        remote = staticmethod(lambda: print("asked to stop", flush=True))
+
 class Trainer:
     def fit(self):
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         while True:
             time.sleep(0.1)
 
+launch.PATIENCE_SECONDS = 1.0
 signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
-    launch._fit(Trainer())
+    launch._fit(Trainer(), Wish())
 except KeyboardInterrupt:
     print("interrupted", flush=True)
 """
     result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=30
     )
-    assert (result.returncode, result.stdout) == (0, "interrupted\n"), result.stderr
+    assert (result.returncode, result.stdout) == (0, "asked to stop\ninterrupted\n"), result.stderr

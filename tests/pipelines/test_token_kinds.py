@@ -104,3 +104,16 @@ def test_a_kind_that_nothing_is_asked_of_is_left_out(small_examples, small_vocab
     figures = pretraining_figures(model, reader, 8, kinds=kinds | nothing)
     assert "eval/mlm_accuracy/content" in figures
     assert "eval/mlm_accuracy/nothing" not in figures
+
+
+def test_of_very_many_examples_some_shards_are_counted_the_same_for_any_number_of_ranks(
+    small_examples, small_vocabulary
+):
+    size = small_vocabulary.statistics["size"]
+    tokens = small_examples.statistics["train"]["tokens"]
+    assert token_counts(small_examples, size).sum() == tokens
+    few = {"most_tokens": tokens // 3}
+    some = token_counts(small_examples, size, **few)
+    assert tokens / 6 < some.sum() < tokens / 2
+    shares = [token_counts(small_examples, size, rank, 2, **few) for rank in (0, 1)]
+    assert np.array_equal(sum(shares), some)

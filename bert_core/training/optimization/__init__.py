@@ -6,9 +6,8 @@ from bert_core.training.optimization.configuration import OptimizationConfig, Op
 from bert_core.training.optimization.lamb import LAMB
 from bert_core.training.optimization.muon import Muon
 from bert_core.training.optimization.optimizer import Optimizer
-from bert_core.training.optimization.refusals import NonFiniteGradientError
 
 __all__ = [
-    "LAMB", "OPTIMIZERS", "AdamW", "Muon", "NonFiniteGradientError", "OptimizationConfig",
-    "Optimizer", "OptimizerName", "build_optimizer", "state_size",
+    "LAMB", "OPTIMIZERS", "AdamW", "Muon", "OptimizationConfig", "Optimizer",
+    "OptimizerName", "build_optimizer", "state_size",
 ]  # fmt: skip

@@ -27,7 +27,7 @@ class AdamW(Optimizer):
             [segment.values], [segment.gradients],
             [segment.moments["mean"]], [segment.moments["variance"]], [],
             [segment.num_updates],
-            fused=True, grad_scale=divisor, found_inf=self._is_halted,
+            fused=True, grad_scale=divisor, found_inf=self._is_skipped,
             amsgrad=False, maximize=False,
             beta1=self.config.betas[0], beta2=self.config.betas[1], eps=self.config.eps,
             lr=learning_rate, weight_decay=segment.group.weight_decay,

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from typing import Literal
 
+from bert_core.training.guard import GuardConfig
+
 OptimizerName = Literal["adamw", "lamb", "muon"]
 Schedule = Literal["linear", "cosine", "constant", "warmup_stable_decay"]
 
@@ -45,6 +47,7 @@ class OptimizationConfig:
         bucket_megabytes: of gradients travel together.
         shard_optimizer_state: each rank holds the moments of a share of the parameters and
             updates it; changes no bit. Build the optimizer once `torch.distributed` is initialised.
+        guard: which steps are left out, and when there were too many.
 
     Raises ValueError where a value is impossible.
     """
@@ -68,6 +71,7 @@ class OptimizationConfig:
     exchange_dtype: Literal["float32", "bf16"] = "float32"
     bucket_megabytes: float = 25.0
     shard_optimizer_state: bool = False
+    guard: GuardConfig = field(default_factory=GuardConfig)
 
     def __post_init__(self) -> None:
         self._refuse_other_types()

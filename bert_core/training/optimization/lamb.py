@@ -37,11 +37,11 @@ class LAMB(Optimizer):
             has_ratio = (lengths > 0) & (step_lengths > 0)
             ratios = torch.where(has_ratio, lengths / step_lengths, 1.0) * learning_rate
             torch._foreach_mul_(steps, list(ratios.unbind()))
-        segment.values.sub_(direction.mul_(1 - self._is_halted))
+        segment.values.sub_(direction.mul_(1 - self._is_skipped))
 
     def _direction(self, segment: Segment, divisor: Tensor | None) -> Tensor:
         """Adam's update of the segment; its moments move on."""
-        moves = 1 - self._is_halted  # [] 1.0 or 0.0
+        moves = 1 - self._is_skipped  # [] 1.0 or 0.0
         gradients = self._finite_gradients(segment, divisor)
         mean, variance = segment.moments["mean"], segment.moments["variance"]
         first, second = self.config.betas

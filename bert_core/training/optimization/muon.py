@@ -38,7 +38,7 @@ class Muon(AdamW):
         if segment.group.kind != "hidden":
             super()._update(segment, learning_rate, divisor)
             return
-        moves = 1 - self._is_halted  # [] 1.0 or 0.0
+        moves = 1 - self._is_skipped  # [] 1.0 or 0.0
         gradients = self._finite_gradients(segment, divisor)
         momentum = segment.moments["momentum"].lerp_(
             gradients, (1 - self.config.muon_momentum) * moves

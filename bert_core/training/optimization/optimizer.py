@@ -1,7 +1,7 @@
 """What every optimizer does: it holds the arena, updates it by groups, keeps its state.
 
 A rule (`AdamW`, `LAMB`, `Muon`) says of each kind of parameter which moments it keeps and how they
-move it. Whatever is said here about halting, averaging, saving and sharing holds for all of them.
+move it. Whatever is said here about skipping, averaging, saving and sharing holds for all of them.
 """
 
 from abc import ABC, abstractmethod
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from bert_core.training.arena import ParameterArena, check_names
 from bert_core.training.checksum import checksum
+from bert_core.training.guard import Guard
 from bert_core.training.optimization.configuration import OptimizationConfig, OptimizerName
 from bert_core.training.optimization.parameter_groups import (
     Kind,
@@ -22,11 +23,7 @@ from bert_core.training.optimization.parameter_groups import (
     matrix_or_vector,
     parameter_groups,
 )
-from bert_core.training.optimization.refusals import (
-    NonFiniteGradientError,
-    refuse_other_optimizer,
-    refuse_wrapped,
-)
+from bert_core.training.optimization.refusals import refuse_other_optimizer, refuse_wrapped
 from bert_core.training.optimization.shares import Shares
 from bert_core.training.ranks import this_rank
 
@@ -51,8 +48,8 @@ class Optimizer(ABC):
         self._segments = list(self._new_segments())
         device = self.arena.values.device
         self._num_updates = torch.zeros((), dtype=torch.int64, device=device)
-        self._is_halted = torch.zeros((), device=device)
-        self._last_step = torch.full_like(self._num_updates, -1)  # the first not taken, if any
+        self._is_skipped = torch.zeros((), device=device)  # whether the update is left out
+        self.guard = Guard(config.guard, config.max_grad_norm, device)
         # Of a sharded state no rank sees what the others loaded.
         self._loaded = torch.zeros(2, dtype=torch.int64, device=device)
         self._average: Tensor | None = None
@@ -87,40 +84,32 @@ class Optimizer(ABC):
 
     @abstractmethod
     def _update(self, segment: Segment, learning_rate: float, divisor: Tensor | None) -> None:
-        """Move a segment; where `_is_halted` is 1 nothing of it may change but its gradients."""
+        """Move a segment; where `_is_skipped` is 1 nothing of it may change but its gradients."""
 
     def _finite_gradients(self, segment: Segment, divisor: Tensor | None) -> Tensor:
-        """The gradients divided, in place; zeros where updates stopped: NaN times 0 is NaN."""
+        """The gradients divided, in place; zeros in a step that is left out: NaN times 0 is NaN."""
         if divisor is not None:
             segment.gradients.div_(divisor)
-        return segment.gradients.masked_fill_(self._is_halted.bool(), 0.0)
+        return segment.gradients.masked_fill_(self._is_skipped.bool(), 0.0)
 
     @torch.no_grad()
     def update(
-        self,
-        learning_rate: float,
-        *,
-        divisor: Tensor | None = None,
-        halt: Tensor | None = None,
-        step: int | None = None,
+        self, learning_rate: float, *, divisor: Tensor | None = None, skip: Tensor | None = None
     ) -> Tensor:
         """Take one step down the gradients in the arena, divided by `divisor`; returns if it did.
 
-        Where `halt` is true nothing changes, now and in later updates, until a state is loaded: a
-        GPU decides this without the host waiting for it. `raise_if_halted` asks, and names `step`,
-        by default the number of updates. The gradients are used up. With a sharded state all ranks
-        call it.
+        Where `skip`, a flag on the device, is true, nothing changes. The gradients are used up.
+        With a sharded state all ranks call it.
         """
-        if step is not None:
-            self._last_step.masked_fill_(self._is_halted == 0, step)
-        if halt is not None:
-            self._is_halted = torch.maximum(self._is_halted, halt.float())
+        self._is_skipped.zero_()
+        if skip is not None:
+            self._is_skipped.copy_(skip)
         for segment in self._segments:
             self._update(segment, learning_rate * segment.group.rate_scale, divisor)
-        self._num_updates += self._is_halted == 0
+        self._num_updates += self._is_skipped == 0
         self._update_average()
         self._shares.exchange(self.arena.values)
-        return self._is_halted == 0
+        return self._is_skipped == 0
 
     def _update_average(self) -> None:
         """The plain mean of the first weights, an exponential one once they are enough."""
@@ -128,7 +117,7 @@ class Optimizer(ABC):
             assert self.config.averaging_decay is not None
             share = self._num_updates.clamp(min=1).float().reciprocal()
             share = share.clamp(min=1 - self.config.averaging_decay)
-            self._average.lerp_(self._own_values(), share * (1 - self._is_halted))
+            self._average.lerp_(self._own_values(), share * (1 - self._is_skipped))
 
     def _own_values(self) -> Tensor:
         return self.arena.values[self._shares.begin : self._shares.end]
@@ -156,21 +145,12 @@ class Optimizer(ABC):
         """How many updates were made; waits for the device."""
         return int(self._num_updates)
 
-    def raise_if_halted(self) -> None:
-        """Raise NonFiniteGradientError where updates stopped; waits for the device.
-
-        On several ranks all of them raise or none, as all of them made the same updates.
-        """
-        if self._is_halted:
-            step = int(self._last_step)
-            raise NonFiniteGradientError(self.num_updates if step < 0 else step)
-
     def replicated_state(self) -> list[Tensor]:
         """The tensors that every rank must hold alike, beside the weights.
 
         All, unless the state is sharded: then a checksum stands for the whole one that was loaded.
         """
-        counts = [self._num_updates, self._is_halted]
+        counts = [self._num_updates, *self.guard.tensors().values()]
         if self._shares.is_sharded:
             return [*counts, self._loaded]
         moments = [moment for segment in self._segments for moment in segment.moments.values()]
@@ -200,11 +180,13 @@ class Optimizer(ABC):
         """The moments, and the average, by parameter name, whole; and the number of updates.
 
         A sharded state is gathered on the CPU, share by share, and all ranks call it; one where it
-        is not wanted keeps no tensor of it. Raises NonFiniteGradientError where updates stopped:
-        there is no state to go on from.
+        is not wanted keeps no tensor of it. Raises SkippedStepsError where the guard has halted the
+        training: there is no state to go on from.
         """
-        self.raise_if_halted()
+        self.guard.raise_if_halted()
         state: dict[str, Any] = {"optimizer": self.name, "num_updates": self.num_updates}
+        if is_wanted:
+            state["guard"] = {name: tensor.cpu() for name, tensor in self.guard.tensors().items()}
         for key, names in self._keys().items():
             state[key] = self._whole(key, names, is_wanted=is_wanted)
         return state
@@ -224,6 +206,15 @@ class Optimizer(ABC):
             if is_wanted:
                 whole |= {name: view.to("cpu", copy=True) for name, view in views.items()}
         return {name: whole[name] for name in names if is_wanted}
+
+    @torch.no_grad()
+    def reset(self) -> None:
+        """Keep nothing of the updates that were made; the weights stay."""
+        counts = [self._num_updates, self._loaded, *(s.num_updates for s in self._segments)]
+        moments = [moment for segment in self._segments for moment in segment.moments.values()]
+        for tensor in (*counts, *moments, *([] if self._average is None else [self._average])):
+            tensor.zero_()
+        self.guard.load(None)
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -251,8 +242,7 @@ class Optimizer(ABC):
         for segment in self._segments:
             segment.num_updates.fill_(state["num_updates"])
         self._num_updates.fill_(state["num_updates"])
-        self._is_halted.zero_()
-        self._last_step.fill_(-1)
+        self.guard.load(state.get("guard"))
 
 
 def _told(name: str, is_averaged: bool) -> str:

@@ -1,22 +1,6 @@
-"""What an optimizer does not take: gradients that are no numbers, models that something wraps."""
-
-from typing import Any
+"""What an optimizer is not built for: another rule's config, models that something wraps."""
 
 from torch import nn
-
-
-class NonFiniteGradientError(FloatingPointError):
-    """The loss or its gradient stopped being a number; the weights are those before that step."""
-
-    def __init__(self, step: int) -> None:
-        super().__init__(
-            f"the gradient of step {step} is not finite, so the step was not taken; "
-            "lower the learning rate, lengthen the warm-up or train in float32"
-        )
-        self.step = step
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.step,)
 
 
 def refuse_other_optimizer(name: str, named: str | None) -> None:

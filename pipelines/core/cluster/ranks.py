@@ -8,6 +8,20 @@ DeviceKind = Literal["auto", "cpu", "gpu"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Keeping:
+    """Which checkpoints of a training stay while it lasts; each that one of these names."""
+
+    latest: int = 2
+    best: int = 0  # by held-out loss, of those that were evaluated at their step
+    every_steps: int | None = None
+
+    def most_of(self, num_steps: int) -> int:
+        """How many of a training of so many steps stay at most."""
+        regular = num_steps // self.every_steps if self.every_steps else 0
+        return self.latest + self.best + regular
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
     """The wish; `pipelines.training.placement` fits it to a cluster."""
 
@@ -17,3 +31,4 @@ class Ranks:
     max_failures: int = 3  # workers or nodes that may die before the training fails
     shard_optimizer_state: bool = False  # each worker holds the moments of a share of the weights
     checkpointed_layers: int = 0  # of the encoder, the lowest, at most all
+    keeping: Keeping = Keeping()

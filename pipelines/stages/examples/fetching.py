@@ -54,7 +54,7 @@ class Fetcher(Generic[Shard]):
 
     def _wake(self) -> None:
         """Threads are daemons: a process that ends waits for no download."""
-        missing = min(_THREADS, len(self._waiting)) - self._num_threads
+        missing = min(_THREADS - self._num_threads, len(self._waiting))
         for _ in range(missing):
             threading.Thread(target=self._run, name="fetch", daemon=True).start()
             self._num_threads += 1

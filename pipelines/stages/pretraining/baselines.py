@@ -79,11 +79,19 @@ def pretraining_baselines(
 
 
 def token_counts(
-    examples: Artifact, vocab_size: int, rank: int = 0, world_size: int = 1
+    examples: Artifact,
+    vocab_size: int,
+    rank: int = 0,
+    world_size: int = 1,
+    *,
+    most_tokens: int = _COUNTED_TOKENS,
 ) -> NDArray[np.int64]:
-    """[V] how often each token stands in this rank's share of the counted training shards."""
+    """[V] how often each token stands in this rank's share of the counted training shards.
+
+    All shards are counted where they hold at most about `most_tokens`, else every so-many-th.
+    """
     counts = np.zeros(vocab_size, dtype=np.int64)
-    for name in _counted_shards(examples)[rank::world_size]:
+    for name in _counted_shards(examples, most_tokens)[rank::world_size]:
         with pa.memory_map(str(examples.local(name))) as source:
             reader = pa.ipc.open_file(source)
             for index in range(reader.num_record_batches):
@@ -92,12 +100,11 @@ def token_counts(
     return counts
 
 
-def _counted_shards(examples: Artifact) -> list[str]:
-    """All training shards, or every so-many-th where they are very many."""
+def _counted_shards(examples: Artifact, most_tokens: int) -> list[str]:
     names = examples.names("train-")
     files = examples.manifest.files
     num_tokens = sum(files[name].figures["tokens"] for name in names)
-    return names[:: max(1, num_tokens // _COUNTED_TOKENS)]
+    return names[:: max(1, num_tokens // most_tokens)]
 
 
 def _heldout_labels(

@@ -37,7 +37,8 @@ _LEARNING_RATE: Final = 1e-6  # what is learned is thrown away; it must only sta
 _SAME_SPEED: Final = frozenset({
     "num_steps", "budget_minutes", "learning_rate", "warmup_fraction", "schedule",
     "decay_fraction", "full_learning_rate", "full_warmup_fraction", "weight_decay", "betas",
-    "muon_momentum", "max_gradient_norm", "seed", "log_every_steps", "checkpoint_every_steps",
+    "muon_momentum", "max_gradient_norm", "spike_factor", "max_skipped_steps", "max_rollbacks",
+    "rollback_rate_factor", "seed", "log_every_steps", "checkpoint_every_steps",
     "evaluate_every_steps", "final_evaluation_examples",
 })  # fmt: skip
 

@@ -1,11 +1,13 @@
 """What a training tells: its curve, its progress line, its metrics in MLflow."""
 
 import json
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bert_core.training.guard import Finding
 from pipelines.core.stage import Progress
 from pipelines.training.telemetry.metrics import MetricLog, Point
 from pipelines.training.telemetry.progress import ProgressSender
@@ -43,6 +45,10 @@ class Telemetry:
         self.resumed_from: list[int] = []  # steps at which the run was taken up again
         self.training_seconds = 0.0  # in steps, evaluations and checkpoints not counted
         self.num_tokens = 0.0
+        self.skipped: list[dict[str, Any]] = []  # steps that were left out, and what was found
+        self.rollbacks: list[dict[str, Any]] = []  # steps that were given up, and the rate since
+        self.first_step_seconds: list[float] = []  # of each start, until its first step was done
+        self._step = 0
 
     def log(self, step: int, figures: Mapping[str, float]) -> None:
         """Add a point after `step` steps to the curve and to MLflow."""
@@ -71,6 +77,7 @@ class Telemetry:
 
     def show(self, step: int, note: str = "") -> None:
         """Move the progress line; at most twice a second unless there is a note."""
+        self._step = step
         now = time.monotonic()
         is_due = now - self._last_shown >= _PROGRESS_SECONDS or step == self._num_steps
         if self._progress is None or not (note or is_due):
@@ -87,6 +94,35 @@ class Telemetry:
                 seconds_left=self._speed.seconds_left(step),
             )
         )
+
+    def warn(self, sentence: str) -> None:
+        """Tell something that a person should know, wherever the training stands."""
+        self.show(self._step, f"{self._stage}: {sentence}")
+
+    def skip(self, findings: Sequence[Finding]) -> None:
+        """Take note of steps that were left out; the last one is told."""
+        for found in findings:
+            figures = {"loss": found.loss, "gradient_norm": found.grad_norm, "limit": found.limit}
+            # Text where it is no number: JSON has none.
+            told = {key: v if math.isfinite(v) else str(v) for key, v in figures.items()}
+            self.skipped.append({"step": found.step, **told})
+        if findings:
+            several = f"{len(findings)} steps were left out, the last as " * (len(findings) > 1)
+            self.warn(f"{several}{findings[-1]}" + ", so it was left out" * (not several))
+
+    def roll_back(self, first: int, last: int, rate_scale: float) -> None:
+        """Take note that the steps `first` to `last` were given up, and the rate since."""
+        self.rollbacks.append({"first": first, "last": last, "rate_scale": rate_scale})
+        self.warn(
+            f"too many steps in a row were left out: back to step {first}, past step {last}, at "
+            f"{rate_scale:g} times the learning rate"
+        )
+
+    def heldout_loss(self, step: int) -> float | None:
+        """The sum of the held-out losses at `step`; None where it was not evaluated."""
+        point = self.history[-1] if self.history else {"step": -1}
+        losses = [v for k, v in point.items() if k.startswith("eval/") and k.endswith("_loss")]
+        return sum(losses) if losses and point["step"] == step else None
 
     def close(self) -> None:
         """Send what waits, without waiting long for anybody."""
@@ -108,6 +144,8 @@ class Telemetry:
         self.resumed_from = [*saved["resumed_from"], step]
         self.training_seconds = saved["training_seconds"]
         self.num_tokens = saved["num_tokens"]
+        self.skipped, self.rollbacks = saved["skipped"], saved["rollbacks"]
+        self.first_step_seconds = saved["first_step_seconds"]
         self._speed.go_on(self.num_tokens)
         if self._metrics is not None:
             self._metrics.restore(Point(*point) for point in saved["undelivered"])
@@ -119,5 +157,8 @@ class Telemetry:
             "resumed_from": self.resumed_from,
             "training_seconds": self.training_seconds,
             "num_tokens": self.num_tokens,
+            "skipped": self.skipped,
+            "rollbacks": self.rollbacks,
+            "first_step_seconds": self.first_step_seconds,
             "undelivered": self._metrics.waiting() if self._metrics is not None else [],
         }

@@ -1,0 +1,224 @@
+"""A training's checkpoints: stored beside the training, verified, kept by a rule.
+
+Each is a folder of its own, on any store. Its last file says what size and SHA-256 the others must
+have: a folder without it is no checkpoint, and one that it does not fit is damaged.
+"""
+
+import hashlib
+import logging
+import math
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import ray.train
+from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem, copy_files
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from pipelines.artifacts.access import store_errors
+from pipelines.core.cluster.ranks import Keeping
+from pipelines.core.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+_PREFIX = "checkpoint_"
+_CHECKSUMS = "checksums.json"
+_PIECE_BYTES = 1 << 22
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    size: int
+    sha256: str
+
+
+class Checkpoint(BaseModel):
+    """What a stored checkpoint is, as its last file says."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str  # of its folder
+    step: int  # all before it are done
+    is_regular: bool  # due by its step: a way back leads to none that a stop happened to leave
+    loss: float | None  # held-out, where it was evaluated at that step
+    files: dict[str, _File]
+
+
+class DamagedCheckpointError(Exception):
+    """A file of a checkpoint is not what was stored."""
+
+
+class Opened(NamedTuple):
+    """A whole checkpoint in a local folder."""
+
+    checkpoint: Checkpoint
+    files: ray.train.Checkpoint  # pickles: ranks of a node share what has to be fetched
+    folder: Path
+
+
+class Checkpoints:
+    """The checkpoints in `folder` of `filesystem`; one process at a time writes to it.
+
+    What is handed over to be stored is stored by a thread while the training goes on.
+    """
+
+    def __init__(self, folder: str, filesystem: FileSystem, keep: Keeping) -> None:
+        self._folder = folder
+        self._filesystem = filesystem
+        self._keep = keep
+        self._damaged: set[str] = set()
+        self.damage: list[str] = []  # a sentence for each damaged one that was met
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
+        self._storing: Future[str] | None = None
+
+    def stored(self) -> list[Checkpoint]:
+        """All that are complete, the newest first."""
+        found = []
+        for name in self._names() - self._damaged:
+            try:
+                with self._filesystem.open_input_file(
+                    f"{self._folder}/{name}/{_CHECKSUMS}"
+                ) as file:
+                    found.append(Checkpoint.model_validate_json(file.read()))
+            except FileNotFoundError:
+                continue  # its writer ended before it was complete
+            except ValidationError:
+                self._damaged.add(name)
+                self.damage.append(f"the checkpoint {name} is damaged ({_CHECKSUMS})")
+        return sorted(found, key=lambda each: (each.step, each.name), reverse=True)
+
+    @contextmanager
+    def newest(self, *, only_regular: bool = False) -> Iterator[Opened | None]:
+        """The newest one that is whole, in a local folder; None where there is none."""
+        for checkpoint in self.stored():
+            if only_regular and not checkpoint.is_regular:
+                continue
+            try:
+                with self.opened(checkpoint) as (files, folder):
+                    yield Opened(checkpoint, files, folder)
+                    return
+            except DamagedCheckpointError as error:
+                self._damaged.add(checkpoint.name)
+                self.damage.append(f"the checkpoint of step {checkpoint.step} is damaged ({error})")
+        yield None
+
+    @contextmanager
+    def opened(self, checkpoint: Checkpoint) -> Iterator[tuple[ray.train.Checkpoint, Path]]:
+        """A checkpoint in a local folder; raises DamagedCheckpointError where it is not whole."""
+        files = ray.train.Checkpoint(f"{self._folder}/{checkpoint.name}", self._filesystem)
+        with files.as_directory() as folder:
+            _verify(Path(folder), checkpoint.files)
+            yield files, Path(folder)
+
+    @contextmanager
+    def named(self, name: str) -> Iterator[Path]:
+        """The checkpoint in the folder `name`; raises UserError where it is damaged or gone."""
+        found = [each for each in self.stored() if each.name == name]
+        with ExitStack() as stack:
+            try:
+                if not found:
+                    raise DamagedCheckpointError("it is gone")
+                _, folder = stack.enter_context(self.opened(found[0]))
+            except DamagedCheckpointError as error:
+                raise UserError(
+                    f"the checkpoint {name} must be as it was stored, found that {error}; run "
+                    "again: the training goes on from the one before"
+                ) from error
+            yield folder
+
+    def store(self, draft: Path, *, step: int, is_regular: bool, loss: float | None) -> None:
+        """Store the folder `draft`, and remove it then; call `wait` before the next one.
+
+        Returns at once. Others that the rule does not keep are removed after that.
+        """
+        self._storing = self._thread.submit(self._store, draft, step, is_regular, loss)
+
+    def wait(self) -> str:
+        """Wait until the one handed over last is stored; returns its name, empty without one.
+
+        Raises what storing it raised.
+        """
+        storing, self._storing = self._storing, None
+        return "" if storing is None else storing.result()
+
+    def _store(self, draft: Path, step: int, is_regular: bool, loss: float | None) -> str:
+        name = f"{_PREFIX}{step:09d}-{secrets.token_hex(4)}"
+        try:
+            checkpoint = Checkpoint(
+                name=name, step=step, is_regular=is_regular, loss=loss, files=_files(draft)
+            )
+            path = f"{self._folder}/{name}"
+            for folder in {str(Path(file).parent) for file in checkpoint.files}:
+                self._filesystem.create_dir(f"{path}/{folder}", recursive=True)
+            copy_files(
+                str(draft), path,
+                source_filesystem=LocalFileSystem(), destination_filesystem=self._filesystem,
+            )  # fmt: skip
+            with self._filesystem.open_output_stream(f"{path}/{_CHECKSUMS}") as file:
+                file.write(checkpoint.model_dump_json().encode())
+        finally:
+            shutil.rmtree(draft)
+        try:
+            self._remove_others(checkpoint)
+        except store_errors() as error:
+            logger.warning("some checkpoints stay that should not: %s", error)
+        return name
+
+    def _remove_others(self, newest: Checkpoint) -> None:
+        whole = [each for each in self.stored() if each.step != newest.step or each == newest]
+        kept = {each.name for each in kept_by(self._keep, whole)}
+        for name in self._names():
+            if name not in kept:
+                self._filesystem.delete_dir(f"{self._folder}/{name}")
+
+    def _names(self) -> set[str]:
+        selector = FileSelector(self._folder, allow_not_found=True)
+        entries = self._filesystem.get_file_info(selector)
+        folders = [entry for entry in entries if entry.type == FileType.Directory]
+        names = [Path(entry.path).name for entry in folders]
+        return {name for name in names if name.startswith(_PREFIX)}
+
+
+def kept_by(keep: Keeping, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """Which of these stay: the newest, and what the rule says of the regular ones."""
+    newest_first = sorted(checkpoints, key=lambda each: each.step, reverse=True)
+    regular = [each for each in newest_first if each.is_regular]
+    judged = [each for each in regular if each.loss is not None and math.isfinite(each.loss)]
+    best = sorted(judged, key=lambda each: each.loss or 0.0)[: keep.best]
+    spaced = [each for each in regular if keep.every_steps and each.step % keep.every_steps == 0]
+    names = {e.name for e in (*newest_first[:1], *regular[: keep.latest], *best, *spaced)}
+    return [each for each in newest_first if each.name in names]
+
+
+def _files(folder: Path) -> dict[str, _File]:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {
+        path.relative_to(folder).as_posix(): _File(size=path.stat().st_size, sha256=_sha256(path))
+        for path in paths
+    }
+
+
+def _verify(folder: Path, files: dict[str, _File]) -> None:
+    for name, expected in files.items():
+        path = folder / name
+        if not path.is_file():
+            raise DamagedCheckpointError(f"{name} is missing")
+        if path.stat().st_size != expected.size:
+            raise DamagedCheckpointError(
+                f"{name} has {path.stat().st_size} bytes of {expected.size}"
+            )
+        if _sha256(path) != expected.sha256:
+            raise DamagedCheckpointError(f"{name} has another SHA-256")
+
+
+def _sha256(path: Path) -> str:
+    total = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE_BYTES):
+            total.update(piece)
+    return total.hexdigest()

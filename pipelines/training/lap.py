@@ -1,0 +1,144 @@
+"""The steps of a training on one rank: taken, told, saved, and left behind where they go wrong."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from bert_core.backends.precision import Precision, compute_dtype
+from bert_core.training.diagnosis import diagnose
+from bert_core.training.guard import RECORD, SkippedStepsError
+from bert_core.training.loop import train
+from bert_core.training.state import Position
+from bert_core.training.step import StepReport
+from pipelines.core.errors import UserError
+from pipelines.training.resuming import End, Standing, go_back, save
+from pipelines.training.telemetry.speed import Speed
+from pipelines.training.work import Work
+
+
+@dataclass(frozen=True, slots=True)
+class Lap:
+    """Takes the steps of `work`, from where it stands to the last one or to a stop."""
+
+    work: Work
+    standing: Standing
+    speed: Speed
+    device: torch.device
+    precision: Precision
+    wants_stop: Callable[[], bool]
+    started: float  # when the process was ready, on the clock of `time.perf_counter`
+
+    def train_on(self, position: Position) -> End:
+        """Take all steps that are left, or as many as there is time for.
+
+        All ranks call it. Raises UserError where steps that cannot be taken come again and again.
+        """
+        settings, telemetry = self.work.settings, self.standing.telemetry
+        while True:
+            try:
+                return self._take_steps(position)
+            except SkippedStepsError as error:
+                telemetry.skip(error.found)
+                if len(position.given_up) >= settings.max_rollbacks:
+                    raise UserError(self._end(error, position)) from error
+                position = go_back(
+                    self.standing, self.work, position,
+                    after_step=error.last_step, rate_factor=settings.rollback_rate_factor,
+                )  # fmt: skip
+            telemetry.roll_back(*position.given_up[-1], position.rate_scale)
+            # At once: a run that is taken up again then need not meet the same steps again.
+            save(self.standing, position, is_last=position.step == self.work.num_steps)
+
+    def _take_steps(self, position: Position) -> End:
+        work, standing, settings = self.work, self.standing, self.work.settings
+        model, optimizer, telemetry = standing.model, standing.optimizer, standing.telemetry
+        guard = optimizer.guard
+        is_last = position.step == work.num_steps
+        is_saved = bool(position.given_up) and is_last
+        num_tokens = torch.tensor(telemetry.num_tokens, dtype=torch.float64, device=self.device)
+        is_first = True
+        started = time.perf_counter()
+        for report in train(
+            model,
+            optimizer,
+            self.speed.timed(model, work.micro_batches),
+            seed=settings.seed,
+            first_step=position.step,
+            num_steps=work.num_steps,
+            device=self.device,
+            precision=self.precision,
+            rate_scale=position.rate_scale,
+            wants_stop=self.wants_stop,
+        ):
+            done = report.step + 1
+            is_last = done == work.num_steps or work.is_enough(done)
+            if is_first:
+                is_first = False
+                telemetry.first_step_seconds.append(round(time.perf_counter() - self.started, 3))
+            num_tokens += report.num_tokens  # on the device: reading it would wait for the step
+            telemetry.take_step(done, time.perf_counter() - started)
+            is_due = done % settings.checkpoint_every_steps == 0
+            is_evaluation = done % work.evaluate_every_steps == 0 or is_last
+            is_logged = is_due or is_last or done % settings.log_every_steps == 0
+            if is_logged or is_evaluation or done % RECORD == 0:
+                guard.raise_if_halted()  # on every rank, before one of them tells or saves
+                telemetry.skip(guard.found())
+                guard.forget()
+            if is_logged:
+                telemetry.log(done, self._figures(report))
+                telemetry.log_speed(done, float(num_tokens))
+            if is_evaluation:
+                with optimizer.averaged():
+                    telemetry.log(done, work.evaluate(model))
+            telemetry.show(done)
+            position = Position(
+                seed=position.seed,
+                step=done,
+                rate_scale=position.rate_scale,
+                given_up=position.given_up,
+            )
+            # Among steps that are left out there is nothing worth going back to.
+            is_saved = is_last or (is_due and not guard.is_skipping)
+            if is_saved:
+                save(standing, position, is_last=is_last)
+            if is_last:
+                break
+            started = time.perf_counter()
+        telemetry.num_tokens = float(num_tokens)
+        telemetry.skip(guard.found())
+        guard.forget()
+        return End(position=position, is_last=is_last, is_saved=is_saved)
+
+    def _figures(self, report: StepReport) -> dict[str, float]:
+        losses = {f"train/{name}_loss": float(value) for name, value in report.losses.items()}
+        skipped = self.standing.telemetry.skipped
+        figures = {
+            "train/loss": float(report.loss),
+            **(losses if len(losses) > 1 else {}),
+            "train/learning_rate": report.learning_rate,
+            "train/gradient_norm": float(report.grad_norm),
+            **({"train/skipped_steps": len(skipped)} if skipped else {}),
+        }
+        return {name: value for name, value in figures.items() if math.isfinite(value)}
+
+    def _end(self, error: SkippedStepsError, position: Position) -> str:
+        """What ends the training, for a person."""
+        work, standing = self.work, self.standing
+        step = error.last_step
+        batches = [(index, batch.to(self.device)) for index, batch in work.batches_of(step)]
+        diagnosis = diagnose(
+            standing.model, standing.optimizer, batches,
+            seed=position.seed, step=step, dtype=compute_dtype(self.precision, self.device),
+        )  # fmt: skip
+        given_up = ", ".join(f"{first} to {last}" for first, last in position.given_up)
+        tried = f", after going back and passing over the steps {given_up}" if given_up else ""
+        return (
+            f"a training must be able to take its steps, found {error.num_in_a_row} in a row, "
+            f"{error.first_step} to {step}, that could not be taken{tried}: {error.found[-1]}; "
+            f"{diagnosis}; lower {work.stage}.learning_rate, raise {work.stage}.warmup_fraction, "
+            f"set {work.stage}.precision=float32, look at the data of these steps, or raise "
+            f"{work.stage}.spike_factor where such norms are healthy"
+        )

@@ -1,0 +1,38 @@
+"""One training as its workers see it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bert_core.batch import Batch
+from bert_core.model.catalogue import TrainableModel
+from bert_core.training.loop import MicroBatches
+from bert_core.training.optimization.configuration import Restart
+from pipelines.training.settings import TrainingSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One training as its workers see it."""
+
+    stage: str
+    settings: TrainingSettings
+    num_steps: int
+    evaluate_every_steps: int
+    build_model: Callable[[], TrainableModel]  # called under the seed of the initialization
+    micro_batches: MicroBatches  # this rank's share of a step
+    batches_of: MicroBatches  # the same, with nothing read ahead
+    # Every rank calls these, and all of them get the same figures.
+    evaluate: Callable[[TrainableModel], dict[str, float]]
+    # After the last step, with the model on the CPU: a proof on any machine computes there, too.
+    judge: Callable[[TrainableModel], dict[str, Any]]
+    # Before the first step of a training that finds no checkpoint; every rank calls it.
+    begin: Callable[[TrainableModel], None] | None = None
+    layer_decay: float = 1.0  # see `OptimizationConfig`
+    restart: Restart | None = None  # of the learning rate
+    # One step of every kind there is: each must fit the memory.
+    first_steps: tuple[int, ...] = (0,)
+    # Ends the training after so many steps, on all ranks alike: where it is only measured.
+    is_enough: Callable[[int], bool] = lambda done: False
+    # One of every kind that needs as much memory as any; rehearsed before the first step.
+    largest_batches: Callable[[], Sequence[Batch]] | None = None

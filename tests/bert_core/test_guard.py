@@ -1,0 +1,220 @@
+"""Steps that are left out: which, when it is too many, and what a resumed run makes of them."""
+
+import math
+
+import pytest
+import torch
+
+from bert_core.training import Position, load_checkpoint, save_checkpoint, train
+from bert_core.training.diagnosis import diagnose
+from bert_core.training.guard import RECORD, WINDOW, Guard, GuardConfig, SkippedStepsError
+from tests.bert_core.optimizer_runs import new_run
+from tests.bert_core.ranks import run_ranks
+from tests.bert_core.test_loop import assert_equal, micro_batches, weights
+
+FINE = torch.tensor(1.0)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Such small products wait for a second thread longer than they take."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)
+
+
+def guard_after(num_steps, max_grad_norm=None, norm=1.0, **settings):
+    guard = Guard(GuardConfig(**settings), max_grad_norm, torch.device("cpu"))
+    for step in range(num_steps):
+        assert not guard.judge(step, FINE, torch.tensor(norm))
+    return guard
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_no_number_is_left_out_from_the_first_step_on(value):
+    guard = guard_after(0)
+    assert guard.judge(0, torch.tensor(value), FINE)
+    assert not guard.judge(1, FINE, FINE)
+    assert guard.judge(2, FINE, torch.tensor(abs(value)))
+    assert [(f.step, f.limit) for f in guard.found()] == [(0, math.inf), (2, math.inf)]
+    assert "loss of step 0 is not finite" in str(guard.found()[0])
+    assert "gradient of step 2 is not finite" in str(guard.found()[1])
+
+
+def test_a_norm_is_out_of_proportion_to_the_median_of_those_taken_once_there_are_enough():
+    guard = guard_after(WINDOW - 1, spike_factor=10.0)
+    assert not guard.judge(63, FINE, torch.tensor(1e6))  # a first norm is compared with nothing
+    assert not guard.judge(64, FINE, torch.tensor(10.0))
+    assert guard.judge(65, FINE, torch.tensor(10.1))
+    (found,) = guard.found()
+    assert found[::3] == (65, 10.0)
+    assert str(found).endswith("out of all proportion (norm 10.1, at most 10)")
+
+
+def test_what_passes_unscaled_is_never_out_of_proportion_to_gradients_that_hardly_are():
+    guard = guard_after(WINDOW, max_grad_norm=1.0, norm=1e-4)
+    assert not guard.judge(WINDOW, FINE, torch.tensor(99.0))
+    assert guard.judge(WINDOW, FINE, torch.tensor(101.0))
+
+
+def test_norms_that_were_left_out_are_no_measure_and_rising_ones_are_followed():
+    guard = guard_after(WINDOW, spike_factor=2.0, max_skipped_in_a_row=1000)
+    for step in range(100):
+        assert guard.judge(WINDOW + step, FINE, torch.tensor(2.5))
+    norm = 1.0
+    for step in range(500):
+        norm *= 1.015
+        assert not guard.judge(200 + step, FINE, torch.tensor(norm))
+    assert norm > 1000
+
+
+def test_a_guard_without_a_factor_takes_any_number():
+    guard = guard_after(WINDOW, spike_factor=None)
+    assert not guard.judge(WINDOW, FINE, torch.tensor(1e30))
+
+
+def test_too_many_in_a_row_halt_and_one_that_was_taken_between_them_does_not():
+    guard = guard_after(0, max_skipped_in_a_row=3)
+    for step, loss in enumerate([math.nan, math.nan, 1.0, math.nan, math.nan]):
+        guard.judge(step, torch.tensor(loss), FINE)
+    guard.raise_if_halted()
+    assert guard.is_skipping
+    assert [finding.step for finding in guard.found()] == [0, 1, 3, 4]
+    guard.forget()  # somebody has read them: the row goes on all the same
+    guard.judge(5, torch.tensor(math.nan), FINE)
+    assert guard.judge(6, FINE, FINE)  # halted
+    with pytest.raises(SkippedStepsError, match="ends the training after 3 steps in a row") as told:
+        guard.raise_if_halted()
+    assert (told.value.first_step, told.value.last_step) == (3, 5)
+    assert [finding.step for finding in told.value.found] == [5]
+
+
+def test_the_latest_findings_are_kept_until_they_are_forgotten():
+    guard = guard_after(0, max_skipped_in_a_row=10**6)
+    for step in range(RECORD + 10):
+        guard.judge(step, torch.tensor(math.nan), FINE)
+    assert [finding.step for finding in guard.found()] == list(range(10, RECORD + 10))
+    guard.forget()
+    assert guard.found() == []
+
+
+@pytest.mark.parametrize("settings", [{"spike_factor": 1.0}, {"max_skipped_in_a_row": 0}])
+def test_settings_that_leave_everything_out_are_refused(settings):
+    (name,) = settings
+    with pytest.raises(ValueError, match=f"{name} must be"):
+        GuardConfig(**settings)
+
+
+POISONED = {1: math.nan, 3: 1e4, 4: 1e4, 7: math.inf}
+GUARD = GuardConfig(spike_factor=20.0, max_skipped_in_a_row=3)
+
+
+class Poisonous:
+    """Scales the losses of single steps, as an overflow or a bad shard would."""
+
+    def __init__(self, model, poisoned):
+        self.model, self.poisoned, self.step = model, poisoned, 0
+        self.unharmed = model.loss_sums
+        model.loss_sums = self.loss_sums
+
+    def loss_sums(self, batch, dropout):
+        factor = self.poisoned.get(self.step, 1.0)
+        sums = self.unharmed(batch, dropout)
+        return {name: each._replace(total=each.total * factor) for name, each in sums.items()}
+
+    def micro_batches(self, step):
+        self.step = step
+        return micro_batches(step)
+
+
+def run(model, optimizer, poisoned, first, last, **more):
+    poison = Poisonous(model, poisoned)
+    steps = train(
+        model, optimizer, poison.micro_batches,
+        seed=1, first_step=first, num_steps=last, precision="float32", **more,
+    )  # fmt: skip
+    return {report.step: bool(report.is_taken) for report in steps}
+
+
+def new_guarded_run(name="adamw"):
+    """Its guard knows a median already."""
+    model, optimizer = new_run(name, guard=GUARD, averaging_decay=0.9)
+    for _ in range(WINDOW):
+        optimizer.guard.judge(0, FINE, torch.tensor(5.0))
+    return model, optimizer
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_a_run_that_left_steps_out_is_resumed_to_the_same_bits(tmp_path, name):
+    whole, optimizer = new_guarded_run(name)
+    taken = run(whole, optimizer, POISONED, 0, 9)
+    assert [step for step, is_taken in taken.items() if not is_taken] == list(POISONED)
+    assert optimizer.num_updates == 9 - len(POISONED)
+    assert [finding.step for finding in optimizer.guard.found()] == list(POISONED)
+
+    first, optimizer = new_guarded_run(name)
+    run(first, optimizer, POISONED, 0, 4)  # the last step was left out
+    save_checkpoint(tmp_path / "4", first, optimizer, Position(seed=1, step=4))
+    second, optimizer = new_guarded_run(name)
+    load_checkpoint(tmp_path / "4", second, optimizer)
+    assert optimizer.guard.is_skipping
+    resumed = run(second, optimizer, POISONED, 4, 9)
+    assert resumed == {step: taken[step] for step in range(4, 9)}
+    assert_equal(weights(whole), weights(second))
+
+
+def test_steps_that_were_left_out_are_as_if_they_had_not_been():
+    """Without decay or a schedule: the weights are those of a run without these steps."""
+    poisoned, optimizer = new_run("adamw", schedule="constant", guard=GUARD)
+    run(poisoned, optimizer, {3: math.nan}, 0, 6)
+    skipped, optimizer = new_run("adamw", schedule="constant", guard=GUARD)
+    run(skipped, optimizer, {}, 0, 3)
+    run(skipped, optimizer, {}, 4, 6)
+    assert_equal(weights(poisoned), weights(skipped))
+
+
+def test_a_rate_that_was_lowered_scales_the_schedule():
+    model, optimizer = new_run("adamw")
+    steps = train(model, optimizer, micro_batches, seed=1, num_steps=2, rate_scale=0.25)
+    rates = [report.learning_rate for report in steps]
+    assert rates == [0.25 * optimizer.config.learning_rate_at(step) for step in range(2)]
+
+
+def on_a_rank(rank, last):
+    """Only rank 1 meets what is no number."""
+    model, optimizer = new_guarded_run()
+    poison = Poisonous(model, dict.fromkeys(range(4, 10), math.nan) if rank else {})
+    steps = train(
+        model, optimizer,
+        lambda step: [each for each in poison.micro_batches(step) if each[0] == rank],
+        seed=1, num_steps=last, precision="float32",
+        wants_stop=lambda: rank == 1 and poison.step == 1,
+    )  # fmt: skip
+    stopped = [report.step for report in steps]
+    poison_again = poison.micro_batches
+    ended = 0
+    try:
+        for _ in train(
+            model, optimizer,
+            lambda step: [each for each in poison_again(step) if each[0] == rank],
+            seed=1, first_step=3, num_steps=last, precision="float32",
+        ):  # fmt: skip
+            pass
+    except SkippedStepsError as error:
+        ended = error.last_step
+    diagnosis = diagnose(
+        model, optimizer, [e for e in poison_again(6) if e[0] == rank],
+        seed=1, step=6,
+    )  # fmt: skip
+    return stopped, ended, optimizer.num_updates, list(diagnosis.gradients), str(diagnosis)
+
+
+def test_what_one_rank_meets_or_wants_all_ranks_answer_alike():
+    first, second = run_ranks(on_a_rank, 2, 10)
+    stopped, ended, num_updates, gradients, told = first
+    assert first == second
+    assert (stopped, ended, num_updates) == ([0, 1], 6, 3)
+    assert len(gradients) == 3
+    assert "(norm nan)" in told
+    assert "largest parameters: " in told

@@ -1,0 +1,120 @@
+"""A run that is stopped saves where it stands, ends as cancelled, and goes on from there."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.slow
+
+_PATIENCE_SECONDS = 600
+# No checkpoint is due before the end: what a stop leaves is its own.
+_OVERRIDES = (
+    "pretraining.num_steps=400", "pretraining.checkpoint_every_steps=400",
+    "pretraining.evaluate_every_steps=400", "pretraining.log_every_steps=1",
+)  # fmt: skip
+
+
+def start(recipe: Path, home: Path, ranks: int) -> "subprocess.Popen[str]":
+    kept_out = ("PREFECT_API_URL", "PREFECT_HOME", "MLFLOW_TRACKING_URI", "RAY_ADDRESS")
+    environment = {key: value for key, value in os.environ.items() if key not in kept_out}
+    overrides = (*_OVERRIDES, f"place.training_workers={ranks}", "place.cpus_per_worker=1")
+    return subprocess.Popen(
+        [
+            sys.executable, "-c", "from flows.cli import main; main()", "pretrain", str(recipe),
+            *(part for override in overrides for part in ("--set", override)),
+        ],
+        env=environment | {"BERTSMITH_HOME": str(home)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+
+
+def finished(process: "subprocess.Popen[str]") -> str:
+    said, _ = process.communicate(timeout=_PATIENCE_SECONDS)
+    assert process.returncode == 0, said
+    return said
+
+
+def wait_for(condition: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"waited in vain for {what}")
+
+
+def lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def rows(database: Path, query: str) -> list[tuple[Any, ...]]:
+    with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
+        return connection.execute(query).fetchall()
+
+
+def steps_told(home: Path) -> int:
+    """How many points of the curve the tracker holds."""
+    if not (home / "mlflow.db").exists():
+        return 0
+    try:
+        query = "select count(*) from metrics where key = 'train/loss'"
+        return int(rows(home / "mlflow.db", query)[0][0])
+    except sqlite3.OperationalError:  # its tables are being made
+        return 0
+
+
+def manifest(home: Path) -> dict[str, Any]:
+    (path,) = (home / "store" / "encoder").glob("*/manifest.json")
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+@pytest.mark.parametrize(("number", "ranks"), [(signal.SIGTERM, 1), (signal.SIGINT, 2)])
+def test_a_stopped_run_is_cancelled_and_goes_on_where_it_stood_to_the_same_bits(
+    small_recipe: Path, tmp_path: Path, number: signal.Signals, ranks: int
+) -> None:
+    home = tmp_path / "home"
+    process = start(small_recipe, home, ranks)
+    wait_for(lambda: steps_told(home) or process.poll() is not None, "the first steps")
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(number)
+    said, _ = process.communicate(timeout=_PATIENCE_SECONDS)
+    assert process.returncode == 130, said
+    assert "the same command goes on from there" in said.splitlines()[-1]
+    wait_for(lambda: not any(lives(member) for member in family), "the end of what it started")
+
+    (left,) = (home / "store" / "encoder").glob(".work-*/*/checkpoint_*/checksums.json")
+    saved = json.loads(left.read_text())
+    assert 0 < saved["step"] < 400
+    assert not saved["is_regular"]
+    (state,) = rows(home / "prefect" / "prefect.db", "select state_type from flow_run")
+    assert state == ("CANCELLED",)
+    (status,) = rows(home / "mlflow.db", "select status from runs")
+    assert status == ("KILLED",)
+
+    assert f"resumed from step {saved['step']}" in finished(start(small_recipe, home, ranks))
+    resumed = manifest(home)
+    assert resumed["statistics"]["resumed_from"] == [saved["step"]]
+    assert len(resumed["statistics"]["first_step_seconds"]) == 2
+    assert rows(home / "mlflow.db", "select status from runs") == [("FINISHED",)]
+
+    finished(start(small_recipe, tmp_path / "undisturbed", ranks))
+    undisturbed = manifest(tmp_path / "undisturbed")
+    for name in ("model.safetensors", "history.json"):
+        assert resumed["files"][name] == undisturbed["files"][name], name

@@ -1,0 +1,102 @@
+"""A killed training whose newest checkpoint is damaged goes on from the one before."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from pipelines.artifacts import Artifact
+from tests.integration.object_stores import BUCKET, s3_server
+
+pytestmark = pytest.mark.slow
+
+TRAINING = """
+import json, os, signal, sys
+from pipelines.artifacts import ArtifactStore
+from pipelines.core.cluster.ranks import Keeping, Ranks
+from pipelines.core.stage import StageContext
+from pipelines.stages.pretraining.settings import PretrainingSettings
+from pipelines.stages.pretraining.stage import build_encoder
+
+data, examples, vocabulary, store, kill_at = sys.argv[1:]
+notes = []
+
+def observe(progress):
+    notes.append(progress.note)
+    if progress.done >= float(kill_at):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+inputs = ArtifactStore(data)
+settings = PretrainingSettings(size="tiny", num_steps=40, examples_per_step=8,
+    micro_batch_examples=4, log_every_steps=1, evaluate_every_steps=30, checkpoint_every_steps=5)
+encoder = build_encoder(settings, inputs.find("examples", examples),
+    inputs.find("vocabulary", vocabulary),
+    StageContext(store=ArtifactStore(store), observe=observe,
+                 ranks=Ranks(workers=1, keeping=Keeping(latest=3))))
+print(json.dumps({"resumed_from": encoder.statistics["resumed_from"], "notes": notes,
+    "files": {name: encoder.manifest.files[name].sha256
+              for name in ("model.safetensors", "history.json")}}))
+"""
+
+
+def train(
+    store: str, examples: Artifact, vocabulary: Artifact, kill_at: float
+) -> "subprocess.CompletedProcess[str]":
+    data = str(Path(examples.root).parents[1])
+    return subprocess.run(
+        [sys.executable, "-c", TRAINING, data, examples.fingerprint, vocabulary.fingerprint,
+         store, str(kill_at)],
+        env=dict(os.environ), capture_output=True, text=True, check=False, timeout=400,
+    )  # fmt: skip
+
+
+def whole_checkpoints(filesystem: fsspec.AbstractFileSystem, store: str) -> list[str]:
+    """Folders of the complete ones, the newest last, once nobody writes there any more."""
+    before: list[str] = []
+    for _ in range(60):
+        time.sleep(2)
+        found = sorted(filesystem.find(store))
+        if found and found == before:
+            break
+        before = found
+    ends = "/checksums.json"
+    return sorted(path.removesuffix(ends) for path in before if path.endswith(ends))
+
+
+@pytest.mark.parametrize("kind", ["a folder", "s3"])
+def test_a_damaged_checkpoint_is_passed_over_and_the_run_ends_with_the_same_bits(
+    small_examples: Artifact, small_vocabulary: Artifact, tmp_path: Path, monkeypatch, kind: str
+) -> None:
+    monkeypatch.setenv("BERTSMITH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with s3_server(monkeypatch):
+        store = str(tmp_path / "a store") if kind == "a folder" else f"s3://{BUCKET}/a store"
+        filesystem, root = fsspec.core.url_to_fs(store, use_listings_cache=False)
+        killed = train(store, small_examples, small_vocabulary, kill_at=22)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        *_, older, newest = whole_checkpoints(filesystem, f"{root}/encoder")
+        steps = [int(path.rpartition("checkpoint_")[2][:9]) for path in (older, newest)]
+        assert steps[0] < steps[1]
+
+        weights = f"{newest}/model/model.safetensors"
+        data = bytearray(filesystem.cat_file(weights))
+        if kind == "a folder":
+            data[len(data) // 2] ^= 1
+        filesystem.pipe_file(weights, bytes(data if kind == "a folder" else data[:-1000]))
+
+        resumed = train(store, small_examples, small_vocabulary, kill_at=1000)
+        assert resumed.returncode == 0, resumed.stderr
+    found = json.loads(resumed.stdout.splitlines()[-1])
+    assert found["resumed_from"] == [steps[0]]
+    said = f"the checkpoint of step {steps[1]} is damaged (model/model.safetensors has "
+    assert any(said in note and "the one before" in note for note in found["notes"])
+
+    undisturbed = train(str(tmp_path / "other"), small_examples, small_vocabulary, kill_at=1000)
+    assert undisturbed.returncode == 0, undisturbed.stderr
+    assert json.loads(undisturbed.stdout.splitlines()[-1])["files"] == found["files"]
