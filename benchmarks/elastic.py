@@ -30,7 +30,7 @@ from benchmarks.recorded_training import (
 )
 
 NUM_STEPS = 200
-LOST_AT_STEP = 40
+LOST_AT_STEP = 15
 JOINED_STEPS_LATER = 15
 
 
@@ -76,7 +76,7 @@ def changing(data: dict[str, str], folder: Path, num_steps: int) -> tuple[Run, l
     """A training on one or two nodes: two, then one, then two again."""
     training = Training(
         **data, store=str(folder / "changing"), record=str(folder / "notes"), workers=(1, 2),
-        settings=settings(num_steps), least_step_seconds=0.2,
+        settings=settings(num_steps), slow_seconds=1.0,
     )  # fmt: skip
     notes = Path(training.record)
     with raylets() as cluster:
@@ -94,6 +94,7 @@ def changing(data: dict[str, str], folder: Path, num_steps: int) -> tuple[Run, l
         joined = time.time()
         cluster.join(1)
         together = first(lambda b: b.at > joined and b.num_ranks == 2)
+        training.hurry()
         run = Run(outcome=Outcome.of(driver), noted=beginnings(notes))
 
     def change(what: str, event: float, after: Beginning) -> Change:

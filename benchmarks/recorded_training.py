@@ -33,6 +33,8 @@ from pipelines.stages.pretraining import stage
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.training.worker import Work
 
+_HURRY_FILE = "hurry"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
@@ -46,7 +48,11 @@ class Training:
     workers: NumWorkers = 1
     threads: int = 1  # of each worker
     settings: dict[str, Any] = field(default_factory=dict)
-    least_step_seconds: float = 0.0  # steps are made to last so long, so that one can be met
+    slow_seconds: float = 0.0  # added to each step until `hurry`, so that one can be met
+
+    def hurry(self) -> None:
+        """From now on steps take their own time."""
+        (Path(self.record) / _HURRY_FILE).touch()
 
     def start(self, **environment: str) -> subprocess.Popen[str]:
         """The driver's process; what it prints last is the `Outcome`."""
@@ -148,7 +154,7 @@ def digest(batch: Batch) -> str:
     return found.hexdigest()
 
 
-def noting_worker(folder: str, least_step_seconds: float, values: dict[str, Any]) -> dict[str, Any]:
+def noting_worker(folder: str, slow_seconds: float, values: dict[str, Any]) -> dict[str, Any]:
     """The stage's own worker, with its micro-batches noted on their way into the loop."""
     ready = time.time()
     context = ray.train.get_context()
@@ -169,7 +175,8 @@ def noting_worker(folder: str, least_step_seconds: float, values: dict[str, Any]
                 )
                 notes.write(json.dumps(asdict(beginning)) + "\n")
                 notes.flush()
-                time.sleep(least_step_seconds)
+                if not (Path(folder) / _HURRY_FILE).exists():
+                    time.sleep(slow_seconds)
                 return iter(batches)
 
             return run(replace(work, micro_batches=micro_batches), values)
@@ -181,7 +188,7 @@ def noting_worker(folder: str, least_step_seconds: float, values: dict[str, Any]
 def main() -> None:
     training = Training(**json.loads(sys.argv[1]))
     Path(training.record).mkdir(parents=True, exist_ok=True)
-    stage._worker = partial(noting_worker, training.record, training.least_step_seconds)
+    stage._worker = partial(noting_worker, training.record, training.slow_seconds)
     workers = training.workers
     inputs = ArtifactStore(training.data)
     encoder = stage.build_encoder(

@@ -159,12 +159,13 @@ def test_a_training_on_two_nodes_ends_with_the_bits_of_one_machine(
 ) -> None:
     while len(cluster.nodes) < 2:
         cluster.join(2)
-    job = training(made, f"{STORE}{workers}", tmp_path, workers, least_step_seconds=0.2)
+    job = training(made, f"{STORE}{workers}", tmp_path, workers, slow_seconds=0.5)
     driver = job.start(**drivers, **cluster.of_drivers)
     met = awaited(driver, tmp_path, lambda b: b.step >= LOST_AT_STEP)
     assert met.num_ranks == workers
     cluster.lose(cluster.nodes[-1])
     cluster.join(2)
+    job.hurry()
     outcome = Outcome.of(driver)
     assert len(outcome.resumed_from) == 1
     assert outcome.resumed_from[0] <= LOST_AT_STEP + 5
