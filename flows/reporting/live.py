@@ -9,6 +9,14 @@ from flows.reporting.quantities import duration, memory, number
 
 Figures = Mapping[str, float | str]
 
+# What evaluations judge, by the beginning of its figures' names.
+_JUDGED = {
+    "mlm_": "masked tokens",
+    "clm_": "next tokens",
+    "nsp_": "next sentences",
+    "": "labels",
+}
+
 
 def phrases(figures: Figures) -> list[str]:
     """A phrase for each of `figures`; those that belong together share one."""
@@ -19,6 +27,7 @@ def phrases(figures: Figures) -> list[str]:
         *_waiting(left),
         *_step_times(left),
         *_memory(left),
+        *_heldout(left),
     ]
     return [*said, *(f"{name} {_value(value)}" for name, value in left.items())]
 
@@ -70,6 +79,26 @@ def _memory(left: dict[str, float | str]) -> list[str]:
         if holds in left and most in left:
             now, peak = float(left.pop(holds)), float(left.pop(most))
             said.append(f"{what} {memory(now)} (peak {memory(peak)})")
+    return said
+
+
+def _heldout(left: dict[str, float | str]) -> list[str]:
+    """The last evaluation: its loss, and accuracies beside what they have to beat.
+
+    All of an evaluation is in MLflow; a line has room for what a person looks for.
+    """
+    found = {name: left.pop(name) for name in list(left) if name.startswith(("eval/", "baseline/"))}
+    said = []
+    for name, what in _JUDGED.items():
+        accuracy = found.get(f"eval/{name}accuracy")
+        if accuracy is None:
+            continue
+        phrase = f"held-out {what} {_share(accuracy)}"
+        baseline = found.get(f"baseline/{name}accuracy")
+        beside = "" if baseline is None else f" (to beat: {_share(baseline)})"
+        content = found.get(f"eval/{name}accuracy/content")
+        words = "" if content is None else f", content words {_share(content)}"
+        said.append(f"{phrase}{beside}{words}")
     return said
 
 

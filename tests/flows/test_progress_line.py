@@ -32,12 +32,16 @@ def test_the_live_figures_of_a_training_share_one_line() -> None:
         "speed/step_seconds_p95": 0.075, "speed/step_seconds_p99": 0.0904,
         "speed/seconds_left": 90.0, "memory/resident_bytes": 480 * 2**20,
         "memory/peak_bytes": 555 * 2**20, "eval/mlm_accuracy": 0.172,
+        "eval/mlm_loss": 5.1, "baseline/mlm_accuracy": 0.057, "baseline/mlm_loss": 6.2,
+        "eval/mlm_accuracy/content": 0.013, "eval/nsp_accuracy": 0.6,
     }  # fmt: skip
     said = sentence(replace(HALF_WAY, figures=figures), seconds_left=90)
     assert said.partition("left · ")[2].split(" · ") == [
         "loss 5.123", "mlm loss 4.6", "learning rate 0.001", "gradient norm 0.8125",
         "39,018 tokens/s (38,512 overall)", "52.3% of the matrix rate", "waits for data 0.1%",
-        "steps of 61 / 75 / 90 ms", "memory 480 MiB (peak 555 MiB)", "eval/mlm_accuracy 0.172",
+        "steps of 61 / 75 / 90 ms", "memory 480 MiB (peak 555 MiB)",
+        "held-out masked tokens 17.2% (to beat: 5.7%), content words 1.3%",
+        "held-out next sentences 60.0%",
     ]  # fmt: skip
     assert figures["speed/seconds_left"] == 90.0  # nobody's figures are used up
 
