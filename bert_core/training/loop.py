@@ -80,7 +80,8 @@ def train(
             optimizer.guard.raise_if_halted()
         yield report
         if is_stopped:
-            return
+            break
+    # A halt that is not read yet comes before a stop: there would be nothing to save.
     optimizer.guard.raise_if_halted()
 
 
@@ -92,20 +93,25 @@ class _Flags:
 
     def __init__(self, steps_behind: int) -> None:
         self._steps_behind = steps_behind
-        self._copied: deque[tuple[Tensor, torch.cuda.Event]] = deque()
+        self._copied: deque[tuple[Tensor, torch.cuda.Event | None]] = deque()
 
     def after(self, *flags: Tensor) -> list[bool]:
         """The flags as they were so many steps ago; false before there were any."""
-        together = torch.stack(flags)
-        if not together.is_cuda:
-            return [bool(flag) for flag in together.tolist()]
-        on_host = torch.empty(together.shape, dtype=torch.bool, pin_memory=True)
-        on_host.copy_(together, non_blocking=True)
-        event = torch.cuda.Event()
-        event.record()
-        self._copied.append((on_host, event))
+        self._copied.append(_on_its_way(torch.stack(flags)))
         if len(self._copied) <= self._steps_behind:
             return [False] * len(flags)
         on_host, event = self._copied.popleft()
-        event.synchronize()
+        if event is not None:
+            event.synchronize()
         return [bool(flag) for flag in on_host.tolist()]
+
+
+def _on_its_way(flags: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
+    """The flags on the host, and what says that they have arrived there."""
+    if not flags.is_cuda:
+        return flags, None
+    on_host = torch.empty(flags.shape, dtype=torch.bool, pin_memory=True)
+    on_host.copy_(flags, non_blocking=True)
+    event = torch.cuda.Event()
+    event.record()
+    return on_host, event

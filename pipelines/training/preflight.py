@@ -8,6 +8,7 @@ import hashlib
 import json
 import shutil
 import tempfile
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -33,7 +34,8 @@ def refuse_strange_ranks(
 
     `settings` is what the training was told, `node` where this rank is. Raises UserError, within
     `seconds` and on every rank that came, where one does not come, where what they exchange is not
-    what was sent, and where settings, sources or versions differ.
+    what was sent, and where settings, sources or versions differ; RuntimeError where a rank that
+    came ends meanwhile.
     """
     if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
         return
@@ -50,12 +52,15 @@ def _meet(stage: str, device: torch.device, node: str, seconds: float) -> None:
     store.set(str(rank), node)
     numbers = torch.zeros(num_ranks, dtype=torch.float64, device=device)
     numbers[rank] = rank + 1
+    started = time.monotonic()
     try:
         work = dist.all_reduce(numbers, async_op=True)
         assert work is not None, "this rank is in the group"
         work.wait(timedelta(seconds=seconds))
         found = numbers.tolist()
     except RuntimeError as error:
+        if time.monotonic() - started < seconds:
+            raise  # a rank that came has died: it is replaced, and all of them meet again
         raise UserError(_absence(stage, store, num_ranks, seconds, error)) from error
     expected = [float(number) for number in range(1, num_ranks + 1)]
     if found != expected:

@@ -8,6 +8,7 @@ import torch
 
 from bert_core.backends.operations import use_backend
 from bert_core.model.catalogue import PretrainingModel
+from bert_core.training import loop
 from bert_core.training.guard import Finding, GuardConfig, SkippedStepsError
 from bert_core.training.loop import STEPS_BEHIND, train
 from bert_core.training.optimization import AdamW, OptimizationConfig
@@ -198,6 +199,22 @@ def test_all_steps_end_where_a_stop_is_wanted():
         )
     ]
     assert reports == [0, 1, 2]  # that one was asked for when it began
+
+
+def test_a_halt_that_is_not_read_yet_comes_before_a_stop(monkeypatch):
+    late = loop._Flags(2)  # as a GPU's host reads them, though sooner
+    monkeypatch.setattr(loop, "_Flags", lambda steps_behind: late)
+    torch.manual_seed(0)
+    model = PretrainingModel(small_config(type_vocab_size=3))
+    optimizer = AdamW(model, OptimizationConfig(num_steps=NUM_STEPS, guard=ONE_IS_ENOUGH))
+    with torch.no_grad():
+        model.encoder.embeddings.token_type[2] = torch.inf
+    reports = train(
+        model, optimizer, lambda step: poisoned(step, 1), seed=1, wants_stop=lambda: True
+    )
+    assert [next(reports).step for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(SkippedStepsError, match="loss of step 1 is not finite"):
+        next(reports)
 
 
 @pytest.mark.gpu

@@ -1,5 +1,6 @@
 """What the ranks of a training find out before its first step, and how they say it."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -52,6 +53,26 @@ def test_a_rank_that_does_not_come_is_named_within_the_time():
     assert told[1] == "absent"
     assert told[0].startswith("the 2 workers of pretraining must reach each other within 1 s, ")
     assert "found that rank 1 did not come (here: rank 0 on 10.0.0.0)" in told[0]
+
+
+def meeting_with_one_that_dies(rank: int, told: str) -> str:
+    """Rank 1 comes, and its process ends before its numbers are there."""
+    store = torch.distributed.distributed_c10d._get_default_store()
+    if rank == 1:
+        store.wait(["preflight/0"])
+        os._exit(0)
+    try:
+        refuse_strange_ranks("pretraining", CPU, "10.0.0.0", "same", seconds=120.0)
+    except (RuntimeError, UserError) as error:
+        Path(told).write_text(type(error).__name__)
+    return "told"
+
+
+def test_a_rank_that_dies_while_they_meet_is_no_mistake_of_a_person(tmp_path: Path):
+    told = tmp_path / "told"
+    with pytest.raises(KeyError):  # who died returns nothing
+        run_ranks(meeting_with_one_that_dies, 2, str(told))
+    assert told.read_text() == "RuntimeError"
 
 
 def test_one_rank_alone_meets_nobody():
