@@ -10,18 +10,18 @@ import math
 import secrets
 import shutil
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-import ray.train
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem, copy_files
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pipelines.artifacts.access import store_errors
 from pipelines.core.cluster.ranks import Keeping
 from pipelines.core.errors import UserError
+from pipelines.training.scratch import scratch_folder
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,6 @@ class Opened(NamedTuple):
     """A whole checkpoint in a local folder."""
 
     checkpoint: Checkpoint
-    files: ray.train.Checkpoint  # pickles: ranks of a node share what has to be fetched
     folder: Path
 
 
@@ -92,28 +91,33 @@ class Checkpoints:
                 self.damage.append(f"the checkpoint {name} is damaged ({_CHECKSUMS})")
         return sorted(found, key=lambda each: (each.step, each.name), reverse=True)
 
-    @contextmanager
-    def newest(self, *, only_regular: bool = False) -> Iterator[Opened | None]:
-        """The newest one that is whole, in a local folder; None where there is none."""
-        for checkpoint in self.stored():
-            if only_regular and not checkpoint.is_regular:
-                continue
-            try:
-                with self.opened(checkpoint) as (files, folder):
-                    yield Opened(checkpoint, files, folder)
-                    return
-            except DamagedCheckpointError as error:
-                self._damaged.add(checkpoint.name)
-                self.damage.append(f"the checkpoint of step {checkpoint.step} is damaged ({error})")
-        yield None
+    def give_up(self, checkpoint: Checkpoint, reason: str) -> None:
+        """Take one for damaged: it is no more among the stored ones, and removed one day."""
+        self._damaged.add(checkpoint.name)
+        self.damage.append(f"the checkpoint of step {checkpoint.step} is damaged ({reason})")
 
     @contextmanager
-    def opened(self, checkpoint: Checkpoint) -> Iterator[tuple[ray.train.Checkpoint, Path]]:
-        """A checkpoint in a local folder; raises DamagedCheckpointError where it is not whole."""
-        files = ray.train.Checkpoint(f"{self._folder}/{checkpoint.name}", self._filesystem)
-        with files.as_directory() as folder:
-            _verify(Path(folder), checkpoint.files)
-            yield files, Path(folder)
+    def opened(self, checkpoint: Checkpoint) -> Iterator[Path]:
+        """A checkpoint in a local folder; raises DamagedCheckpointError where it is not whole.
+
+        What lies elsewhere is copied for this process alone: nobody else changes what was verified.
+        """
+        place = f"{self._folder}/{checkpoint.name}"
+        if isinstance(self._filesystem, LocalFileSystem):
+            _verify(Path(place), checkpoint.files)
+            yield Path(place)
+            return
+        copy = scratch_folder()
+        try:
+            with suppress(FileNotFoundError):  # which files are missing is said below
+                copy_files(
+                    place, str(copy),
+                    source_filesystem=self._filesystem, destination_filesystem=LocalFileSystem(),
+                )  # fmt: skip
+            _verify(copy, checkpoint.files)
+            yield copy
+        finally:
+            shutil.rmtree(copy)
 
     @contextmanager
     def named(self, name: str) -> Iterator[Path]:
@@ -123,7 +127,7 @@ class Checkpoints:
             try:
                 if not found:
                     raise DamagedCheckpointError("it is gone")
-                _, folder = stack.enter_context(self.opened(found[0]))
+                folder = stack.enter_context(self.opened(found[0]))
             except DamagedCheckpointError as error:
                 raise UserError(
                     f"the checkpoint {name} must be as it was stored, found that {error}; run "
@@ -137,6 +141,10 @@ class Checkpoints:
         Returns at once. Others that the rule does not keep are removed after that.
         """
         self._storing = self._thread.submit(self._store, draft, step, is_regular, loss)
+
+    def is_storing(self, seconds: float) -> bool:
+        """Whether the one handed over last is still on its way, after so many seconds at most."""
+        return self._storing is not None and bool(wait([self._storing], seconds).not_done)
 
     def wait(self) -> str:
         """Wait until the one handed over last is stored; returns its name, empty without one.

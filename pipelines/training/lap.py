@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from bert_core.backends.precision import Precision, compute_dtype
 from bert_core.training.diagnosis import diagnose
@@ -37,10 +38,14 @@ class Lap:
         All ranks call it. Raises UserError where steps that cannot be taken come again and again.
         """
         settings, telemetry = self.work.settings, self.standing.telemetry
+        num_tokens = torch.tensor(telemetry.num_tokens, dtype=torch.float64, device=self.device)
+        is_start = True  # a way back is none
         while True:
             try:
-                return self._take_steps(position)
+                return self._take_steps(position, num_tokens, is_first=is_start)
             except SkippedStepsError as error:
+                is_start = False
+                telemetry.num_tokens = float(num_tokens)
                 telemetry.skip(error.found)
                 if len(position.given_up) >= settings.max_rollbacks:
                     raise UserError(self._end(error, position)) from error
@@ -52,14 +57,12 @@ class Lap:
             # At once: a run that is taken up again then need not meet the same steps again.
             save(self.standing, position, is_last=position.step == self.work.num_steps)
 
-    def _take_steps(self, position: Position) -> End:
+    def _take_steps(self, position: Position, num_tokens: Tensor, *, is_first: bool) -> End:
         work, standing, settings = self.work, self.standing, self.work.settings
         model, optimizer, telemetry = standing.model, standing.optimizer, standing.telemetry
         guard = optimizer.guard
         is_last = position.step == work.num_steps
         is_saved = bool(position.given_up) and is_last
-        num_tokens = torch.tensor(telemetry.num_tokens, dtype=torch.float64, device=self.device)
-        is_first = True
         started = time.perf_counter()
         for report in train(
             model,
@@ -101,9 +104,9 @@ class Lap:
                 given_up=position.given_up,
             )
             # Among steps that are left out there is nothing worth going back to.
-            is_saved = is_last or (is_due and not guard.is_skipping)
-            if is_saved:
-                save(standing, position, is_last=is_last)
+            is_saved = (is_last or (is_due and not guard.is_skipping)) and save(
+                standing, position, is_last=is_last
+            )
             if is_last:
                 break
             started = time.perf_counter()
@@ -127,18 +130,20 @@ class Lap:
     def _end(self, error: SkippedStepsError, position: Position) -> str:
         """What ends the training, for a person."""
         work, standing = self.work, self.standing
-        step = error.last_step
+        step, section = error.last_step, work.section
+        dtype = compute_dtype(self.precision, self.device)
         batches = [(index, batch.to(self.device)) for index, batch in work.batches_of(step)]
         diagnosis = diagnose(
             standing.model, standing.optimizer, batches,
-            seed=position.seed, step=step, dtype=compute_dtype(self.precision, self.device),
+            seed=position.seed, step=step, dtype=dtype,
         )  # fmt: skip
         given_up = ", ".join(f"{first} to {last}" for first, last in position.given_up)
         tried = f", after going back and passing over the steps {given_up}" if given_up else ""
+        wider = "" if dtype == torch.float32 else f"set {section}.precision=float32, "
         return (
             f"a training must be able to take its steps, found {error.num_in_a_row} in a row, "
             f"{error.first_step} to {step}, that could not be taken{tried}: {error.found[-1]}; "
-            f"{diagnosis}; lower {work.stage}.learning_rate, raise {work.stage}.warmup_fraction, "
-            f"set {work.stage}.precision=float32, look at the data of these steps, or raise "
-            f"{work.stage}.spike_factor where such norms are healthy"
+            f"{diagnosis}; lower {section}.learning_rate, raise {section}.warmup_fraction, "
+            f"{wider}look at the data of these steps, or raise {section}.spike_factor where such "
+            "norms are healthy"
         )

@@ -125,10 +125,11 @@ def checkpoint_bytes(model: TrainableModel, config: OptimizationConfig) -> tuple
 def refuse_full_disk(
     stage: str, checkpoint_bytes: int, model_bytes: int, kept: int, folder: str | None
 ) -> None:
-    """Return where there is room for the checkpoints that are kept, one more, and the artifact.
+    """Return where there is room for the checkpoints that are kept, two more, and the artifact.
 
-    `folder` is where they go on this node's disks; None for a store elsewhere. One checkpoint is
-    written into the temporary folder first. Raises UserError where a disk lacks room.
+    The two are what a stop left, and the one on its way, after which others are removed. `folder`
+    is where they go on this node's disks; None for a store elsewhere. One checkpoint is written
+    into the temporary folder first. Raises UserError where a disk lacks room.
     """
     wanted: dict[int, int] = {}  # bytes by device
     places: dict[int, Path] = {}
@@ -140,7 +141,7 @@ def refuse_full_disk(
 
     want(Path(tempfile.gettempdir()), checkpoint_bytes + model_bytes)
     if folder is not None:
-        want(_nearest(Path(folder)), (kept + 1) * checkpoint_bytes + 2 * model_bytes)
+        want(_nearest(Path(folder)), (kept + 2) * checkpoint_bytes + 2 * model_bytes)
     for device, num_bytes in wanted.items():
         free = shutil.disk_usage(places[device]).free
         if free < num_bytes:

@@ -1,33 +1,32 @@
 """What a rank trains with, saved to checkpoints, taken up from them, and led back to one."""
 
 import logging
-import tempfile
+import shutil
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-import ray.train
-import ray.train.torch
 import torch
-import torch.distributed as dist
 
 from bert_core.model.catalogue import TrainableModel
 from bert_core.training.optimization import Optimizer
-from bert_core.training.ranks import num_ranks
 from bert_core.training.state import Position, load_checkpoint, save_checkpoint, save_model
 from pipelines.artifacts.access import store_errors
 from pipelines.artifacts.attempts.claims import ClaimLostError
+from pipelines.training.agreement import told
 from pipelines.training.checkpoints import Checkpoints
+from pipelines.training.choosing import newest_whole
 from pipelines.training.results import AVERAGED_FOLDER, MODEL_FOLDER
+from pipelines.training.scratch import remove_abandoned, scratch_folder
 from pipelines.training.telemetry.curve import Telemetry
 from pipelines.training.work import Work
 
 logger = logging.getLogger(__name__)
 
+# A checkpoint that is due waits so long for the one before: the other ranks wait for the first.
+PATIENCE_SECONDS = 60.0
 _LAST_TRIES = 3
-
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +38,11 @@ class Standing:
     telemetry: Telemetry
     checkpoints: Checkpoints
     is_writer: bool
+
+    @property
+    def device(self) -> torch.device:
+        """Where the ranks exchange what they have to say."""
+        return self.optimizer.arena.values.device
 
 
 class End(NamedTuple):
@@ -84,24 +88,45 @@ def go_back(
     )
 
 
-def save(standing: Standing, position: Position, *, is_last: bool, is_regular: bool = True) -> None:
-    """Write a checkpoint here, and let it be stored while the training goes on.
+def save(standing: Standing, position: Position, *, is_last: bool) -> bool:
+    """Write the checkpoint of a step that it is due at, and let it be stored meanwhile.
 
-    Waits for the one before. All ranks call this. Raises SkippedStepsError where the guard halted
-    the training, and ClaimLostError where another process has taken it over.
+    Where the one before does not arrive within a minute this one is left out, on all ranks, and
+    False is returned; the last one waits. All ranks call this. Raises SkippedStepsError where the
+    guard halted the training, and ClaimLostError where another process has taken it over.
     """
+    seconds = 0.0 if is_last else PATIENCE_SECONDS
+    is_storing = standing.is_writer and standing.checkpoints.is_storing(seconds)
+    if not is_last and told(is_storing, standing.device):
+        standing.telemetry.warn(
+            f"the checkpoint of step {position.step} is left out: the one before is still on its "
+            "way to the store"
+        )
+        return False
+    _write(standing, position, is_last=is_last, is_regular=True)
+    return True
+
+
+def _write(standing: Standing, position: Position, *, is_last: bool, is_regular: bool) -> None:
+    """Write a checkpoint here and hand it over to be stored, once the one before is."""
     model, optimizer, telemetry = standing.model, standing.optimizer, standing.telemetry
     store_waiting(standing)
     # Not a folder that ends with a block: the thread that stores it removes it.
-    folder = Path(tempfile.mkdtemp(prefix="bertsmith-checkpoint-")) if standing.is_writer else None
-    target = (folder or Path()) / MODEL_FOLDER
-    save_checkpoint(target, model, optimizer, position, is_writer=standing.is_writer)
-    averages = is_last and optimizer.config.averaging_decay is not None
-    with optimizer.averaged() if averages else nullcontext():
-        if folder and averages:
-            save_model(folder / AVERAGED_FOLDER, model)
+    folder = scratch_folder() if standing.is_writer else None
+    try:
+        target = (folder or Path()) / MODEL_FOLDER
+        save_checkpoint(target, model, optimizer, position, is_writer=standing.is_writer)
+        averages = is_last and optimizer.config.averaging_decay is not None
+        with optimizer.averaged() if averages else nullcontext():
+            if folder and averages:
+                save_model(folder / AVERAGED_FOLDER, model)
+        if folder:
+            telemetry.save(folder)
+    except BaseException:
+        if folder:
+            shutil.rmtree(folder)
+        raise
     if folder:
-        telemetry.save(folder)
         standing.checkpoints.store(
             folder, step=position.step, is_regular=is_regular,
             loss=telemetry.heldout_loss(position.step),
@@ -127,48 +152,36 @@ def store_waiting(standing: Standing) -> str:
 def save_at_end(standing: Standing, position: Position, is_last: bool, is_saved: bool) -> str:
     """See that the position at which the training ends is stored; the name of its checkpoint.
 
-    `is_saved` says that it was handed over. All ranks call this. Raises OSError, on all of them,
-    where the store does not take it.
+    `is_saved` says that it was handed over, as one that was due. All ranks call this. Raises
+    OSError, on all of them, where the store does not take it.
     """
+    is_regular = is_last or is_saved
     if not is_saved:
-        save(standing, position, is_last=is_last, is_regular=is_last)
+        _write(standing, position, is_last=is_last, is_regular=is_regular)
     for _ in range(_LAST_TRIES):
-        if name := _told(store_waiting(standing)):
+        if name := told(store_waiting(standing), standing.device):
             return name
-        save(standing, position, is_last=is_last, is_regular=is_last)
-    if name := _told(store_waiting(standing)):
+        _write(standing, position, is_last=is_last, is_regular=is_regular)
+    if name := told(store_waiting(standing), standing.device):
         return name
     raise OSError(f"the store must take the checkpoint of step {position.step}, found it did not")
 
 
 def _load(standing: Standing, *, only_regular: bool, restores_curve: bool) -> Position | None:
-    if not standing.is_writer:
-        return _load_named(standing, _told(None), restores_curve=restores_curve)
-    with standing.checkpoints.newest(only_regular=only_regular) as opened:
-        files = _told(opened.files if opened else None)
-        position = _load_named(standing, files, restores_curve=restores_curve)
-    while standing.checkpoints.damage:
-        sentence = standing.checkpoints.damage.pop(0)
-        standing.telemetry.warn(f"{sentence}: going on from the one before")
+    remove_abandoned()
+    checkpoints, telemetry = standing.checkpoints, standing.telemetry
+    position = None
+    with newest_whole(
+        checkpoints, standing.device, is_writer=standing.is_writer, only_regular=only_regular
+    ) as opened:
+        if opened is not None:
+            folder = opened.folder
+            position = load_checkpoint(folder / MODEL_FOLDER, standing.model, standing.optimizer)
+            if restores_curve:
+                telemetry.restore(folder, position.step)
+    then = (
+        "beginning anew: no other is whole" if position is None else "going on from the one before"
+    )
+    while checkpoints.damage:
+        telemetry.warn(f"{checkpoints.damage.pop(0)}: {then}")
     return position
-
-
-def _load_named(
-    standing: Standing, files: "ray.train.Checkpoint | None", *, restores_curve: bool
-) -> Position | None:
-    if files is None:
-        return None
-    with files.as_directory() as folder:
-        position = load_checkpoint(Path(folder) / MODEL_FOLDER, standing.model, standing.optimizer)
-        if restores_curve:
-            standing.telemetry.restore(Path(folder), position.step)
-    return position
-
-
-def _told(value: Value) -> Value:
-    """What the first rank says; all ranks call it."""
-    if num_ranks() == 1:
-        return value
-    box = [value]
-    dist.broadcast_object_list(box, 0, device=ray.train.torch.get_device())
-    return box[0]

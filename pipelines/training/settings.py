@@ -53,8 +53,8 @@ class TrainingSettings(Settings):
         default=100.0,
         gt=1,
         description="A step whose gradient norm is more than so many times the median of the last "
-        "64 (or than max_gradient_norm, where that is larger) is left out, like one that is not "
-        "finite; empty: only those.",
+        "64 (or so many times max_gradient_norm, where that is larger) is left out, like one that "
+        "is not finite; empty: only those.",
     )
     max_skipped_steps: int = Field(
         default=5,

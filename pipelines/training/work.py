@@ -15,7 +15,8 @@ from pipelines.training.settings import TrainingSettings
 class Work:
     """One training as its workers see it."""
 
-    stage: str
+    stage: str  # for people
+    section: str  # of the recipe, where the settings stand
     settings: TrainingSettings
     num_steps: int
     evaluate_every_steps: int

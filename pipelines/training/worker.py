@@ -1,6 +1,7 @@
 """What one Ray Train worker does: take up the last checkpoint, train, tell, save."""
 
 import time
+from contextlib import closing
 from typing import Any
 
 import ray.train
@@ -15,6 +16,7 @@ from bert_core.model.catalogue import TrainableModel
 from bert_core.model.checkpointing import checkpoint_activations
 from bert_core.training.guard import GuardConfig
 from bert_core.training.optimization import OptimizationConfig, build_optimizer, state_size
+from pipelines.artifacts import Artifact
 from pipelines.core.cluster.machine import computing_machine
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.lap import Lap
@@ -71,7 +73,8 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(values["num_threads"])
     return_freed_memory()  # the parameters move when the optimizer is built
     device = ray.train.torch.get_device()
-    told_to_all = f"{work.num_steps} {work.layer_decay} {settings.model_dump_json()}"
+    inputs = {name: each.fingerprint for name, each in values.items() if isinstance(each, Artifact)}
+    told_to_all = f"{work.num_steps} {work.layer_decay} {settings.model_dump_json()} {inputs}"
     refuse_strange_ranks(work.stage, device, get_node_ip_address(), told_to_all)
     torch.manual_seed(settings.seed)
     model = work.build_model()
@@ -94,22 +97,22 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
         is_writer=rank == 0,
     )
     telemetry = standing.telemetry
-    position = take_up(standing, settings.seed)
-    if memory:
-        telemetry.show(position.step, f"{work.stage}: {memory}")
-    if position.step:
-        telemetry.show(position.step, f"{work.stage} resumed from step {position.step}")
-    else:
-        _prepare_first_step(work, standing, config, values, device)
-    with listening(values["stop"] if rank == 0 else None) as wants_stop:
-        lap = Lap(work, standing, speed, device, values["precision"], wants_stop, started)
-        end = lap.train_on(position)
-    told: dict[str, Any] = {"checkpoint": save_at_end(standing, *end)}
-    if end.is_last:
-        with standing.optimizer.averaged():
-            told["judged"] = work.judge(model.cpu())
-        told["computed_on"] = computing_machine()
-    telemetry.close()
+    with closing(telemetry):  # where it ends in an error, too: what led there is told
+        position = take_up(standing, settings.seed)
+        if memory:
+            telemetry.show(position.step, f"{work.stage}: {memory}")
+        if position.step:
+            telemetry.show(position.step, f"{work.stage} resumed from step {position.step}")
+        else:
+            _prepare_first_step(work, standing, config, values, device)
+        with listening(values["stop"] if rank == 0 else None) as wants_stop:
+            lap = Lap(work, standing, speed, device, values["precision"], wants_stop, started)
+            end = lap.train_on(position)
+        told: dict[str, Any] = {"checkpoint": save_at_end(standing, *end)}
+        if end.is_last:
+            with standing.optimizer.averaged():
+                told["judged"] = work.judge(model.cpu())
+            told["computed_on"] = computing_machine()
     return {**telemetry.summary(), **told}
 
 
@@ -123,7 +126,9 @@ def _prepare_first_step(
     """What a training that finds no checkpoint does before its first step. All ranks call it."""
     model, optimizer = standing.model, standing.optimizer
     if standing.is_writer:
-        kept = values["checkpoints"][-1].most_of(work.num_steps)
+        kept = values["checkpoints"][-1].most_of(
+            work.num_steps, work.settings.checkpoint_every_steps
+        )
         sizes = checkpoint_bytes(model, config)
         refuse_full_disk(work.stage, *sizes, kept, values["checkpoint_folder"])
     if work.largest_batches is not None:

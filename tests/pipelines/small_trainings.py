@@ -82,6 +82,7 @@ def worker_that_meets(
 
         work = Work(
             stage="pretraining",
+            section="pretraining",
             settings=TrainingSettings(**{**CADENCE, **settings}),
             num_steps=num_steps,
             evaluate_every_steps=4,

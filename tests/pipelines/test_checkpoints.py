@@ -1,15 +1,25 @@
 """Checkpoints: stored whole, verified, kept by the rule; a damaged one is passed over."""
 
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import fsspec
 import pytest
+import torch
 from pyarrow.fs import FileSelector, FSSpecHandler, LocalFileSystem, PyFileSystem
 
 from pipelines.core.cluster.ranks import Keeping
 from pipelines.core.errors import UserError
+from pipelines.training import checkpoints as checkpoints_module
 from pipelines.training.checkpoints import Checkpoint, Checkpoints, kept_by
+from pipelines.training.choosing import newest_whole
+from pipelines.training.scratch import remove_abandoned, scratch_folder
+from tests.bert_core.ranks import run_ranks
 from tests.integration.object_stores import BUCKET, s3_server
+
+CPU = torch.device("cpu")
 
 
 def draft_of(folder: Path, text: str) -> Path:
@@ -55,7 +65,7 @@ def test_the_newest_whole_one_is_opened_whatever_became_of_the_later_ones(place,
     damage(place, by_step[3], "model/weights", b"4" + b"3" * 999)  # one flipped
 
     found = Checkpoints(*place, Keeping(latest=10))
-    with found.newest() as opened:
+    with newest_whole(found, CPU, is_writer=True) as opened:
         assert opened is not None
         assert opened.checkpoint.step == 2
         assert (opened.folder / "model" / "weights").read_text() == "2" * 1000
@@ -71,7 +81,7 @@ def test_the_newest_whole_one_is_opened_whatever_became_of_the_later_ones(place,
     assert [each.step for each in found.stored()] == [4, 2, 1]
     assert len(place[1].get_file_info(FileSelector(place[0]))) == 3
     for only_regular, step in ((False, 4), (True, 2)):
-        with found.newest(only_regular=only_regular) as opened:
+        with newest_whole(found, CPU, is_writer=True, only_regular=only_regular) as opened:
             assert opened is not None
             assert opened.checkpoint.step == step
 
@@ -80,7 +90,7 @@ def test_nothing_is_there_before_anything_is_stored(place):
     checkpoints = Checkpoints(*place, Keeping())
     assert checkpoints.stored() == []
     assert checkpoints.wait() == ""
-    with checkpoints.newest() as opened:
+    with newest_whole(checkpoints, CPU, is_writer=True) as opened:
         assert opened is None
 
 
@@ -108,3 +118,53 @@ def test_the_latest_the_best_and_each_so_many_steps_are_kept_and_the_newest_alwa
     assert kept(latest=3) == [70, 60, 50, 40]
     assert kept(latest=1, best=2) == [70, 60, 40, 20]
     assert kept(latest=1, every_steps=30) == [70, 60, 30]
+
+
+def take_up_a_torn_copy(rank: int, folder: str) -> tuple[int | None, list[str], str]:
+    """Two ranks of nodes of their own; the copy of the newest one is torn on the way to rank 1."""
+    remote = PyFileSystem(FSSpecHandler(fsspec.filesystem("file")))
+    checkpoints = Checkpoints(folder, remote, Keeping())
+    whole = checkpoints_module.copy_files
+
+    def torn(source: str, target: str, **more) -> None:
+        whole(source, target, **more)
+        if rank == 1 and "checkpoint_000000002" in source:
+            (Path(target) / "model" / "weights").write_text("torn")
+
+    checkpoints_module.copy_files = torn
+    with newest_whole(checkpoints, CPU, is_writer=rank == 0) as opened:
+        assert opened is not None
+        assert folder not in str(opened.folder)
+        text = (opened.folder / "model" / "weights").read_text()
+    assert not opened.folder.exists()
+    return opened.checkpoint.step, checkpoints.damage, text[:3]
+
+
+def test_ranks_take_up_the_one_before_where_a_copy_of_one_of_them_is_not_whole(tmp_path: Path):
+    folder = str(tmp_path / "work")
+    checkpoints = Checkpoints(folder, LocalFileSystem(), Keeping(latest=10))
+    for step in (1, 2):
+        draft = draft_of(tmp_path / f"draft-{step}", str(step))
+        checkpoints.store(draft, step=step, is_regular=True, loss=None)
+        checkpoints.wait()
+    (first, first_damage, first_text), (second, second_damage, second_text) = run_ranks(
+        take_up_a_torn_copy, 2, folder
+    )
+    assert first == second == 1
+    assert first_text == second_text == "111"
+    assert first_damage == ["the checkpoint of step 2 is damaged (as rank 1 read it)"]
+    assert second_damage == [
+        "the checkpoint of step 2 is damaged (model/weights has 4 bytes of 1000)"
+    ]
+
+
+def test_what_a_killed_process_left_of_a_checkpoint_is_removed_and_no_other(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code = "from pipelines.training.scratch import scratch_folder; print(scratch_folder())"
+    killed = Path(subprocess.check_output([sys.executable, "-c", code], text=True).strip())
+    mine, foreign = scratch_folder(), tmp_path / "bertsmith-checkpoint-elsewhere-1-1-x"
+    foreign.mkdir()
+    killed = killed.rename(tmp_path / killed.name)
+    remove_abandoned()
+    assert sorted(tmp_path.iterdir()) == sorted([mine, foreign])
+    assert not killed.exists()

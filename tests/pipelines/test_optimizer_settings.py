@@ -15,8 +15,9 @@ from pipelines.training.worker import Work, optimization
 def config_of(settings: TrainingSettings, *, shards: bool = False, **more: Any):
     nothing: Any = None
     work = Work(
-        stage="s", settings=settings, num_steps=100, evaluate_every_steps=10, build_model=nothing,
-        micro_batches=nothing, batches_of=nothing, evaluate=nothing, judge=nothing, **more,
+        stage="s", section="s", settings=settings, num_steps=100, evaluate_every_steps=10,
+        build_model=nothing, micro_batches=nothing, batches_of=nothing, evaluate=nothing,
+        judge=nothing, **more,
     )  # fmt: skip
     return optimization(work, shard_optimizer_state=shards)
 

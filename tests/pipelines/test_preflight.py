@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pipelines.artifacts import ArtifactStore
-from pipelines.core.cluster.ranks import Ranks
+from pipelines.core.cluster.ranks import Keeping, Ranks
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
 from pipelines.stages.pretraining.settings import PretrainingSettings
@@ -89,6 +89,20 @@ def test_a_disk_without_room_for_the_checkpoints_is_refused(tmp_path: Path):
     # A store elsewhere: the temporary folder alone has to hold one.
     with pytest.raises(UserError, match=r"GiB free; free some, choose another place.store"):
         refuse_full_disk("pretraining", 2**60, 0, 2, None)
+
+
+@pytest.mark.parametrize(
+    ("keeping", "most"),
+    [
+        (Keeping(latest=2), 2),
+        (Keeping(latest=1000), 3),  # the training stores no more: at 8, 16 and 20
+        (Keeping(latest=1, every_steps=4), 3),  # 8 and 16
+        (Keeping(latest=1, every_steps=12), 1),  # none: 24 is too far
+        (Keeping(latest=0, best=1, every_steps=16), 2),
+    ],
+)
+def test_no_more_checkpoints_are_reckoned_with_than_a_training_stores(keeping: Keeping, most: int):
+    assert keeping.most_of(20, checkpoint_every_steps=8) == most
 
 
 def test_a_lack_of_memory_is_a_sentence_and_another_error_stays_what_it_is():

@@ -145,6 +145,7 @@ def test_a_real_training_that_cannot_fit_ends_with_the_sentence(local_ray, tmp_p
     def worker(values):
         work = Work(
             stage="pretraining",
+            section="pretraining",
             settings=TrainingSettings(),
             num_steps=2,
             evaluate_every_steps=2,

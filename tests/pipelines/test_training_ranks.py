@@ -71,6 +71,7 @@ def worker_that(
 
         work = Work(
             stage="ranks",
+            section="pretraining",
             settings=TrainingSettings(log_every_steps=2, checkpoint_every_steps=4, **settings),
             num_steps=NUM_STEPS,
             evaluate_every_steps=4,

@@ -1,5 +1,6 @@
 """How many processes share a training, and what each of them is given."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,10 +16,11 @@ class Keeping:
     best: int = 0  # by held-out loss, of those that were evaluated at their step
     every_steps: int | None = None
 
-    def most_of(self, num_steps: int) -> int:
-        """How many of a training of so many steps stay at most."""
-        regular = num_steps // self.every_steps if self.every_steps else 0
-        return self.latest + self.best + regular
+    def most_of(self, num_steps: int, checkpoint_every_steps: int) -> int:
+        """How many stay at most of a training of so many steps that stores one every so many."""
+        spaced = num_steps // math.lcm(checkpoint_every_steps, self.every_steps or num_steps + 1)
+        stored = math.ceil(num_steps / checkpoint_every_steps)
+        return min(self.latest + self.best + spaced, stored)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

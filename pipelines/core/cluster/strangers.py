@@ -68,6 +68,7 @@ def _answer(reference: "ray.ObjectRef", where: str) -> _Answer:
     try:
         answer: _Answer = ray.get(reference, timeout=_ANSWER_SECONDS)
     except GetTimeoutError as error:
+        ray.cancel(reference, force=True)  # it would run once the node answers
         raise UserError(
             f"{where} must answer within {_ANSWER_SECONDS:.0f} s, found that it did not; look at "
             "it with `ray status`, or run again when it is less busy"

@@ -157,6 +157,7 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
 
     work = Work(
         stage=values["stage"],
+        section=STAGE,
         settings=settings,
         layer_decay=settings.layer_decay,
         num_steps=values["num_steps"],

@@ -62,6 +62,7 @@ def pretraining_work(values: dict[str, Any]) -> Iterator[Work]:
     with prefetched(training.micro_batches, settings.num_steps) as prefetched_batches:
         yield Work(
             stage=STAGE,
+            section=STAGE,
             settings=settings,
             num_steps=settings.num_steps,
             evaluate_every_steps=settings.evaluate_every_steps,

@@ -1,0 +1,34 @@
+"""Folders for checkpoints on their way, in the temporary folder; none outlives its process long."""
+
+import hashlib
+import shutil
+import tempfile
+from pathlib import Path
+
+from pipelines.artifacts.attempts.owners import Owner
+
+_PREFIX = "bertsmith-checkpoint-"
+
+
+def scratch_folder() -> Path:
+    """A new folder of this process; who asks for it removes it."""
+    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{_name(Owner.this_process())}-"))
+
+
+def remove_abandoned() -> None:
+    """Remove the folders of this machine's processes that were killed before they did."""
+    here = Owner.this_process()
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        _, _, name = folder.name.partition(_PREFIX)
+        machine, pid, started, *_ = [*name.split("-"), "", "", ""]
+        if not (pid.isdecimal() and started.isdecimal()):
+            continue
+        owner = here.model_copy(update={"pid": int(pid), "started": float(started)})
+        # Of another machine, or another container, nobody here can tell.
+        if _name(owner).startswith(f"{machine}-") and owner.is_alive() is False:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _name(owner: Owner) -> str:
+    machine = hashlib.sha256(owner.machine.encode()).hexdigest()[:12]
+    return f"{machine}-{owner.pid}-{owner.started:.0f}"

@@ -1,0 +1,121 @@
+"""A checkpoint that is due while the one before is on its way, one that fails, and the last."""
+
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from fsspec.implementations.local import LocalFileSystem as Local
+from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem
+
+from bert_core.model.catalogue import PretrainingModel
+from bert_core.training.optimization import OptimizationConfig, build_optimizer
+from bert_core.training.state import Position
+from pipelines.core.cluster.ranks import Keeping
+from pipelines.training import resuming
+from pipelines.training.checkpoints import Checkpoints
+from pipelines.training.resuming import Standing, save, save_at_end, take_up
+from pipelines.training.telemetry.curve import Telemetry
+from pipelines.training.telemetry.speed import Speed
+from tests.bert_core.batches import small_config
+
+
+class Store(FSSpecHandler):
+    """Takes nothing until it may, or refuses so many writes."""
+
+    def __init__(self) -> None:
+        super().__init__(Local(auto_mkdir=True))
+        self.may = threading.Event()
+        self.may.set()
+        self.num_refusals = 0
+
+    def open_output_stream(self, path, metadata):
+        self.may.wait(60)
+        if self.num_refusals:
+            self.num_refusals -= 1
+            raise OSError("the store does not answer")
+        return super().open_output_stream(path, metadata)
+
+
+@pytest.fixture
+def scratch(monkeypatch, tmp_path: Path) -> Path:
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+    return tmp_path / "scratch"
+
+
+def standing_on(folder: Path, filesystem: FileSystem) -> tuple[Standing, list[str]]:
+    torch.manual_seed(0)
+    model = PretrainingModel(small_config())
+    optimizer = build_optimizer(model, OptimizationConfig(num_steps=10))
+    said: list[str] = []
+    telemetry = Telemetry("pretraining", 10, None, None, Speed(10, num_ranks=1, matrix_rate=1e9))
+    telemetry.warn = said.append  # type: ignore[method-assign]
+    checkpoints = Checkpoints(str(folder), filesystem, Keeping(latest=5))
+    standing = Standing(
+        model=model, optimizer=optimizer, telemetry=telemetry, checkpoints=checkpoints,
+        is_writer=True,
+    )  # fmt: skip
+    return standing, said
+
+
+def at(step: int) -> Position:
+    return Position(seed=0, step=step)
+
+
+def test_one_that_is_due_too_soon_is_left_out_and_the_last_one_waits(
+    scratch: Path, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(resuming, "PATIENCE_SECONDS", 0.01)
+    store = Store()
+    standing, said = standing_on(tmp_path / "work", PyFileSystem(store))
+    store.may.clear()
+    assert save(standing, at(2), is_last=False)
+    assert not save(standing, at(4), is_last=False)
+    assert said == [
+        "the checkpoint of step 4 is left out: the one before is still on its way to the store"
+    ]
+    threading.Timer(0.2, store.may.set).start()
+    assert save(standing, at(6), is_last=True)
+    assert save_at_end(standing, at(6), is_last=True, is_saved=True).startswith("checkpoint_")
+    assert [each.step for each in standing.checkpoints.stored()] == [6, 2]
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_due_one_that_a_stop_has_to_store_again_stays_regular(
+    scratch: Path, tmp_path: Path
+) -> None:
+    store = Store()
+    standing, said = standing_on(tmp_path / "work", PyFileSystem(store))
+    store.num_refusals = 1
+    save(standing, at(4), is_last=False)
+    save_at_end(standing, at(4), is_last=False, is_saved=True)
+    (stored,) = standing.checkpoints.stored()
+    assert stored.is_regular
+    assert "could not be stored" in said[0]
+
+
+def test_what_could_not_be_written_leaves_nothing_behind(
+    scratch: Path, tmp_path: Path, monkeypatch
+) -> None:
+    standing, _ = standing_on(tmp_path / "work", LocalFileSystem())
+
+    def full(folder: Path) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(standing.telemetry, "save", full)
+    with pytest.raises(OSError, match="no space left"):
+        save(standing, at(2), is_last=False)
+    assert list(scratch.iterdir()) == []
+
+
+def test_where_none_is_whole_it_says_that_it_begins_anew(scratch: Path, tmp_path: Path) -> None:
+    standing, said = standing_on(tmp_path / "work", LocalFileSystem())
+    save(standing, at(2), is_last=False)
+    standing.checkpoints.wait()
+    (weights,) = (tmp_path / "work").rglob("model.safetensors")
+    weights.write_bytes(b"")
+    assert take_up(standing, 0) == at(0)
+    (sentence,) = said
+    assert sentence.endswith(": beginning anew: no other is whole")
