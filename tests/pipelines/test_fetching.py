@@ -1,13 +1,16 @@
 """Shards of a remote store: fetched ahead, each once, and what is asked for now comes first."""
 
+import gc
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from pipelines.artifacts import Artifact
+from pipelines.artifacts.cache import LocalCache
 from pipelines.stages.examples.batches import micro_batches
 from pipelines.stages.examples.fetching import Fetcher
 from pipelines.stages.examples.reader import ExampleReader
@@ -69,6 +72,42 @@ def test_an_error_is_raised_where_the_shard_is_asked_for_and_not_kept():
     with pytest.raises(OSError, match="nobody answers"):
         fetcher.now(["one"])
     assert fetcher.now(["one"]) == {"one": "one"}
+
+
+def test_threads_end_when_nothing_waits_and_hold_nothing():
+    class Shard:
+        pass
+
+    fetcher = Fetcher(lambda name: Shard())
+    for names in (["one", "two", "three"], ["four"]):
+        kept = fetcher.now(names)
+        deadline = time.monotonic() + 60
+        while any(thread.name == "fetch" for thread in threading.enumerate()):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    shard = weakref.ref(kept["four"])
+    del fetcher, kept
+    gc.collect()
+    assert shard() is None
+
+
+def test_a_shard_that_is_evicted_before_it_is_opened_is_fetched_again(
+    small_examples: Artifact, remote_examples: Artifact, monkeypatch
+):
+    fetch = LocalCache.fetch
+    evicted: set[str] = set()
+
+    def fetched(self, filesystem, path, record):
+        target = fetch(self, filesystem, path, record)
+        if "train-" in path and path not in evicted:
+            evicted.add(path)
+            target.unlink()  # a thread that makes room for another file
+        return target
+
+    monkeypatch.setattr(LocalCache, "fetch", fetched)
+    reader, local = ExampleReader(remote_examples, "train"), ExampleReader(small_examples, "train")
+    assert np.array_equal(read(reader, 0), read(local, 0))
+    assert evicted
 
 
 @pytest.fixture

@@ -21,12 +21,12 @@ class Fetcher(Generic[Shard]):
         self._open_shard = open_shard
         self._shards: dict[str, Future[Shard]] = {}
         self._waiting: deque[str] = deque()
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._num_threads = 0
 
     def ahead(self, names: Iterable[str]) -> None:
         """Open these one day, in this order, after what is asked for before."""
-        with self._changed:
+        with self._lock:
             for name in names:
                 if name not in self._shards:
                     self._shards[name] = Future()
@@ -39,7 +39,7 @@ class Fetcher(Generic[Shard]):
         Raises what opening one raises; asked for again, it is tried again.
         """
         wanted = list(dict.fromkeys(names))
-        with self._changed:
+        with self._lock:
             for name in reversed(wanted):
                 if name not in self._shards:
                     self._shards[name] = Future()
@@ -53,22 +53,26 @@ class Fetcher(Generic[Shard]):
         return {name: future.result() for name, future in futures.items()}
 
     def _wake(self) -> None:
-        """Threads are daemons: a process that ends waits for no download."""
+        """Start as many threads as there is work for; each ends when nothing waits any more.
+
+        They are daemons: a process that ends waits for no download.
+        """
         missing = min(_THREADS - self._num_threads, len(self._waiting))
         for _ in range(missing):
             threading.Thread(target=self._run, name="fetch", daemon=True).start()
             self._num_threads += 1
-        self._changed.notify_all()
 
     def _run(self) -> None:
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting)
+            with self._lock:
+                if not self._waiting:
+                    self._num_threads -= 1  # it would keep the shards of a reader that is gone
+                    return
                 name = self._waiting.popleft()
                 future = self._shards[name]
             try:
                 future.set_result(self._open_shard(name))
             except BaseException as error:  # noqa: BLE001  (raised where the shard is asked for)
-                with self._changed:
+                with self._lock:
                     del self._shards[name]
                 future.set_exception(error)

@@ -2,6 +2,7 @@
 
 import logging
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from pipelines.stages.examples.settings import ExampleSet, ExampleSettings
 from pipelines.stages.examples.shards import FORMAT_VERSION, list_column, read_example_batch
 
 logger = logging.getLogger(__name__)
+
+_TRIES = 3  # to open a file of the cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -159,9 +162,16 @@ class ExampleReader:
 
     def _shard(self, name: str) -> "_Shard":
         if name not in self._open:
-            vocabulary = self._examples.manifest.inputs["vocabulary"]
-            self._open[name] = _Shard(self._examples.local(name), vocabulary)
+            self._open[name] = self._opened(name)
         return self._open[name]
+
+    def _opened(self, name: str) -> "_Shard":
+        vocabulary = self._examples.manifest.inputs["vocabulary"]
+        for _ in range(_TRIES - 1):
+            # Another thread's download may evict the file before this one opens it.
+            with suppress(FileNotFoundError):
+                return _Shard(self._examples.local(name), vocabulary)
+        return _Shard(self._examples.local(name), vocabulary)
 
 
 class _Shard:
