@@ -33,6 +33,17 @@ def test_a_resumed_training_logs_each_point_once(tracker: Tracker) -> None:
     assert steps_of(tracker, run_id) == [10, 20, 30, 40]
 
 
+def test_points_between_two_steps_all_arrive(tracker: Tracker) -> None:
+    """Of a machine that is looked at every ten seconds, in a step that takes minutes."""
+    run_id = a_run(tracker, "slow steps")
+    log = MetricLog(tracker.uri, run_id, flush_seconds=0.01)
+    for second in range(3):
+        log.restore([Point("train/loss", float(second), 1_700_000_000_000 + second, 7)])
+        until(lambda: not log.waiting(), "the point")
+    log.close()
+    assert steps_of(tracker, run_id) == [7, 7, 7]
+
+
 def test_a_point_that_is_sent_twice_is_one_point(tracker: Tracker) -> None:
     """What was taken though the answer was lost comes again, to a log that does not know it."""
     run_id = a_run(tracker, "twice")

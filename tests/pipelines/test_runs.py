@@ -5,8 +5,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
 
 from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
+from pipelines.core.errors import UserError
 from pipelines.core.settings import Settings
 from pipelines.core.stage import StageContext
 from pipelines.core.tracking.tracker import Tracker
@@ -89,6 +92,21 @@ def test_a_run_that_somebody_deleted_is_not_gone_on_with(tmp_path: Path) -> None
     training.build()
     assert training.run_ids[1] != training.run_ids[0]
     assert training.steps(training.run_ids[1]) == [0, 1, 2]
+
+
+def test_a_tracker_that_goes_away_while_the_run_is_taken_up_is_a_sentence(
+    tmp_path: Path, monkeypatch
+) -> None:
+    training = Training(tmp_path)
+    with pytest.raises(InterruptedTrainingError):
+        training.build(num_points=1)
+
+    def away(*_: object, **__: object) -> None:
+        raise MlflowException("connection refused")
+
+    monkeypatch.setattr(MlflowClient, "update_run", away)
+    with pytest.raises(UserError, match=r"tracker must answer at .* connection refused"):
+        training.build()
 
 
 @pytest.mark.parametrize("left", ["", '{"uri": "sqlite', "[]", "{}"])

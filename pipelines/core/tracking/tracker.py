@@ -104,7 +104,7 @@ class Tracker:
 
         Raises UserError where the tracker does not answer.
         """
-        with self._answering(), _taking_turns(self.uri):
+        with self.answering(), _taking_turns(self.uri):
             client = self.client()
             found = client.get_experiment_by_name(self.experiment)
             if found is not None:
@@ -126,7 +126,7 @@ class Tracker:
         Raises UserError where the tracker does not answer.
         """
         experiment_id = self.experiment_id()
-        with self._answering():
+        with self.answering():
             client = self.client()
             run = client.create_run(
                 experiment_id,
@@ -148,7 +148,7 @@ class Tracker:
         """
         recording = f"tags.`{FINGERPRINT_TAG}` = '{fingerprint}'"
         experiment_id = self.experiment_id()
-        with self._answering():
+        with self.answering():
             client = self.client()
             for wanted in (f"{recording} AND attributes.status = 'FINISHED'", recording):
                 if found := client.search_runs([experiment_id], wanted, max_results=1):
@@ -201,7 +201,7 @@ class Tracker:
         self.client().log_text(run_id, text, name)
 
     @contextmanager
-    def _answering(self) -> Iterator[None]:
+    def answering(self) -> Iterator[None]:
         """What the tracker says instead of an answer becomes one sentence."""
         try:
             yield

@@ -38,7 +38,7 @@ class MetricLog:
     """Sends the points of a run in the order of their steps, each once.
 
     A resumed run computes again the steps after its last checkpoint, with the same numbers: of
-    every figure only what lies beyond the last step that the tracker holds is sent.
+    every figure only what lies beyond the last step that the tracker held before is sent.
     """
 
     def __init__(self, uri: str, run_id: str, *, flush_seconds: float = 5.0) -> None:
@@ -46,7 +46,7 @@ class MetricLog:
         self._run_id = run_id
         self._flush_seconds = flush_seconds
         self._waiting: deque[Point] = deque()
-        self._last_step: dict[str, int] = {}  # of each figure, on the server
+        self._last_step: dict[str, int] = {}  # of each figure, that earlier logs of the run sent
         self._changed = threading.Condition()
         self._is_closing = self._is_away = self._is_full = False
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
@@ -105,9 +105,8 @@ class MetricLog:
             if new:
                 client.log_batch(self._run_id, [Metric(*point) for point in new])
             with self._changed:
-                for point in points:
+                for _ in points:
                     self._waiting.popleft()
-                    self._last_step[point.key] = max(self._last_step[point.key], point.step)
 
     def _last_on(self, client: MlflowClient, key: str) -> int:
         if key not in self._last_step:

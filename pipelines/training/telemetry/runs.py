@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mlflow.entities import DatasetInput
-from mlflow.exceptions import MlflowException
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pipelines.artifacts import Draft
@@ -17,7 +16,7 @@ from pipelines.core.stage import StageContext
 from pipelines.core.tracking.tracker import Tracker, now_ms
 from pipelines.training.results import numbers
 from pipelines.training.telemetry.metrics import Point
-from pipelines.training.telemetry.undelivered import Ending, deliver_kept
+from pipelines.training.telemetry.undelivered import Ending, deliver_kept, is_there
 
 logger = logging.getLogger(__name__)
 
@@ -112,17 +111,12 @@ def _kept_run(draft: Draft, tracker: Tracker) -> str | None:
         return None
     client = tracker.client()
     tracker.experiment_id()  # says in a sentence if nobody answers
-    try:
-        run = client.get_run(record.run_id)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-            raise
-        return None
-    if run.info.lifecycle_stage != "active":
-        return None
-    client.update_run(run.info.run_id, status="RUNNING")
-    tracker.set_tags(run.info.run_id, tracker.tags)  # of who works on it now
-    return str(run.info.run_id)
+    with tracker.answering():
+        if not is_there(tracker, record.run_id):
+            return None
+        client.update_run(record.run_id, status="RUNNING")
+        tracker.set_tags(record.run_id, tracker.tags)  # of who works on it now
+    return record.run_id
 
 
 def _keep_run(draft: Draft, tracker: Tracker, run_id: str) -> None:

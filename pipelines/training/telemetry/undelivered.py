@@ -5,6 +5,7 @@ Any later run with the same store and tracker delivers it, wherever it runs.
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from mlflow.exceptions import MlflowException
@@ -12,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pipelines.artifacts import ArtifactStore
 from pipelines.artifacts.access import explained
-from pipelines.core.tracking.tracker import Tracker
+from pipelines.core.tracking.tracker import Tracker, is_transient
 from pipelines.training.telemetry.metrics import MetricLog, Point
 
 logger = logging.getLogger(__name__)
@@ -70,22 +71,36 @@ def deliver_kept(store: ArtifactStore, tracker: Tracker) -> list[str]:
         if ending.uri != tracker.shown_uri:
             continue
         try:
-            tracker.client().get_run(ending.run_id)
+            is_gone = not is_there(tracker, ending.run_id)
         except MlflowException as error:
-            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-                logger.warning("the run %s waits for its end: %s", ending.run_id, error)
-                return told
+            logger.warning("the run %s waits for its end: %s", ending.run_id, error)
+            if is_transient(error):
+                break  # the others would wait as long for an answer
+            continue
+        if is_gone:
             told.append(f"the run {ending.run_id} is gone from the tracker, and so is its end")
-        else:
-            if not ending.deliver(tracker):
-                return told
+        elif ending.deliver(tracker):
             told.append(
                 f"delivered {len(ending.points)} points and the end of the run {ending.run_id}, "
                 "for which the tracker was away"
             )
-        with explained(store.url):
+        else:
+            continue
+        # Another run may have delivered it at the same time: each point is one point all the same.
+        with explained(store.url), suppress(FileNotFoundError):
             store.filesystem.rm_file(path)
     return told
+
+
+def is_there(tracker: Tracker, run_id: str) -> bool:
+    """Whether the tracker has the run; one that somebody deleted takes no points."""
+    try:
+        run = tracker.client().get_run(run_id)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return False
+    return bool(run.info.lifecycle_stage == "active")
 
 
 def _kept(store: ArtifactStore) -> list[tuple[str, Ending]]:
