@@ -1,0 +1,98 @@
+"""The steps of a training in this process: what it counts over a way back, and how it gives up."""
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pyarrow.fs import LocalFileSystem
+
+from bert_core.batch import Batch
+from bert_core.model.catalogue import PretrainingModel
+from bert_core.training.guard import GuardConfig
+from bert_core.training.optimization import OptimizationConfig, build_optimizer
+from bert_core.training.state import Position
+from pipelines.core.cluster.ranks import Keeping
+from pipelines.core.errors import UserError
+from pipelines.training.checkpoints import Checkpoints
+from pipelines.training.lap import Lap
+from pipelines.training.resuming import Standing
+from pipelines.training.settings import TrainingSettings
+from pipelines.training.telemetry.curve import Telemetry
+from pipelines.training.telemetry.speed import Speed
+from pipelines.training.work import Work
+from tests.bert_core.batches import pretraining_batch, small_config
+
+NUM_STEPS = 10
+IN_A_ROW = 2
+
+
+class Poisoned(PretrainingModel):
+    """Its losses are multiplied at some steps."""
+
+    factors: Mapping[int, float] = {}
+    step = 0
+
+    def loss_sums(self, batch: Any, dropout: Any) -> Any:
+        factor = self.factors.get(self.step, 1.0)
+        sums = super().loss_sums(batch, dropout)
+        return {name: each._replace(total=each.total * factor) for name, each in sums.items()}
+
+
+def lap_that_meets(factors: Mapping[int, float], folder: Path, **settings: Any) -> Lap:
+    torch.manual_seed(0)
+    model = Poisoned(small_config())
+    model.factors = factors
+
+    def batches(step: int) -> Iterator[tuple[int, Batch]]:
+        model.step = step
+        yield 0, pretraining_batch(seed=step)
+
+    guard = GuardConfig(max_skipped_in_a_row=IN_A_ROW)
+    optimizer = build_optimizer(model, OptimizationConfig(num_steps=NUM_STEPS, guard=guard))
+    speed = Speed(NUM_STEPS, num_ranks=1, matrix_rate=1e9)
+    standing = Standing(
+        model=model,
+        optimizer=optimizer,
+        telemetry=Telemetry("finetuning from scratch", NUM_STEPS, None, None, speed),
+        checkpoints=Checkpoints(str(folder / "work"), LocalFileSystem(), Keeping(latest=5)),
+        is_writer=True,
+    )
+    work = Work(
+        stage="finetuning from scratch",
+        section="finetuning",
+        settings=TrainingSettings(
+            log_every_steps=1, checkpoint_every_steps=2, max_skipped_steps=IN_A_ROW, **settings
+        ),
+        num_steps=NUM_STEPS,
+        evaluate_every_steps=NUM_STEPS,
+        build_model=lambda: Poisoned(small_config()),
+        micro_batches=batches,
+        batches_of=batches,
+        evaluate=lambda model: {},
+        judge=lambda model: {},
+    )
+    return Lap(work, standing, speed, torch.device("cpu"), "float32", lambda: False, 0.0)
+
+
+def test_tokens_before_a_way_back_are_counted_and_it_is_no_start(tmp_path: Path) -> None:
+    lap = lap_that_meets({5: math.nan, 6: math.nan}, tmp_path)
+    end = lap.train_on(Position(seed=0, step=0))
+    telemetry = lap.standing.telemetry
+    assert end.position.given_up == ((4, 6),)
+    assert len(telemetry.first_step_seconds) == 1
+    taken = [step for step in range(NUM_STEPS) if step != 6]  # the one that ends it tells nothing
+    expected = [int(pretraining_batch(seed=step).tokens.num_tokens) for step in taken]
+    assert telemetry.num_tokens == sum(expected)
+
+
+def test_the_advice_names_settings_that_there_are_and_none_that_is_followed(tmp_path: Path) -> None:
+    lap = lap_that_meets(dict.fromkeys(range(NUM_STEPS), math.inf), tmp_path, max_rollbacks=1)
+    with pytest.raises(UserError) as raised:
+        lap.train_on(Position(seed=0, step=0))
+    said = str(raised.value)
+    assert "lower finetuning.learning_rate, raise finetuning.warmup_fraction, look at" in said
+    assert "finetuning from scratch." not in said
+    assert "precision=float32" not in said
