@@ -107,6 +107,8 @@ def train_small(
     work: str | None = None,
     filesystem: FileSystem | None = None,
     notes: list[str] | None = None,
+    tracking_uri: str | None = None,
+    run_id: str | None = None,
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """What a training told, and its weights; fails where it takes much too long."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -121,8 +123,8 @@ def train_small(
     job = Launch(
         worker=worker,
         values={
-            "examples": examples, "precision": "float32", "run_id": None, "tracking_uri": None,
-            "marks": str(folder),
+            "examples": examples, "precision": "float32", "run_id": run_id,
+            "tracking_uri": tracking_uri, "marks": str(folder),
         },
         name="small",
         checkpoints=CheckpointFolder(work or str(folder / "work"), filesystem or LocalFileSystem()),

@@ -4,11 +4,16 @@ import os
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
 from pipelines.core.cluster import connection as cluster
+from pipelines.core.cluster import strangers
 from pipelines.core.errors import UserError
+
+import ray  # isort: skip  (after pipelines.core.cluster.connection, which sets its environment)
+from ray.exceptions import RayError
 
 
 def test_an_address_where_nobody_answers_is_named_at_once():
@@ -68,3 +73,13 @@ def test_two_workers_fit_however_small_the_quota_is(tmp_path, monkeypatch):
     (tmp_path / "cpu.max").write_text("50000 100000\n")
     monkeypatch.setattr(cluster, "_CPU_QUOTA", tmp_path / "cpu.max")
     assert cluster.local_cpus() == 2
+
+
+@pytest.mark.slow
+def test_a_node_that_answers_too_late_is_asked_nothing_more(local_ray, monkeypatch):
+    monkeypatch.setattr(strangers, "_ANSWER_SECONDS", 0.1)
+    asked = ray.remote(num_cpus=0, max_retries=0)(lambda: time.sleep(600)).remote()
+    with pytest.raises(UserError, match="the node must answer within 0 s"):
+        strangers._answer(asked, "the node")
+    with pytest.raises(RayError, match=r"(?i)cancel|died|crash"):
+        ray.get(asked, timeout=60)

@@ -9,6 +9,7 @@ import torch
 
 from pipelines.artifacts import Artifact
 from pipelines.core.errors import UserError
+from pipelines.core.tracking.tracker import Tracker
 from tests.pipelines.small_trainings import train_small, worker_that_meets
 
 pytestmark = pytest.mark.slow
@@ -73,8 +74,14 @@ def test_what_never_heals_ends_with_a_diagnosis(
     worker = worker_that_meets(
         dict.fromkeys(range(1, 14), math.inf), num_steps=14, max_rollbacks=2, max_skipped_steps=2
     )
+    tracker = Tracker(uri=f"sqlite:///{tmp_path / 'mlflow.db'}", experiment="tests")
+    run_id = tracker.create_run("training", "never heals", {}, {})
     with pytest.raises(UserError) as raised:
-        train_small(worker, small_examples, tmp_path, ranks=ranks)
+        train_small(
+            worker, small_examples, tmp_path, ranks=ranks, tracking_uri=tracker.uri, run_id=run_id
+        )
+    history = tracker.client().get_metric_history(run_id, "train/learning_rate")
+    assert [point.step for point in history] == [1, 2, 4, 6]  # those of its last second, too
     said = str(raised.value)
     assert "found 2 in a row, 5 to 6, that could not be taken" in said
     assert "passing over the steps 0 to 2, 3 to 4" in said
