@@ -10,7 +10,7 @@ of its two models, and which runs in one process or two, whichever is faster. Al
 same masks of the same held-out novels, in the format of either training: windows of running text,
 and sentence pairs. Then each encoder is fine-tuned alike on SST-2 (`benchmarks/downstream.py`).
 Evaluations are on nobody's clock. The picture goes to docs/pictures. Needs ../shared/data and
-`pip install accelerate`.
+`pip install -e .[benchmarks]`.
 """
 
 import argparse
