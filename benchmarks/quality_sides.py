@@ -20,10 +20,12 @@ from pipelines.stages.corpus.settings import CorpusSettings, PlainText
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.examples.stage import ExampleSettings, build_examples
 from pipelines.stages.pretraining.stage import build_encoder
+from pipelines.stages.pretraining.step_rate import with_steps_in_budget
 from pipelines.stages.vocabulary.stage import VocabularySettings, build_vocabulary
+from pipelines.training.arithmetic import settle
 
 NOVELS = ROOT.parent / "shared" / "data" / "corpus" / "english_novels"
-RATES = (5e-4, 1e-3, 2e-3)  # that the usual script is tuned over
+RATES = (1e-3, 2e-3)  # that the usual script is tuned over, and on beyond the better one
 NUM_POINTS = 10  # of a curve
 
 
@@ -70,13 +72,24 @@ def ours(data: Data, examples: Artifact, recipe: str, minutes: float, size: str)
     settings = read_recipe(PretrainingRecipe, recipe, overrides).pretraining
     settings = settings.model_copy(
         update={
-            "budget_minutes": minutes,
-            "evaluate_every_steps": 100,
             "evaluation_examples": HELDOUT_EXAMPLES,
             "final_evaluation_examples": HELDOUT_EXAMPLES,
+            "checkpoint_every_steps": 10**9,
         }
     )
-    encoder = build_encoder(settings, examples, data.vocabulary, StageContext(store=data.store))
+    # As many steps as fit without evaluations, which are on nobody's clock.
+    timed = settings.model_copy(update={"budget_minutes": minutes, "evaluate_every_steps": 10**9})
+    arithmetic, context = settle(settings.precision, StageContext(store=data.store))
+    resolved = with_steps_in_budget(timed, arithmetic, examples, data.vocabulary, context)
+    num_steps = resolved.num_steps
+    settings = settings.model_copy(
+        update={
+            "budget_minutes": None,
+            "num_steps": num_steps,
+            "evaluate_every_steps": max(1, num_steps // (NUM_POINTS + 1)),
+        }
+    )
+    encoder = build_encoder(settings, examples, data.vocabulary, context)
     facts = encoder.statistics
     points = json.loads(encoder.local("history.json").read_text())
     each = facts["training_seconds"] / facts["num_steps"]
@@ -96,12 +109,13 @@ class Usual:
     def __init__(self, data: Data, head: str, folder: Path, size: str) -> None:
         self.head = head
         examples = data.windows if head == "mlm" else data.pairs
-        self._folder = folder / f"usual-{head}"
+        self._folder = folder / f"usual-{head}-{size}"
         self._folder.mkdir(parents=True, exist_ok=True)
         self._arguments = ["--head", head, "--store", data.store.url, "--size", size,
                            "--examples", examples.fingerprint]  # fmt: skip
 
     def _told(self, name: str, ranks: int, *arguments: str) -> dict[str, Any]:
+        """What a run told; one that is there, under the same name, is not made again."""
         out = self._folder / name
         if not (out / "told.json").is_file():
             script = str(ROOT / "benchmarks" / "usual_training.py")
@@ -123,16 +137,26 @@ class Usual:
         }
         ranks = max(probes, key=lambda number: probes[number]["steps_per_second"])
         pace = ["--rate", str(probes[ranks]["steps_per_second"])]
-        tuned = {}
-        for rate in RATES:
+        tuned: dict[float, float] = {}
+        waiting = list(RATES)
+        while waiting:
+            rate = waiting.pop(0)
             told = self._told(
-                f"tune-{rate:g}", ranks, *pace, "--minutes", str(tune_minutes), "--points", "0",
-                "--learning-rate", str(rate),
+                f"tune-{rate:g}-{tune_minutes:g}", ranks, *pace, "--minutes", str(tune_minutes),
+                "--points", "0", "--learning-rate", str(rate),
             )  # fmt: skip
             tuned[rate] = told["curve"][-1]["loss"]
+            if not waiting:  # the best must not be at the edge of what was tried
+                best = min(tuned, key=lambda each: tuned[each])
+                waiting = [
+                    edge
+                    for edge, end in ((best * 2, max(tuned)), (best / 2, min(tuned)))
+                    if best == end
+                ]
         best = min(tuned, key=lambda rate: tuned[rate])
+        name = f"run-{minutes:g}"
         told = self._told(
-            "run", ranks, *pace, "--minutes", str(minutes), "--points", str(NUM_POINTS),
+            name, ranks, *pace, "--minutes", str(minutes), "--points", str(NUM_POINTS),
             "--learning-rate", str(best),
         )  # fmt: skip
         found = ", ".join(f"{rate:g}: {loss:.2f}" for rate, loss in tuned.items())
@@ -141,5 +165,5 @@ class Usual:
             f"{told['num_steps']} steps, {ranks} process{'es' if ranks > 1 else ''}"
         )
         curve = told["curve"]
-        model = import_model(self._folder / "run")
+        model = import_model(self._folder / name)
         return Run(curve=curve, model=model, num_tokens=curve[-1]["tokens"], how=how)

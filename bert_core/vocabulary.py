@@ -24,6 +24,7 @@ from bert_core.masking import MaskableVocabulary
 PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
 SPECIAL_PIECES: Final = (PAD, UNK, CLS, SEP, MASK)
 CONTINUATION: Final = "##"
+LONGEST_WORD: Final = 100  # characters; a longer one is [UNK], as published
 
 
 class WordPieceTokenizer:
@@ -157,7 +158,13 @@ class WordPieceTokenizer:
 
 def build_tokenizer(ids: dict[str, int], normalization: Normalization) -> Tokenizer:
     """The library's tokenizer for a vocabulary: BERT's normalizer, words, pieces and template."""
-    tokenizer = Tokenizer(WordPiece(ids, unk_token=UNK, continuing_subword_prefix=CONTINUATION))
+    model = WordPiece(
+        ids,
+        unk_token=UNK,
+        continuing_subword_prefix=CONTINUATION,
+        max_input_chars_per_word=LONGEST_WORD,
+    )
+    tokenizer = Tokenizer(model)
     tokenizer.normalizer = build_normalizer(normalization)
     tokenizer.pre_tokenizer = BertPreTokenizer()
     tokenizer.decoder = WordPieceDecoder(prefix=CONTINUATION)

@@ -27,7 +27,7 @@ def build_chain(run: Run[CorpusRecipe], goals: Iterable[Stage]) -> dict[str, Art
     goals = list(goals)
     check_recipe(run.recipe, goals)
     made: dict[str, Artifact] = {}
-    recipe = with_settled_encoder(run)
+    recipe = with_settled_encoder(run).resolved()
     for stage in asked_for(recipe, goals):
         settings = stage.settings_of(recipe)
         as_task = task_that_reaches_out if stage.reaches_out else plain_task

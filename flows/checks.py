@@ -13,7 +13,7 @@ def check_recipe(recipe: Settings, goals: Iterable[Stage]) -> None:
     """Return where `goals` can be made as `recipe` says, as far as can be known now.
 
     Raises UserError where an input that it names cannot be read, where it asks for none of the
-    goals, and where it goes on from a left-to-right encoder.
+    goals, and where it asks for what cannot follow examples for a left-to-right encoder.
     """
     goals = list(goals)
     names = {stage.name for stage in with_what_they_need(goals)}

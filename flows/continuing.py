@@ -4,7 +4,7 @@ from typing import TypeVar
 
 from flows.run import Run
 from flows.tasks import task_that_reaches_out
-from pipelines.core.recipes.ladder import CorpusRecipe
+from pipelines.core.recipes.ladder import CorpusRecipe, PretrainingRecipe
 from pipelines.core.stage import StageContext
 from pipelines.core.tracking.tracker import Tracker
 
@@ -15,19 +15,23 @@ def with_settled_encoder(run: Run[RecipeType]) -> RecipeType:
     """The run's recipe with the fingerprint of every encoder that it names, in its place.
 
     Stages know the store and not the registry: what a name or a folder stands for now is taken
-    into the store here. Raises UserError where there is no such encoder.
+    into the store here, once in a run. Raises UserError where there is no such encoder, and where
+    the one that pretraining goes on from cannot learn the objective of the examples.
     """
     recipe, changed = run.recipe, {}
-    settled: dict[str, str] = {}
-    for section in ("vocabulary", "pretraining"):
+    for section in ("pretraining", "vocabulary"):
         settings = getattr(recipe, section, None)
-        if settings is not None and settings.encoder is not None:
-            if settings.encoder not in settled:
-                settled[settings.encoder] = run.stage(
-                    "encoder to go on from", task_that_reaches_out(_settle),
-                    settings.encoder, run.tracker, run.context,
-                )  # fmt: skip
-            changed[section] = settings.model_copy(update={"encoder": settled[settings.encoder]})
+        if settings is None or settings.encoder is None:
+            continue
+        if settings.encoder not in run.encoders:
+            run.encoders[settings.encoder] = run.stage(
+                "encoder to go on from", task_that_reaches_out(_settle),
+                settings.encoder, run.tracker, run.context,
+            )  # fmt: skip
+        fingerprint = run.encoders[settings.encoder]
+        changed[section] = settings.model_copy(update={"encoder": fingerprint})
+    if isinstance(recipe, PretrainingRecipe) and "pretraining" in changed:
+        _refuse_other_objective(recipe, changed["pretraining"].encoder, run.context)
     return recipe.model_copy(update=changed)
 
 
@@ -35,3 +39,12 @@ def _settle(reference: str, tracker: Tracker, context: StageContext) -> str:
     from pipelines.registry.starting import settled_encoder  # torch takes a second
 
     return settled_encoder(reference, tracker, context).fingerprint
+
+
+def _refuse_other_objective(
+    recipe: PretrainingRecipe, fingerprint: str, context: StageContext
+) -> None:
+    from pipelines.stages.pretraining.continuing import refuse_other_objective
+    from pipelines.training.starting import starting_encoder
+
+    refuse_other_objective(recipe.examples, starting_encoder(fingerprint, context))

@@ -47,6 +47,7 @@ class Run(Generic[Recipe]):
         self._recipe = recipe
         self.context = context
         self.story = story
+        self.encoders: dict[str, str] = {}  # fingerprints by what the recipe calls them
         self._watch = watch
         self._sampler = sampler
 

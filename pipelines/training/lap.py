@@ -77,7 +77,7 @@ class Lap:
             wants_stop=self.wants_stop,
         ):
             done = report.step + 1
-            is_last = done == work.num_steps or work.is_enough(done)
+            is_last = work.is_last(done)
             if is_first:
                 is_first = False
                 telemetry.first_step_seconds.append(round(time.perf_counter() - self.started, 3))

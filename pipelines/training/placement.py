@@ -20,6 +20,7 @@ class StepCut:
     section: str  # of the recipe: where the two settings stand
     examples_per_step: int
     micro_batch_examples: int
+    prefix: str = ""  # of the two settings' names, "short_" for short_examples_per_step
 
     @property
     def num_micro_batches(self) -> int:
@@ -106,17 +107,17 @@ def _share(nodes: Sequence[Node], num_workers: int, *, use_gpu: bool) -> int:
 
 
 def _too_many_for_a_step(num_workers: int, cut: StepCut) -> str:
+    step, micro_batch = f"{cut.prefix}examples_per_step", f"{cut.prefix}micro_batch_examples"
     found = (
         f"each training worker must have a micro-batch in every step, found {num_workers} workers "
         f"for the {cut.num_micro_batches} micro-batches of {cut.section} "
-        f"(examples_per_step={cut.examples_per_step}, "
-        f"micro_batch_examples={cut.micro_batch_examples})"
+        f"({step}={cut.examples_per_step}, {micro_batch}={cut.micro_batch_examples})"
     )
     at_most = f"set place.training_workers to at most {cut.num_micro_batches}"
     if num_workers > cut.examples_per_step:
-        return f"{found}; {at_most} or raise {cut.section}.examples_per_step"
+        return f"{found}; {at_most} or raise {cut.section}.{step}"
     share = cut.examples_per_step // num_workers
-    return f"{found}; set {cut.section}.micro_batch_examples={share} or {at_most}"
+    return f"{found}; set {cut.section}.{micro_batch}={share} or {at_most}"
 
 
 def _no_room(

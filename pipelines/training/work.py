@@ -37,3 +37,7 @@ class Work:
     is_enough: Callable[[int], bool] = lambda done: False
     # One of every kind that needs as much memory as any; rehearsed before the first step.
     largest_batches: Callable[[], Sequence[Batch]] | None = None
+
+    def is_last(self, done: int) -> bool:
+        """Whether the training ends after `done` steps; all ranks ask once after each step."""
+        return done == self.num_steps or self.is_enough(done)

@@ -9,12 +9,14 @@ from pipelines.artifacts import ArtifactStore
 from pipelines.core.cluster.ranks import Ranks
 from pipelines.core.errors import UserError
 from pipelines.core.stage import Progress
+from pipelines.stages.pretraining import stopwatch
 from pipelines.stages.pretraining.budget import StepRate, training_seconds, within_budget
 from pipelines.stages.pretraining.phases import cut_of
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
-from pipelines.stages.pretraining.step_rate import measured_rate
+from pipelines.stages.pretraining.step_rate import as_measured, measured_rate
 from pipelines.training.arithmetic import settle
+from pipelines.training.work import Work
 
 RATE = StepRate(step=0.5, start=4.0, evaluation=2.0, first_evaluation=6.0, checkpoint=3.0)
 
@@ -58,6 +60,49 @@ def test_steps_and_minutes_are_alternatives():
     assert PretrainingSettings(budget_minutes=1, num_steps=1000).budget_minutes == 1
     with pytest.raises(ValidationError, match="give one of the two"):
         PretrainingSettings(budget_minutes=1, num_steps=1500)
+
+
+class Clock:
+    """Stands in for the machine's: seconds pass only when they are told to."""
+
+    def __init__(self) -> None:
+        self.seconds = 100.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.mark.parametrize("step_seconds", [0.002, 0.02, 0.06, 3.0])
+def test_a_step_is_measured_however_fast_it_is(monkeypatch, step_seconds):
+    clock = Clock()
+    monkeypatch.setattr(stopwatch, "_now", clock)
+    monkeypatch.setattr(stopwatch, "this_rank", lambda: (0, 1))  # without Ray Train
+    watch, told = stopwatch.Stopwatch(), as_measured(PretrainingSettings(budget_minutes=1))
+
+    def passing(seconds):
+        def passes(*_) -> dict[str, float]:
+            clock.seconds += seconds
+            return {}
+
+        return passes
+
+    work = Work(
+        stage="test", settings=told, num_steps=told.num_steps,
+        evaluate_every_steps=told.evaluate_every_steps, build_model=lambda: None,
+        micro_batches=watch.from_first(lambda step: iter(())), batches_of=lambda step: iter(()),
+        evaluate=watch.evaluations(passing(0.5)), judge=passing(0), is_enough=watch.is_enough,
+    )  # fmt: skip
+    for step in range(work.num_steps):
+        work.micro_batches(step)
+        clock.seconds += step_seconds
+        if work.is_last(step + 1):
+            break
+    work.evaluate(None)
+    clock.seconds += 0.25  # the checkpoint
+    rate = watch.rate()
+    assert rate.step == pytest.approx(step_seconds)
+    assert (rate.evaluation, rate.checkpoint) == pytest.approx((0.5, 0.25))
+    assert rate.start == pytest.approx(0, abs=1e-6)
 
 
 @pytest.mark.slow

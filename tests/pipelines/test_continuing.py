@@ -10,19 +10,23 @@ import torch
 from bert_core.config import encoder_config
 from bert_core.hugging_face import export_model
 from bert_core.model.catalogue import PretrainingModel
+from bert_core.model.resizing import resize_vocabulary
 from bert_core.training.state import load_model, save_model
+from bert_core.vocabulary import SPECIAL_PIECES, WordPieceTokenizer
 from pipelines.artifacts import ArtifactStore
 from pipelines.core.cluster.ranks import Ranks
 from pipelines.core.errors import UserError
 from pipelines.core.recipes.files import read_recipe
-from pipelines.core.recipes.ladder import PretrainingRecipe, VocabularyRecipe
+from pipelines.core.recipes.ladder import EndToEndRecipe, PretrainingRecipe, VocabularyRecipe
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.pretraining.continuing import continued_model, settled
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
+from pipelines.stages.vocabulary.extension import extended
 from pipelines.stages.vocabulary.settings import VocabularySettings
 from pipelines.stages.vocabulary.stage import build_vocabulary, load_tokenizer
+from pipelines.training.arithmetic import trains_best_on_single_threads
 from pipelines.training.starting import starting_encoder
 
 
@@ -143,16 +147,94 @@ def test_more_pieces_than_there_are_words_to_cut_up_are_refused(
         build_vocabulary(settings, small_corpus, small_context)
 
 
+def test_a_word_too_long_for_the_tokenizer_becomes_no_piece() -> None:
+    tokenizer = WordPieceTokenizer([*SPECIAL_PIECES, "a", "##a"])
+    longest, too_long = "a" * 100, "a" * 101
+    counts = {too_long: 10, longest: 5, "aa": 3}
+    found = extended(tokenizer, counts, num_pieces=2, min_frequency=2)
+    assert found.pieces[-2:] == (longest, "aa")
+    assert found.encode(longest) == [found.vocab_size - 2]
+    with pytest.raises(UserError, match="lower added_pieces"):
+        extended(tokenizer, counts, num_pieces=3, min_frequency=2)
+
+
 def test_the_vocabulary_of_a_recipe_goes_with_its_encoder() -> None:
-    override = ["pretraining.encoder=some/folder"]
+    override = ["pretraining.encoder=some/folder", "pretraining.initialization=published"]
     assert read_recipe(VocabularyRecipe, "demo", override).vocabulary.encoder == "some/folder"
     recipe = read_recipe(PretrainingRecipe, "demo", [*override, "vocabulary.encoder=other"])
-    assert recipe.vocabulary.encoder == "other"
-    assert read_recipe(PretrainingRecipe, "demo").vocabulary.encoder is None
-    with pytest.raises(UserError, match=r"initialization must be left .* found informed"):
+    assert recipe.resolved().vocabulary.encoder == "other"
+    assert read_recipe(PretrainingRecipe, "demo").resolved().vocabulary.encoder is None
+    with pytest.raises(UserError, match=r"initialization must be left .* got informed"):
         read_recipe(PretrainingRecipe, "demo", [*override, "pretraining.initialization=informed"])
     with pytest.raises(UserError, match=r"added_pieces must go with pretraining\.encoder"):
         read_recipe(PretrainingRecipe, "demo", ["vocabulary.added_pieces=5"])
+    added = read_recipe(PretrainingRecipe, "demo", [*override, "vocabulary.added_pieces=5"])
+    assert added.vocabulary.added_pieces == 5
+
+
+def test_a_recipe_that_was_written_down_follows_another_encoder(tmp_path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(read_recipe(EndToEndRecipe, "continue").to_yaml())
+    other = read_recipe(EndToEndRecipe, str(mine), ["pretraining.encoder=my-bert"])
+    assert other.resolved().vocabulary.encoder == "my-bert"
+    assert other.narrowed(VocabularyRecipe).vocabulary.encoder == "my-bert"
+    anew = read_recipe(EndToEndRecipe, str(mine), ["pretraining.encoder=null"])
+    assert anew.resolved().vocabulary.encoder is None
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["vocabulary=3", "pretraining.encoder=x"], "vocabulary: .*, got 3"),
+        (["pretraining.encoder=''"], r"pretraining\.encoder: .*at least 1 character, got ''"),
+        (["vocabulary.encoder=''"], r"vocabulary\.encoder: .*at least 1 character, got ''"),
+        (["pretraining.size=null"], "size must be given for an encoder with random weights"),
+    ],
+)
+def test_what_names_no_encoder_is_a_sentence(overrides, sentence) -> None:
+    with pytest.raises(UserError, match=sentence):
+        read_recipe(PretrainingRecipe, "demo", overrides)
+
+
+def test_added_pieces_do_not_begin_with_rows_that_nothing_trained(
+    source, small_corpus, small_vocabulary, small_context, tmp_path
+):
+    padded = PretrainingModel(source.config)
+    padded.load_state_dict(source.state_dict())
+    resize_vocabulary(padded, source.config.vocab_size + 6)  # to a multiple of 64, or of 8
+    with torch.no_grad():
+        padded.encoder.embeddings.token[-6:] = 100.0
+        padded.vocabulary_head.bias[-6:] = 100.0
+    save_model(tmp_path, padded)
+    load_tokenizer(small_vocabulary).save(tmp_path)
+    encoder = starting_encoder(str(tmp_path), small_context)
+    for added in (4, 10):  # within the padding, and beyond
+        wanted = VocabularySettings(encoder=str(tmp_path), added_pieces=added)
+        vocabulary = build_vocabulary(wanted, small_corpus, small_context)
+        examples = examples_in(vocabulary, small_corpus, small_context)
+        chosen = settled(PretrainingSettings(), encoder, examples, vocabulary)
+        model = continued_model(chosen, encoder, examples)
+        new, old = model.encoder.embeddings.token[-added:], source.encoder.embeddings.token
+        torch.testing.assert_close(new, old.mean(dim=0).expand(added, -1))
+        likely = source.vocabulary_head.bias.mean().expand(added)
+        torch.testing.assert_close(model.vocabulary_head.bias[-added:], likely)
+
+
+def test_an_encoder_of_no_named_size_has_none(
+    source, small_corpus, small_vocabulary, small_context, tmp_path
+):
+    model = PretrainingModel(replace(source.config, num_layers=3))
+    save_model(tmp_path, model)
+    load_tokenizer(small_vocabulary).save(tmp_path)
+    encoder = starting_encoder(str(tmp_path), small_context)
+    wanted = VocabularySettings(encoder=str(tmp_path))
+    vocabulary = build_vocabulary(wanted, small_corpus, small_context)
+    examples = examples_in(vocabulary, small_corpus, small_context)
+    for size in ("mini", "base"):
+        chosen = settled(PretrainingSettings(size=size), encoder, examples, vocabulary)
+        assert chosen.size is None
+        assert PretrainingSettings.model_validate(chosen.model_dump()) == chosen
+        assert not trains_best_on_single_threads(chosen.size)
 
 
 def test_a_vocabulary_that_is_learned_keeps_its_name() -> None:

@@ -3,14 +3,16 @@
 import pytest
 import torch
 
+from pipelines.core.cluster.ranks import Ranks
 from pipelines.core.errors import UserError
 from pipelines.core.recipes.files import read_recipe
 from pipelines.core.recipes.ladder import PretrainingRecipe
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
-from pipelines.stages.pretraining.phases import TrainingExamples, phases_of
+from pipelines.stages.pretraining.phases import TrainingExamples, cut_of, phases_of
 from pipelines.stages.pretraining.settings import PretrainingSettings
+from pipelines.training.placement import place
 
 TWO_PHASES = PretrainingSettings(
     num_steps=10, short_steps_fraction=0.7, examples_per_step=8, micro_batch_examples=4,
@@ -102,3 +104,20 @@ def test_a_step_on_either_side_of_the_boundary_is_what_its_own_phase_gives(examp
 def test_phases_without_their_examples_are_refused(overrides, sentence):
     with pytest.raises(UserError, match=sentence):
         read_recipe(PretrainingRecipe, "demo", overrides)
+
+
+def test_too_many_workers_for_the_short_steps_are_told_of_their_settings():
+    settings = PretrainingSettings(
+        num_steps=10, short_steps_fraction=0.9, examples_per_step=256, micro_batch_examples=16,
+        short_micro_batch_examples=64,
+    )  # fmt: skip
+    with pytest.raises(UserError) as caught:
+        place(Ranks(workers=8), [{"CPU": 8.0}], cut_of(settings), one_thread_each=True)
+    assert str(caught.value) == (
+        "each training worker must have a micro-batch in every step, found 8 workers for the 4 "
+        "micro-batches of pretraining (short_examples_per_step=256, "
+        "short_micro_batch_examples=64); set pretraining.short_micro_batch_examples=32 or set "
+        "place.training_workers to at most 4"
+    )
+    alike = settings.model_copy(update={"short_micro_batch_examples": None})
+    assert cut_of(alike).prefix == ""  # the one setting that both take

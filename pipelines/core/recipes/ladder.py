@@ -5,8 +5,8 @@ Each flow takes the recipe of its own stage, which holds the sections of the sta
 < `EndToEndRecipe`. A wider recipe narrows to any of them.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Self, TypeVar
+from collections.abc import Iterable
+from typing import Self, TypeVar
 
 import yaml
 from pydantic import Field, model_validator
@@ -44,8 +44,17 @@ class CorpusRecipe(Settings):
 
     def narrowed(self, recipe_type: type[RecipeType]) -> RecipeType:
         """The same settings as the recipe of an earlier stage."""
-        fields = {key: getattr(self, key) for key in recipe_type.model_fields}
+        is_whole = "pretraining" in recipe_type.model_fields  # it resolves what follows from that
+        recipe = self if is_whole else self.resolved()
+        fields = {key: getattr(recipe, key) for key in recipe_type.model_fields}
         return recipe_type.model_validate(fields)
+
+    def resolved(self) -> Self:
+        """The same with every setting that follows from another section, as its stage takes it.
+
+        It is not for keeping: who changes the one setting would have to change the other.
+        """
+        return self
 
     def to_yaml(self) -> str:
         """The effective recipe, every value spelled out."""
@@ -58,6 +67,18 @@ class VocabularyRecipe(CorpusRecipe):
     vocabulary: VocabularySettings = Field(
         default_factory=VocabularySettings, description="The WordPiece vocabulary."
     )
+
+    @property
+    def tokenizer_encoder(self) -> str | None:
+        """The encoder whose tokenizer is taken over; None where a vocabulary is learned."""
+        return self.vocabulary.encoder
+
+    @model_validator(mode="after")
+    def _pieces_are_added_to_something(self) -> Self:
+        fault = self.vocabulary.fault_with(self.tokenizer_encoder)
+        if fault:
+            raise ValueError(fault)
+        return self
 
 
 class ExamplesRecipe(VocabularyRecipe):
@@ -75,17 +96,14 @@ class PretrainingRecipe(ExamplesRecipe):
         default_factory=PretrainingSettings, description="The encoder and its pretraining."
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _tokenizer_of_the_encoder(cls, values: Any) -> Any:
+    @property
+    def tokenizer_encoder(self) -> str | None:
         """Who goes on from an encoder takes its tokenizer, unless the vocabulary says another."""
-        encoder = _get(_get(values, "pretraining"), "encoder")
-        vocabulary = _get(values, "vocabulary")
-        if encoder is None or _get(vocabulary, "encoder") is not None:
-            return values
-        if isinstance(vocabulary, VocabularySettings):
-            vocabulary = vocabulary.model_dump(exclude_unset=True)
-        return {**values, "vocabulary": {**(vocabulary or {}), "encoder": encoder}}
+        return self.vocabulary.encoder or self.pretraining.encoder
+
+    def resolved(self) -> Self:
+        vocabulary = self.vocabulary.model_copy(update={"encoder": self.tokenizer_encoder})
+        return self.model_copy(update={"vocabulary": vocabulary})
 
     @model_validator(mode="after")
     def _pretraining_goes_with_its_examples(self) -> Self:
@@ -124,11 +142,6 @@ class EndToEndRecipe(FinetuningRecipe):
     registration: RegistrationSettings = Field(
         default_factory=RegistrationSettings, description="Names and aliases in the registry."
     )
-
-
-def _get(values: Any, key: str) -> Any:
-    """The entry of a mapping or a settings model; None where there is none."""
-    return values.get(key) if isinstance(values, Mapping) else getattr(values, key, None)
 
 
 _LADDER = (

@@ -20,7 +20,7 @@ TokenModel = PretrainingModel | LanguageModel
 def settled(
     settings: PretrainingSettings, encoder: Artifact, examples: Artifact, vocabulary: Artifact
 ) -> PretrainingSettings:
-    """`settings` with the encoder's fingerprint and its size, where that has a name.
+    """`settings` with the encoder's fingerprint and its size; None for one without a name.
 
     Raises UserError where the examples are in other pieces than the encoder's, or ask a
     bidirectional encoder for the next token or the other way round.
@@ -35,18 +35,24 @@ def settled(
             f"them, found the vocabulary {vocabulary.fingerprint}, which is another; set "
             "vocabulary.encoder to the same encoder and build the examples again"
         )
-    objective = ExampleSettings.model_validate(examples.manifest.settings).objective
-    if config.causal != (objective == "clm"):
-        wanted = "clm" if config.causal else "mlm or mlm_nsp"
-        raise UserError(
-            f"examples.objective must be {wanted} for the encoder that pretraining.encoder names, "
-            f"found {objective}; choose another objective or encoder"
-        )
+    refuse_other_objective(ExampleSettings.model_validate(examples.manifest.settings), encoder)
     shape = config.num_layers, config.hidden_size, config.num_attention_heads
     names = {shape: name for name, shape in SIZES.items()}
-    return settings.model_copy(
-        update={"encoder": encoder.fingerprint, "size": names.get(shape, settings.size)}
-    )
+    return settings.model_copy(update={"encoder": encoder.fingerprint, "size": names.get(shape)})
+
+
+def refuse_other_objective(examples: ExampleSettings, encoder: Artifact) -> None:
+    """Raise UserError where `encoder` reads in both directions and is asked for the next token.
+
+    Or the other way round.
+    """
+    is_causal = _config_of(encoder).causal
+    if is_causal != (examples.objective == "clm"):
+        wanted = "clm" if is_causal else "mlm or mlm_nsp"
+        raise UserError(
+            f"examples.objective must be {wanted} for the encoder that pretraining.encoder names, "
+            f"found {examples.objective}; choose another objective or encoder"
+        )
 
 
 def continued_model(
@@ -55,13 +61,17 @@ def continued_model(
     """A model that starts from the encoder's weights, and from its heads where it has them.
 
     It reads as many positions and pieces as the examples have: new positions repeat the old ones,
-    new pieces start as the mean of all.
+    new pieces start as the mean of all that the encoder has. Its table may be longer than its
+    vocabulary, padded with rows that nothing ever trained: new pieces do not begin with these.
     """
     told = ExampleSettings.model_validate(examples.manifest.settings)
     source = load_model(encoder.local_folder())
     if told.max_tokens > source.config.max_position_embeddings:
         resize_positions(source, told.max_tokens)
     vocab_size: int = examples.statistics["vocab_size"]
+    num_own = WordPieceTokenizer.from_directory(encoder.local_folder()).vocab_size
+    if vocab_size > num_own:
+        resize_vocabulary(source, num_own)
     if vocab_size > source.config.vocab_size:
         resize_vocabulary(source, vocab_size)
     config = replace(

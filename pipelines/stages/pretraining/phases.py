@@ -39,6 +39,7 @@ def phases_of(settings: PretrainingSettings) -> tuple[Phase, ...]:
             micro_batch_examples=(
                 settings.short_micro_batch_examples or settings.micro_batch_examples
             ),
+            prefix="short_",
         ),
     )
     full = Phase(
@@ -56,7 +57,9 @@ def phases_of(settings: PretrainingSettings) -> tuple[Phase, ...]:
 
 def cut_of(settings: PretrainingSettings) -> StepCut:
     """What the workers share: of the phases' cuts the one with the fewest micro-batches."""
-    return min((phase.cut for phase in phases_of(settings)), key=lambda cut: cut.num_micro_batches)
+    cuts = [phase.cut for phase in phases_of(settings)]
+    # Of two alike that of the full length, whose settings the short steps take where they have none
+    return min(cuts, key=lambda cut: (cut.num_micro_batches, cut.prefix))
 
 
 def restart_of(settings: PretrainingSettings) -> Restart | None:

@@ -21,13 +21,15 @@ class PretrainingSettings(TrainingSettings):
 
     encoder: str | None = Field(
         default=None,
+        min_length=1,
         description="Go on from this encoder: a folder, models:/name@alias or a fingerprint in the "
         "store; its tokenizer is taken over and its size is its own. Empty: random weights.",
     )
-    size: Literal["tiny", "mini", "small", "medium", "base", "large"] = Field(
+    size: Literal["tiny", "mini", "small", "medium", "base", "large"] | None = Field(
         default="mini",
         description="Layers x width: tiny 2x128, mini 4x256, small 4x512, medium 8x512, "
-        "base 12x768, large 24x1024.",
+        "base 12x768, large 24x1024. Going on from an encoder: its own, empty where that has no "
+        "name.",
     )
     initialization: Literal["published", "informed"] = Field(
         default="published",
@@ -127,12 +129,21 @@ class PretrainingSettings(TrainingSettings):
         return self
 
     @model_validator(mode="after")
+    def _a_new_encoder_has_a_size(self) -> Self:
+        if self.size is None and self.encoder is None:
+            raise ValueError(
+                "size must be given for an encoder with random weights, got neither size nor "
+                "encoder; set it, for instance to mini"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _informed_where_new(self) -> Self:
         if self.encoder is not None and self.initialization != "published":
             raise ValueError(
                 "initialization must be left at published where pretraining goes on from an "
                 f"encoder, which brings its weights, got {self.initialization} and encoder="
-                f"{self.encoder}; leave one of the two out"
+                f"{self.encoder}; set pretraining.initialization=published"
             )
         return self
 
@@ -159,12 +170,6 @@ class PretrainingSettings(TrainingSettings):
                 "examples.short_tokens must be given where pretraining.short_steps_fraction is, "
                 f"found short_steps_fraction={self.short_steps_fraction:g} without it; set it, for "
                 "instance to 128, or leave the other out"
-            )
-        if self.encoder is not None and self.initialization != "published":
-            return (
-                "pretraining.initialization must be left at its default, published, where "
-                f"pretraining.encoder says what to begin with, found {self.initialization}; leave "
-                "one of the two out"
             )
         of_phases = [name for name in _OF_PHASES if getattr(self, name) is not None]
         if of_phases and not self.short_steps_fraction:

@@ -128,6 +128,20 @@ def _resources() -> list[str]:
     )
 
 
+def as_measured(settings: PretrainingSettings) -> PretrainingSettings:
+    """What the measuring run is told: it ends once enough was measured, never for want of steps."""
+    too_many = MOST_STEPS + 1
+    return settings.model_copy(
+        update={
+            "num_steps": too_many,
+            "budget_minutes": None,
+            "learning_rate": _LEARNING_RATE,
+            "evaluate_every_steps": too_many,
+            "checkpoint_every_steps": too_many,
+        }
+    )
+
+
 def _measure(
     settings: PretrainingSettings,
     cut: StepCut,
@@ -136,17 +150,10 @@ def _measure(
     context: StageContext,
     draft: Draft,
 ) -> Built:
-    changed = {
-        "num_steps": MOST_STEPS,
-        "budget_minutes": None,
-        "learning_rate": _LEARNING_RATE,
-        "evaluate_every_steps": MOST_STEPS,
-        "checkpoint_every_steps": MOST_STEPS,
-    }
     job = Launch(
         worker=_worker,
         values={
-            "settings": settings.model_copy(update=changed).model_dump(),
+            "settings": as_measured(settings).model_dump(),
             **inputs,
             "precision": arithmetic.precision,
             "run_id": None,

@@ -71,6 +71,7 @@ class Stopwatch:
 
     def rate(self) -> StepRate:
         """What was measured; called when the checkpoint is saved."""
+        assert self.ended > self.settled, "the training ended before enough was measured"
         step = (self.ended - self.settled) / (self.last_step - self.settled_steps)
         before, between, after = self.evaluated
         return StepRate(

@@ -81,6 +81,7 @@ def pretraining_work(values: dict[str, Any]) -> Iterator[Work]:
 def _new_model(settings: PretrainingSettings, examples: Artifact) -> TokenModel:
     """A model with random weights, as many positions as the longest examples have."""
     told = ExampleSettings.model_validate(examples.manifest.settings)
+    assert settings.size is not None, "only an encoder to go on from may have a size without a name"
     config = encoder_config(
         settings.size,
         examples.statistics["vocab_size"],

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from bert_core.vocabulary import WordPieceTokenizer
+from bert_core.vocabulary import LONGEST_WORD, WordPieceTokenizer
 from pipelines.core.errors import UserError
 
 
@@ -16,10 +16,15 @@ def extended(
     """`tokenizer` with `num_pieces` words of `counts` as further pieces, at the end.
 
     Chosen are the words that save the most pieces: how often a word occurs, times by how many
-    pieces it is more than one; a word that is [UNK] now counts as one piece more. Of equal ones
-    the first in the alphabet. Raises UserError where fewer words would save any.
+    pieces it is more than one; a word that is [UNK] now counts as one piece more. Left out is a
+    word too long for any tokenizer, which stays [UNK] as a piece. Of equal ones the first in the
+    alphabet. Raises UserError where fewer words would save any.
     """
-    words = sorted(word for word, count in counts.items() if count >= min_frequency)
+    words = sorted(
+        word
+        for word, count in counts.items()
+        if count >= min_frequency and len(word) <= LONGEST_WORD
+    )
     savings: dict[str, int] = {}
     for word, ids in zip(words, tokenizer.encode_batch(words), strict=True):
         pieces = 2 if ids == [tokenizer.unk_id] else len(ids)

@@ -1,8 +1,8 @@
 """What the vocabulary stage can be told."""
 
-from typing import Any, Self
+from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from bert_core.vocabulary import Normalization
 from pipelines.core.settings import Settings
@@ -46,6 +46,7 @@ class VocabularySettings(Settings):
 
     encoder: str | None = Field(
         default=None,
+        min_length=1,
         description="Take over the tokenizer of this encoder and learn none: a folder, "
         "models:/name@alias or a fingerprint in the store; empty: that of pretraining.encoder, if "
         "there is one.",
@@ -61,14 +62,18 @@ class VocabularySettings(Settings):
         """As they name a vocabulary that is learned, whose name is what it always was."""
         return self.model_dump(mode="json", exclude={"encoder", "added_pieces"})
 
-    @model_validator(mode="after")
-    def _pieces_are_added_to_something(self) -> Self:
-        if self.added_pieces and self.encoder is None:
-            raise ValueError(
-                f"added_pieces must go with pretraining.encoder, whose tokenizer they are added "
-                f"to, got added_pieces={self.added_pieces} without; raise size to learn more pieces"
+    def fault_with(self, encoder: str | None) -> str:
+        """Why these settings cannot go with taking over the tokenizer of `encoder`; empty if not.
+
+        None: no tokenizer is taken over.
+        """
+        if self.added_pieces and encoder is None:
+            return (
+                "vocabulary.added_pieces must go with pretraining.encoder, whose tokenizer they "
+                f"are added to, got added_pieces={self.added_pieces} without; raise "
+                "vocabulary.size to learn more pieces"
             )
-        return self
+        return ""
 
     @property
     def normalization(self) -> Normalization:

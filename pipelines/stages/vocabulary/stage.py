@@ -32,8 +32,11 @@ def build_vocabulary(
 
     Files: `vocab.txt`, `tokenizer.json`, `tokenizer_config.json`. The same corpus and settings give
     the same bytes in any run on any number of workers. Raises UserError where the corpus does not
-    support as many pieces, and where there is no such encoder.
+    support as many pieces, where there is no such encoder, and where pieces are added to none.
     """
+    fault = settings.fault_with(settings.encoder)
+    if fault:
+        raise UserError(fault)
     if settings.encoder is not None:
         return _of_encoder(settings, settings.encoder, corpus, context)
     return context.store.get_or_build(

@@ -1,0 +1,54 @@
+"""An encoder that cannot learn what the recipe asks of it is refused before a corpus is built."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from bert_core.config import encoder_config
+from bert_core.model.catalogue import PretrainingModel
+from bert_core.training.state import save_model
+from bert_core.vocabulary import SPECIAL_PIECES, WordPieceTokenizer
+from flows.continuing import with_settled_encoder
+from pipelines.artifacts import ArtifactStore
+from pipelines.core.errors import UserError
+from pipelines.core.recipes.files import read_recipe
+from pipelines.core.recipes.ladder import PretrainingRecipe
+from pipelines.core.stage import StageContext
+
+
+@pytest.fixture
+def context(tmp_path) -> StageContext:
+    return StageContext(store=ArtifactStore(tmp_path / "store"))
+
+
+@pytest.fixture
+def folder(tmp_path) -> str:
+    tokenizer = WordPieceTokenizer([*SPECIAL_PIECES, "a", "b"])
+    save_model(tmp_path / "model", PretrainingModel(encoder_config("tiny", tokenizer.vocab_size)))
+    tokenizer.save(tmp_path / "model")
+    return str(tmp_path / "model")
+
+
+def run_of(recipe, context) -> SimpleNamespace:
+    """What the encoder is settled in, without Prefect."""
+    return SimpleNamespace(
+        recipe=recipe, context=context, tracker=None, encoders={},
+        stage=lambda name, task, *inputs: task.fn(*inputs),
+    )  # fmt: skip
+
+
+def test_the_wrong_objective_for_an_encoder_is_refused_before_anything_is_built(folder, context):
+    overrides = [f"pretraining.encoder={folder}", "examples.objective=clm"]
+    recipe = read_recipe(PretrainingRecipe, "continue", overrides)
+    with pytest.raises(UserError, match=r"objective must be mlm or mlm_nsp .* found clm"):
+        with_settled_encoder(run_of(recipe, context))
+
+
+def test_a_settled_recipe_says_the_encoder_once_and_its_stages_hear_it_twice(folder, context):
+    recipe = read_recipe(PretrainingRecipe, "continue", [f"pretraining.encoder={folder}"])
+    run = run_of(recipe, context)
+    settled = with_settled_encoder(run)
+    fingerprint = run.encoders[folder]
+    assert settled.pretraining.encoder == fingerprint
+    assert settled.vocabulary.encoder is None
+    assert settled.resolved().vocabulary.encoder == fingerprint
