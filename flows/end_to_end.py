@@ -3,6 +3,7 @@
 from prefect import flow
 
 from flows.chain import build_chain
+from flows.continuing import with_settled_encoder
 from flows.reporting.story import Story
 from flows.run import Overrides, Run, started_run
 from flows.stopped import cancel_if_stopped
@@ -10,14 +11,17 @@ from flows.tasks import plain_task, task_that_reaches_out
 from pipelines.artifacts import Artifact
 from pipelines.core.recipes.files import read_recipe
 from pipelines.core.recipes.ladder import EndToEndRecipe
+from pipelines.core.stage import StageContext
 from pipelines.insight import showcase
 from pipelines.registry.promotion import due_for_promotion, promote
 from pipelines.registry.registration import RegisteredModel, Submission, register
 from pipelines.registry.verification import Proof, verify
 from pipelines.stages import CHAIN
+from pipelines.training.starting import starting_encoder
 
 _DEMO = read_recipe(EndToEndRecipe, "demo")
 _ENCODER_LINEAGE = ("corpus", "vocabulary", "examples", "pretraining")
+_WENT_ON_FROM = "went_on_from"  # the encoder that the pretraining began with, among the lineage
 
 registration = task_that_reaches_out(register)
 verification = task_that_reaches_out(verify)
@@ -45,7 +49,8 @@ def end_to_end(recipe: EndToEndRecipe = _DEMO, overrides: Overrides = ()) -> Sto
 def _register_and_prove(run: Run[EndToEndRecipe], made: dict[str, Artifact]) -> None:
     """Register as candidates, prove what is new, and make what was proved now champion."""
     names, tracker = run.recipe.registration, run.tracker
-    lineage = {made[name].kind: made[name] for name in _ENCODER_LINEAGE}
+    recipe = with_settled_encoder(run)  # an alias may stand for another encoder tomorrow
+    lineage = _lineage(recipe, made, run.context)
     submitted = {"encoder": (names.encoder_name, made["pretraining"], lineage, made["examples"])}
     if "finetuning" in made:
         lineage = lineage | {made[name].kind: made[name] for name in ("labelled", "finetuning")}
@@ -60,7 +65,7 @@ def _register_and_prove(run: Run[EndToEndRecipe], made: dict[str, Artifact]) -> 
             alias=names.candidate_alias,
             artifact=artifact,
             lineage=sources,
-            recipe_yaml=run.recipe.to_yaml(),
+            recipe_yaml=recipe.to_yaml(),
         )
         model = run.stage(f"registration, {kind}", registration, submission, tracker)
         run.story.models.append(model)
@@ -78,6 +83,16 @@ def _register_and_prove(run: Run[EndToEndRecipe], made: dict[str, Artifact]) -> 
             tracker, model.name, str(model.version), names.alias,
         )  # fmt: skip
         run.story.promotions.append(promoted)
+
+
+def _lineage(
+    recipe: EndToEndRecipe, made: dict[str, Artifact], context: StageContext
+) -> dict[str, Artifact]:
+    """What the encoder was made from; `recipe` names what it went on from by its fingerprint."""
+    lineage = {made[name].kind: made[name] for name in _ENCODER_LINEAGE}
+    if recipe.pretraining.encoder is not None:
+        lineage[_WENT_ON_FROM] = starting_encoder(recipe.pretraining.encoder, context)
+    return lineage
 
 
 def _proof(recipe: EndToEndRecipe, model: RegisteredModel, heldout: Artifact) -> Proof:

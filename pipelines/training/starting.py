@@ -18,9 +18,13 @@ from pipelines.core.redaction import redacted
 from pipelines.core.stage import StageContext
 
 IMPORTED: Final = "imported_encoder"
-_VERSION: Final = 1
+_VERSION: Final = 2
 _KINDS: Final = (IMPORTED, "encoder")  # of artifacts that hold an encoder and its tokenizer
 _FINGERPRINT: Final = re.compile("[0-9a-f]{32}")
+# Architectures whose heads a pretraining may take, as `import_model` reads them off the tensors.
+_OF_PRETRAINING: Final = (
+    "BertModel", "BertForPreTraining", "BertLMHeadModel", "BertForNextSentencePrediction",
+)  # fmt: skip
 _TOKENIZER_FILES: Final = ("vocab.txt", "tokenizer.json", "tokenizer_config.json")
 
 
@@ -95,10 +99,22 @@ def take_in(folder: Path, context: StageContext, *, source: str) -> Artifact:
 def _read(folder: Path) -> tuple[Model, WordPieceTokenizer]:
     try:
         is_ours = "head" in read_json(folder / "config.json")
-        model = load_model(folder) if is_ours else import_model(folder)
+        model = load_model(folder) if is_ours else import_model(folder, _head_to_keep(folder))
         return model, WordPieceTokenizer.from_directory(folder)
     except (ValueError, OSError) as error:
         said = " ".join(str(error).split())
         raise UserError(
             f"{folder} must hold a model and its tokenizer that can be read, but {said}"
         ) from error
+
+
+def _head_to_keep(folder: Path) -> str | None:
+    """The head that a pretraining takes of a published checkpoint; None: what it holds.
+
+    Older checkpoints of BertForMaskedLM kept a pooler that nothing reads, and of a model for
+    another task the encoder alone is wanted, whatever its head is.
+    """
+    architecture = (read_json(folder / "config.json").get("architectures") or [""])[0]
+    if architecture == "BertForMaskedLM":
+        return "pretraining"
+    return None if not architecture or architecture in _OF_PRETRAINING else "encoder"

@@ -9,10 +9,11 @@ from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.state import save_model
 from bert_core.vocabulary import SPECIAL_PIECES, WordPieceTokenizer
 from flows.continuing import with_settled_encoder
+from flows.end_to_end import _lineage
 from pipelines.artifacts import ArtifactStore
 from pipelines.core.errors import UserError
 from pipelines.core.recipes.files import read_recipe
-from pipelines.core.recipes.ladder import PretrainingRecipe
+from pipelines.core.recipes.ladder import EndToEndRecipe, PretrainingRecipe
 from pipelines.core.stage import StageContext
 
 
@@ -52,3 +53,18 @@ def test_a_settled_recipe_says_the_encoder_once_and_its_stages_hear_it_twice(fol
     assert settled.pretraining.encoder == fingerprint
     assert settled.vocabulary.encoder is None
     assert settled.resolved().vocabulary.encoder == fingerprint
+
+
+def test_the_encoder_gone_on_from_is_among_the_lineage(folder, context):
+    made = {
+        name: SimpleNamespace(kind=kind)
+        for name, kind in (("corpus", "corpus"), ("vocabulary", "vocabulary"),
+                           ("examples", "examples"), ("pretraining", "encoder"))
+    }  # fmt: skip
+    recipe = read_recipe(EndToEndRecipe, "continue", [f"pretraining.encoder={folder}"])
+    run = run_of(recipe, context)
+    found = _lineage(with_settled_encoder(run), made, context)
+    assert found["went_on_from"].fingerprint == run.encoders[folder]
+    assert found["encoder"] is made["pretraining"]
+    demo = read_recipe(EndToEndRecipe, "demo")
+    assert "went_on_from" not in _lineage(demo, made, context)

@@ -1,16 +1,19 @@
 """Going on from an encoder: its tokenizer, its weights and its heads, resized where asked."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from bert_core.config import encoder_config
 from bert_core.hugging_face import export_model
-from bert_core.model.catalogue import PretrainingModel
+from bert_core.model.catalogue import PretrainingModel, build_model
 from bert_core.model.resizing import resize_vocabulary
+from bert_core.training.initialization import load_encoder_into
 from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import SPECIAL_PIECES, WordPieceTokenizer
 from pipelines.artifacts import ArtifactStore
@@ -92,6 +95,58 @@ def test_a_folder_is_named_by_what_is_in_it(folder, small_context, tmp_path):
     (moved / "vocab.txt").write_text("[PAD]\n")
     with pytest.raises(UserError, match="must hold a model and its tokenizer that can be read"):
         starting_encoder(str(moved), small_context)
+
+
+def published(path, model, tokenizer, architecture, **more) -> Path:
+    """A folder as Hugging Face has it, with other tensors or another architecture."""
+    export_model(path, model, tokenizer)
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "architectures": [architecture]}))
+    tensors = load_file(path / "model.safetensors")
+    save_file({**tensors, **more}, path / "model.safetensors", {"format": "pt"})
+    return path
+
+
+def test_an_older_checkpoint_with_a_pooler_that_nothing_reads_is_taken(
+    source, small_vocabulary, small_context, tmp_path
+):
+    plain = PretrainingModel(source.config, next_sentence=False)
+    load_encoder_into(plain, source)
+    width = source.config.hidden_size
+    pooler = {
+        "bert.pooler.dense.weight": torch.ones(width, width),
+        "bert.pooler.dense.bias": torch.ones(width),
+    }
+    tokenizer = load_tokenizer(small_vocabulary)
+    folder = published(tmp_path / "model", plain, tokenizer, "BertForMaskedLM", **pooler)
+    encoder = starting_encoder(str(folder), small_context)
+    assert encoder.statistics["head"] == "pretraining"
+    kept = load_model(encoder.local_folder()).state_dict()
+    assert torch.equal(kept["vocabulary_head.bias"], plain.state_dict()["vocabulary_head.bias"])
+
+
+def test_of_a_model_for_another_task_the_encoder_is_taken(
+    source, small_vocabulary, small_context, tmp_path
+):
+    bare = build_model("encoder", source.config)
+    load_encoder_into(bare, source)
+    crf = {"crf.transitions": torch.ones(3, 3)}
+    tokenizer = load_tokenizer(small_vocabulary)
+    folder = published(tmp_path / "model", bare, tokenizer, "BertCrfForNer", **crf)
+    encoder = starting_encoder(str(folder), small_context)
+    assert encoder.statistics["head"] == "encoder"
+    kept = load_model(encoder.local_folder()).state_dict()
+    assert torch.equal(kept["encoder.embeddings.token"], source.encoder.embeddings.token)
+
+
+def test_a_checkpoint_that_lacks_its_head_is_still_refused(
+    source, small_vocabulary, small_context, tmp_path
+):
+    bare = build_model("encoder", source.config)
+    tokenizer = load_tokenizer(small_vocabulary)
+    folder = published(tmp_path / "model", bare, tokenizer, "BertForMaskedLM")
+    with pytest.raises(UserError, match=r"missing: .*vocabulary_head"):
+        starting_encoder(str(folder), small_context)
 
 
 def test_words_of_the_corpus_become_pieces_at_the_end(folder, source, small_corpus, small_context):
