@@ -87,7 +87,7 @@ def test_a_step_is_measured_however_fast_it_is(monkeypatch, step_seconds):
         return passes
 
     work = Work(
-        stage="test", settings=told, num_steps=told.num_steps,
+        stage="test", section="test", settings=told, num_steps=told.num_steps,
         evaluate_every_steps=told.evaluate_every_steps, build_model=lambda: None,
         micro_batches=watch.from_first(lambda step: iter(())), batches_of=lambda step: iter(()),
         evaluate=watch.evaluations(passing(0.5)), judge=passing(0), is_enough=watch.is_enough,
