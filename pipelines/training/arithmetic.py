@@ -9,6 +9,7 @@ import torch
 
 from bert_core.backends.precision import Precision, compute_dtype
 from pipelines.core.cluster.connection import connect, nodes
+from pipelines.core.cluster.machine import computing_machine
 from pipelines.core.cluster.ranks import Ranks
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
@@ -30,6 +31,7 @@ class Arithmetic:
     device: Device
     precision: Literal["bf16", "float32"]
     torch: str  # its version
+    processor: str = ""  # of the node that was asked; it decides how fast, and names no artifact
 
     def named_in(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Settings as they name an artifact: with what they were resolved to."""
@@ -112,6 +114,7 @@ def _here(precision: Precision, device: Device) -> Arithmetic:
         device=device,
         precision="bf16" if is_bf16 else "float32",
         torch=torch.__version__,
+        processor=computing_machine()["processor"],
     )
 
 

@@ -10,6 +10,7 @@ import torch
 from bert_core.backends.precision import compute_dtype
 from pipelines.artifacts import ArtifactStore
 from pipelines.core.cluster.connection import local_cpus
+from pipelines.core.cluster.machine import computing_machine
 from pipelines.core.cluster.ranks import Ranks
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
@@ -27,8 +28,10 @@ def test_auto_is_what_this_machine_computes_in_where_no_cluster_is_named(no_clus
     found = resolve("auto", Ranks(device="cpu"))
     is_bf16 = compute_dtype("auto", "cpu") == torch.bfloat16
     assert found == Arithmetic(
-        device="cpu", precision="bf16" if is_bf16 else "float32", torch=torch.__version__
-    )
+        device="cpu", precision="bf16" if is_bf16 else "float32", torch=torch.__version__,
+        processor=computing_machine()["processor"],
+    )  # fmt: skip
+    assert found.processor not in str(found.named_in({}))  # which is the same on any of them
     assert resolve("float32", Ranks(device="cpu")).precision == "float32"
 
 
@@ -39,6 +42,7 @@ def test_a_cluster_is_asked_through_one_of_its_nodes(local_ray, monkeypatch):
     found = resolve("bf16", Ranks())
     assert (found.device, found.precision) == ("cpu", "bf16")
     assert found.torch != "0.0.driver"
+    assert found.processor == computing_machine()["processor"]  # the node is this machine
 
 
 @pytest.fixture

@@ -5,17 +5,20 @@ from dataclasses import replace
 import pytest
 from pydantic import ValidationError
 
-from pipelines.artifacts import ArtifactStore
+from pipelines.artifacts import ArtifactStore, Built
 from pipelines.core.cluster.ranks import Ranks
 from pipelines.core.errors import UserError
+from pipelines.core.recipes.files import read_recipe
+from pipelines.core.recipes.ladder import PretrainingRecipe
 from pipelines.core.stage import Progress
-from pipelines.stages.pretraining import stopwatch
+from pipelines.stages.pretraining import PRETRAINING, step_rate, stopwatch
 from pipelines.stages.pretraining.budget import StepRate, training_seconds, within_budget
 from pipelines.stages.pretraining.phases import cut_of
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
-from pipelines.stages.pretraining.step_rate import as_measured, measured_rate
-from pipelines.training.arithmetic import settle
+from pipelines.stages.pretraining.step_rate import as_measured, measured_rate, name_of
+from pipelines.training.arithmetic import Arithmetic, settle
+from pipelines.training.placement import Placement
 from pipelines.training.work import Work
 
 RATE = StepRate(step=0.5, start=4.0, evaluation=2.0, first_evaluation=6.0, checkpoint=3.0)
@@ -58,8 +61,23 @@ def test_a_budget_for_less_than_a_training_is_refused():
 
 def test_steps_and_minutes_are_alternatives():
     assert PretrainingSettings(budget_minutes=1, num_steps=1000).budget_minutes == 1
-    with pytest.raises(ValidationError, match="give one of the two"):
+    with pytest.raises(ValidationError, match=r"add --set pretraining\.num_steps=null"):
         PretrainingSettings(budget_minutes=1, num_steps=1500)
+
+
+@pytest.mark.parametrize("preset", ["own-text", "demo", "original"])
+def test_a_budget_takes_the_place_of_a_presets_steps(preset):
+    overrides = ["pretraining.budget_minutes=5"]
+    with pytest.raises(UserError, match=r"add --set pretraining\.num_steps=null"):
+        read_recipe(PretrainingRecipe, preset, overrides)
+    recipe = read_recipe(PretrainingRecipe, preset, [*overrides, "pretraining.num_steps=null"])
+    assert recipe.pretraining.budget_minutes == 5
+    assert (
+        read_recipe(
+            PretrainingRecipe, preset, ["pretraining.num_steps=null"]
+        ).pretraining.model_dump()["num_steps"]
+        == 1000
+    )  # as it names an artifact
 
 
 class Clock:
@@ -103,6 +121,38 @@ def test_a_step_is_measured_however_fast_it_is(monkeypatch, step_seconds):
     assert rate.step == pytest.approx(step_seconds)
     assert (rate.evaluation, rate.checkpoint) == pytest.approx((0.5, 0.25))
     assert rate.start == pytest.approx(0, abs=1e-6)
+
+
+def test_another_processor_or_code_asks_for_another_measurement(monkeypatch):
+    placement = Placement(num_workers=2, cpus=1, use_gpu=False)
+    nodes = [{"CPU": 32.0}]
+
+    def named(processor="a processor", **changed):
+        arithmetic = Arithmetic(device="cpu", precision="float32", torch="2", processor=processor)
+        told = PretrainingSettings(budget_minutes=1, **changed)
+        return name_of(told, arithmetic, Ranks(), placement, nodes)
+
+    assert named() == named(seed=3, learning_rate=5e-4)
+    assert named() != named(size="small")
+    assert named() != named(processor="another one")
+    before = named()
+    monkeypatch.setattr(step_rate, "PRETRAINING", replace(PRETRAINING, version=99))
+    assert named() != before
+
+
+def test_a_measurement_that_is_there_is_found_without_ray(
+    monkeypatch, small_examples, small_vocabulary, small_context, tmp_path
+):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(step_rate, "connect", lambda: pytest.fail("Ray was started"))
+    monkeypatch.setattr(step_rate, "_measure", lambda *_: Built([], RATE.statistics()))
+    context = replace(small_context, store=ArtifactStore(tmp_path))
+    told = PretrainingSettings(budget_minutes=1)
+    arithmetic, context = settle(told.precision, replace(context, ranks=Ranks(device="cpu")))
+    inputs = {"examples": small_examples, "vocabulary": small_vocabulary}
+    for reused in (False, True):
+        found = measured_rate(told, cut_of(told), arithmetic, inputs, context)
+        assert found.reused == reused
 
 
 @pytest.mark.slow

@@ -1,9 +1,9 @@
 """What the pretraining can be told."""
 
 from dataclasses import replace
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from bert_core.masking import MaskingConfig
 from pipelines.stages.examples.settings import ExampleSettings
@@ -37,7 +37,13 @@ class PretrainingSettings(TrainingSettings):
         "begins by reading each token's neighbours and the vocabulary at its frequencies, which "
         "spares a small encoder thousands of steps.",
     )
-    num_steps: int = Field(default=_NUM_STEPS, ge=1, le=10**9, description="Optimizer steps.")
+    num_steps: int = Field(
+        default=_NUM_STEPS,
+        ge=1,
+        le=10**9,
+        description=f"Optimizer steps; null: the default, {_NUM_STEPS:,}, as goes with "
+        "budget_minutes.",
+    )
     budget_minutes: float | None = Field(
         default=None,
         gt=0,
@@ -118,13 +124,19 @@ class PretrainingSettings(TrainingSettings):
         default=20_000, ge=1, le=10**9, description="Held-out examples of the final evaluation."
     )
 
+    @field_validator("num_steps", mode="before")
+    @classmethod
+    def _null_takes_a_presets_steps_back(cls, value: Any) -> Any:
+        return _NUM_STEPS if value is None else value
+
     @model_validator(mode="after")
     def _steps_or_minutes(self) -> Self:
         if self.budget_minutes is not None and self.num_steps != _NUM_STEPS:
             raise ValueError(
-                f"num_steps must be left at its default, {_NUM_STEPS}, where budget_minutes says "
-                f"how long to train, got num_steps={self.num_steps} and budget_minutes="
-                f"{self.budget_minutes:g}; give one of the two"
+                "num_steps must be left at its default where budget_minutes says how long to "
+                f"train, got num_steps={self.num_steps} and budget_minutes="
+                f"{self.budget_minutes:g}, one of which may be the preset's; add "
+                "--set pretraining.num_steps=null, or --set pretraining.budget_minutes=null"
             )
         return self
 

@@ -5,7 +5,7 @@ gets the same number, and with it the same encoder.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,10 +14,11 @@ from uuid import uuid4
 
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
-from pipelines.core.cluster.connection import connect, nodes
-from pipelines.core.cluster.machine import computing_machine
+from pipelines.core.cluster.connection import connect, local_cpus, nodes
+from pipelines.core.cluster.ranks import Ranks
 from pipelines.core.stage import Progress, StageContext
 from pipelines.stages.examples.settings import ExampleSettings
+from pipelines.stages.pretraining import PRETRAINING
 from pipelines.stages.pretraining.budget import StepRate, within_budget
 from pipelines.stages.pretraining.phases import cut_of, phases_of
 from pipelines.stages.pretraining.settings import PretrainingSettings
@@ -25,11 +26,11 @@ from pipelines.stages.pretraining.stopwatch import MOST_STEPS, Stopwatch
 from pipelines.stages.pretraining.work import STAGE, pretraining_work
 from pipelines.training.arithmetic import Arithmetic, trains_best_on_single_threads
 from pipelines.training.launch import Launch, launch
-from pipelines.training.placement import StepCut, place
+from pipelines.training.placement import Node, Placement, StepCut, place
 from pipelines.training.worker import run
 
 KIND: Final = "step_rate"
-VERSION: Final = 1
+VERSION: Final = 2  # raise with what is measured, or how
 
 _MANY_STEPS: Final = 10**9  # in which a phase with any share has a step
 _LEARNING_RATE: Final = 1e-6  # what is learned is thrown away; it must only stay finite
@@ -90,41 +91,60 @@ def measured_rate(
 
     Named by everything that decides it: the settings, the examples, the placement, the machine.
     """
-    connect()
     one_thread_each = trains_best_on_single_threads(settings.size)
-    ranks = context.ranks
-    placement = place(ranks, nodes(), cut, one_thread_each=one_thread_each)
-    decides = settings.model_dump(mode="json", exclude=set(_SAME_SPEED))
-    where = {
-        "placement": str(placement),
-        "shard_optimizer_state": ranks.shard_optimizer_state,
-        "checkpointed_layers": ranks.checkpointed_layers,
-        "computed_on": _computed_on(),
-    }
+    of_cluster = _nodes(arithmetic)
+    placement = place(context.ranks, of_cluster, cut, one_thread_each=one_thread_each)
     return context.store.get_or_build(
         KIND,
         version=VERSION,
-        settings=arithmetic.named_in(decides | where),
+        settings=name_of(settings, arithmetic, context.ranks, placement, of_cluster),
         inputs=inputs,
         build=partial(_measure, settings, cut, arithmetic, inputs, context),
     )
 
 
-def _computed_on() -> list[str]:
-    """The nodes that a training may get: this machine's processor, or what a cluster is of."""
-    if "RAY_ADDRESS" not in os.environ:
-        return [computing_machine()["processor"], *_resources()]
-    return _resources()
+def _nodes(arithmetic: Arithmetic) -> Sequence[Node]:
+    """The nodes that the training may get.
+
+    Of the one node of a local Ray on CPUs its resources are known before it starts: who asks for a
+    measurement that is there starts none.
+    """
+    if "RAY_ADDRESS" not in os.environ and arithmetic.device == "cpu":
+        return [{"CPU": float(local_cpus())}]
+    connect()
+    return nodes()
 
 
-def _resources() -> list[str]:
+def name_of(
+    settings: PretrainingSettings,
+    arithmetic: Arithmetic,
+    ranks: Ranks,
+    placement: Placement,
+    of_cluster: Sequence[Node],
+) -> dict[str, Any]:
+    """Everything but the inputs that decides what a step takes: what the measurement is named by.
+
+    Beside settings and placement these are the nodes, their processor and the training's code.
+    """
+    decides = settings.model_dump(mode="json", exclude=set(_SAME_SPEED))
+    where = {
+        "placement": str(placement),
+        "shard_optimizer_state": ranks.shard_optimizer_state,
+        "checkpointed_layers": ranks.checkpointed_layers,
+        "computed_on": [arithmetic.processor, *_resources(of_cluster)],
+        "training": PRETRAINING.version,
+    }
+    return arithmetic.named_in(decides | where)
+
+
+def _resources(of_cluster: Sequence[Node]) -> list[str]:
     return sorted(
         ", ".join(
             f"{name} {amount:g}"
             for name, amount in sorted(node.items())
             if name in ("CPU", "GPU") or name.startswith("accelerator_type:")
         )
-        for node in nodes()
+        for node in of_cluster
     )
 
 
