@@ -61,7 +61,10 @@ class PretrainingModel(TrainableModel):
 
     @torch.no_grad()
     def evaluation_sums(self, batch: PretrainingBatch, kinds: Kinds | None = None) -> Sums:
-        """As promised, and `mlm_accuracy/<kind>` for each of `kinds` of pieces."""
+        """As promised, and `mlm_accuracy/<kind>` for each of `kinds` of pieces.
+
+        Raises ValueError as `loss_sums` does.
+        """
         self._refuse_without_pairs(batch)
         mlm_logits, nsp_logits = self(batch.tokens, batch.masked_positions)
         sums = classification_sums("mlm", mlm_logits, batch.masked_labels, batch.counts["mlm"])

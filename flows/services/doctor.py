@@ -147,7 +147,7 @@ def check_store(url: str) -> Check:
 
     shown = redacted(url)
     try:
-        store = ArtifactStore(url)
+        store = ArtifactStore(url, is_patient=False)
         probe = f"{store.root}/.doctor-{os.getpid()}"
         with explained(url):
             store.filesystem.makedirs(store.root, exist_ok=True)

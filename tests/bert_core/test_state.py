@@ -56,7 +56,7 @@ def test_a_checkpoint_holds_no_code(tmp_path):
     names = sorted(path.name for path in (tmp_path / "step-1").iterdir())
     assert names == ["config.json", "model.safetensors", "training_state.pt"]
     stored = torch.load(tmp_path / "step-1" / "training_state.pt", weights_only=True)
-    assert stored["position"] == {"seed": 4, "step": 1}
+    assert stored["position"] == {"seed": 4, "step": 1, "rate_scale": 1.0, "given_up": ()}
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):

@@ -111,7 +111,7 @@ def _open(home: Path | None, store: str | None) -> "ArtifactStore":
     from pipelines.core.place import PlaceSettings
 
     place = PlaceSettings(home=str(home_folder(home)), store=store or "")
-    return ArtifactStore(place.store_url())
+    return ArtifactStore(place.store_url(), is_patient=False)  # a person waits
 
 
 def _users(
