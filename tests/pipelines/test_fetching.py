@@ -17,17 +17,21 @@ from pipelines.stages.examples.reader import ExampleReader
 
 
 def test_what_is_asked_for_now_overtakes_what_is_ahead():
+    begun: list[str] = []
     opened: list[str] = []
     gate = threading.Event()
 
     def open_shard(name: str) -> str:
+        begun.append(name)
         if name.startswith("first"):
             gate.wait()
         opened.append(name)
         return name.upper()
 
     fetcher = Fetcher(open_shard)
-    fetcher.ahead([f"first{number}" for number in range(4)])  # all threads are busy
+    fetcher.ahead([f"first{number}" for number in range(4)])
+    while len(begun) < 4:  # a thread that had yet to begin would take what comes first
+        time.sleep(0.01)
     fetcher.ahead(["later", "wanted", "last"])
     asking = threading.Thread(target=fetcher.now, args=(["wanted"],))
     asking.start()
