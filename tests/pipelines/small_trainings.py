@@ -134,6 +134,12 @@ def train_small(
     def finish(checkpoint: Path, told: dict[str, Any]) -> Any:
         return told, load_model(checkpoint / MODEL_FOLDER).state_dict()
 
+    told, weights = launched(job, context, finish)
+    return told, weights
+
+
+def launched(job: Launch, context: StageContext, finish: Callable[..., Any]) -> Any:
+    """What `launch` returns, on a thread that a hanging training cannot hold for ever."""
     outcome: list[Any] = []
 
     def call() -> None:
@@ -148,5 +154,4 @@ def train_small(
     assert outcome, f"the training has not ended within {_PATIENCE_SECONDS} s"
     if isinstance(outcome[0], Exception):
         raise outcome[0]
-    told, weights = outcome[0]
-    return told, weights
+    return outcome[0]

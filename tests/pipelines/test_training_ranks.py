@@ -1,7 +1,6 @@
 """Two ranks train together: neither is left waiting for the other, whatever one of them meets."""
 
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,19 +24,19 @@ from pipelines.core.tracking.tracker import Tracker
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.pretraining.figures import HeldoutExamples, pretraining_figures
 from pipelines.stages.vocabulary.stage import load_tokenizer
-from pipelines.training.launch import Launch, launch
+from pipelines.training.launch import Launch
 from pipelines.training.placement import StepCut
 from pipelines.training.ranks import this_rank
 from pipelines.training.results import AVERAGED_FOLDER, MODEL_FOLDER
 from pipelines.training.settings import TrainingSettings
 from pipelines.training.telemetry.undelivered import Ending
 from pipelines.training.worker import Work, run
+from tests.pipelines.small_trainings import launched
 
 pytestmark = pytest.mark.slow
 
 NUM_STEPS = 8
 CUT = StepCut(section="pretraining", examples_per_step=8, micro_batch_examples=4)
-_PATIENCE_SECONDS = 120  # waiting in vain for another rank would take half an hour
 
 
 def figures_of_ranks(values: dict[str, Any], rank: int, world_size: int) -> dict[str, float]:
@@ -106,21 +105,7 @@ def train(
         checkpoints=CheckpointFolder(str(folder / "work"), LocalFileSystem()),
         cut=CUT,
     )
-    outcome: list[Any] = []
-
-    def call() -> None:
-        try:
-            outcome.append(launch(job, context, finish))
-        except Exception as error:  # noqa: BLE001  (raised below, on the test's own thread)
-            outcome.append(error)
-
-    thread = threading.Thread(target=call, daemon=True)
-    thread.start()
-    thread.join(_PATIENCE_SECONDS)
-    assert outcome, f"the training has not ended within {_PATIENCE_SECONDS} s"
-    if isinstance(outcome[0], Exception):
-        raise outcome[0]
-    return outcome[0]
+    return launched(job, context, finish)
 
 
 def test_a_mistake_that_one_rank_meets_ends_the_training_with_its_sentence(
@@ -227,7 +212,7 @@ def test_a_cluster_that_stays_busy_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "0.5")
-    blocker = ray.remote(num_cpus=1)(lambda: time.sleep(_PATIENCE_SECONDS)).remote()
+    blocker = ray.remote(num_cpus=1)(lambda: time.sleep(120)).remote()
     try:
         with pytest.raises(UserError, match=r"workers: 2, each with 1 CPU\), but others hold it"):
             train(worker_that(lambda rank, step: None), small_examples, small_vocabulary, tmp_path)

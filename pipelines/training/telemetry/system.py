@@ -5,6 +5,7 @@ away delays them and stops nothing.
 """
 
 import threading
+from importlib.util import find_spec
 
 import torch
 from mlflow.system_metrics.metrics.base_metrics_monitor import BaseMetricsMonitor
@@ -58,8 +59,4 @@ def _monitors() -> list[BaseMetricsMonitor]:
 
 def _has_nvidia_library() -> bool:
     """MLflow asks a GPU through a package that is not everywhere."""
-    try:
-        import pynvml  # noqa: F401
-    except ImportError:
-        return False
-    return True
+    return find_spec("pynvml") is not None

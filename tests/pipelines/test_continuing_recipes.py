@@ -1,0 +1,45 @@
+"""What a recipe says of the encoder to go on from."""
+
+import pytest
+
+from pipelines.core.errors import UserError
+from pipelines.core.recipes.files import read_recipe
+from pipelines.core.recipes.ladder import EndToEndRecipe, PretrainingRecipe, VocabularyRecipe
+
+
+def test_the_vocabulary_of_a_recipe_goes_with_its_encoder() -> None:
+    override = ["pretraining.encoder=some/folder", "pretraining.initialization=published"]
+    assert read_recipe(VocabularyRecipe, "demo", override).vocabulary.encoder == "some/folder"
+    recipe = read_recipe(PretrainingRecipe, "demo", [*override, "vocabulary.encoder=other"])
+    assert recipe.resolved().vocabulary.encoder == "other"
+    assert read_recipe(PretrainingRecipe, "demo").resolved().vocabulary.encoder is None
+    with pytest.raises(UserError, match=r"initialization must be left .* got informed"):
+        read_recipe(PretrainingRecipe, "demo", [*override, "pretraining.initialization=informed"])
+    with pytest.raises(UserError, match=r"added_pieces must go with pretraining\.encoder"):
+        read_recipe(PretrainingRecipe, "demo", ["vocabulary.added_pieces=5"])
+    added = read_recipe(PretrainingRecipe, "demo", [*override, "vocabulary.added_pieces=5"])
+    assert added.vocabulary.added_pieces == 5
+
+
+def test_a_recipe_that_was_written_down_follows_another_encoder(tmp_path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(read_recipe(EndToEndRecipe, "continue").to_yaml())
+    other = read_recipe(EndToEndRecipe, str(mine), ["pretraining.encoder=my-bert"])
+    assert other.resolved().vocabulary.encoder == "my-bert"
+    assert other.narrowed(VocabularyRecipe).vocabulary.encoder == "my-bert"
+    anew = read_recipe(EndToEndRecipe, str(mine), ["pretraining.encoder=null"])
+    assert anew.resolved().vocabulary.encoder is None
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["vocabulary=3", "pretraining.encoder=x"], "vocabulary: .*, got 3"),
+        (["pretraining.encoder=''"], r"pretraining\.encoder: .*at least 1 character, got ''"),
+        (["vocabulary.encoder=''"], r"vocabulary\.encoder: .*at least 1 character, got ''"),
+        (["pretraining.size=null"], "size must be given for an encoder with random weights"),
+    ],
+)
+def test_what_names_no_encoder_is_a_sentence(overrides, sentence) -> None:
+    with pytest.raises(UserError, match=sentence):
+        read_recipe(PretrainingRecipe, "demo", overrides)
