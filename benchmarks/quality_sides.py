@@ -26,7 +26,7 @@ from pipelines.training.arithmetic import settle
 
 NOVELS = ROOT.parent / "shared" / "data" / "corpus" / "english_novels"
 RATES = (1e-3, 2e-3)  # that the usual script is tuned over, and on beyond the better one
-NUM_POINTS = 10  # of a curve
+NUM_POINTS = 8  # of a curve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,8 @@ def ours(data: Data, examples: Artifact, recipe: str, minutes: float, size: str)
     # As many steps as fit without evaluations, which are on nobody's clock.
     timed = settings.model_copy(update={"budget_minutes": minutes, "evaluate_every_steps": 10**9})
     arithmetic, context = settle(settings.precision, StageContext(store=data.store))
-    resolved = with_steps_in_budget(timed, arithmetic, examples, data.vocabulary, context)
+    inputs = {"examples": examples, "vocabulary": data.vocabulary}
+    resolved = with_steps_in_budget(timed, arithmetic, inputs, context)
     num_steps = resolved.num_steps
     settings = settings.model_copy(
         update={

@@ -30,7 +30,7 @@ from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.stages.examples.batches import ExampleReader, evaluation_batches
 
 HEADS = ("mlm", "pretraining")
-HELDOUT_EXAMPLES = 2000
+HELDOUT_EXAMPLES = 1000
 SETTLING_STEPS, MEASURED_STEPS = 10, 40
 
 
@@ -160,6 +160,7 @@ def train(arguments: argparse.Namespace, num_steps: int, num_points: int) -> dic
             report_to=[],
             disable_tqdm=True,
             ddp_backend="gloo" if num_ranks > 1 else None,
+            ddp_find_unused_parameters=False,
             seed=arguments.seed,
         ),
         train_dataset=data,

@@ -1,7 +1,6 @@
 """The whole chain in local mode, with real components: flows, Ray, MLflow, store."""
 
 import base64
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -161,7 +160,6 @@ def test_the_registered_models_answer_on_the_command_line(
     from flows.cli.app import DONE, run
 
     home = ["--home", str(whole_run.home)]
-    os.environ.pop("MLFLOW_TRACKING_URI", None)
     assert run(["predict", "Return the shortest path between two nodes.", *home]) == DONE
     assert capsys.readouterr().out.split()[0] in ("networkx", "numpy")
     assert run(["fill-mask", "Return the [MASK] of the array.", "--top", "3", *home]) == DONE

@@ -1,5 +1,6 @@
 """Runs, metrics and lineage reach MLflow once, and its absence stops nothing."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.core.errors import UserError
+from pipelines.core.place import PlaceSettings
 from pipelines.core.tracking.tracker import Tracker
 
 
@@ -34,6 +36,20 @@ def test_a_run_is_found_by_its_fingerprint(tracker: Tracker) -> None:
     assert run.data.tags["flow_run"] == "brave-otter"
     assert run.data.tags["stage"] == "pretraining"
     assert run.data.metrics["final/eval/accuracy"] == 0.5
+
+
+def test_the_tracker_of_one_home_is_not_taken_for_one_that_somebody_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    first, second = (PlaceSettings(home=str(tmp_path / name)) for name in ("first", "second"))
+    own = second.tracker({}).uri
+    first.tracker({}).client()
+    assert second.tracker({}).uri == own
+    assert "MLFLOW_TRACKING_URI" not in os.environ
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    second.tracker({}).client()
+    assert os.environ["MLFLOW_TRACKING_URI"] == "http://127.0.0.1:9"
 
 
 def test_the_run_that_finished_records_the_artifact_and_no_later_one_that_failed(

@@ -14,7 +14,6 @@ os.environ.setdefault("MLFLOW_ENABLE_TELEMETRY", "false")
 os.environ.setdefault("DO_NOT_TRACK", "true")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 
-import mlflow
 from filelock import FileLock
 from mlflow import MlflowClient
 from mlflow.entities import DatasetInput, Metric, Param, RunTag
@@ -24,6 +23,7 @@ from requests import HTTPError
 from pipelines.artifacts.access import is_away
 from pipelines.core.errors import UserError
 from pipelines.core.redaction import redacted, split_credentials
+from pipelines.core.tracking.default_server import make_default
 from pipelines.core.tracking.sign_in import sign_in
 
 logger = logging.getLogger(__name__)
@@ -95,8 +95,7 @@ class Tracker:
         It becomes this process's default too: MLflow's SQL registry looks logged models up there.
         """
         address = server_address(self.uri)
-        mlflow.set_tracking_uri(address)
-        mlflow.set_registry_uri(address)
+        make_default(address)
         return MlflowClient(tracking_uri=address, registry_uri=address)
 
     def experiment_id(self) -> str:
