@@ -71,14 +71,20 @@ class Checkpoints:
         self._filesystem = filesystem
         self._keep = keep
         self._damaged: set[str] = set()
+        # Those of earlier writers, as of the first look: what they left incomplete stays so.
+        self._earlier: set[str] | None = None
+        self._own: set[str] = set()
         self.damage: list[str] = []  # a sentence for each damaged one that was met
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
         self._storing: Future[str] | None = None
 
     def stored(self) -> list[Checkpoint]:
         """All that are complete, the newest first."""
+        names = self._names()
+        if self._earlier is None:
+            self._earlier = names
         found = []
-        for name in self._names() - self._damaged:
+        for name in names - self._damaged:
             try:
                 with self._filesystem.open_input_file(
                     f"{self._folder}/{name}/{_CHECKSUMS}"
@@ -156,6 +162,7 @@ class Checkpoints:
 
     def _store(self, draft: Path, step: int, is_regular: bool, loss: float | None) -> str:
         name = f"{_PREFIX}{step:09d}-{secrets.token_hex(4)}"
+        self._own.add(name)
         try:
             checkpoint = Checkpoint(
                 name=name, step=step, is_regular=is_regular, loss=loss, files=_files(draft)
@@ -178,11 +185,15 @@ class Checkpoints:
         return name
 
     def _remove_others(self, newest: Checkpoint) -> None:
-        whole = [each for each in self.stored() if each.step != newest.step or each == newest]
+        stored = self.stored()
+        whole = [each for each in stored if each.step != newest.step or each == newest]
         kept = {each.name for each in kept_by(self._keep, whole)}
-        for name in self._names():
-            if name not in kept:
-                self._filesystem.delete_dir(f"{self._folder}/{name}")
+        # Another's that is incomplete and new may be on its way: this process may be the one that
+        # was given up, on a node that the cluster had lost from sight.
+        removable = {each.name for each in stored} | self._own | self._damaged
+        removable |= self._earlier or set()
+        for name in self._names() & removable - kept:
+            self._filesystem.delete_dir(f"{self._folder}/{name}")
 
     def _names(self) -> set[str]:
         selector = FileSelector(self._folder, allow_not_found=True)

@@ -86,6 +86,19 @@ def test_the_newest_whole_one_is_opened_whatever_became_of_the_later_ones(place,
             assert opened.checkpoint.step == step
 
 
+def test_what_another_writer_stores_at_this_moment_stays_and_what_one_left_goes(tmp_path: Path):
+    folder = tmp_path / "work"
+    left = folder / "checkpoint_000000001-left"
+    left.mkdir(parents=True)
+    checkpoints = Checkpoints(str(folder), LocalFileSystem(), Keeping(latest=1))
+    assert checkpoints.stored() == []  # where a training looks for what to go on from
+    under_way = folder / "checkpoint_000000003-under-way"
+    under_way.mkdir()
+    checkpoints.store(draft_of(tmp_path / "draft", "2"), step=2, is_regular=True, loss=None)
+    own = checkpoints.wait()
+    assert sorted(path.name for path in folder.iterdir()) == sorted([own, under_way.name])
+
+
 def test_nothing_is_there_before_anything_is_stored(place):
     checkpoints = Checkpoints(*place, Keeping())
     assert checkpoints.stored() == []

@@ -3,6 +3,7 @@
 Found out in seconds, before anything is built there; a local Ray is this machine and no question.
 """
 
+import logging
 import os
 from typing import Any, NamedTuple
 
@@ -15,6 +16,8 @@ from pipelines.core.versions import computing_versions
 import ray  # isort: skip  (after pipelines.core.cluster.connection, which sets its environment)
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+logger = logging.getLogger(__name__)
 
 _ANSWER_SECONDS = 120.0  # of all nodes; what is shipped to them has to arrive first
 
@@ -47,10 +50,21 @@ def refuse_strangers(store: ArtifactStore) -> None:
         asked = {node_id: _ask(node_id, written) for node_id in nodes}
         for node_id, reference in asked.items():
             where = f"the node {nodes[node_id]} of the cluster at {os.environ['RAY_ADDRESS']}"
-            answer = _answer(reference, where)
+            try:
+                answer = _answer(reference, where)
+            except UserError:
+                if _is_alive(node_id):
+                    raise
+                logger.warning("%s was lost while it was asked; it is left out", where)
+                continue
             _refuse_other_versions(answer.versions, where)
             _refuse_unseen_store(answer.trouble, where, store)
             _known.add((node_id, store.url))
+
+
+def _is_alive(node_id: str) -> bool:
+    """Whether the cluster still counts on a node: for some seconds it does on one that is gone."""
+    return any(node["NodeID"] == node_id and node["Alive"] for node in ray.nodes())
 
 
 def _ask(node_id: str, written: Probe) -> "ray.ObjectRef":
