@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bert_core.backends.precision import ComputeWeight
+from bert_core.training.neighbours import SharedNumbers
 
 _ALIGNMENT = 64  # elements; every parameter starts on a cache line in every number format
 
@@ -49,7 +50,8 @@ class ParameterArena:
         vectors = (self._offsets[name] for name, p in named if p.ndim < 2)
         self._matrices_end = next(vectors, size)
         self.values = torch.zeros(size, device=device)
-        self.gradients = torch.zeros(size, device=device)
+        self.shared = SharedNumbers.for_gradients(size, device)
+        self.gradients = self.shared.numbers if self.shared else torch.zeros(size, device=device)
         self._copies: dict[torch.dtype, Tensor] = {}
         self._compute_weights: dict[torch.dtype, dict[Tensor, ComputeWeight]] = {}
         self._adopt()

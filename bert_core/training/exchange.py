@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from bert_core.model.trainable import TrainableModel
 from bert_core.training.arena import ParameterArena
 from bert_core.training.depth import depths
+from bert_core.training.neighbours import Neighbour, meet
 from bert_core.training.ranks import num_ranks
 
 
@@ -115,6 +117,16 @@ class GradientExchange:
                 self._gradients[bucket.begin : bucket.end].copy_(sent)
         self._sent.clear()
         self._awaited.clear()
+
+
+_neighbours: WeakKeyDictionary[ParameterArena, Neighbour | None] = WeakKeyDictionary()
+
+
+def neighbour_of(arena: ParameterArena) -> Neighbour | None:
+    """Who else maps the gradients of `arena`; None where they travel. All ranks call it."""
+    if arena not in _neighbours:
+        _neighbours[arena] = meet(arena.shared) if arena.shared is not None else None
+    return _neighbours[arena]
 
 
 def buckets(arena: ParameterArena, depth_of: dict[str, int], num_elements: int) -> list[Bucket]:

@@ -16,7 +16,7 @@ from bert_core.backends.operations import backend_for
 from bert_core.backends.precision import autocast
 from bert_core.batch import Batch
 from bert_core.model.trainable import TrainableModel
-from bert_core.training.exchange import GradientExchange
+from bert_core.training.exchange import GradientExchange, neighbour_of
 from bert_core.training.optimization import Optimizer
 from bert_core.training.ranks import sum_over_ranks
 
@@ -109,7 +109,10 @@ def step_gradients(
     arena.gradients.zero_()
     sums = torch.zeros(len(names), device=device)
     config = optimizer.config
-    exchange = GradientExchange(model, arena, config.exchange_dtype, config.bucket_megabytes)
+    neighbour = neighbour_of(arena) if config.exchange_dtype == "float32" else None
+    exchange = neighbour or GradientExchange(
+        model, arena, config.exchange_dtype, config.bucket_megabytes
+    )
     copies = backend_for(device).takes_compute_weights
     weights = arena.compute_weights(dtype) if copies else None
     with autocast(model, dtype, weights, copies=copies):
