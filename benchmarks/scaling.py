@@ -14,6 +14,7 @@ import socket
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,8 @@ from bert_core.backends.memory import keep_freed_memory, return_freed_memory
 from bert_core.batch import PretrainingBatch
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel
-from bert_core.training import step as step_module
 from bert_core.training.exchange import GradientExchange
+from bert_core.training.neighbours import Neighbour
 from bert_core.training.optimization import AdamW, OptimizationConfig
 from bert_core.training.step import optimizer_step
 
@@ -49,15 +50,21 @@ WAYS = {
 }
 
 
-class Timed(GradientExchange):
-    """Notes how long a step waits for its gradients after the backward pass."""
+class Waiting:
+    """How long the last step waited for its gradients after the backward pass."""
 
-    waited = 0.0
+    seconds = 0.0
 
-    def finish(self) -> None:
-        start = time.perf_counter()
-        super().finish()
-        Timed.waited = time.perf_counter() - start
+    @classmethod
+    def noted(cls, finish: Callable[[Any], None]) -> Callable[[Any], None]:
+        """The same, with its time taken."""
+
+        def timed(exchange: Any) -> None:
+            start = time.perf_counter()
+            finish(exchange)
+            cls.seconds = time.perf_counter() - start
+
+        return timed
 
 
 class Process:
@@ -68,9 +75,9 @@ class Process:
         self._barrier = barrier
         self._store = store
         self._taken = 0
-        torch.manual_seed(0)
-        self._model = PretrainingModel(encoder_config(size, VOCAB_SIZE))
-        self._optimizer = AdamW(self._model, OptimizationConfig(num_steps=1_000_000))
+        self._size = size
+        # Ranks that know each other when they begin may share memory.
+        self._trained: dict[bool, tuple[PretrainingModel, AdamW]] = {}
         self._batches: list[PretrainingBatch] = random_batches(
             num_sequences, num_batches=NUM_BATCHES
         )
@@ -88,24 +95,27 @@ class Process:
         for step in range(-1, num_steps):  # the first one finds its pages and connections
             self._barrier.wait()
             start, computed = time.perf_counter(), time.process_time()
-            Timed.waited = 0.0
+            Waiting.seconds = 0.0
             if steps:
-                self._step(num_micro_batches)
+                self._step(num_micro_batches, are_ranks=are_ranks)
             computed = time.process_time() - computed  # of all threads, those of gloo too
             self._barrier.wait()  # a step is done when the slower process is
             if step >= 0:
-                seconds.append((time.perf_counter() - start, Timed.waited, computed))
+                seconds.append((time.perf_counter() - start, Waiting.seconds, computed))
         if are_ranks:
             dist.destroy_process_group()
         return seconds
 
-    def _step(self, num_micro_batches: int) -> None:
+    def _step(self, num_micro_batches: int, *, are_ranks: bool) -> None:
+        if are_ranks not in self._trained:
+            torch.manual_seed(0)
+            new = PretrainingModel(encoder_config(self._size, VOCAB_SIZE))
+            self._trained[are_ranks] = new, AdamW(new, OptimizationConfig(num_steps=1_000_000))
+        model, optimizer = self._trained[are_ranks]
         batch = self._batches[self._taken % NUM_BATCHES]
         self._taken += 1
         shared = [(self._rank + number, batch) for number in range(num_micro_batches)]
-        optimizer_step(
-            self._model, self._optimizer, shared, seed=0, step=self._taken, dtype=torch.bfloat16
-        )
+        optimizer_step(model, optimizer, shared, seed=0, step=self._taken, dtype=torch.bfloat16)
 
 
 def process_main(
@@ -115,7 +125,8 @@ def process_main(
     torch.set_num_threads(1)
     if arguments.pin:
         os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
-    step_module.GradientExchange = Timed  # type: ignore[misc]
+    for way in (GradientExchange, Neighbour):
+        way.finish = Waiting.noted(way.finish)  # type: ignore[method-assign]
     store = dist.TCPStore("127.0.0.1", port, 2, is_master=rank == 0)
     return_freed_memory()
     process = Process(rank, size, arguments.sequences or SEQUENCES[size], barrier, store)
@@ -186,8 +197,8 @@ def main() -> None:
         lines += rows(size, num_sequences, measure(size, arguments))
     lines += [
         "",
-        "Ranks of one thread each, gloo over the loopback, bf16, AdamW, dropout; medians of steps "
-        "whose ways take turns in the same two processes"
+        "Ranks of one thread each that add up in shared memory, bf16, AdamW, dropout; medians of "
+        "steps whose ways take turns in the same two processes"
         f"{', each pinned to a core' if arguments.pin else ''}. Weak scaling: one rank's step "
         "over that of two ranks, with a micro-batch each. Strong scaling: a step of both "
         "micro-batches on one rank over twice that of two ranks. The ceiling: one process's step "
