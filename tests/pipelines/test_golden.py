@@ -126,4 +126,4 @@ def test_the_inputs_meet_what_they_are_there_for(artifacts) -> None:
     assert statistics["dropped"]["duplicate"] == 1
     assert len(artifacts["corpus"].names("train-")) > 3
     assert artifacts["examples"].statistics["train"]["examples"] > 50
-    assert artifacts["labelled"].statistics["texts"]["heldout"] > 5
+    assert artifacts["labelled"].statistics["items"]["heldout"] > 5

@@ -8,8 +8,14 @@ from pipelines.training.settings import TrainingSettings
 
 
 class FinetuningSettings(TrainingSettings):
-    """How a classifier is trained from an encoder."""
+    """How a model of a task is trained from an encoder."""
 
+    encoder: str | None = Field(
+        default=None,
+        description="The encoder to start from, in place of one that is pretrained: a folder (ours "
+        "or a published BERT), models:/<name>@<alias>, or the fingerprint of one in the store. "
+        "Corpus, vocabulary, examples and pretraining are left out. Empty: the recipe's own.",
+    )
     num_epochs: float = Field(
         default=3.0, gt=0, le=10**6, description="Passes over the labelled texts."
     )
@@ -38,6 +44,12 @@ class FinetuningSettings(TrainingSettings):
         ge=8,
         description="Longer texts are cut to so many tokens; empty: to what the encoder reads.",
     )
+    window_stride: int | None = Field(
+        default=None,
+        ge=1,
+        description="Tokens by which windows advance over what is longer than max_tokens: contexts "
+        "of questions, sentences that are tagged; empty: half a window. Other texts are cut.",
+    )
     num_evaluations: int = Field(
         default=5,
         ge=1,
@@ -46,7 +58,7 @@ class FinetuningSettings(TrainingSettings):
     )
     compare_with_random: bool = Field(
         default=True,
-        description="Train a second classifier from random weights with the same budget, to "
+        description="Train a second model from random weights with the same budget, to "
         "show what the pretraining is worth.",
     )
 
