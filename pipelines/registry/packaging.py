@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import mlflow.pyfunc
 import pandas as pd
 from mlflow.models import ModelSignature
-from mlflow.types import ColSpec, DataType, Schema
+from mlflow.types import ColSpec, DataType, Schema, TensorSpec
 from mlflow.types.schema import Array
 
 import bert_core
@@ -21,7 +21,7 @@ from pipelines.registry import serving
 _TOKENIZER_FILES = ("vocab.txt", "tokenizer.json", "tokenizer_config.json")
 _REQUIREMENTS = ("torch", "numpy", "safetensors", "tokenizers", "pandas", "mlflow")
 _TEXT = "Returns the sum of the elements along the given axis."
-_ONE_TEXT = (
+_ONE_TEXT: Final[tuple[list[ColSpec | TensorSpec], dict[str, list[Any]]]] = (
     [ColSpec(DataType.string, "text"), ColSpec(DataType.string, "second_text", required=False)],
     {"text": [_TEXT]},
 )
@@ -31,9 +31,9 @@ _STRINGS, _NUMBER = Array(DataType.string), DataType.double
 class _Served(NamedTuple):
     """What a served model is asked and answers: its columns, and a row that it can answer."""
 
-    inputs: list[ColSpec]
+    inputs: list[ColSpec | TensorSpec]
     example: dict[str, list[Any]]
-    outputs: list[ColSpec]
+    outputs: list[ColSpec | TensorSpec]
 
 
 _SERVED: Final = {  # by the head of the model

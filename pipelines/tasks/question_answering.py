@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,17 +11,16 @@ import torch
 from bert_core.config import EncoderConfig
 from bert_core.inference.answers import best_span, inside
 from bert_core.inference.texts import EncodedTexts
-from bert_core.inference.windows import Window, question_windows
 from bert_core.model.catalogue import Model, SpanPredictor, TrainableModel
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
 from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading
+from pipelines.tasks.encoding.questions import read_questions, span_in
 from pipelines.tasks.encoding.sequences import Sequences
 from pipelines.tasks.encoding.texts import share
 from pipelines.tasks.scoring.spans import best_threshold, score_of
 from pipelines.training.reduction import sum_over_ranks
 
-_QUESTION_TOKENS = 64  # a longer question loses its end, as published
 _ANSWER_TOKENS = 30  # the longest span that is answered, as published
 _WRONG = 20  # answers that a report shows
 _SENTENCE_END = (". ", "! ", "? ", "\n")
@@ -124,10 +123,10 @@ class QuestionAnswering:
 
     def examples(self, items: Items, tokenizer: WordPieceTokenizer, reading: Reading) -> Sequences:
         """The windows of all questions that hold the whole answer or none of it."""
-        read = _read(items, tokenizer, reading)
+        read = read_questions(items, tokenizer, reading)
         kept, spans = [], []
         for place, (number, window) in enumerate(zip(read.questions, read.windows, strict=True)):
-            span = _span_in(items.rows[number], read.offsets[number], window)
+            span = span_in(items.rows[number], read.offsets[number], window)
             if span is not None:
                 kept.append(place)
                 spans.append(span)
@@ -149,7 +148,7 @@ class QuestionAnswering:
         world_size: int = 1,
     ) -> Answers:
         """Of each question its best span and how much better "no answer" is than that."""
-        read = _read(items, tokenizer, reading)
+        read = read_questions(items, tokenizer, reading)
         # Of each window: the score of "no answer", of the best span, its first and last token.
         found = np.zeros((len(read.windows), 4), np.float64)
         for members, tokens in share(read.encoded, rank, world_size):
@@ -223,58 +222,6 @@ class QuestionAnswering:
 
 
 FAMILY = QuestionAnswering()
-
-
-class _Read(NamedTuple):
-    """The windows of all questions, in the order of the questions."""
-
-    encoded: EncodedTexts
-    windows: list[Window]
-    questions: list[int]  # of each window, ascending
-    offsets: list[list[tuple[int, int]]]  # of each question: the characters of its context's tokens
-
-
-def _read(items: Items, tokenizer: WordPieceTokenizer, reading: Reading) -> _Read:
-    contexts: dict[str, tuple[list[int], list[tuple[int, int]]]] = {}
-    asked = tokenizer.encode_batch([item["question"] for item in items.rows])
-    sequences, starts, windows, questions, offsets = [], [], [], [], []
-    for number, (item, question) in enumerate(zip(items.rows, asked, strict=True)):
-        if item["context"] not in contexts:
-            contexts[item["context"]] = tokenizer.encode_with_offsets(item["context"])
-        ids, spans = contexts[item["context"]]
-        encoded, found = question_windows(
-            tokenizer, question[:_QUESTION_TOKENS], ids, reading.max_tokens, reading.stride
-        )
-        sequences += encoded.sequences
-        starts += encoded.segment_b_start
-        windows += found
-        questions += [number] * len(found)
-        offsets.append(spans)
-    num_cut = sum(len(question) > _QUESTION_TOKENS for question in asked)
-    encoded = EncodedTexts(sequences=sequences, segment_b_start=starts, num_truncated=num_cut)
-    return _Read(encoded, windows, questions, offsets)
-
-
-def _span_in(item: Item, offsets: list[tuple[int, int]], window: Window) -> tuple[int, int] | None:
-    """First and last token of the answer in the window's sequence; (0, 0) where it has none of it.
-
-    None where the window holds a part of the answer. The first reference is the one to learn.
-    """
-    if not item["answers"]:
-        return 0, 0
-    begin = item["starts"][0]
-    end = begin + len(item["answers"][0])
-    of_answer = [
-        token for token, (first, last) in enumerate(offsets) if first < end and last > begin
-    ]
-    if not of_answer:
-        return None  # the tokenizer leaves nothing of it
-    first, last = of_answer[0] - window.first_token, of_answer[-1] - window.first_token
-    if last < 0 or first >= window.num_tokens:
-        return 0, 0
-    if first < 0 or last >= window.num_tokens:
-        return None
-    return window.num_before + first, window.num_before + last
 
 
 def _first_sentence(text: str) -> str:

@@ -41,7 +41,7 @@ def small(name: str) -> PretrainingRecipe:
 
 
 def pretrains(name: str) -> bool:
-    """Whether a preset pretrains from random weights; others start from an encoder that is there."""
+    """Whether a preset pretrains from random weights: others start from an encoder."""
     labelled = read_recipe(EndToEndRecipe, name).labelled.source
     return name != "continue" and labelled.kind != "labelled_file"
 

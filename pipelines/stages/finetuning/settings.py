@@ -1,6 +1,7 @@
 """What the fine-tuning can be told."""
 
 import math
+from typing import Literal
 
 from pydantic import Field
 
@@ -38,6 +39,26 @@ class FinetuningSettings(TrainingSettings):
         le=1,
         description="Each layer learns at so many times the rate of the one above it, the "
         "embeddings slowest, the head at the whole rate; 1: all alike.",
+    )
+    freeze_embeddings: bool = Field(
+        default=False, description="Leave the encoder's embeddings as they are."
+    )
+    freeze_layers: int = Field(
+        default=0,
+        ge=0,
+        description="Leave so many of the encoder's lowest layers as they are. With the embeddings "
+        "and all layers, the head alone learns.",
+    )
+    label_smoothing: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="Share of each item's class that the loss gives to all classes alike.",
+    )
+    class_weights: Literal["equal", "balanced"] = Field(
+        default="equal",
+        description="What an item of a rare class counts: as much as any, or more, so that all "
+        "classes together count alike.",
     )
     max_tokens: int | None = Field(
         default=None,

@@ -18,6 +18,7 @@ from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
 from pipelines.stages.finetuning import FINETUNING
+from pipelines.stages.finetuning.preparation import prepare
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.labelled.stage import family_of, read_items
 from pipelines.tasks import Answers, Reading
@@ -135,6 +136,7 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
         model = family.build_model(config, heldout.labels)
         if values["initialization"] == "pretrained":
             load_encoder_into(model, encoder_folder)
+        prepare(model, settings, train_examples)
         return model
 
     def micro_batches(step: int) -> Iterator[tuple[int, LabelledBatch]]:

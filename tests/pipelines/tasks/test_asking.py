@@ -110,7 +110,7 @@ def test_every_head_answers_on_the_command_line(
     out = tmp_path / "out.parquet"
     assert run([command, *arguments, *named, "--out", str(out)]) == DONE
     assert "rows" in capsys.readouterr().out
-    assert pq.read_table(out).to_pylist()[0] == pytest.approx(row) or expected <= set(row)
+    assert set(pq.read_table(out).to_pylist()[0]) == set(row)
 
 
 def test_a_table_is_answered_row_by_row(
