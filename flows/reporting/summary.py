@@ -82,7 +82,7 @@ def _predictions(story: Story) -> tuple[str, list[str]]:
     for expected, answer in story.predictions:
         lines.append(_cut(answer.text))
         lines.append(
-            f"    label: {expected}   the classifier says: {answer.label} {answer.probability:.0%}"
+            f"    label: {expected}   the model says: {answer.label} {answer.probability:.0%}"
         )
     return "The fine-tuned model labels texts it never saw", lines
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from bert_core.model.catalogue import Model
 from pipelines.core.errors import UserError
 from pipelines.core.tracking.tracker import Tracker
 from pipelines.registry.opening import open_model
@@ -27,7 +28,7 @@ def evaluate_file(
         )
     task, left_out = family(name), LeftOut()
     rows = [each.item for each in read_labelled_file(settings.path, task, settings, left_out)]
-    items = Items(rows, tuple(getattr(model, "labels", None) or ()))
+    items = Items(rows, _classes_of(model))
     unknown = sorted(task.classes_of(rows) - set(items.labels))
     if items.labels and unknown:
         raise UserError(
@@ -42,3 +43,9 @@ def evaluate_file(
         **{name: sum(counts.values()) for name, counts in left_out.tally.to_json().items()},
     }
     return figures, task.report(answers, items)
+
+
+def _classes_of(model: Model) -> tuple[str, ...]:
+    """The names of its classes, or their numbers; none where it has no classes."""
+    named: tuple[str, ...] | None = getattr(model, "labels", None)
+    return named or tuple(str(index) for index in range(getattr(model, "num_labels", 0)))

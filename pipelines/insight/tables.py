@@ -14,24 +14,19 @@ from pipelines.core.reading.text import decode, refuse_binary
 
 Table = dict[str, list[Any]]
 
-_LINES: Final = ("", ".txt", ".text", ".md")
 _OUT: Final = (".csv", ".tsv", ".jsonl", ".parquet")
 
 
 def read_table(path: str, renamed: Mapping[str, str], wanted: Sequence[str]) -> Table:
     """The columns `wanted` of a file, as many of them as there are.
 
-    `renamed` says under which name the file has a column. A file of text holds a `text` a line.
-    Raises UserError for a file of another format, and for one whose rows cannot be read.
+    `renamed` says under which name the file has a column. What is no .csv, .tsv, .jsonl or .parquet
+    table holds a `text` a line. Raises UserError for one that cannot be read.
     """
     if is_local(path):
         require_regular(path.removeprefix("file://"))
     suffix = format_suffix(path)
     with open_binary(path) as stream:
-        if suffix in _LINES:
-            data = stream.read()
-            refuse_binary(data, path)
-            return {"text": lines_of(decode(data, Counter()))}
         if suffix == ".parquet":
             import pyarrow.parquet as pq
 
@@ -56,10 +51,9 @@ def read_table(path: str, renamed: Mapping[str, str], wanted: Sequence[str]) -> 
             header, body = (rows[0], rows[1:]) if rows else ([], [])
             found = {name: [row[index] for row in body] for index, name in enumerate(header)}
         else:
-            raise UserError(
-                f"{path} must be a text file with a text a line, or end in .csv, .tsv, .jsonl or "
-                ".parquet; found another suffix"
-            )
+            data = stream.read()
+            refuse_binary(data, path)
+            found = {"text": lines_of(decode(data, Counter()))}
     table: Table = {}
     for name in wanted:
         theirs = renamed.get(name, name)

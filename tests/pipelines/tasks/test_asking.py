@@ -46,7 +46,7 @@ def test_a_file_of_text_holds_a_text_a_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.pdf", "x", "must be a text file with a text a line, or end in"),
+        ("a.pdf", "\0\1\2\3" * 99, "must be text, but .* control characters"),
         ("a.csv", "text\none,two\n", "line 2 of .* found 2 fields"),
         ("a.jsonl", "{]", "line 1 of .* found no JSON"),
         ("a.csv", "sentence\none\n", "must have a column 'body', found sentence"),
