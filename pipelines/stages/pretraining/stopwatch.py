@@ -15,10 +15,10 @@ from pipelines.stages.pretraining.budget import StepRate
 from pipelines.training.reduction import sum_over_ranks
 from pipelines.training.worker import this_rank
 
-MOST_STEPS: Final = SETTLING_STEPS + 200  # that a measurement takes
+MOST_STEPS: Final = SETTLING_STEPS + 400  # that a measurement takes
 
 _SETTLING_SECONDS: Final = 10.0  # at most, where steps are long
-_MEASURED_SECONDS: Final = 10.0
+_MEASURED_SECONDS: Final = 20.0  # what else a machine does changes within ten
 _FEWEST_MEASURED: Final = 3
 
 
