@@ -9,7 +9,6 @@ from typing import Any
 from flows.cli.commands.models import newest, tracker_of
 from pipelines.core.errors import UserError
 
-
 Table = dict[str, list[Any]]  # columns of one length
 
 
