@@ -6,11 +6,10 @@ from fsspec.core import url_to_fs
 
 from pipelines.core.errors import UserError
 from pipelines.core.reading.files import compression_of, reached, require_answer
-from pipelines.stages.labelled.division import checked
+from pipelines.stages.labelled.division import checked, parts_of_files
 from pipelines.stages.labelled.files import LeftOut, read_labelled_file
 from pipelines.stages.labelled.records import format_of, opened
 from pipelines.stages.labelled.settings import CorpusSourceLabels, LabelledFile, LabelledSettings
-from pipelines.stages.labelled.stage import parts_of_files
 from pipelines.tasks import family
 
 _BYTES_LOOKED_AT: Final = 4 * 2**20  # read in half a second

@@ -8,7 +8,8 @@ import numpy as np
 
 from bert_core.randomness import random_bits, uniform
 from pipelines.core.errors import UserError
-from pipelines.stages.labelled.files import Grouped
+from pipelines.stages.labelled.files import Grouped, LeftOut, read_labelled_file
+from pipelines.stages.labelled.settings import LabelledFile
 from pipelines.tasks import Item, Items, TaskFamily
 
 
@@ -28,6 +29,15 @@ def divide(items: Sequence[Grouped], heldout_fraction: float, seed: int) -> Part
     for each, held_out in zip(items, is_heldout, strict=True):
         parts[int(held_out)].append(each.item)
     return parts
+
+
+def parts_of_files(settings: LabelledFile, family: TaskFamily, left_out: LeftOut) -> Parts:
+    """The items of the files, divided by the rule or as they come."""
+    items = read_labelled_file(settings.path, family, settings, left_out)
+    if not settings.heldout_path:
+        return divide(items, settings.heldout_fraction, settings.seed)
+    heldout = read_labelled_file(settings.heldout_path, family, settings, left_out)
+    return Parts([each.item for each in items], [each.item for each in heldout])
 
 
 def checked(parts: Parts, family: TaskFamily) -> tuple[Items, Items]:

@@ -15,8 +15,8 @@ from pipelines.core.versions import versions_of
 from pipelines.stages.corpus.cleaning.tally import Tally
 from pipelines.stages.corpus.shards import Split, read_documents
 from pipelines.stages.labelled import LABELLED
-from pipelines.stages.labelled.division import Parts, checked, divide
-from pipelines.stages.labelled.files import LeftOut, read_labelled_file
+from pipelines.stages.labelled.division import Parts, checked, parts_of_files
+from pipelines.stages.labelled.files import LeftOut
 from pipelines.stages.labelled.records import name_of_file
 from pipelines.stages.labelled.settings import CorpusSourceLabels, LabelledFile, LabelledSettings
 from pipelines.tasks import Items, TaskFamily
@@ -70,15 +70,6 @@ def read_items(labelled: Artifact, split: Literal["train", "heldout"]) -> Items:
 def family_of(labelled: Artifact) -> TaskFamily:
     """The family that an artifact of labelled items was made for."""
     return family_named(labelled.statistics["family"])
-
-
-def parts_of_files(settings: LabelledFile, family: TaskFamily, left_out: LeftOut) -> Parts:
-    """The items of the files, divided by the rule or as they come."""
-    items = read_labelled_file(settings.path, family, settings, left_out)
-    if not settings.heldout_path:
-        return divide(items, settings.heldout_fraction, settings.seed)
-    heldout = read_labelled_file(settings.heldout_path, family, settings, left_out)
-    return Parts([each.item for each in items], [each.item for each in heldout])
 
 
 def _write(name: str, parts_of: Callable[[LeftOut], Parts], draft: Draft) -> Built:
