@@ -91,6 +91,12 @@ PUBLISHED_VOCABULARIES: MappingProxyType[str, int] = MappingProxyType(
 )
 
 
+def size_of(config: EncoderConfig) -> str | None:
+    """The name of an encoder's size; None for one that is not published."""
+    shape = config.num_layers, config.hidden_size, config.num_attention_heads
+    return next((name for name, published in SIZES.items() if published == shape), None)
+
+
 def encoder_config(size: str, vocab_size: int, **overrides: Any) -> EncoderConfig:
     """The encoder of a named size; `overrides` replace single entries.
 

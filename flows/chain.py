@@ -6,7 +6,7 @@ from functools import cache
 from prefect import Flow, flow
 
 from flows.checks import check_recipe
-from flows.continuing import with_settled_encoder
+from flows.continuing import given_artifacts, with_settled_encoder
 from flows.reporting.story import Story
 from flows.run import Overrides, Run, started_run
 from flows.stopped import cancel_if_stopped
@@ -26,13 +26,13 @@ def build_chain(run: Run[CorpusRecipe], goals: Iterable[Stage]) -> dict[str, Art
     """
     goals = list(goals)
     check_recipe(run.recipe, goals)
-    made: dict[str, Artifact] = {}
     recipe = with_settled_encoder(run).resolved()
+    made = given_artifacts(recipe, run.context)
     for stage in asked_for(recipe, goals):
         settings = stage.settings_of(recipe)
         as_task = task_that_reaches_out if stage.reaches_out else plain_task
         build = as_task(stage.builder())
-        inputs = [made[name] for name in stage.needs]
+        inputs = [made.get(name) for name in stage.needs]
         arguments = [settings, *inputs] if stage.section else inputs
         made[stage.name] = run.stage(stage.title, build, *arguments, run.context)
         for title, options in stage.variants(settings).items():

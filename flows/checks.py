@@ -18,7 +18,8 @@ def check_recipe(recipe: Settings, goals: Iterable[Stage]) -> None:
     goals = list(goals)
     names = {stage.name for stage in with_what_they_need(goals)}
     # A classifier reads the first token, and to the left of that there is nothing.
-    if "finetuning" in names and EXAMPLES.settings_of(recipe).objective == "clm":
+    is_given = bool(getattr(recipe, "given", ()))
+    if "finetuning" in names and not is_given and EXAMPLES.settings_of(recipe).objective == "clm":
         raise UserError(
             "examples.objective must be mlm or mlm_nsp for what follows pretraining, found clm; a "
             "left-to-right encoder can be pretrained with `bertsmith pretrain`, but not fine-tuned "

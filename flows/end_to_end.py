@@ -51,10 +51,12 @@ def _register_and_prove(run: Run[EndToEndRecipe], made: dict[str, Artifact]) -> 
     names, tracker = run.recipe.registration, run.tracker
     recipe = with_settled_encoder(run)  # an alias may stand for another encoder tomorrow
     lineage = _lineage(recipe, made, run.context)
-    submitted = {"encoder": (names.encoder_name, made["pretraining"], lineage, made["examples"])}
+    submitted = {}
+    if "examples" in made:
+        submitted["encoder"] = (names.encoder_name, made["pretraining"], lineage, made["examples"])
     if "finetuning" in made:
         lineage = lineage | {made[name].kind: made[name] for name in ("labelled", "finetuning")}
-        submitted["classifier"] = (
+        submitted[made["labelled"].statistics["family"]] = (
             names.classifier_name, made["finetuning"], lineage, made["labelled"]
         )  # fmt: skip
     proofs, verifications = [], []
@@ -89,8 +91,8 @@ def _lineage(
     recipe: EndToEndRecipe, made: dict[str, Artifact], context: StageContext
 ) -> dict[str, Artifact]:
     """What the encoder was made from; `recipe` names what it went on from by its fingerprint."""
-    lineage = {made[name].kind: made[name] for name in _ENCODER_LINEAGE}
-    if recipe.pretraining.encoder is not None:
+    lineage = {made[name].kind: made[name] for name in _ENCODER_LINEAGE if name in made}
+    if not recipe.given and recipe.pretraining.encoder is not None:
         lineage[_WENT_ON_FROM] = starting_encoder(recipe.pretraining.encoder, context)
     return lineage
 
@@ -105,13 +107,14 @@ def _proof(recipe: EndToEndRecipe, model: RegisteredModel, heldout: Artifact) ->
 
 def _show(run: Run[EndToEndRecipe], made: dict[str, Artifact]) -> None:
     """What the models say to held-out sentences, for the final screen."""
-    tracker, references = run.tracker, {m.kind: m.reference for m in run.story.models}
-    run.story.filled_masks = run.stage(
-        "fill-mask examples", filled_masks,
-        tracker, references["encoder"], made["corpus"], made["vocabulary"],
-    )  # fmt: skip
-    if "finetuning" in made:
+    tracker, references = run.tracker, [model.reference for model in run.story.models]
+    if "corpus" in made:
+        run.story.filled_masks = run.stage(
+            "fill-mask examples", filled_masks,
+            tracker, references[0], made["corpus"], made["vocabulary"],
+        )  # fmt: skip
+    if "finetuning" in made and made["labelled"].statistics["family"] == "classification":
         run.story.predictions = run.stage(
             "example predictions", predictions,
-            tracker, references["classifier"], made["labelled"],
+            tracker, references[-1], made["labelled"],
         )  # fmt: skip

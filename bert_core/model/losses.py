@@ -9,14 +9,20 @@ from torch import Tensor
 from bert_core.batch import IGNORED_LABEL, RaggedBatch
 
 
-def cross_entropy_sum(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
+def cross_entropy_sum(
+    logits: Tensor,
+    labels: Tensor,
+    label_smoothing: float = 0.0,
+    class_weights: Tensor | None = None,
+) -> Tensor:
     """-log softmax(logits)[label], summed in float32 over the labels that are not ignored.
 
-    With `label_smoothing` e a label counts 1 - e, and all C classes alike e / C each.
+    With `label_smoothing` e a label counts 1 - e, and all C classes alike e / C each. With
+    `class_weights` [C] the term of each class is multiplied by its weight.
     """
     return F.cross_entropy(
-        logits.float(), labels, reduction="sum", ignore_index=IGNORED_LABEL,
-        label_smoothing=label_smoothing,
+        logits.float(), labels, weight=class_weights, reduction="sum",
+        ignore_index=IGNORED_LABEL, label_smoothing=label_smoothing,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from bert_core.backends.dropout import DropoutKey
 from bert_core.batch import LabelledBatch, RaggedBatch
 from bert_core.config import EncoderConfig
+from bert_core.model.classes import OneOfClasses, TaskModel
 from bert_core.model.heads import Pooler, TaskHead
 from bert_core.model.losses import (
     binary_cross_entropy_sum,
@@ -19,48 +20,7 @@ from bert_core.model.losses import (
     pad_tokens,
     squared_error_sum,
 )
-from bert_core.model.trainable import Sum, Sums, TrainableModel, checked_labels, classification_sums
-
-
-class TaskModel(TrainableModel):
-    """A model that is fine-tuned on labels."""
-
-
-class OneOfClasses(TaskModel):
-    """A model whose items belong to one of C classes each.
-
-    `label_smoothing` is a matter of training: with it the losses aim at 1 - it + it / C for an
-    item's class and it / C for the others (Szegedy et al., 2016, section 7). It is not saved with
-    the model and evaluation is without it. Setting it raises ValueError outside of [0, 1).
-    """
-
-    _label_smoothing = 0.0
-
-    @property
-    def label_smoothing(self) -> float:
-        """What the losses give to all classes alike; 0 unless set."""
-        return self._label_smoothing
-
-    @label_smoothing.setter
-    def label_smoothing(self, share: float) -> None:
-        if not 0.0 <= share < 1.0:
-            raise ValueError(f"label_smoothing must lie in [0, 1), got {share}")
-        self._label_smoothing = share
-
-    def loss_sums(self, batch: LabelledBatch, dropout_key: DropoutKey | None = None) -> Sums:
-        logits = self._logits(batch, dropout_key)
-        loss = cross_entropy_sum(logits, batch.labels, self.label_smoothing)
-        return {"label": Sum(loss, batch.num_labels)}
-
-    @torch.no_grad()
-    def evaluation_sums(self, batch: LabelledBatch) -> Sums:
-        logits = self._logits(batch, None)
-        return classification_sums("label", logits, batch.labels, batch.num_labels)
-
-    def _logits(self, batch: LabelledBatch, dropout_key: DropoutKey | None) -> Tensor:
-        """[N, C] for N items."""
-        logits: Tensor = self(batch.tokens, dropout_key)
-        return logits
+from bert_core.model.trainable import Sum, Sums, checked_labels
 
 
 class NextSentencePredictor(OneOfClasses):

@@ -9,7 +9,17 @@ from collections.abc import Sequence
 import typer
 from typer.exceptions import Abort, Exit, TyperException
 
-from flows.cli.commands import build, checks, evaluation, exchange, models, recipes, services, store
+from flows.cli.commands import (
+    asking,
+    build,
+    checks,
+    evaluation,
+    exchange,
+    models,
+    recipes,
+    services,
+    store,
+)
 from pipelines.core.errors import UserError
 
 DONE, FAILED, MISTAKE, INTERRUPTED = 0, 1, 2, 130
@@ -25,6 +35,7 @@ app = typer.Typer(
 )
 build.add_to(app)
 evaluation.add_to(app)
+asking.add_to(app)
 models.add_to(app)
 exchange.add_to(app)
 recipes.add_to(app)

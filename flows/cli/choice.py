@@ -7,6 +7,7 @@ from pathlib import Path
 from pipelines.core.errors import UserError
 
 OWN_TEXT_PRESET = "own-text"
+OWN_ENCODER_PRESET = "own-encoder"
 DEFAULT_PRESET = "demo"
 
 
@@ -19,7 +20,11 @@ class Choice:
     corpus: tuple[str, ...] = ()
     layout: str | None = None
     labels: str | None = None
+    heldout: str | None = None
+    task: str | None = None
+    encoder: str | None = None
     text_column: str | None = None
+    second_text_column: str | None = None
     label_column: str | None = None
     home: Path | None = None
     store: str | None = None
@@ -28,7 +33,9 @@ class Choice:
 
     @property
     def source(self) -> str:
-        """The preset or file to read: one's own text has a preset of its own."""
+        """The preset or file to read: one's own text or encoder has a preset of its own."""
+        if self.recipe is None and self.encoder is not None:
+            return OWN_ENCODER_PRESET
         return self.recipe or (OWN_TEXT_PRESET if self.corpus else DEFAULT_PRESET)
 
     def all_overrides(self) -> list[str]:
@@ -41,22 +48,31 @@ class Choice:
                 "--layout says what a document is in the files of --corpus, found no --corpus; "
                 "give both, or set the layout in the recipe's corpus.sources"
             )
-        if self.labels is None and (self.text_column or self.label_column):
+        of_file = (self.text_column, self.second_text_column, self.label_column, self.heldout)
+        if self.labels is None and any(of_file):
             raise UserError(
-                "--text-column and --label-column name columns of the file of --labels, found no "
-                "--labels; give it, too, or set the columns in the recipe's labelled.source"
+                "--text-column, --second-text-column, --label-column and --heldout say more of the "
+                "file of --labels, found no --labels; give it, too, or set them in the recipe's "
+                "labelled.source"
             )
         options: dict[str, object] = {
             "place.home": str(self.home.absolute()) if self.home else None,
             "place.store": self.store,
             "place.num_workers": self.num_workers,
             "place.training_workers": self.training_workers,
+            "labelled.family": self.task,
+            "finetuning.encoder": self.encoder,
         }
         if self.corpus:
             layout = {} if self.layout is None else {"layout": self.layout}
             options["corpus.sources"] = [{"kind": "text", "paths": list(self.corpus), **layout}]
         if self.labels is not None:
-            columns = {"text_column": self.text_column, "label_column": self.label_column}
+            columns = {
+                "heldout_path": self.heldout,
+                "text_column": self.text_column,
+                "second_text_column": self.second_text_column,
+                "label_column": self.label_column,
+            }
             options["labelled.source"] = {
                 "kind": "labelled_file",
                 "path": self.labels,

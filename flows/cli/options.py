@@ -43,9 +43,35 @@ ShowRecipe = Annotated[
 Labels = Annotated[
     str | None,
     typer.Option(
-        metavar="FILE", help="Your labelled texts to fine-tune on: CSV, TSV, JSONL or Parquet."
+        metavar="FILE",
+        help="Your labelled items to fine-tune on: CSV, TSV, JSONL or Parquet; for --task tagging "
+        "also CoNLL's columns, for question_answering SQuAD's JSON.",
+    ),
+]
+Heldout = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Items to evaluate on. [default: a share of --labels]"),
+]
+Task = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FAMILY",
+        help="What is learned of --labels: classification, multi_label, regression, "
+        "multiple_choice, tagging or question_answering. [default: the recipe's]",
+        show_default=False,
+    ),
+]
+Encoder = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODEL",
+        help="Fine-tune this encoder and pretrain none: a folder (ours or a published BERT), "
+        "models:/name@alias, or a fingerprint of the store.",
     ),
 ]
 TextColumn = Annotated[str | None, typer.Option(help="Column of FILE that holds the text.")]
+SecondTextColumn = Annotated[
+    str | None, typer.Option(help="Column of FILE with the second text of a pair.")
+]
 LabelColumn = Annotated[str | None, typer.Option(help="Column of FILE that holds the label.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")]

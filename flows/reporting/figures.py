@@ -50,9 +50,9 @@ def figures_of(story: Story) -> list[Figure]:
             )
         if "eval/nsp_accuracy" in encoder.statistics:
             figures.append(_figure("next sentence, held-out", encoder, "nsp_accuracy", "majority"))
-    classifier = story.artifact("fine-tuning")
-    if classifier is not None:
-        figures.extend(_classification(classifier, story.artifact("fine-tuning, random")))
+    finetuned = story.artifact("fine-tuning")
+    if finetuned is not None:
+        figures.extend(_of_task(finetuned, story.artifact("fine-tuning, random")))
     return figures
 
 
@@ -66,13 +66,25 @@ def _figure(
     return Figure(name, statistics[f"eval/{metric}"], comparisons, is_share)
 
 
-def _classification(classifier: Artifact, from_random: Artifact | None) -> list[Figure]:
-    figures = [
-        _figure("classifier accuracy, held-out", classifier, "accuracy", "majority"),
-        _figure("classifier macro F1, held-out", classifier, "macro_f1", "majority"),
-    ]
-    if from_random is not None:
-        for figure, metric in zip(figures, ("accuracy", "macro_f1"), strict=True):
-            same = from_random.statistics[f"eval/{metric}"]
-            figure.comparisons["same budget from random weights"] = same
+def _of_task(finetuned: Artifact, from_random: Artifact | None) -> list[Figure]:
+    """The held-out figures of a task's model, its family's main score first."""
+    score = finetuned.statistics["score"]
+    names = [score, *(name for name in finetuned.statistics if _is_other_share(name, score))]
+    figures = []
+    for name in names:
+        metric = name.removeprefix("eval/")
+        figure = _figure(
+            f"{metric.replace('_', ' ')}, held-out", finetuned, metric, "without looking"
+        )
+        if from_random is not None:
+            figure.comparisons["same budget from random weights"] = from_random.statistics[name]
+        figures.append(figure)
     return figures
+
+
+def _is_other_share(name: str, score: str) -> bool:
+    return (
+        name.startswith("eval/")
+        and name != score
+        and not name.endswith(("error", "threshold"))  # which are no shares
+    )

@@ -31,7 +31,9 @@ def section(name: str, artifact: Artifact) -> list[str]:
         parts.append(_picture("Documents by their length", draw_lengths(lengths)))
         parts.append(_samples(artifact.statistics["train"]["samples"]))
     if _REPORT_FILE in artifact.names():
-        parts.append(_labels(json.loads(artifact.local(_REPORT_FILE).read_text())))
+        report = json.loads(artifact.local(_REPORT_FILE).read_text())
+        if "by_label" in report:
+            parts.append(_labels(report["by_label"]))
     return parts
 
 
@@ -74,10 +76,10 @@ def _literal(text: str) -> str:
     return f"`{one_line}`"
 
 
-def _labels(report: dict[str, list[dict[str, float | str]]]) -> str:
+def _labels(by_label: list[dict[str, float | str]]) -> str:
     rows = "\n".join(
         f"| {row['label']} | {row['precision']:.1%} | {row['recall']:.1%} | {row['f1']:.1%} "
-        f"| {row['texts']} |"
-        for row in report["by_label"]
+        f"| {row['items']} |"
+        for row in by_label
     )
-    return f"| label | precision | recall | F1 | texts |\n|---|---|---|---|---|\n{rows}"
+    return f"| label | precision | recall | F1 | items |\n|---|---|---|---|---|\n{rows}"

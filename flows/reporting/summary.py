@@ -14,6 +14,12 @@ from flows.reporting.sections import headline
 from flows.reporting.story import Story
 from pipelines.core.redaction import redacted
 
+_ASKED = {
+    "tagging": "tag 'Some text.'",
+    "question_answering": "answer 'Who?' 'Some text.'",
+    "multiple_choice": "choose 'Some text' 'one end' 'another'",
+    "regression": "rate 'Some text.'",
+}
 _LINE = 110  # longer texts are cut
 
 
@@ -76,9 +82,9 @@ def _predictions(story: Story) -> tuple[str, list[str]]:
     for expected, answer in story.predictions:
         lines.append(_cut(answer.text))
         lines.append(
-            f"    label: {expected}   the classifier says: {answer.label} {answer.probability:.0%}"
+            f"    label: {expected}   the model says: {answer.label} {answer.probability:.0%}"
         )
-    return "The classifier labels texts it never saw", lines
+    return "The fine-tuned model labels texts it never saw", lines
 
 
 def _models(story: Story, tracking_uri: str) -> tuple[str, list[str]]:
@@ -88,9 +94,9 @@ def _models(story: Story, tracking_uri: str) -> tuple[str, list[str]]:
         page = model_page(tracking_uri, model)
         alias = promoted.get((model.name, model.version))
         what = f"now models:/{model.name}@{alias}" if alias else "registered before; no alias moved"
-        lines.append(f"{model.kind:<11} {model.uri:<36} {what}")
+        lines.append(f"{model.kind:<18} {model.uri:<36} {what}")
         if page is not None:
-            lines.append(f"{'':<11} {page}")
+            lines.append(f"{'':<18} {page}")
     lines.extend(
         f"{proof.model.uri}, loaded in a process of its own, repeated its accuracy "
         f"({proof.comparison})"
@@ -113,7 +119,8 @@ def _next(story: Story, tracking_uri: str, services_run: bool) -> tuple[str, lis
                 (f"bertsmith fill-mask 'This is a [MASK].' --model {model.name}{home}", "")
             )
         else:
-            commands.append((f"bertsmith predict 'Some text.' --model {model.name}{home}", ""))
+            asked = _ASKED.get(model.kind, "predict 'Some text.'")
+            commands.append((f"bertsmith {asked} --model {model.name}{home}", ""))
     if services_run:
         commands.append((f"bertsmith down{home}", "stop the servers"))
     elif not tracking_uri.startswith("http"):

@@ -1,46 +1,51 @@
-"""How good a registered classifier is on labelled texts of one's own."""
+"""How good a registered model is on labelled items of one's own."""
 
 from typing import Any
 
-from bert_core.inference import classify
-from bert_core.model.catalogue import SequenceClassifier
+from bert_core.model.catalogue import Model
 from pipelines.core.errors import UserError
 from pipelines.core.tracking.tracker import Tracker
 from pipelines.registry.opening import open_model
-from pipelines.stages.corpus.cleaning.tally import Tally
-from pipelines.stages.labelled.files import read_labelled_file
+from pipelines.stages.labelled.files import LeftOut, read_labelled_file
 from pipelines.stages.labelled.settings import LabelledFile
-from pipelines.tasks.classification import figures_of, report_on
+from pipelines.tasks import Items, Reading, families_of, family
 
 
 def evaluate_file(
     tracker: Tracker, reference: str, settings: LabelledFile
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Figures and report of the classifier that `reference` names, on all rows of a file.
+    """Figures and report of the fine-tuned model that `reference` names, on all items of a file.
 
-    Raises UserError for labels that the classifier was not trained on, for a file that cannot be
-    read as labelled texts, and for a reference that names no classifier.
+    Raises UserError for labels that the model was not trained on, for a file that cannot be read
+    as items of its task, and for a reference that names no fine-tuned model.
     """
-    rows = read_labelled_file(settings, Tally())
-    if not rows:
-        raise UserError(f"{settings.path} must hold labelled texts, found none in it")
-    expected = [label for _, label in rows]
     model, tokenizer = open_model(tracker, reference)
-    if not isinstance(model, SequenceClassifier):
-        raise UserError(f"{reference} must be a classifier, found a {model.head_name} model")
-    texts = [text for text, _ in rows]
-    answers = classify(model, tokenizer, texts)
-    unknown = sorted(set(expected) - set(model.labels or ()))
-    if unknown:
+    name = next(families_of(model), None)
+    if name is None:
+        raise UserError(
+            f"{reference} must be a model that was fine-tuned for a task, found a "
+            f"{model.head_name} model"
+        )
+    task, left_out = family(name), LeftOut()
+    rows = [each.item for each in read_labelled_file(settings.path, task, settings, left_out)]
+    items = Items(rows, _classes_of(model))
+    unknown = sorted(task.classes_of(rows) - set(items.labels))
+    if items.labels and unknown:
         raise UserError(
             f"every label of {settings.path} must be one that {reference} was trained on "
-            f"({', '.join(model.labels or ())[:200]}), found {', '.join(unknown[:5])}"
+            f"({', '.join(items.labels)[:200]}), found {', '.join(unknown[:5])}"
         )
-    commonest = max(set(expected), key=lambda label: (expected.count(label), label))
+    answers = task.answers(model, tokenizer, items, Reading(model.config.max_position_embeddings))
     figures = {
-        **figures_of(answers.labels, expected),
-        "baseline/accuracy": expected.count(commonest) / len(expected),
-        "texts": len(rows),
-        "texts_truncated": answers.num_truncated,
+        **task.figures(answers, items),
+        "items": len(rows),
+        "items_truncated": answers.num_truncated,
+        **{name: sum(counts.values()) for name, counts in left_out.tally.to_json().items()},
     }
-    return figures, report_on(answers.labels, expected)
+    return figures, task.report(answers, items)
+
+
+def _classes_of(model: Model) -> tuple[str, ...]:
+    """The names of its classes, or their numbers; none where it has no classes."""
+    named: tuple[str, ...] | None = getattr(model, "labels", None)
+    return named or tuple(str(index) for index in range(getattr(model, "num_labels", 0)))

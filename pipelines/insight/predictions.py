@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from bert_core.inference import Candidate, classify, fill_mask
+from bert_core.inference.texts import Text
 from bert_core.model.catalogue import Model, PretrainingModel, SequenceClassifier
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
@@ -24,7 +25,7 @@ class Prediction:
     probabilities: dict[str, float]  # of every label
 
 
-def predict(tracker: Tracker, reference: str, texts: Sequence[str]) -> list[Prediction]:
+def predict(tracker: Tracker, reference: str, texts: Sequence[Text]) -> list[Prediction]:
     """Label each text with the classifier that `reference` names (see `opening.located`).
 
     Raises UserError where it names none, or another kind of model.
@@ -34,7 +35,7 @@ def predict(tracker: Tracker, reference: str, texts: Sequence[str]) -> list[Pred
     names = model.labels or tuple(str(index) for index in range(model.num_labels))
     return [
         Prediction(
-            text=text,
+            text=text if isinstance(text, str) else " | ".join(text),
             label=label,
             probability=float(row.max()),
             probabilities=dict(zip(names, row.tolist(), strict=True)),

@@ -14,7 +14,8 @@ from pipelines.core.tracking.tracker import Tracker
 from pipelines.insight.predictions import Prediction, fill, predict
 from pipelines.registry.opening import located
 from pipelines.stages.corpus.shards import read_documents
-from pipelines.tasks.classification import read_split
+from pipelines.stages.labelled.stage import read_items
+from pipelines.tasks.encoding.texts import text_of
 
 VOCABULARY_FILE = "vocab.txt"
 _WORD = re.compile(r"[^\W\d_]{4,}")
@@ -61,19 +62,16 @@ def predictions(
     Texts are drawn by hash, another label each while there are labels left. Raises UserError
     where `reference` names no classifier.
     """
-    heldout = read_split(labelled, "heldout")
-    drawn = _one_of_each(heldout.labels)[:count]
-    answers = predict(tracker, reference, [heldout.texts[index] for index in drawn])
-    names = labelled.statistics["labels"]
-    return [
-        (names[heldout.labels[index]], answer) for index, answer in zip(drawn, answers, strict=True)
-    ]
+    heldout = read_items(labelled, "heldout").rows
+    drawn = [heldout[index] for index in _one_of_each([item["label"] for item in heldout])[:count]]
+    answers = predict(tracker, reference, [text_of(item) for item in drawn])
+    return [(item["label"], answer) for item, answer in zip(drawn, answers, strict=True)]
 
 
-def _one_of_each(labels: Sequence[int]) -> list[int]:
+def _one_of_each(labels: Sequence[str]) -> list[int]:
     """Indices in the order of their draw: the first of every label, then the second, and so on."""
     order = sorted(range(len(labels)), key=lambda index: random_bits(_SEED, "showcase", index))
-    earlier: Counter[int] = Counter()
+    earlier: Counter[str] = Counter()
     rounds = {}
     for index in order:
         rounds[index] = earlier[labels[index]]

@@ -11,7 +11,7 @@ from pipelines.core.tracking.paging import pages
 from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker, final
 from pipelines.registry.promotion import find_source
 from pipelines.registry.tags import KIND_TAG, VERIFIED_TAG
-from pipelines.registry.verification import METRICS
+from pipelines.registry.verification import metric_of
 
 _CHAMPION, _CANDIDATE = "champion", "candidate"  # as recipes name them, if they say nothing
 
@@ -47,7 +47,7 @@ def list_models(tracker: Tracker) -> list[ListedModel]:
     for version in pages(lambda token: client.search_model_versions(page_token=token)):
         number = int(version.version)
         kind = version.tags.get(KIND_TAG, "")
-        metric = METRICS.get(kind, "")
+        metric = metric_of(kind)
         listed.append(
             ListedModel(
                 name=version.name,

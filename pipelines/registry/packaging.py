@@ -5,28 +5,63 @@ import tempfile
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import mlflow.pyfunc
+import pandas as pd
 from mlflow.models import ModelSignature
-from mlflow.types import ColSpec, DataType, Schema
+from mlflow.types import ColSpec, DataType, Schema, TensorSpec
 from mlflow.types.schema import Array
 
 import bert_core
-from bert_core.training.state import CONFIG_FILE, WEIGHTS_FILE
+from bert_core.training.state import CONFIG_FILE, WEIGHTS_FILE, read_config
 from pipelines.artifacts import Artifact
 from pipelines.registry import serving
 
 _TOKENIZER_FILES = ("vocab.txt", "tokenizer.json", "tokenizer_config.json")
 _REQUIREMENTS = ("torch", "numpy", "safetensors", "tokenizers", "pandas", "mlflow")
-_EXAMPLE = {"text": ["Returns the sum of the elements along the given axis."]}
+_TEXT = "Returns the sum of the elements along the given axis."
+_ONE_TEXT: Final[tuple[list[ColSpec | TensorSpec], dict[str, list[Any]]]] = (
+    [ColSpec(DataType.string, "text"), ColSpec(DataType.string, "second_text", required=False)],
+    {"text": [_TEXT]},
+)
+_STRINGS, _NUMBER = Array(DataType.string), DataType.double
 
-_INPUTS = Schema([ColSpec(DataType.string, "text")])
-_OUTPUTS = {
-    "encoder": Schema([ColSpec(Array(DataType.double), "embedding")]),
-    "classifier": Schema(
-        [ColSpec(DataType.string, "label"), ColSpec(DataType.double, "probability")]
+
+class _Served(NamedTuple):
+    """What a served model is asked and answers: its columns, and a row that it can answer."""
+
+    inputs: list[ColSpec | TensorSpec]
+    example: dict[str, list[Any]]
+    outputs: list[ColSpec | TensorSpec]
+
+
+_SERVED: Final = {  # by the head of the model
+    "encoder": _Served(
+        [ColSpec(DataType.string, "text")], {"text": [_TEXT]},
+        [ColSpec(Array(_NUMBER), "embedding")],
     ),
-}
+    "sequence_classification": _Served(
+        *_ONE_TEXT, [ColSpec(DataType.string, "label"), ColSpec(_NUMBER, "probability")]
+    ),
+    "multi_label_classification": _Served(*_ONE_TEXT, [ColSpec(_STRINGS, "labels")]),
+    "regression": _Served(*_ONE_TEXT, [ColSpec(_NUMBER, "value")]),
+    "token_classification": _Served(
+        [ColSpec(DataType.string, "text")], {"text": [_TEXT]},
+        [ColSpec(_STRINGS, "words"), ColSpec(_STRINGS, "tags")],
+    ),
+    "multiple_choice": _Served(
+        [ColSpec(DataType.string, "text"), ColSpec(_STRINGS, "choices")],
+        {"text": [_TEXT], "choices": [["Along each axis.", "Along the first axis."]]},
+        [ColSpec(DataType.long, "choice"), ColSpec(_NUMBER, "probability")],
+    ),
+    "span_prediction": _Served(
+        [ColSpec(DataType.string, "question"), ColSpec(DataType.string, "context")],
+        {"question": ["What does it return?"], "context": [_TEXT]},
+        [ColSpec(DataType.string, "answer"), ColSpec(DataType.long, "begin"),
+         ColSpec(_NUMBER, "null_lead")],
+    ),
+}  # fmt: skip
 
 
 def declared_requirements() -> list[str]:
@@ -37,20 +72,24 @@ def declared_requirements() -> list[str]:
 def save_model_package(
     target: Path, kind: str, artifact: Artifact, metadata: Mapping[str, str]
 ) -> None:
-    """Write the MLflow model of an `encoder` or `classifier` artifact into the new folder `target`.
+    """Write the MLflow model of an `encoder`, or of a task's model, into the new folder `target`.
 
     It carries `bert_core` as its own code, so that loading it needs no Bertsmith installation.
     """
     with tempfile.TemporaryDirectory(prefix="bertsmith-package-") as scratch:
         model = Path(scratch) / "model"
         _copy_model_files(model, artifact)
+        is_encoder = kind == "encoder"
+        # Whatever heads it was pretrained with, an encoder is asked for embeddings.
+        served = _SERVED["encoder" if is_encoder else read_config(model)["head"]]
+        script = "encoder_model.py" if is_encoder else "task_model.py"
         mlflow.pyfunc.save_model(
             str(target),
-            python_model=str(Path(serving.__file__).parent / f"{kind}_model.py"),
+            python_model=str(Path(serving.__file__).parent / script),
             artifacts={"model": str(model)},
             code_paths=[_clean_copy(Path(bert_core.__file__).parent, Path(scratch))],
-            signature=ModelSignature(inputs=_INPUTS, outputs=_OUTPUTS[kind]),
-            input_example=_EXAMPLE,
+            signature=ModelSignature(Schema(served.inputs), Schema(served.outputs)),
+            input_example=pd.DataFrame(served.example),
             pip_requirements=declared_requirements(),
             metadata=dict(metadata),
         )

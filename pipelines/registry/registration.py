@@ -29,7 +29,12 @@ from pipelines.training.results import numbers
 
 _DESCRIPTIONS = {
     "encoder": "BERT encoder pretrained from raw text; texts in, embeddings out.",
-    "classifier": "Text classifier fine-tuned from a BERT encoder; texts in, labels out.",
+    "classification": "Fine-tuned from a BERT encoder; texts or pairs of texts in, a label out.",
+    "multi_label": "Fine-tuned from a BERT encoder; texts or pairs in, any number of labels out.",
+    "regression": "Fine-tuned from a BERT encoder; texts or pairs of texts in, a number out.",
+    "multiple_choice": "Fine-tuned from a BERT encoder; a text and choices in, one of them out.",
+    "tagging": "Fine-tuned from a BERT encoder; texts in, their words with a tag each out.",
+    "question_answering": "Fine-tuned from a BERT encoder; a question and a text in, a span out.",
 }
 
 
@@ -37,7 +42,7 @@ _DESCRIPTIONS = {
 class Submission:
     """A model to register: its artifact, what it was made from, and under which name."""
 
-    kind: str  # "encoder" or "classifier"
+    kind: str  # "encoder", or the family of its task
     name: str
     alias: str  # of a version until it has proved itself
     artifact: Artifact
@@ -129,7 +134,7 @@ def _create_version(
         ],
     )
     machine = entries(COMPUTED_ON_TAG, run.data.tags)
-    description = _DESCRIPTIONS[submission.kind]
+    description = _DESCRIPTIONS.get(submission.kind, f"Fine-tuned for {submission.kind}.")
     _ensure_name(client, submission.name, description)
     return client.create_model_version(
         submission.name,

@@ -32,7 +32,7 @@ class RegistrationSettings(Settings):
         default="bertsmith-encoder", description="Registered name of the encoder."
     )
     classifier_name: RegistryName = Field(
-        default="bertsmith-classifier", description="Registered name of the classifier."
+        default="bertsmith-classifier", description="Registered name of the fine-tuned model."
     )
     candidate_alias: Alias = Field(
         default="candidate", description="Alias of a new version, which has yet to prove itself."

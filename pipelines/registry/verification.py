@@ -18,8 +18,9 @@ from pipelines.registry import serving
 from pipelines.registry.registration import RegisteredModel
 from pipelines.registry.serving.proof import TRY_AGAIN
 from pipelines.registry.tags import OWED_TAG, PROMOTION, PROOF_TAG, VERIFIED_TAG, entries
+from pipelines.tasks import family, family_names
 
-METRICS = {"encoder": "eval/mlm_accuracy", "classifier": "eval/accuracy"}
+_OF_ENCODERS = "eval/mlm_accuracy"
 _TOLERANCE = 0.001  # between two machines; an answer that hangs by a rounding may always differ
 
 
@@ -32,7 +33,7 @@ class Proof:
     """A registered model to prove, and the held-out data for it."""
 
     model: RegisteredModel
-    data: Artifact  # the examples of an encoder, the labelled texts of a classifier
+    data: Artifact  # the examples of an encoder, the labelled items of a task
     max_examples: int = 0  # of an encoder's final evaluation
 
 
@@ -53,6 +54,14 @@ class Verification:
     def holds(self) -> bool:
         """Whether the version repeated its figure."""
         return abs(self.reproduced - self.logged) <= self.bound
+
+
+def metric_of(kind: str) -> str:
+    """The figure that a registered model of this kind is judged by; empty for an unknown kind."""
+    if kind == "encoder":
+        return _OF_ENCODERS
+    kind = "classification" if kind == "classifier" else kind  # as it was called before
+    return family(kind).score if kind in family_names() else ""
 
 
 def verify(proofs: Sequence[Proof], store_url: str, tracker: Tracker) -> list[Verification]:
@@ -81,7 +90,7 @@ def verify(proofs: Sequence[Proof], store_url: str, tracker: Tracker) -> list[Ve
 def _verification(
     proof: Proof, store_url: str, tracker: Tracker, client: MlflowClient
 ) -> Verification:
-    model, metric = proof.model, METRICS[proof.model.kind]
+    model, metric = proof.model, metric_of(proof.model.kind)
     tags = client.get_model_version(model.name, str(model.version)).tags
     logged_on = entries(COMPUTED_ON_TAG, tags)
     answer = _in_own_process(

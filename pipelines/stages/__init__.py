@@ -29,11 +29,15 @@ def with_what_they_need(goals: Iterable[Stage]) -> tuple[Stage, ...]:
 def asked_for(recipe: Settings, goals: Iterable[Stage]) -> tuple[Stage, ...]:
     """What `recipe` asks for of `goals` and of what they need, in the chain's order.
 
-    A stage that its settings leave out is missing, and so is what needs it.
+    A stage that its settings leave out is missing, and so is what needs it; what the recipe gives
+    is neither built nor missing.
     """
     stages: list[Stage] = []
-    names: set[str] = set()
+    given: frozenset[str] = getattr(recipe, "given", frozenset())
+    names = set(given)
     for stage in with_what_they_need(goals):
+        if stage.name in given:
+            continue
         if stage.is_wanted(stage.settings_of(recipe)) and names >= set(stage.needs):
             stages.append(stage)
             names.add(stage.name)

@@ -1,91 +1,139 @@
 """The families of tasks that an encoder is fine-tuned for: one module each, which holds `FAMILY`.
 
-The stages of labelled texts, fine-tuning and evaluation know a family by what `TaskFamily` names,
-and by nothing else: a new family is a new module here, and a recipe that asks for it.
+The stages of labelled items, fine-tuning and evaluation know a family by what `TaskFamily` names,
+and by nothing else: a new family is a new module here, and a recipe that asks for it. What several
+families score and encode with lies in the packages beside them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:  # reading a recipe asks for the families' names alone
     import numpy as np
+    import pyarrow as pa
 
     from bert_core.batch import LabelledBatch
     from bert_core.config import EncoderConfig
-    from bert_core.model.catalogue import TrainableModel
+    from bert_core.model.catalogue import Model, TrainableModel
     from bert_core.vocabulary import WordPieceTokenizer
-    from pipelines.artifacts import Artifact
+
+Form = Literal["texts", "choices", "words", "questions"]
+"""What a record of labelled data holds: see `pipelines.stages.labelled.records`."""
+Item = dict[str, Any]  # by the family's schema
+
+
+class Items(NamedTuple):
+    """Labelled items of one split, and the names of the classes where there are any."""
+
+    rows: Sequence[Item]
+    labels: tuple[str, ...] = ()
+
+
+class Reading(NamedTuple):
+    """How a model reads what is longer than it: texts are cut, and windows advance by `stride`."""
+
+    max_tokens: int
+    stride: int | None = None  # half a window
 
 
 class Answers(NamedTuple):
-    """What a model says to every held-out item, as plain values; and how many items were cut."""
+    """What a model says to every item, as plain values; and how many items were cut."""
 
-    values: list[int]
+    values: list[Any]
     num_truncated: int
 
 
-class TaskExamples(Protocol):
-    """The items of one split as the encoder takes them."""
+class BadItemError(ValueError):
+    """An item that cannot be learned from: what every item must, and what was found."""
 
-    def __len__(self) -> int: ...
+    def __init__(self, must: str, found: str) -> None:
+        super().__init__(f"an item must {must}, found {found}")
+        self.must = must  # the same for all such items
+        self.found = found
+
+
+class TaskExamples(Protocol):
+    """The items of one split as the encoder takes them: N sequences, or groups of them."""
+
+    num_truncated: int  # items whose end was left out
+
+    def __len__(self) -> int:
+        """N."""
 
     def batch(self, indices: "np.ndarray") -> "LabelledBatch":
-        """The items at `indices`, in that order."""
+        """The examples at `indices`, in that order."""
 
     def longest(self, size: int) -> "LabelledBatch":
-        """The `size` items of most tokens: no batch of as many needs more memory."""
-
-    def batches(
-        self, size: int, rank: int, world_size: int
-    ) -> "Iterator[tuple[int, LabelledBatch]]":
-        """This rank's share of the batches of all items in order, `size` at a time, numbered."""
-
-    def shuffled(self, seed: int, step: int, examples_per_step: int) -> "np.ndarray":
-        """Indices of the items that optimizer step `step` learns from."""
+        """The `size` examples of most tokens: no batch of as many needs more memory."""
 
 
 class TaskFamily(Protocol):
     """One kind of task: its items, its model, and how its answers are scored."""
 
+    form: Form
+    score: str  # the figure that says most
     curve: Mapping[str, str]  # the model's evaluation sums, and what they are called in a curve
+    models: tuple[type["Model"], ...]  # that answer it
 
-    def build_model(self, config: "EncoderConfig", labelled: "Artifact") -> "TrainableModel":
+    @property
+    def schema(self) -> "pa.Schema":
+        """Of an item."""
+
+    def item(self, record: Mapping[str, Any]) -> Item:
+        """A record of the family's form as an item; raises BadItemError for one that is none."""
+
+    def group(self, item: Item) -> str:
+        """What an item is about: items about the same never stand on both sides of a split."""
+
+    def labels(self, train: Sequence[Item], heldout: Sequence[Item]) -> tuple[str, ...]:
+        """The classes, in order; raises UserError where nothing can be learned or measured."""
+
+    def classes_of(self, items: Sequence[Item]) -> set[str]:
+        """The classes that the items name."""
+
+    def described(self, train: Items, heldout: Items) -> dict[str, Any]:
+        """Counts and baselines of the two parts, ready for JSON; figures of a `baseline/`."""
+
+    def build_model(self, config: "EncoderConfig", labels: tuple[str, ...]) -> "TrainableModel":
         """The encoder of `config` with the family's head, from torch's generator."""
 
     def examples(
-        self, labelled: "Artifact", split: str, tokenizer: "WordPieceTokenizer", max_tokens: int
+        self, items: Items, tokenizer: "WordPieceTokenizer", reading: Reading
     ) -> TaskExamples:
-        """The items of `train` or `heldout`, cut to `max_tokens`."""
+        """The items as the model learns from them."""
 
     def answers(
         self,
-        model: "TrainableModel",
+        model: "Model",
         tokenizer: "WordPieceTokenizer",
-        labelled: "Artifact",
+        items: Items,
+        reading: Reading,
         rank: int = 0,
         world_size: int = 1,
     ) -> Answers:
-        """What `model` says to the held-out items, shared out among the ranks; all get all of it.
+        """What `model`, one of `models`, says to the items, shared out among the ranks; all of them
+        get all of it."""
 
-        Raises UserError for a model with another head.
-        """
+    def figures(self, answers: Answers, items: Items) -> dict[str, float]:
+        """The scores of the answers, `score` among them."""
 
-    def figures(self, answers: Answers, labelled: "Artifact") -> dict[str, float]:
-        """The scores of the held-out answers, each beside its `baseline/`."""
-
-    def report(self, answers: Answers, labelled: "Artifact") -> dict[str, Any]:
-        """What is worth knowing of the held-out answers beyond their scores, ready for JSON."""
+    def report(self, answers: Answers, items: Items) -> dict[str, Any]:
+        """What is worth knowing of the answers beyond their scores, ready for JSON."""
 
 
 def family_names() -> tuple[str, ...]:
     """Every family there is, in alphabetical order."""
-    return tuple(sorted(module.name for module in iter_modules(__path__)))
+    return tuple(sorted(module.name for module in iter_modules(__path__) if not module.ispkg))
 
 
-def family_of(labelled: "Artifact") -> TaskFamily:
-    """The family that an artifact of labelled items was made for."""
-    module = import_module(f"{__name__}.{labelled.statistics['family']}")
-    family: TaskFamily = module.FAMILY
-    return family
+def family(name: str) -> TaskFamily:
+    """The family of this name; raises ModuleNotFoundError where there is none."""
+    found: TaskFamily = import_module(f"{__name__}.{name}").FAMILY
+    return found
+
+
+def families_of(model: "Model") -> Iterator[str]:
+    """The names of the families whose items `model` answers."""
+    return (name for name in family_names() if isinstance(model, family(name).models))

@@ -40,14 +40,14 @@ def starting_encoder(reference: str, context: StageContext) -> Artifact:
             if found is not None:
                 return found
         raise UserError(
-            f"pretraining.encoder must be the fingerprint of an encoder in {context.store.url}, "
+            f"an encoder must be a fingerprint in the store {context.store.url}, "
             f"found none with {reference}; see `bertsmith store`"
         )
     if Path(reference).is_dir():
         return take_in(Path(reference), context, source=reference)
     raise UserError(
-        "pretraining.encoder must be a folder with a model, models:/<name>@<alias> or the "
-        f"fingerprint of an encoder in the store, found no such: {reference}"
+        "an encoder must be a folder with a model, models:/<name>@<alias> or the fingerprint of "
+        f"one in the store, found no such: {reference}"
     )
 
 

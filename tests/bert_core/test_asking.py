@@ -35,7 +35,7 @@ QUESTIONS = {
     )),
     "rate": ("regression", lambda m, t, **k: bc.rate(m, t, TEXTS, **k).values),
     "tag": ("token_classification", lambda m, t, **k: [
-        word.probability for words in bc.tag(m, t, TEXTS, **k)[0] for word in words
+        word.probability for words in bc.tag(m, t, TEXTS, **k) for word in words
     ]),
     "choose": ("multiple_choice", lambda m, t, **k: (
         bc.choose(m, t, "one", ["a", "b c d", "e"], **k).probabilities

@@ -21,7 +21,7 @@ def test_pretraining_goes_on_from_a_registered_champion(whole_run: WholeRun) -> 
     ]  # fmt: skip
     story = flow_of("pretrain")(read_recipe(PretrainingRecipe, "continue", overrides))
     names = [record.name for record in story.records]
-    assert names == ["encoder to go on from", "corpus", "vocabulary", "examples", "pretraining"]
+    assert names == ["encoder to start from", "corpus", "vocabulary", "examples", "pretraining"]
     before, after = whole_run.story.artifact("pretraining"), story.artifact("pretraining")
     vocabulary = story.artifact("vocabulary")
     assert vocabulary.statistics["size"] == small.vocabulary.size + 30

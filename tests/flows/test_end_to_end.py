@@ -59,8 +59,8 @@ def test_figures_stand_beside_their_baselines(whole_run: WholeRun) -> None:
     figures = {figure.name: figure for figure in figures_of(whole_run.story)}
     masked = figures["masked tokens, held-out"]
     assert 0 < masked.comparisons["most frequent token"] < 1
-    accuracy = figures["classifier accuracy, held-out"]
-    assert set(accuracy.comparisons) == {"majority", "same budget from random weights"}
+    accuracy = figures["accuracy, held-out"]
+    assert set(accuracy.comparisons) == {"without looking", "same budget from random weights"}
 
 
 def test_both_models_are_registered_proved_and_champions(whole_run: WholeRun) -> None:
@@ -68,7 +68,7 @@ def test_both_models_are_registered_proved_and_champions(whole_run: WholeRun) ->
 
     tracker = whole_run.story.recipe.place.tracker({})
     rows = {row.kind: row for row in list_models(tracker)}
-    assert set(rows) == {"encoder", "classifier"}
+    assert set(rows) == {"encoder", "classification"}
     for row in rows.values():
         assert row.is_verified
         assert "champion" in row.aliases
@@ -109,11 +109,11 @@ def test_the_screen_tells_the_story_without_control_characters_in_a_pipe(
     assert "\x1b" not in said
     for words in (
         "small:", "built", "masked tokens, held-out", "most frequent token", "hidden:",
-        "the classifier says", "models:/bertsmith-encoder@champion", "bertsmith up",
+        "the model says", "models:/bertsmith-encoder@champion", "bertsmith up",
     ):  # fmt: skip
         assert words in said
     assert said.count("hidden:") == 3
-    assert said.count("the classifier says:") == 3
+    assert said.count("the model says:") == 3
 
 
 def test_a_second_run_builds_nothing_and_registers_nothing_new(whole_run: WholeRun) -> None:

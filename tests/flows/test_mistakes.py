@@ -78,9 +78,9 @@ CASES = {
     "a model and a recipe": (["evaluate", "demo", "--model", "m"], "--model"),
     "a model and settings": (["evaluate", "--model", "m", "--set", "a.b=1"], "--set"),
     "JSON of no model": (["evaluate", "--json"], "--json"),
-    "no labelled row": (
+    "a model that is not there": (
         ["evaluate", "--model", "m", "--labels", "{here}/header.csv"],
-        "found none",
+        "found neither for 'm'",
     ),
     "rates beyond one": (["run", "--set", "examples.random_share=0.9"], "exceed 1 together"),
     "longer than is read": (["run", "--set", "finetuning.max_tokens=512"], "examples.max_tokens"),

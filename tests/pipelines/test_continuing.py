@@ -188,7 +188,7 @@ def test_examples_in_other_pieces_or_for_another_objective_are_refused(
 
 @pytest.mark.parametrize("reference", ["0" * 32, "no such folder", "models:/name@champion"])
 def test_what_is_no_encoder_is_a_sentence(reference, small_context):
-    with pytest.raises(UserError, match=r"pretraining\.encoder must be"):
+    with pytest.raises(UserError, match=r"an encoder must be"):
         starting_encoder(reference, small_context)
 
 

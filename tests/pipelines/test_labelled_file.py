@@ -9,16 +9,23 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.core.errors import UserError
-from pipelines.stages.corpus.cleaning.tally import Tally
-from pipelines.stages.labelled.files import name_of_file, read_labelled_file
+from pipelines.stages.labelled.files import LeftOut, read_labelled_file
+from pipelines.stages.labelled.records import name_of_file
 from pipelines.stages.labelled.settings import LabelledFile
+from pipelines.tasks.classification import FAMILY
 
 SMS = Path("../shared/data/sms_spam/SMSSpamCollection.tsv")
 
 
 def _read(path: Path, text: str, **columns: str) -> list[tuple[str, str]]:
     path.write_text(text, encoding="utf-8")
-    return read_labelled_file(LabelledFile(path=str(path), **columns), Tally())
+    return _items(path, **columns)
+
+
+def _items(path: Path, left_out: LeftOut | None = None, **columns: str) -> list[tuple[str, str]]:
+    settings = LabelledFile(path=str(path), **columns)
+    found = read_labelled_file(str(path), FAMILY, settings, left_out or LeftOut())
+    return [(each.item["text"], each.item["label"]) for each in found]
 
 
 def test_columns_are_found_by_their_usual_names(tmp_path: Path) -> None:
@@ -54,7 +61,7 @@ def test_jsonl_gzip_and_a_byte_order_mark_are_read(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.gz"
     lines = '\ufeff{"text": "one", "label": 1}\n\n{"text": "two", "label": 0}\n'
     path.write_bytes(gzip.compress(lines.encode()))
-    rows = read_labelled_file(LabelledFile(path=str(path)), Tally())
+    rows = _items(path)
     assert rows == [("one", "1"), ("two", "0")]
 
 
@@ -84,13 +91,13 @@ def test_faults_are_named(
 
 @pytest.mark.parametrize("label", ["", "nan", "NaN", "<NA>"])
 def test_a_text_without_a_label_is_refused_by_its_line(tmp_path: Path, label: str) -> None:
-    with pytest.raises(UserError, match=r"must have a label, found .* in line 3; label that row"):
+    with pytest.raises(UserError, match=r"must have a label, found .* in line 3; mend or"):
         _read(tmp_path / "a.csv", f'text,label\nx,a\n"y\nz",{label}\nw,b\n')
 
 
 @pytest.mark.parametrize("value", ["null", "NaN"])
 def test_a_json_label_that_is_none_is_refused(tmp_path: Path, value: str) -> None:
-    with pytest.raises(UserError, match="must have a label, found 'none' in line 2"):
+    with pytest.raises(UserError, match="must have a label, found 'none' in line "):
         _read(
             tmp_path / "a.jsonl", f'{{"text": "x", "label": 1}}\n{{"text": "y", "label": {value}}}'
         )
@@ -104,11 +111,11 @@ def test_words_that_only_look_empty_are_labels(tmp_path: Path) -> None:
 def test_rows_without_a_text_and_repairs_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes("text,label\ncafé,a\n,b\nx,b\n".encode("cp1252"))
-    tally = Tally()
-    rows = read_labelled_file(LabelledFile(path=str(path)), tally)
+    left_out = LeftOut()
+    rows = _items(path, left_out)
     assert rows == [("café", "a"), ("x", "b")]
-    assert tally.dropped == {"rows without a text": 1}
-    assert tally.repaired == {"bytes that were not UTF-8": 1}
+    assert left_out.tally.dropped == {"rows without a text": 1}
+    assert left_out.tally.repaired == {"bytes that were not UTF-8": 1}
 
 
 def test_a_comma_that_parts_a_text_in_two_is_named_and_not_read_over(tmp_path: Path) -> None:
@@ -126,7 +133,7 @@ def test_line_breaks_that_are_none_part_no_row(tmp_path: Path) -> None:
 def test_parquet_files_are_read(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"id": [7, 8], "text": ["one", "two"], "label": [1, 0]}), path)
-    rows = read_labelled_file(LabelledFile(path=str(path)), Tally())
+    rows = _items(path)
     assert rows == [("one", "1"), ("two", "0")]
 
 
@@ -134,23 +141,25 @@ def test_the_same_bytes_parsed_otherwise_have_another_name(tmp_path: Path) -> No
     for name in ("a.csv", "a.tsv", "b.csv"):
         (tmp_path / name).write_text("text,x\tlabel,y\n")
     (tmp_path / "c.csv.gz").write_bytes(gzip.compress(b"text,x\tlabel,y\n"))
-    names = [name_of_file(str(tmp_path / n)) for n in ("a.csv", "a.tsv", "b.csv", "c.csv.gz")]
+    names = [
+        name_of_file(str(tmp_path / n), "texts") for n in ("a.csv", "a.tsv", "b.csv", "c.csv.gz")
+    ]
     assert names[0] != names[1]
     assert names[0] == names[2] == names[3]
 
 
 def test_a_missing_or_binary_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"nothing\.csv must be a file, found nothing there"):
-        name_of_file(str(tmp_path / "nothing.csv"))
+        name_of_file(str(tmp_path / "nothing.csv"), "texts")
     path = tmp_path / "binary.csv"
     path.write_bytes(b"text,label\n" + bytes(range(32)) + b",x\n")
     with pytest.raises(UserError, match=r"binary\.csv must be text, but .* control characters"):
-        read_labelled_file(LabelledFile(path=str(path)), Tally())
+        _items(path)
 
 
 def test_the_sms_collection_is_read_whole_without_naming_a_column() -> None:
     if not SMS.exists():
         pytest.skip("the SMS Spam Collection is not on this machine")
-    rows = read_labelled_file(LabelledFile(path=str(SMS)), Tally())
+    rows = _items(SMS)
     labels = [label for _, label in rows]
     assert (labels.count("ham"), labels.count("spam")) == (4827, 747)

@@ -1,4 +1,4 @@
-"""Labelled texts become a task: split without leaks, labels counted, the baseline beside them."""
+"""Labelled items become a task: split without leaks, labels counted, the baseline beside them."""
 
 from pathlib import Path
 
@@ -17,14 +17,10 @@ from pipelines.stages.labelled.settings import (
     LabelledSettings,
     NoLabels,
 )
-from pipelines.stages.labelled.stage import build_labelled
-from pipelines.tasks.classification import (
-    EncodedTexts,
-    LabelledTexts,
-    figures_of,
-    read_split,
-    report_on,
-)
+from pipelines.stages.labelled.stage import build_labelled, read_items
+from pipelines.tasks import Items, Reading
+from pipelines.tasks.classification import FAMILY
+from pipelines.tasks.encoding.sequences import shuffled
 
 
 @pytest.fixture
@@ -45,18 +41,23 @@ def _rows(count: int = 200) -> list[tuple[str, str]]:
 
 def test_both_splits_hold_every_text_once(tmp_path: Path, context: StageContext) -> None:
     labelled = build_labelled(_write(tmp_path / "a.tsv", _rows()), None, context)
-    train, heldout = read_split(labelled, "train"), read_split(labelled, "heldout")
-    assert sorted(train.texts + heldout.texts) == sorted(text for text, _ in _rows())
-    assert 20 <= len(heldout.texts) <= 60
+    train, heldout = read_items(labelled, "train"), read_items(labelled, "heldout")
+    texts = [item["text"] for item in (*train.rows, *heldout.rows)]
+    assert sorted(texts) == sorted(text for text, _ in _rows())
+    assert 20 <= len(heldout.rows) <= 60
     assert labelled.statistics["labels"] == ["common", "rare"]
-    share = np.mean([label == 0 for label in heldout.labels])
+    share = np.mean([item["label"] == "common" for item in heldout.rows])
     assert labelled.statistics["baseline/accuracy"] == pytest.approx(share)
 
 
 def test_equal_texts_never_stand_on_both_sides(tmp_path: Path, context: StageContext) -> None:
     labelled = build_labelled(_write(tmp_path / "a.tsv", _rows(100) * 3), None, context)
-    train, heldout = (set(read_split(labelled, split).texts) for split in ("train", "heldout"))
+    train, heldout = (
+        {item["text"] for item in read_items(labelled, split).rows}
+        for split in ("train", "heldout")
+    )
     assert not train & heldout
+    assert labelled.statistics["heldout_also_in_train"] == 0
 
 
 def test_the_same_bytes_elsewhere_are_the_same_task(tmp_path: Path, context: StageContext) -> None:
@@ -89,7 +90,7 @@ def test_documents_of_too_few_words_are_left_out_and_counted(
     labelled = build_labelled(LabelledSettings(source=CorpusSourceLabels()), corpus, context)
     assert labelled.statistics["labels"] == ["letters", "reports"]
     assert labelled.statistics["dropped"] == {"too few words": 6}
-    assert sum(labelled.statistics["texts"].values()) == 24
+    assert sum(labelled.statistics["items"].values()) == 24
 
 
 @pytest.mark.parametrize(
@@ -114,32 +115,57 @@ def test_no_task_is_not_built(context: StageContext) -> None:
 
 
 def test_every_text_comes_once_an_epoch_in_another_order() -> None:
-    tokenizer = WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"])
-    texts = EncodedTexts(LabelledTexts(["a b"] * 10, [0] * 10), tokenizer, max_tokens=8)
-    steps = [texts.shuffled(seed=3, step=step, examples_per_step=4) for step in range(5)]
+    steps = [shuffled(10, seed=3, step=step, examples_per_step=4) for step in range(5)]
     stream = np.concatenate(steps)
     first, second = stream[:10].tolist(), stream[10:].tolist()
     assert sorted(first) == sorted(second) == list(range(10))
     assert first != second
-    assert texts.shuffled(seed=3, step=4, examples_per_step=4).tolist() == steps[4].tolist()
+    assert shuffled(10, seed=3, step=4, examples_per_step=4).tolist() == steps[4].tolist()
 
 
 def test_long_texts_are_cut_and_counted() -> None:
     tokenizer = WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
-    labelled = LabelledTexts(["a " * 50, "a"], [1, 0])
-    texts = EncodedTexts(labelled, tokenizer, max_tokens=8)
+    rows = [{"text": text, "second_text": None, "label": "x"} for text in ("a " * 50, "a")]
+    texts = FAMILY.examples(Items(rows, ("x",)), tokenizer, Reading(max_tokens=8))
     assert texts.num_truncated == 1
     assert texts.batch(np.array([0, 1])).tokens.lengths == (8, 3)
 
 
-def test_figures_and_report_of_answers() -> None:
-    expected, answered = ["a", "a", "a", "b"], ["a", "a", "b", "b"]
-    assert figures_of(answered, expected) == {
-        "eval/accuracy": 0.75,
-        "eval/macro_f1": pytest.approx((0.8 + 2 / 3) / 2),
-    }
-    report = report_on(answered, expected)
-    assert report["confusion"] == [[2, 1], [0, 1]]
-    assert report["by_label"][1] == {
-        "label": "b", "precision": 0.5, "recall": 1.0, "f1": pytest.approx(2 / 3), "texts": 1,
-    }  # fmt: skip
+def test_ones_own_heldout_file_is_taken_as_it_is(tmp_path: Path, context: StageContext) -> None:
+    settings = _write(tmp_path / "train.tsv", _rows(40))
+    _write(tmp_path / "dev.tsv", [("text number 0", "rare"), ("another", "common")] * 2)
+    source = settings.source.model_copy(update={"heldout_path": str(tmp_path / "dev.tsv")})
+    labelled = build_labelled(LabelledSettings(source=source), None, context)
+    assert labelled.statistics["items"] == {"train": 40, "heldout": 4}
+    assert labelled.statistics["heldout_also_in_train"] == 2
+    assert labelled.fingerprint != build_labelled(settings, None, context).fingerprint
+
+
+def test_a_group_is_never_divided(tmp_path: Path, context: StageContext) -> None:
+    path = tmp_path / "a.csv"
+    lines = [f"text {n},{'ab'[n % 2]},author {n % 10}" for n in range(200)]
+    path.write_text("\n".join(["text,label,author", *lines]))
+    source = LabelledFile(path=str(path), group_column="author", heldout_fraction=0.4)
+    labelled = build_labelled(LabelledSettings(source=source), None, context)
+    authors = [
+        {int(item["text"].split()[1]) % 10 for item in read_items(labelled, split).rows}
+        for split in ("train", "heldout")
+    ]
+    assert not authors[0] & authors[1]
+    assert labelled.statistics["items"]["heldout"] % 20 == 0
+
+
+def test_items_that_cannot_be_learned_from_are_refused_or_left_out_and_told(
+    tmp_path: Path, context: StageContext
+) -> None:
+    path = tmp_path / "a.csv"
+    good = [f"text {n},{n % 5}" for n in range(40)]
+    path.write_text("\n".join(["text,label", *good[:10], "odd,many", *good[10:], "none,"]))
+    source = LabelledFile(path=str(path))
+    with pytest.raises(UserError, match=r"have a number as its label, found 'many' in line 12"):
+        build_labelled(LabelledSettings(family="regression", source=source), None, context)
+    skipping = source.model_copy(update={"bad_items": "skip"})
+    labelled = build_labelled(LabelledSettings(family="regression", source=skipping), None, context)
+    assert sum(labelled.statistics["items"].values()) == 40
+    assert labelled.statistics["dropped"] == {"items that do not have a number as its label": 2}
+    assert labelled.statistics["left_out"] == [f"line 12 of {path}", f"line 43 of {path}"]

@@ -8,11 +8,12 @@ import pytest
 from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.core.cluster.ranks import Ranks
 from pipelines.core.recipes.files import preset_names, read_recipe
-from pipelines.core.recipes.ladder import PretrainingRecipe
+from pipelines.core.recipes.ladder import EndToEndRecipe, PretrainingRecipe
 from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.pretraining.phases import phases_of, restart_of
 from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.stages.vocabulary.stage import build_vocabulary
+from pipelines.tasks import family_names
 
 # What makes a preset small; whatever else it says stays.
 SMALL = (
@@ -39,6 +40,19 @@ def small(name: str) -> PretrainingRecipe:
     return read_recipe(PretrainingRecipe, name, overrides)
 
 
+def pretrains(name: str) -> bool:
+    """Whether a preset pretrains from random weights: others start from an encoder."""
+    labelled = read_recipe(EndToEndRecipe, name).labelled.source
+    return name != "continue" and labelled.kind != "labelled_file"
+
+
+@pytest.mark.parametrize("name", family_names())
+def test_every_family_has_a_preset_of_its_name(name: str) -> None:
+    recipe = read_recipe(EndToEndRecipe, name.replace("_", "-"))
+    assert recipe.labelled.family == name
+    assert recipe.registration.classifier_name == recipe.name
+
+
 def test_the_lamb_preset_has_the_published_phases() -> None:
     settings = read_recipe(PretrainingRecipe, "large-64k-lamb").pretraining
     short, full = phases_of(settings)
@@ -57,7 +71,7 @@ def test_the_original_preset_has_the_published_schedule() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [each for each in preset_names() if each != "continue"])
+@pytest.mark.parametrize("name", [each for each in preset_names() if pretrains(each)])
 def test_a_small_copy_of_a_preset_trains_to_its_end(
     name: str, small_corpus: Artifact, small_context, local_ray: None, tmp_path: Path
 ) -> None:

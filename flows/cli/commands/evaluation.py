@@ -1,4 +1,4 @@
-"""The command that says how good a classifier is."""
+"""The command that says how good a fine-tuned model is."""
 
 import json
 from typing import Annotated
@@ -22,7 +22,7 @@ def evaluate(
     recipe: Recipe = None,
     model: Annotated[
         str | None,
-        typer.Option(help="A registered classifier (name, name@alias, name/version) or a folder."),
+        typer.Option(help="A fine-tuned model (name, name@alias, name/version) or a folder."),
     ] = None,
     labels: Labels = None,
     text_column: TextColumn = None,
@@ -31,16 +31,16 @@ def evaluate(
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate a classifier, label by label.
+    """Evaluate a fine-tuned model.
 
-    A recipe's own classifier on its held-out texts, building what is missing; or, with --model, a
-    registered one on every row of a labelled file.
+    A recipe's own on its held-out items, building what is missing; or, with --model, a registered
+    one on every item of a labelled file of its task.
 
     Example: bertsmith evaluate --model bertsmith-classifier@champion --labels more.csv
     """
     if model is not None and (recipe is not None or overrides):
         raise UserError(
-            "--model evaluates a registered classifier, which a recipe and --set cannot change; "
+            "--model evaluates a registered model, which a recipe and --set cannot change; "
             "leave out --model, or the recipe and --set"
         )
     if model is None and as_json:
@@ -57,7 +57,7 @@ def evaluate(
         execute("evaluate", choice, show_recipe=False)
         return
     if labels is None:
-        raise UserError("--model needs labelled texts to be evaluated on; name them with --labels")
+        raise UserError("--model needs labelled items to be evaluated on; name them with --labels")
     tracker = tracker_of(home)
     from pipelines.insight.evaluation import evaluate_file
     from pipelines.stages.labelled.settings import LabelledFile
@@ -71,9 +71,11 @@ def evaluate(
         return
     for name, value in figures.items():
         print(f"{name:<24} {value:.4f}" if isinstance(value, float) else f"{name:<24} {value}")
-    print(f"\n{'label':<24} {'precision':>9} {'recall':>9} {'F1':>9} {'texts':>7}")
+    if "by_label" not in report:
+        return
+    print(f"\n{'label':<24} {'precision':>9} {'recall':>9} {'F1':>9} {'items':>7}")
     for row in report["by_label"]:
         print(
             f"{row['label']:<24} {row['precision']:>9.1%} {row['recall']:>9.1%} "
-            f"{row['f1']:>9.1%} {row['texts']:>7}"
+            f"{row['f1']:>9.1%} {row['items']:>7}"
         )

@@ -1,9 +1,6 @@
 """Commands that use registered models."""
 
-import io
 import json
-import sys
-from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -29,37 +26,9 @@ Model = Annotated[
 
 def add_to(app: typer.Typer) -> None:
     """Add these commands to the application."""
-    app.command()(predict)
     app.command("fill-mask")(fill_mask)
     app.command()(models)
     app.command()(promote)
-
-
-def predict(
-    texts: Annotated[list[str] | None, typer.Argument(help="Texts; none: read lines.")] = None,
-    model: Model = None,
-    file: Annotated[Path | None, typer.Option(help="Read texts from here, one a line.")] = None,
-    home: Home = None,
-    as_json: AsJson = False,
-) -> None:
-    """Label texts with a registered classifier.
-
-    Example: bertsmith predict 'Returns the eigenvalues of a matrix.'
-    """
-    if texts and file is not None:
-        raise UserError(
-            "the texts to label must be given once, found --file and texts; leave out one of them"
-        )
-    lines = list(texts) if texts else _lines(file)
-    tracker = tracker_of(home, needs=None if model else "classifier")
-    from pipelines.insight import predictions
-
-    reference = model or newest(tracker, "classifier")
-    for answer in predictions.predict(tracker, reference, lines):
-        if as_json:
-            print(json.dumps(asdict(answer), ensure_ascii=False))
-        else:
-            print(f"{answer.label:<20} {answer.probability:6.1%}  {answer.text}")
 
 
 def fill_mask(
@@ -112,7 +81,7 @@ def models(home: Home = None, as_json: AsJson = False) -> None:
         aliases = ", ".join(f"@{alias}" for alias in row.aliases)
         proof = "verified" if row.is_verified else "not verified"
         print(
-            f"{row.name:<{width}}  version {row.version:<3} {aliases:<22} {row.kind:<10} "
+            f"{row.name:<{width}}  version {row.version:<3} {aliases:<22} {row.kind:<18} "
             f"{figure:<24} {proof:<12} {row.created:%Y-%m-%d %H:%M}  {row.fingerprint[:12]}"
         )
 
@@ -168,13 +137,13 @@ def tracker_of(home: Path | None, *, needs: str | None = None) -> "Tracker":
     return place.tracker({})
 
 
-def newest(tracker: "Tracker", kind: str) -> str:
-    """The newest model of this kind."""
+def newest(tracker: "Tracker", *kinds: str) -> str:
+    """The newest model of these kinds."""
     from pipelines.registry.listing import list_models
 
-    rows: list[ListedModel] = [row for row in list_models(tracker) if row.kind == kind]
+    rows: list[ListedModel] = [row for row in list_models(tracker) if row.kind in kinds]
     if not rows:
-        raise _no_model(f"at {tracker.shown_uri}", kind)
+        raise _no_model(f"at {tracker.shown_uri}", kinds[0])
     newest = max(rows, key=lambda row: row.created)
     return f"{newest.name}/{newest.version}"
 
@@ -184,23 +153,3 @@ def _no_model(registry: str, kind: str) -> UserError:
         f"the registry {registry} must hold a model of the kind {kind} for this, found none; run "
         "`bertsmith run` first, or name one with --model"
     )
-
-
-def _lines(file: Path | None) -> list[str]:
-    from pipelines.core.reading.text import decode, refuse_binary
-
-    if file is None and sys.stdin.isatty():
-        raise UserError(
-            "there must be a text to label, found none; give it as an argument, with --file, or "
-            "on standard input"
-        )
-    try:
-        data = sys.stdin.buffer.read() if file is None else file.read_bytes()
-    except OSError as error:
-        raise UserError(f"{file} must be a readable text file: {error.strerror}") from None
-    refuse_binary(data, "standard input" if file is None else str(file))
-    text = io.StringIO(decode(data, Counter()), newline=None)
-    lines = [line.strip() for line in text if line.strip()]
-    if not lines:
-        raise UserError("there must be a line of text to label, found none")
-    return lines

@@ -23,6 +23,8 @@ from pipelines.stages.vocabulary.settings import VocabularySettings
 
 RecipeType = TypeVar("RecipeType", bound="CorpusRecipe")
 
+_BEFORE_AN_ENCODER = frozenset({"corpus", "vocabulary", "examples", "pretraining"})
+
 
 class CorpusRecipe(Settings):
     """From sources to documents, split into train and held-out."""
@@ -41,6 +43,11 @@ class CorpusRecipe(Settings):
     corpus: CorpusSettings = Field(
         default_factory=CorpusSettings, description="The text to learn from."
     )
+
+    @property
+    def given(self) -> frozenset[str]:
+        """Names of stages that nothing is built of, because what they would make is there."""
+        return frozenset()
 
     def narrowed(self, recipe_type: type[RecipeType]) -> RecipeType:
         """The same settings as the recipe of an earlier stage."""
@@ -114,20 +121,36 @@ class PretrainingRecipe(ExamplesRecipe):
 
 
 class FinetuningRecipe(PretrainingRecipe):
-    """From a pretrained encoder and labelled texts to a classifier."""
+    """From a pretrained encoder and labelled items to a model of their task."""
 
     labelled: LabelledSettings = Field(
-        default_factory=LabelledSettings, description="The labelled texts to fine-tune on."
+        default_factory=LabelledSettings,
+        description="The labelled items to fine-tune on, and the family of their task.",
     )
     finetuning: FinetuningSettings = Field(
-        default_factory=FinetuningSettings, description="How the classifier is trained."
+        default_factory=FinetuningSettings, description="How the model of the task is trained."
     )
+
+    @property
+    def given(self) -> frozenset[str]:
+        """Stages that nothing is built of: an encoder that is there takes their place."""
+        return _BEFORE_AN_ENCODER if self.finetuning.encoder is not None else frozenset()
+
+    @model_validator(mode="after")
+    def _labels_do_not_come_from_a_corpus_that_is_not_built(self) -> Self:
+        if self.given and self.labelled.source.kind == "corpus_source":
+            raise ValueError(
+                "finetuning.encoder takes the place of a corpus, and labels that are the corpus's "
+                "sources need one; name labelled texts with labelled.source, or leave out "
+                "finetuning.encoder"
+            )
+        return self
 
     @model_validator(mode="after")
     def _texts_fit_the_encoder(self) -> Self:
         """The encoder has as many positions as it was pretrained on."""
         asked, readable = self.finetuning.max_tokens, self.examples.max_tokens
-        if asked is not None and asked > readable:
+        if not self.given and asked is not None and asked > readable:
             raise ValueError(
                 f"finetuning.max_tokens must be at most the {readable} tokens of "
                 f"examples.max_tokens, which the encoder is pretrained on, got {asked}; lower it "

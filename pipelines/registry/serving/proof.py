@@ -15,7 +15,6 @@ import mlflow
 from packaging.requirements import Requirement
 
 TRY_AGAIN = 75  # exit status (EX_TEMPFAIL) where tracker or store did not answer
-_DATA = {"encoder": "examples", "classifier": "labelled"}
 
 
 def main() -> None:
@@ -46,7 +45,8 @@ def _fetched_data(request: dict[str, Any]) -> Any:
     """The artifact with the held-out data, its files on this machine."""
     from pipelines.artifacts import ArtifactStore
 
-    kind, fingerprint = _DATA[request["kind"]], request["fingerprint"]
+    kind = "examples" if request["kind"] == "encoder" else "labelled"
+    fingerprint = request["fingerprint"]
     data = ArtifactStore(request["store_url"]).find(kind, fingerprint)
     if data is None:
         raise LookupError(f"the held-out {kind} {fingerprint} must be in the store, found none")
@@ -66,7 +66,8 @@ def _reached(request: dict[str, Any], package: Path, data: Any) -> dict[str, Any
     sys.addaudithook(_refuse_network)
     loaded = mlflow.pyfunc.load_model(str(package))
     _check_own_code()
-    reach = {"encoder": _encoder_accuracy, "classifier": _classifier_accuracy}[request["kind"]]
+    loaded.predict(loaded.input_example)  # as whoever serves it asks
+    reach = _encoder_accuracy if request["kind"] == "encoder" else _task_score
     value, num_examples = reach(loaded, data, request)
     return {"value": value, "examples": num_examples, "machine": computing_machine()}
 
@@ -91,17 +92,16 @@ def _refuse_network(event: str, arguments: tuple[Any, ...]) -> None:
         raise PermissionError(f"a model must run without network, it asked for {arguments}")
 
 
-def _classifier_accuracy(loaded: Any, labelled: Any, request: dict[str, Any]) -> tuple[float, int]:
+def _task_score(loaded: Any, labelled: Any, request: dict[str, Any]) -> tuple[float, int]:
     # Imported only now, so that they find the model's own bert_core already there.
-    import pandas as pd
+    from pipelines.stages.labelled.stage import family_of, read_items
+    from pipelines.tasks import Reading
 
-    from pipelines.tasks.classification import read_split
-
-    heldout = read_split(labelled, "heldout")
-    answers = loaded.predict(pd.DataFrame({"text": heldout.texts}))["label"]
-    expected = [labelled.statistics["labels"][index] for index in heldout.labels]
-    right = sum(a == b for a, b in zip(answers, expected, strict=True))
-    return right / len(expected), len(expected)
+    served = loaded.unwrap_python_model()
+    family, heldout = family_of(labelled), read_items(labelled, "heldout")
+    reading = Reading(served.model.config.max_position_embeddings)
+    answers = family.answers(served.model, served.tokenizer, heldout, reading)
+    return family.figures(answers, heldout)[request["metric"]], len(heldout.rows)
 
 
 def _encoder_accuracy(loaded: Any, examples: Any, request: dict[str, Any]) -> tuple[float, int]:

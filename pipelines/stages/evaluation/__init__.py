@@ -1,17 +1,18 @@
-"""Stage: what a classifier answers on held-out texts, label by label."""
+"""Stage: what a fine-tuned model answers on held-out items."""
 
 from pipelines.core.stage import Stage
+from pipelines.stages.finetuning import headline
 
 EVALUATION = Stage(
     name="evaluation",
     section="",
     title="evaluation",
     command="evaluate",
-    purpose="Evaluate the recipe's classifier on its held-out texts, label by label.",
+    purpose="Evaluate the recipe's fine-tuned model on its held-out items.",
     example="bertsmith evaluate --model bertsmith-classifier@champion --labels more.csv",
     kind="evaluation",
-    version=1,
+    version=2,
     needs=("finetuning", "labelled"),
     build="pipelines.stages.evaluation.stage:build_evaluation",
-    headline=lambda statistics: f"accuracy {statistics['eval/accuracy']:.1%}",
+    headline=headline,
 )

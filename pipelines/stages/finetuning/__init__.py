@@ -1,23 +1,30 @@
-"""Stage: from a pretrained encoder and labelled texts to a classifier."""
+"""Stage: from a pretrained encoder and labelled items to a model of their task."""
 
-from pipelines.core.stage import Stage
+from pipelines.core.stage import Stage, Statistics
+
+
+def headline(statistics: Statistics) -> str:
+    """The family's main score of a fine-tuned model."""
+    name = statistics["score"]
+    return f"{name.removeprefix('eval/').replace('_', ' ')} {statistics[name]:.1%}"
+
 
 FINETUNING = Stage(
     name="finetuning",
     section="finetuning",
     title="fine-tuning",
     command="finetune",
-    purpose="Fine-tune a classifier from the pretrained encoder and, to compare, from random "
-    "weights.",
+    purpose="Fine-tune a model of the task from the pretrained encoder and, to compare, from "
+    "random weights.",
     example="bertsmith finetune demo --labels reviews.csv",
-    kind="classifier",
-    version=3,
+    kind="finetuned",
+    version=1,
     needs=("labelled", "pretraining"),
-    build="pipelines.stages.finetuning.stage:build_classifier",
+    build="pipelines.stages.finetuning.stage:build_task_model",
     variants=lambda settings: (
         {"fine-tuning, random": {"initialization": "random"}}
         if settings.compare_with_random
         else {}
     ),
-    headline=lambda statistics: f"accuracy {statistics['eval/accuracy']:.1%}",
+    headline=headline,
 )

@@ -1,6 +1,7 @@
 """What the fine-tuning can be told."""
 
 import math
+from typing import Literal
 
 from pydantic import Field
 
@@ -8,8 +9,14 @@ from pipelines.training.settings import TrainingSettings
 
 
 class FinetuningSettings(TrainingSettings):
-    """How a classifier is trained from an encoder."""
+    """How a model of a task is trained from an encoder."""
 
+    encoder: str | None = Field(
+        default=None,
+        description="The encoder to start from, in place of one that is pretrained: a folder (ours "
+        "or a published BERT), models:/<name>@<alias>, or the fingerprint of one in the store. "
+        "Corpus, vocabulary, examples and pretraining are left out. Empty: the recipe's own.",
+    )
     num_epochs: float = Field(
         default=3.0, gt=0, le=10**6, description="Passes over the labelled texts."
     )
@@ -33,10 +40,36 @@ class FinetuningSettings(TrainingSettings):
         description="Each layer learns at so many times the rate of the one above it, the "
         "embeddings slowest, the head at the whole rate; 1: all alike.",
     )
+    freeze_embeddings: bool = Field(
+        default=False, description="Leave the encoder's embeddings as they are."
+    )
+    freeze_layers: int = Field(
+        default=0,
+        ge=0,
+        description="Leave so many of the encoder's lowest layers as they are. With the embeddings "
+        "and all layers, the head alone learns.",
+    )
+    label_smoothing: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="Share of each item's class that the loss gives to all classes alike.",
+    )
+    class_weights: Literal["equal", "balanced"] = Field(
+        default="equal",
+        description="What an item of a rare class counts: as much as any, or more, so that all "
+        "classes together count alike.",
+    )
     max_tokens: int | None = Field(
         default=None,
         ge=8,
         description="Longer texts are cut to so many tokens; empty: to what the encoder reads.",
+    )
+    window_stride: int | None = Field(
+        default=None,
+        ge=1,
+        description="Tokens by which windows advance over what is longer than max_tokens: contexts "
+        "of questions, sentences that are tagged; empty: half a window. Other texts are cut.",
     )
     num_evaluations: int = Field(
         default=5,
@@ -46,7 +79,7 @@ class FinetuningSettings(TrainingSettings):
     )
     compare_with_random: bool = Field(
         default=True,
-        description="Train a second classifier from random weights with the same budget, to "
+        description="Train a second model from random weights with the same budget, to "
         "show what the pretraining is worth.",
     )
 

@@ -1,4 +1,4 @@
-"""Stage: from a pretrained encoder and labelled texts to a classifier."""
+"""Stage: from a pretrained encoder and labelled items to a model of their task."""
 
 import math
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bert_core.batch import LabelledBatch
-from bert_core.config import EncoderConfig
+from bert_core.config import EncoderConfig, size_of
 from bert_core.model.catalogue import TrainableModel, count_parameters
 from bert_core.training.initialization import load_encoder_into
 from bert_core.training.state import read_config
@@ -18,8 +18,11 @@ from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
 from pipelines.stages.finetuning import FINETUNING
+from pipelines.stages.finetuning.preparation import prepare
 from pipelines.stages.finetuning.settings import FinetuningSettings
-from pipelines.tasks import Answers, family_of
+from pipelines.stages.labelled.stage import family_of, read_items
+from pipelines.tasks import Answers, Reading
+from pipelines.tasks.encoding.sequences import batches, shuffled
 from pipelines.training.arithmetic import Arithmetic, settle, trains_best_on_single_threads
 from pipelines.training.launch import Launch, launch
 from pipelines.training.placement import StepCut
@@ -35,7 +38,7 @@ STAGE = "finetuning"
 Initialization = Literal["pretrained", "random"]
 
 
-def build_classifier(
+def build_task_model(
     settings: FinetuningSettings,
     labelled: Artifact,
     encoder: Artifact,
@@ -43,13 +46,13 @@ def build_classifier(
     *,
     initialization: Initialization = "pretrained",
 ) -> Artifact:
-    """Train a classifier of the task's labels from `encoder`, or from random weights of its shape.
+    """Train a model of the task's family from `encoder`, or from random weights of its shape.
 
-    Statistics: held-out accuracy and macro F1 beside the majority baseline.
+    Statistics: the family's held-out figures, those of answering without looking beside them.
     """
     arithmetic, context = settle(settings.precision, context)
-    # Whether a second one is trained for comparison does not change this one.
-    plain = settings.model_dump(mode="json", exclude={"compare_with_random"})
+    # Neither does a second one for comparison change this one, nor how its encoder was called.
+    plain = settings.model_dump(mode="json", exclude={"compare_with_random", "encoder"})
     return context.store.get_or_build(
         FINETUNING.kind,
         version=FINETUNING.version,
@@ -69,9 +72,12 @@ def _finetune(
     draft: Draft,
 ) -> Built:
     stage = f"{STAGE} from {initialization} weights"
-    num_texts = labelled.statistics["texts"]["train"]
-    num_steps = max(1, math.ceil(num_texts * settings.num_epochs / settings.examples_per_step))
-    data = training_input(labelled, num_texts)
+    tokenizer = WordPieceTokenizer.from_directory(encoder.local_folder())
+    reading = reading_of(settings, encoder.local_folder())
+    # Windows of long texts are examples of their own.
+    train = family_of(labelled).examples(read_items(labelled, "train"), tokenizer, reading)
+    num_steps = max(1, math.ceil(len(train) * settings.num_epochs / settings.examples_per_step))
+    data = training_input(labelled, labelled.statistics["items"]["train"])
     run_id = open_run(f"{STAGE}-{initialization}", settings, draft, context, [data])
     job = Launch(
         worker=_worker,
@@ -93,14 +99,14 @@ def _finetune(
             examples_per_step=settings.examples_per_step,
             micro_batch_examples=settings.micro_batch_examples,
         ),
-        one_thread_each=trains_best_on_single_threads(encoder.manifest.settings.get("size")),
+        one_thread_each=trains_best_on_single_threads(size_of(_config_of(encoder.local_folder()))),
     )
 
     def finish(checkpoint: Path, told: dict[str, Any]) -> Trained:
-        tokenizer = WordPieceTokenizer.from_directory(encoder.local_folder())
         publish_model(draft, checkpoint, tokenizer, told)
         statistics = {
-            **family_of(labelled).figures(Answers(*told["judged"]["answers"]), labelled),
+            **figures_of(Answers(*told["judged"]["answers"]), labelled),
+            "score": labelled.statistics["score"],
             "num_parameters": told["judged"]["num_parameters"],
             "num_steps": num_steps,
             **throughput(told),
@@ -117,42 +123,44 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
     labelled, encoder_folder = values["labelled"], values["encoder"].local_folder()
     rank, world_size = this_rank()
     tokenizer = WordPieceTokenizer.from_directory(encoder_folder)
-    encoder_config = EncoderConfig.from_dict(read_config(encoder_folder)["encoder"])
-    max_tokens = _max_tokens(settings, encoder_config)
-    family = family_of(labelled)
-    items = {
-        split: family.examples(labelled, split, tokenizer, max_tokens)
-        for split in ("train", "heldout")
-    }
+    encoder_config = _config_of(encoder_folder)
+    reading, family = reading_of(settings, encoder_folder), family_of(labelled)
+    whole = Reading(encoder_config.max_position_embeddings)
+    heldout = read_items(labelled, "heldout")
+    train_examples = family.examples(read_items(labelled, "train"), tokenizer, reading)
+    heldout_examples = family.examples(heldout, tokenizer, reading)
 
     def build_model() -> TrainableModel:
         dropout = settings.dropout
         config = replace(encoder_config, hidden_dropout=dropout, attention_dropout=dropout)
-        model = family.build_model(config, labelled)
+        model = family.build_model(config, heldout.labels)
         if values["initialization"] == "pretrained":
             load_encoder_into(model, encoder_folder)
+        prepare(model, settings, train_examples)
         return model
 
     def micro_batches(step: int) -> Iterator[tuple[int, LabelledBatch]]:
-        chosen = items["train"].shuffled(settings.seed, step, settings.examples_per_step)
+        num_examples = len(train_examples)
+        chosen = shuffled(num_examples, settings.seed, step, settings.examples_per_step)
         size = settings.micro_batch_examples
         for index in range(rank, math.ceil(len(chosen) / size), world_size):
-            yield index, items["train"].batch(chosen[index * size : (index + 1) * size])
+            yield index, train_examples.batch(chosen[index * size : (index + 1) * size])
 
     def evaluate(model: TrainableModel) -> dict[str, float]:
         size, device = settings.micro_batch_examples, next(model.parameters()).device
         means = means_over_ranks(
             tuple(family.curve),
-            math.ceil(len(items["heldout"]) / size),
+            math.ceil(len(heldout_examples) / size),
             (
                 (number, model.evaluation_sums(batch.to(device)))
-                for number, batch in items["heldout"].batches(size, rank, world_size)
+                for number, batch in batches(heldout_examples, size, rank, world_size)
             ),
         )
         return {family.curve[name]: value for name, value in means.items()}
 
     def judge(model: TrainableModel) -> dict[str, Any]:
-        answers = family.answers(model, tokenizer, labelled, rank, world_size)
+        # As whoever asks the published model has it read: as much as it can.
+        answers = family.answers(model, tokenizer, heldout, whole, rank, world_size)
         return {"answers": tuple(answers), "num_parameters": count_parameters(model)}
 
     work = Work(
@@ -165,18 +173,31 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
         build_model=build_model,
         micro_batches=micro_batches,
         batches_of=micro_batches,
-        largest_batches=lambda: [items["train"].longest(settings.micro_batch_examples)],
+        largest_batches=lambda: [train_examples.longest(settings.micro_batch_examples)],
         evaluate=evaluate,
         judge=judge,
     )
     return run(work, values)
 
 
-def _max_tokens(settings: FinetuningSettings, encoder: EncoderConfig) -> int:
-    readable = encoder.max_position_embeddings
+def figures_of(answers: Answers, labelled: Artifact) -> dict[str, float]:
+    """The scores of held-out answers, and those of answering without looking."""
+    figures = family_of(labelled).figures(answers, read_items(labelled, "heldout"))
+    statistics = labelled.statistics
+    baselines = {name: statistics[name] for name in statistics if name.startswith("baseline/")}
+    return {**figures, **baselines}
+
+
+def reading_of(settings: FinetuningSettings, encoder_folder: Path) -> Reading:
+    """How items are read; raises UserError where the encoder reads fewer tokens than that."""
+    readable = _config_of(encoder_folder).max_position_embeddings
     if settings.max_tokens is not None and settings.max_tokens > readable:
         raise UserError(
             f"finetuning.max_tokens must be at most the {readable} positions that the encoder was "
             f"pretrained on, got {settings.max_tokens}; lower it or raise examples.max_tokens"
         )
-    return settings.max_tokens or readable
+    return Reading(settings.max_tokens or readable, settings.window_stride)
+
+
+def _config_of(folder: Path) -> EncoderConfig:
+    return EncoderConfig.from_dict(read_config(folder)["encoder"])

@@ -1,4 +1,4 @@
-"""Stage: labelled texts, divided into train and held-out."""
+"""Stage: labelled items, divided into train and held-out."""
 
 from pipelines.core.stage import Stage
 
@@ -7,14 +7,14 @@ LABELLED = Stage(
     section="labelled",
     title="labelled texts",
     command="labelled",
-    purpose="Read the labelled texts and divide them into train and held-out.",
+    purpose="Read the labelled items and divide them into train and held-out.",
     example="bertsmith labelled --labels reviews.csv --label-column stars",
     kind="labelled",
-    version=2,
+    version=3,
     needs=("corpus",),
     build="pipelines.stages.labelled.stage:build_labelled",
     check="pipelines.stages.labelled.checks:check_inputs",
     reaches_out=True,
     is_wanted=lambda settings: settings.source.kind != "none",
-    headline=lambda statistics: f"{len(statistics['labels'])} labels",
+    headline=lambda statistics: f"{sum(statistics['items'].values()):,} items",
 )

@@ -1,4 +1,4 @@
-"""What a recipe names as its labelled texts, looked at before a run begins."""
+"""What a recipe names as its labelled items, looked at before a run begins."""
 
 from typing import Final
 
@@ -6,19 +6,21 @@ from fsspec.core import url_to_fs
 
 from pipelines.core.errors import UserError
 from pipelines.core.reading.files import compression_of, reached, require_answer
-from pipelines.stages.corpus.cleaning.tally import Tally
-from pipelines.stages.labelled.division import check_parts, divide
-from pipelines.stages.labelled.files import name_of_format, opened, read_labelled_file
+from pipelines.stages.labelled.division import checked, parts_of_files
+from pipelines.stages.labelled.files import LeftOut, read_labelled_file
+from pipelines.stages.labelled.records import format_of, opened
 from pipelines.stages.labelled.settings import CorpusSourceLabels, LabelledFile, LabelledSettings
+from pipelines.tasks import family
 
 _BYTES_LOOKED_AT: Final = 4 * 2**20  # read in half a second
 _EXPANSION: Final = 8  # most that text grows by, about, when it is decompressed
+_READ_WHOLE: Final = ("squad",)  # formats without lines
 
 
 def check_inputs(settings: LabelledSettings, corpus_labels: frozenset[str] = frozenset()) -> None:
-    """Raise UserError where the labelled texts cannot be read, or give nothing to learn.
+    """Raise UserError where the labelled items cannot be read, or give nothing to learn.
 
-    Of a large file the head is looked at. `corpus_labels` are those that the corpus's documents
+    Of large files the head is looked at. `corpus_labels` are those that the corpus's documents
     will get, where that is known.
     """
     source = settings.source
@@ -30,16 +32,27 @@ def check_inputs(settings: LabelledSettings, corpus_labels: frozenset[str] = fro
         )
     if not isinstance(source, LabelledFile):
         return
-    name_of_format(source.path)
-    require_answer(source.path)
-    with reached(source.path):
-        with opened(source.path):
-            pass
-        filesystem, plain = url_to_fs(source.path)
-        size = filesystem.info(plain)["size"] or 0
-        limit = _BYTES_LOOKED_AT // (_EXPANSION if compression_of(source.path) else 1)
-        if size > limit:
-            read_labelled_file(source, Tally(), head_bytes=_BYTES_LOOKED_AT)
+    task = family(settings.family)
+    paths = [source.path, *([source.heldout_path] if source.heldout_path else [])]
+    for path in paths:
+        format_of(path, task.form)
+        require_answer(path)
+    with reached(*paths):
+        large = [path for path in paths if _is_large(path)]
+        for path in large:
+            head = None if format_of(path, task.form) in _READ_WHOLE else _BYTES_LOOKED_AT
+            read_labelled_file(path, task, source, LeftOut(), head_bytes=head)
+        if large:
             return
-        items = read_labelled_file(source, Tally())
-    check_parts(divide(items, source.heldout_fraction, source.seed))
+        parts = parts_of_files(source, task, LeftOut())
+    checked(parts, task)
+
+
+def _is_large(path: str) -> bool:
+    """Whether only its head is looked at; raises UserError where it cannot be opened."""
+    with opened(path):
+        pass
+    filesystem, plain = url_to_fs(path)
+    size = filesystem.info(plain)["size"] or 0
+    limit = _BYTES_LOOKED_AT // (_EXPANSION if compression_of(path) else 1)
+    return bool(size > limit)

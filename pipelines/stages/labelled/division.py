@@ -1,4 +1,4 @@
-"""Which labelled texts are held out, and what a classifier needs of both parts."""
+"""Which labelled items are held out."""
 
 import hashlib
 from collections.abc import Sequence
@@ -8,50 +8,44 @@ import numpy as np
 
 from bert_core.randomness import random_bits, uniform
 from pipelines.core.errors import UserError
-from pipelines.stages.labelled.files import LabelledText
+from pipelines.stages.labelled.files import Grouped, LeftOut, read_labelled_file
+from pipelines.stages.labelled.settings import LabelledFile
+from pipelines.tasks import Item, Items, TaskFamily
 
 
 class Parts(NamedTuple):
-    """Labelled texts, divided."""
+    """Labelled items, divided."""
 
-    train: list[LabelledText]
-    heldout: list[LabelledText]
+    train: list[Item]
+    heldout: list[Item]
 
 
-def divide(items: Sequence[LabelledText], heldout_fraction: float, seed: int) -> Parts:
-    """Hold texts out by what they say, so that equal texts never stand on both sides."""
-    digests = b"".join(hashlib.sha256(item.text.encode()).digest()[:8] for item in items)
+def divide(items: Sequence[Grouped], heldout_fraction: float, seed: int) -> Parts:
+    """Hold items out by the group they belong to, so that none stands on both sides."""
+    digests = b"".join(hashlib.sha256(each.group.encode()).digest()[:8] for each in items)
     draws = uniform(random_bits(seed, "split", np.frombuffer(digests, dtype="<u8")))
     is_heldout = (draws < heldout_fraction).tolist()
     parts = Parts([], [])
-    for item, held_out in zip(items, is_heldout, strict=True):
-        parts[int(held_out)].append(item)
+    for each, held_out in zip(items, is_heldout, strict=True):
+        parts[int(held_out)].append(each.item)
     return parts
 
 
-def check_parts(parts: Parts) -> list[str]:
-    """The labels, sorted; raises UserError where a classifier could not be trained or measured."""
-    train, heldout = parts
-    labels = sorted({item.label for item in train})
-    if len(labels) < 2:
+def parts_of_files(settings: LabelledFile, family: TaskFamily, left_out: LeftOut) -> Parts:
+    """The items of the files, divided by the rule or as they come."""
+    items = read_labelled_file(settings.path, family, settings, left_out)
+    if not settings.heldout_path:
+        return divide(items, settings.heldout_fraction, settings.seed)
+    heldout = read_labelled_file(settings.heldout_path, family, settings, left_out)
+    return Parts([each.item for each in items], [each.item for each in heldout])
+
+
+def checked(parts: Parts, family: TaskFamily) -> tuple[Items, Items]:
+    """Both parts with their labels; raises UserError where a model could not be trained on them."""
+    labels = family.labels(parts.train, parts.heldout)
+    if not parts.heldout:
         raise UserError(
-            f"a classifier needs at least two labels to tell apart, found {labels}; "
-            "check the label column"
+            f"some items must be held out to evaluate on, found none of {len(parts.train)}; raise "
+            "heldout_fraction or give more items"
         )
-    if len(labels) > len(train) // 2:
-        raise UserError(
-            f"a label must come with several texts to learn from, found {len(labels)} labels on "
-            f"{len(train)} texts; check which column holds the label"
-        )
-    unknown = sorted({item.label for item in heldout} - set(labels))
-    if unknown:
-        raise UserError(
-            f"every label must occur in the training part, but {unknown[:5]} are only among the "
-            "held-out texts; give these labels more texts or another split seed"
-        )
-    if not heldout:
-        raise UserError(
-            f"some texts must be held out to evaluate on, found none of {len(train)}; raise "
-            "heldout_fraction or give more texts"
-        )
-    return labels
+    return Items(parts.train, labels), Items(parts.heldout, labels)

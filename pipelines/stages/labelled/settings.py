@@ -1,8 +1,8 @@
 """Which labelled texts a classifier is fine-tuned on."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from pipelines.core.redaction import Uri
 from pipelines.core.settings import Settings
@@ -23,23 +23,59 @@ class CorpusSourceLabels(Settings):
 
 
 class LabelledFile(Settings):
-    """Labelled texts in a CSV, TSV, JSONL or Parquet file."""
+    """Labelled data in files: tables, CoNLL's columns, SQuAD's JSON, as the family reads them."""
 
     kind: Literal["labelled_file"] = "labelled_file"
     path: Uri = Field(
         default="",
-        description="CSV, TSV, JSONL or Parquet file (may be compressed), or an fsspec URL.",
+        description="CSV, TSV, JSONL or Parquet file (may be compressed), or an fsspec URL; for "
+        "tagging also CoNLL's columns, for question answering SQuAD's JSON.",
+    )
+    heldout_path: Uri = Field(
+        default="",
+        description="File with the items to evaluate on; empty: a share of `path` is held out.",
     )
     text_column: str = Field(
         default="",
-        description="Column that holds the text; empty: found by its name, or the longer of two.",
+        description="Column that holds the text (tagging: the words, question answering: the "
+        "question); empty: found by its name, or the longer of two. Its number, counted from 1, "
+        "where the file has no header.",
+    )
+    second_text_column: str = Field(
+        default="",
+        description="Column that holds the second text of a pair (question answering: the "
+        "context); empty: found where both names of a usual pair are there, such as sentence1 and "
+        "sentence2.",
     )
     label_column: str = Field(
         default="",
         description="Column that holds the label; empty: found by its name, or the shorter of two.",
     )
+    choice_columns: tuple[str, ...] = Field(
+        default=(),
+        description="Columns that hold the choices of multiple choice; empty: found by their "
+        "names, such as ending0 to ending3.",
+    )
+    group_column: str = Field(
+        default="",
+        description="Column that says what belongs together and is never divided, such as an "
+        "author; empty: equal texts belong together.",
+    )
+    label_separator: str = Field(
+        default=",",
+        min_length=1,
+        description="What stands between the labels of a text in multi_label.",
+    )
+    bad_items: Literal["refuse", "skip"] = Field(
+        default="refuse",
+        description="What becomes of a record that cannot be learned from: it ends the run, or it "
+        "is left out, counted, and its line told.",
+    )
     heldout_fraction: float = Field(
-        default=0.2, gt=0, lt=1, description="Share of the texts held out for evaluation."
+        default=0.2,
+        gt=0,
+        lt=1,
+        description="Share of the texts held out for evaluation, without heldout_path.",
     )
     seed: int = Field(default=0, ge=0, description="Seed of the split.")
 
@@ -54,7 +90,7 @@ LabelSource = Annotated[CorpusSourceLabels | LabelledFile | NoLabels, Field(disc
 
 
 class LabelledSettings(Settings):
-    """The labelled texts of the fine-tuning."""
+    """The labelled items of the fine-tuning."""
 
     family: str = Field(
         default="classification", description="Family of the task: a module of pipelines.tasks."
@@ -69,3 +105,12 @@ class LabelledSettings(Settings):
         if family not in family_names():
             raise ValueError(f"must be one of {', '.join(family_names())}")
         return family
+
+    @model_validator(mode="after")
+    def _family_reads_the_source(self) -> Self:
+        if self.source.kind == "corpus_source" and self.family != "classification":
+            raise ValueError(
+                "labels that are the corpus's sources are learned by classification, not by "
+                f"{self.family}; name a labelled file, or set labelled.family=classification"
+            )
+        return self

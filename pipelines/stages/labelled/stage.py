@@ -1,9 +1,9 @@
-"""Stage: labelled texts, split into train and held-out, as one artifact."""
+"""Stage: labelled items, split into train and held-out, as one artifact."""
 
 import heapq
-from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,9 +15,12 @@ from pipelines.core.versions import versions_of
 from pipelines.stages.corpus.cleaning.tally import Tally
 from pipelines.stages.corpus.shards import Split, read_documents
 from pipelines.stages.labelled import LABELLED
-from pipelines.stages.labelled.division import Parts, check_parts, divide
-from pipelines.stages.labelled.files import LabelledText, name_of_file, read_labelled_file
+from pipelines.stages.labelled.division import Parts, checked, parts_of_files
+from pipelines.stages.labelled.files import LeftOut
+from pipelines.stages.labelled.records import name_of_file
 from pipelines.stages.labelled.settings import CorpusSourceLabels, LabelledFile, LabelledSettings
+from pipelines.tasks import Items, TaskFamily
+from pipelines.tasks import family as family_named
 
 SPLITS: tuple[Split, Split] = ("train", "heldout")
 
@@ -25,22 +28,27 @@ SPLITS: tuple[Split, Split] = ("train", "heldout")
 def build_labelled(
     settings: LabelledSettings, corpus: Artifact | None, context: StageContext
 ) -> Artifact:
-    """The labelled texts that `settings` name, each in one of two splits.
+    """The labelled items that `settings` name, each in one of two splits.
 
-    Statistics: the label names, how many texts each has in each split, and the accuracy of always
-    answering the commonest training label. Raises UserError where there is nothing to learn.
+    Statistics: the labels, how many items each split has, and what the family tells of them, the
+    scores of answering without looking among it. Raises UserError where there is nothing to learn.
     """
-    source = settings.source
+    source, family = settings.source, family_named(settings.family)
+    parts_of: Callable[[LeftOut], Parts]
     if isinstance(source, CorpusSourceLabels):
         if corpus is None:
             raise UserError("labels that are the corpus's sources need a corpus, found none")
         inputs: dict[str, Artifact | str] = {"corpus": corpus}
         parts_of = partial(_parts_of_corpus, source, corpus)
     elif isinstance(source, LabelledFile):
-        inputs = {**name_of_file(source.path)}
-        parts_of = partial(_parts_of_file, source)
-        # The same bytes at another place are the same labelled texts.
-        source = source.model_copy(update={"path": ""})
+        inputs = {**name_of_file(source.path, family.form)}
+        if source.heldout_path:
+            heldout = name_of_file(source.heldout_path, family.form)
+            inputs |= {f"heldout_{name}": value for name, value in heldout.items()}
+        parts_of = partial(parts_of_files, source, family)
+        # The same bytes at another place are the same labelled items.
+        is_own = "given" if source.heldout_path else ""
+        source = source.model_copy(update={"path": "", "heldout_path": is_own})
     else:
         raise UserError("labelled texts must come from somewhere, found a source of kind 'none'")
     return context.store.get_or_build(
@@ -53,47 +61,49 @@ def build_labelled(
     )
 
 
-def _write(family: str, parts_of: Callable[[Tally], Parts], draft: Draft) -> Built:
-    tally = Tally()
-    parts = parts_of(tally)
-    labels = check_parts(parts)
-    train, heldout = parts
-    index = {label: position for position, label in enumerate(labels)}
-    for split, items in zip(SPLITS, parts, strict=True):
-        table = pa.table(
-            {
-                "text": pa.array([item.text for item in items], pa.string()),
-                "label": pa.array([index[item.label] for item in items], pa.int32()),
-            }
-        )
+def read_items(labelled: Artifact, split: Literal["train", "heldout"]) -> Items:
+    """The items of a split, in the artifact's order."""
+    rows = pq.read_table(labelled.local(f"{split}.parquet")).to_pylist()
+    return Items(rows, tuple(labelled.statistics["labels"]))
+
+
+def family_of(labelled: Artifact) -> TaskFamily:
+    """The family that an artifact of labelled items was made for."""
+    return family_named(labelled.statistics["family"])
+
+
+def _write(name: str, parts_of: Callable[[LeftOut], Parts], draft: Draft) -> Built:
+    family, left_out = family_named(name), LeftOut()
+    train, heldout = checked(parts_of(left_out), family)
+    for split, items in zip(SPLITS, (train, heldout), strict=True):
         with draft.file(f"{split}.parquet") as target:
-            pq.write_table(table, target.path)
-            target.figures["texts"] = len(items)
-    counts = {
-        split: Counter(item.label for item in items)
-        for split, items in zip(SPLITS, parts, strict=True)
-    }
-    commonest = min(labels, key=lambda label: (-counts["train"][label], label))
+            pq.write_table(pa.Table.from_pylist(list(items.rows), family.schema), target.path)
+            target.figures["items"] = len(items.rows)
+    groups = {family.group(item) for item in train.rows}
     statistics = {
-        "family": family,
-        "labels": labels,
-        "texts": {"train": len(train), "heldout": len(heldout)},
-        "texts_by_label": {split: dict(sorted(count.items())) for split, count in counts.items()},
-        "majority_label": commonest,
-        **tally.to_json(),
-        "baseline/accuracy": counts["heldout"][commonest] / len(heldout),
+        "family": name,
+        "score": family.score,
+        "labels": list(train.labels),
+        "items": {"train": len(train.rows), "heldout": len(heldout.rows)},
+        # 0 where the split was made here; one's own parts may share some.
+        "heldout_also_in_train": sum(family.group(item) in groups for item in heldout.rows),
+        **left_out.to_json(),
+        **family.described(train, heldout),
     }
     return Built([f"{split}.parquet" for split in SPLITS], statistics)
 
 
-def _parts_of_corpus(settings: CorpusSourceLabels, corpus: Artifact, tally: Tally) -> Parts:
+def _parts_of_corpus(settings: CorpusSourceLabels, corpus: Artifact, left_out: LeftOut) -> Parts:
     """The corpus's own division: no held-out document was ever learned from."""
     parts = Parts([], [])
     limits = (settings.max_train_documents, settings.max_heldout_documents)
     for split, limit, part in zip(SPLITS, limits, parts, strict=True):
         # Ids are content hashes: the smallest are an even, reproducible sample.
-        chosen = heapq.nsmallest(limit, _documents(corpus, split, settings.min_words, tally))
-        part.extend(LabelledText(text, source) for _, source, text in chosen)
+        documents = _documents(corpus, split, settings.min_words, left_out.tally)
+        chosen = heapq.nsmallest(limit, documents)
+        part.extend(
+            {"text": text, "second_text": None, "label": source} for _, source, text in chosen
+        )
     return parts
 
 
@@ -106,7 +116,3 @@ def _documents(
             tally.dropped["too few words"] += 1
         else:
             yield document.id, document.source, document.text
-
-
-def _parts_of_file(settings: LabelledFile, tally: Tally) -> Parts:
-    return divide(read_labelled_file(settings, tally), settings.heldout_fraction, settings.seed)

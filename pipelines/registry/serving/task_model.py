@@ -1,4 +1,4 @@
-"""The registered classifier: texts in, labels and probabilities out.
+"""A registered model of a task: rows in, answers out; which columns, its head says.
 
 MLflow runs this file where the model is loaded; `bert_core` travels in the model's own code.
 """
@@ -10,13 +10,13 @@ import mlflow
 import pandas as pd
 from mlflow.pyfunc import PythonModel, PythonModelContext
 
-from bert_core.inference import classify
+from bert_core.inference.tables import answer_table, question_of
 from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
 
 
-class ClassifierModel(PythonModel):
-    """Say of each text which label it has."""
+class TaskModel(PythonModel):
+    """Answer each row of a table."""
 
     def load_context(self, context: PythonModelContext) -> None:
         """Read weights, labels and tokenizer."""
@@ -30,12 +30,16 @@ class ClassifierModel(PythonModel):
         model_input: pd.DataFrame,
         params: dict[str, Any] | None = None,
     ) -> pd.DataFrame:
-        """One row per text of the column `text`: `label` and its `probability`."""
-        texts = [str(text) for text in model_input["text"]]
-        answers = classify(self.model, self.tokenizer, texts)
-        return pd.DataFrame(
-            {"label": answers.labels, "probability": answers.probabilities.max(axis=1).tolist()}
-        )
+        """One row of answers for each row of `model_input`."""
+        question = question_of(self.model)
+        columns = {
+            name: [
+                None if value is None or value is pd.NA else value for value in model_input[name]
+            ]
+            for name in (*question.columns, *question.optional)
+            if name in model_input and not model_input[name].isna().all()
+        }
+        return pd.DataFrame(answer_table(self.model, self.tokenizer, columns))
 
 
-mlflow.models.set_model(ClassifierModel())
+mlflow.models.set_model(TaskModel())

@@ -1,0 +1,119 @@
+"""What a model answers to the rows of a table, whatever its head: columns in, columns out."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from bert_core.inference.answers import answer
+from bert_core.inference.embedding import embed
+from bert_core.inference.labels import assign_labels, choose, classify, rate
+from bert_core.inference.tags import tag
+from bert_core.inference.texts import Text
+from bert_core.model.catalogue import Model
+from bert_core.vocabulary import WordPieceTokenizer
+
+Columns = Mapping[str, Sequence[Any]]  # all of one length, that of the table
+Answered = dict[str, list[Any]]
+
+
+class Question(NamedTuple):
+    """What a head is asked: its columns, and how it answers them."""
+
+    columns: tuple[str, ...]
+    optional: tuple[str, ...]
+    answered: Callable[[Model, WordPieceTokenizer, Columns], Answered]
+
+
+def answer_table(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) -> Answered:
+    """The answers to every row, as columns of as many rows.
+
+    Raises ValueError for a head that no table is asked of, and where a column is missing.
+    """
+    question = question_of(model)
+    missing = [name for name in question.columns if name not in columns]
+    if missing:
+        raise ValueError(
+            f"a {model.head_name} model is asked of the columns {', '.join(question.columns)}, "
+            f"found no {', '.join(missing)} among {', '.join(columns) or 'none'}"
+        )
+    return question.answered(model, tokenizer, columns)
+
+
+def question_of(model: Model) -> Question:
+    """What is asked of a model with this head; raises ValueError where nothing is."""
+    if model.head_name not in _QUESTIONS:
+        raise ValueError(f"a {model.head_name} model answers no table")
+    return _QUESTIONS[model.head_name]
+
+
+def _texts(columns: Columns) -> list[Text]:
+    """Texts, or pairs where there is a second text."""
+    texts = [str(text) for text in columns["text"]]
+    seconds = columns.get("second_text")
+    if seconds is None:
+        return list(texts)
+    return [
+        text if second is None else (text, str(second))
+        for text, second in zip(texts, seconds, strict=True)
+    ]
+
+
+def _classes(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) -> Answered:
+    answers = classify(model, tokenizer, _texts(columns))
+    return {"label": answers.labels, "probability": answers.probabilities.max(axis=1).tolist()}
+
+
+def _several_classes(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) -> Answered:
+    return {"labels": assign_labels(model, tokenizer, _texts(columns)).labels}
+
+
+def _numbers(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) -> Answered:
+    return {"value": rate(model, tokenizer, _texts(columns)).values.astype("float64").tolist()}
+
+
+def _tags(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) -> Answered:
+    tagged = tag(model, tokenizer, [str(text) for text in columns["text"]])
+    return {
+        "words": [[word.word for word in words] for words in tagged],
+        "tags": [[word.label for word in words] for words in tagged],
+    }
+
+
+def _choices(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) -> Answered:
+    chosen = [
+        choose(model, tokenizer, str(text), [str(choice) for choice in choices])
+        for text, choices in zip(columns["text"], columns["choices"], strict=True)
+    ]
+    return {
+        "choice": [one.index for one in chosen],
+        "probability": [max(one.probabilities) for one in chosen],
+    }
+
+
+def _spans(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) -> Answered:
+    answers = [
+        answer(model, tokenizer, str(question), str(context))
+        for question, context in zip(columns["question"], columns["context"], strict=True)
+    ]
+    return {
+        "answer": [one.text for one in answers],
+        "begin": [one.begin for one in answers],
+        "null_lead": [one.null_score - one.score for one in answers],
+    }
+
+
+def _vectors(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) -> Answered:
+    texts = [str(text) for text in columns["text"]]
+    return {"embedding": embed(model, tokenizer, texts).vectors.astype("float64").tolist()}
+
+
+_ONE_OR_TWO = (("text",), ("second_text",))
+_QUESTIONS: Final = {
+    "encoder": Question(("text",), (), _vectors),
+    "pretraining": Question(("text",), (), _vectors),
+    "sequence_classification": Question(*_ONE_OR_TWO, _classes),
+    "multi_label_classification": Question(*_ONE_OR_TWO, _several_classes),
+    "regression": Question(*_ONE_OR_TWO, _numbers),
+    "token_classification": Question(("text",), (), _tags),
+    "multiple_choice": Question(("text", "choices"), (), _choices),
+    "span_prediction": Question(("question", "context"), (), _spans),
+}

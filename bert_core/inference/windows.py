@@ -1,0 +1,143 @@
+"""Texts longer than a model reads, in overlapping windows: contexts of questions, and words."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from bert_core.inference.texts import EncodedTexts
+from bert_core.vocabulary import WordPieceTokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """A part of the context that is read together with the question."""
+
+    first_token: int  # of the context
+    num_tokens: int
+    num_before: int  # tokens of the sequence before the context: [CLS] question [SEP]
+
+
+def question_windows(
+    tokenizer: WordPieceTokenizer,
+    question_ids: list[int],
+    context_ids: list[int],
+    max_tokens: int,
+    stride: int | None = None,
+) -> tuple[EncodedTexts, list[Window]]:
+    """[CLS] question [SEP] window [SEP] for windows that together cover the context.
+
+    They advance by `stride` tokens, or by half a window: then every span of up to half a window is
+    whole in one of them. Raises ValueError where the question leaves no tokens for a window.
+    """
+    start = [tokenizer.cls_id, *question_ids, tokenizer.sep_id]
+    window_size = max_tokens - len(start) - 1
+    if window_size < 1:
+        raise ValueError(
+            f"a question must leave some of {max_tokens} tokens for the context, "
+            f"got {len(question_ids)} tokens; ask more briefly"
+        )
+    windows = [
+        Window(
+            first_token=first,
+            num_tokens=min(window_size, len(context_ids) - first),
+            num_before=len(start),
+        )
+        for first in _window_starts(len(context_ids), window_size, _advance(stride, window_size))
+    ]
+    sequences = [
+        [*start, *context_ids[w.first_token : w.first_token + w.num_tokens], tokenizer.sep_id]
+        for w in windows
+    ]
+    starts = [len(start)] * len(windows)
+    return EncodedTexts(sequences=sequences, segment_b_start=starts, num_truncated=0), windows
+
+
+class WordWindow(NamedTuple):
+    """A run of whole words between [CLS] and [SEP], and for which of them it speaks."""
+
+    sequence: list[int]
+    words: list[int]  # indices of the words that get their label here
+    places: list[int]  # where in the sequence each of these has its first piece
+
+
+def word_windows(
+    tokenizer: WordPieceTokenizer,
+    pieces: Sequence[list[int]],
+    max_tokens: int,
+    stride: int | None = None,
+) -> list[WordWindow]:
+    """Windows of at most `max_tokens` tokens over whole words.
+
+    They advance by about `stride` tokens, or by half a window.
+    `pieces` holds the ids of each word, at least one. Every word is spoken for by one window: the
+    one that shows most to the nearer side of it. A word longer than a window is cut. Raises
+    ValueError where `max_tokens` holds the special tokens alone.
+    """
+    room = max_tokens - 2
+    if room < 1:
+        raise ValueError(f"max_tokens must allow for a token of the text, got {max_tokens}")
+    sizes = [min(len(word), room) for word in pieces]
+    runs = list(_word_runs(sizes, room, _advance(stride, room)))
+    windows = [
+        WordWindow(
+            [
+                tokenizer.cls_id,
+                *(piece for word in range(first, last) for piece in pieces[word][:room]),
+                tokenizer.sep_id,
+            ],
+            [],
+            [],
+        )
+        for first, last in runs
+    ]
+    best: dict[int, tuple[int, int, int]] = {}  # of a word: pieces to the nearer side, run, place
+    for run, (first, last) in enumerate(runs):
+        before, total = 0, sum(sizes[first:last])
+        for word in range(first, last):
+            # The ends of the text hide nothing.
+            left = before if first else room
+            right = total - before - sizes[word] if last < len(sizes) else room
+            seen = min(left, right)
+            if word not in best or seen > best[word][0]:
+                best[word] = (seen, run, before + 1)
+            before += sizes[word]
+    for word in sorted(best):
+        _, run, place = best[word]
+        windows[run].words.append(word)
+        windows[run].places.append(place)
+    return windows
+
+
+def _advance(stride: int | None, window_size: int) -> int:
+    if stride is None:
+        return max(1, window_size // 2)
+    if stride < 1:
+        raise ValueError(f"stride must be at least 1, got {stride}")
+    return min(stride, window_size)
+
+
+def _word_runs(sizes: Sequence[int], room: int, stride: int) -> Iterator[tuple[int, int]]:
+    """First word and the one after the last of each window."""
+    first = 0
+    while True:
+        last, total = first, 0
+        while last < len(sizes) and total + sizes[last] <= room:
+            total += sizes[last]
+            last += 1
+        yield first, last
+        if last >= len(sizes):
+            return
+        passed = 0
+        following = first
+        while following < last and passed < stride:
+            passed += sizes[following]
+            following += 1
+        first = following
+
+
+def _window_starts(num_tokens: int, window_size: int, stride: int) -> Iterator[int]:
+    first = 0
+    yield first
+    while first + window_size < num_tokens:
+        first += stride
+        yield first

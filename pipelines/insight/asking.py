@@ -1,0 +1,57 @@
+"""Asking a model that is looked up by name and alias: rows in, answers beside them out."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from bert_core.inference.tables import answer_table, question_of
+from bert_core.model.catalogue import Model
+from bert_core.vocabulary import WordPieceTokenizer
+from pipelines.core.errors import UserError
+from pipelines.core.tracking.tracker import Tracker
+from pipelines.insight.tables import Table
+from pipelines.registry.opening import open_model
+
+_ROWS_AT_ONCE = 2048
+
+Watch = Callable[[int, int], None]  # called with rows done, rows in all
+
+
+def ask(
+    tracker: Tracker,
+    reference: str,
+    table: Table,
+    *,
+    heads: Sequence[str],
+    watch: Watch = lambda done, total: None,
+) -> Table:
+    """What the model that `reference` names answers to every row, as columns.
+
+    Raises UserError where it names none, a model whose head is not one of `heads`, for a table
+    without the columns that are asked about, and for rows that cannot be answered.
+    """
+    model, tokenizer = open_model(tracker, reference)
+    if model.head_name not in heads:
+        raise UserError(
+            f"{reference} must be a {' or '.join(heads)} model for this, found a "
+            f"{model.head_name} model; see `bertsmith models`"
+        )
+    total = len(next(iter(table.values()), []))
+    if not total:
+        raise UserError("there must be a row to answer, found none")
+    answered: Table = {}
+    for first in range(0, total, _ROWS_AT_ONCE):
+        rows = {name: values[first : first + _ROWS_AT_ONCE] for name, values in table.items()}
+        for name, values in _answered(model, tokenizer, rows).items():
+            answered.setdefault(name, []).extend(values)
+        watch(min(total, first + _ROWS_AT_ONCE), total)
+    return answered
+
+
+def _answered(
+    model: Model, tokenizer: WordPieceTokenizer, rows: Mapping[str, list[object]]
+) -> Table:
+    asked = question_of(model)
+    known = {name: rows[name] for name in (*asked.columns, *asked.optional) if name in rows}
+    try:
+        return answer_table(model, tokenizer, known)
+    except ValueError as error:  # an empty context, no choices, a column that is missing
+        raise UserError(str(error)) from error

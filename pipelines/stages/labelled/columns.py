@@ -1,0 +1,163 @@
+"""Which columns of a table hold what: named in the settings, or found by the names that are usual.
+
+The names of GLUE's own files, of SWAG's and of the data sets on Hugging Face's hub are among them.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from pipelines.core.errors import UserError
+from pipelines.stages.labelled.settings import LabelledFile
+from pipelines.tasks import Form
+
+_TEXTS: Final = ("text", "sentence", "message", "content", "review", "document", "body")
+_PAIRS: Final = (
+    ("sentence1", "sentence2"), ("question1", "question2"), ("premise", "hypothesis"),
+    ("#1 string", "#2 string"), ("text1", "text2"), ("text_a", "text_b"),
+    ("question", "sentence"), ("query", "passage"), ("anchor", "positive"),
+)  # fmt: skip
+_LABELS: Final = (
+    "label", "gold_label", "class", "category", "target", "tag", "labels", "is_duplicate",
+    "quality", "score", "similarity", "similarity_score", "rating",
+)  # fmt: skip
+_PROMPTS: Final = ("sent1", "prompt", "question", "context", "ctx", "startphrase", *_TEXTS)
+_CHOICE_LISTS: Final = ("choices", "endings", "options")
+_CHOICE: Final = re.compile(r"(ending|choice|option|distractor)[-_ ]?\d+")
+_GOLD: Final = "gold-ending"  # of SWAG's full files: the right one, before the distractors
+_ANSWERS: Final = ("label", "answer", "answer_index", "answerkey", "gold", "correct", "target")
+_USUAL: Final[dict[Form, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    "texts": (_TEXTS, _LABELS),
+    "choices": (_PROMPTS, _ANSWERS),
+    "words": (("words", "tokens"), ("tags", "ner_tags", "labels", "pos_tags", "upos")),
+    "questions": (("question",), ("answers", "answer")),
+}
+
+
+class Columns(NamedTuple):
+    """Indices of the columns; None for what a table does not hold."""
+
+    text: int
+    label: int | None
+    second: int | None = None
+    group: int | None = None
+    choices: tuple[int, ...] = ()
+    start: int | None = None  # of every choice: SWAG's sent2
+    name: int | None = None  # of a question
+    first_row: int = 1  # that holds data
+
+
+def columns_of(settings: LabelledFile, form: Form, rows: Sequence[Sequence[Any]]) -> Columns:
+    """The columns of a table, from its first row's names; two columns need none.
+
+    Of two columns without names the one with fewer different values is the label. Raises UserError
+    where a column that is named is not there, or one has to be named.
+    """
+    header = [str(cell).strip() for cell in rows[0]]
+    named = {
+        setting: value
+        for setting in ("text_column", "second_text_column", "label_column", "group_column")
+        if (value := getattr(settings, setting))
+    }
+    for column in settings.choice_columns:
+        named[f"choice column {column}"] = column
+    numbers = [value for value in named.values() if value.isdecimal()]
+    if named and len(numbers) == len(named) and not set(numbers) <= set(header):
+        header, first_row = [str(number) for number in range(1, len(header) + 1)], 0
+    else:
+        first_row = 1
+    lowered = [cell.lower() for cell in header]
+    texts, labels = _USUAL[form]
+    pair = _pair_in(lowered) if form == "texts" and not settings.text_column else None
+    text = _found(settings.text_column, pair[:1] if pair else texts, header, lowered)
+    label = _found(settings.label_column, labels, header, lowered)
+    if (text is None or label is None) and not named and form == "texts" and len(header) == 2:
+        return _of_two(rows)
+    choices, has_gold = _choices(settings, lowered, header) if form == "choices" else ((), False)
+    if text is None or (label is None and not has_gold):
+        if not named:
+            raise UserError(
+                f"the columns of {settings.path} must be told: found "
+                f"{', '.join(header)[:200]}; name them with text_column and label_column"
+            )
+        missing, usual = ("text_column", texts) if text is None else ("label_column", labels)
+        raise _missing(settings, missing, usual, header)
+    second_name = settings.second_text_column
+    second = (
+        _found(second_name, pair[1:] if pair else (), header, lowered)
+        if form == "texts"
+        else _found(second_name, ("context",), header, lowered)
+    )
+    if second is None and (second_name or form == "questions"):
+        raise _missing(settings, "second_text_column", ("context",), header)
+    group = _found(settings.group_column, (), header, lowered)
+    if settings.group_column and group is None:
+        raise _missing(settings, "group_column", (), header)
+    if form == "choices" and not choices:
+        raise UserError(
+            f"{settings.path} must have columns with the choices, found {', '.join(header)[:200]}; "
+            "name them with choice_columns"
+        )
+    return Columns(
+        text=text,
+        label=None if has_gold else label,
+        second=second if form in ("texts", "questions") else None,
+        group=group,
+        choices=choices,
+        start=lowered.index("sent2") if form == "choices" and "sent2" in lowered else None,
+        name=lowered.index("id") if form == "questions" and "id" in lowered else None,
+        first_row=first_row,
+    )
+
+
+def _found(
+    named: str, usual: Sequence[str], header: Sequence[str], lowered: Sequence[str]
+) -> int | None:
+    if named:
+        return header.index(named) if named in header else None
+    return next((lowered.index(name) for name in usual if name in lowered), None)
+
+
+def _pair_in(lowered: Sequence[str]) -> tuple[str, str] | None:
+    return next((pair for pair in _PAIRS if set(pair) <= set(lowered)), None)
+
+
+def _choices(
+    settings: LabelledFile, lowered: Sequence[str], header: Sequence[str]
+) -> tuple[tuple[int, ...], bool]:
+    """The columns of the choices, and whether the first of them is always the right one."""
+    if settings.choice_columns:
+        absent = [name for name in settings.choice_columns if name not in header]
+        if absent:
+            raise _missing(settings, "choice_columns", absent, header)
+        return tuple(header.index(name) for name in settings.choice_columns), False
+    for name in _CHOICE_LISTS:
+        if name in lowered:
+            return (lowered.index(name),), False
+    numbered = sorted(
+        (name, index) for index, name in enumerate(lowered) if _CHOICE.fullmatch(name)
+    )
+    places = tuple(index for _, index in numbered)
+    if _GOLD in lowered:
+        return (lowered.index(_GOLD), *places), True
+    return places, False
+
+
+def _of_two(rows: Sequence[Sequence[Any]]) -> Columns:
+    values = [Counter(str(row[column]) for row in rows) for column in (0, 1)]
+    label = 0 if len(values[0]) <= len(values[1]) else 1
+    # A first row whose label occurs nowhere else is a header.
+    is_header = len(rows) > 1 and values[label][str(rows[0][label])] == 1
+    return Columns(1 - label, label, first_row=int(is_header))
+
+
+def _missing(
+    settings: LabelledFile, setting: str, usual: Sequence[str], header: Sequence[str]
+) -> UserError:
+    wanted = getattr(settings, setting)
+    candidates = [wanted] if isinstance(wanted, str) and wanted else list(usual)
+    return UserError(
+        f"{settings.path} must have a column {' or '.join(repr(name) for name in candidates)}, "
+        f"found {', '.join(header)[:200]}; set {setting} to the one you mean"
+    )

@@ -1,0 +1,1 @@
+"""How items become sequences of tokens."""

@@ -1,0 +1,164 @@
+"""Any number of classes for a text or a pair of texts: topics, faults, intents."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from bert_core.config import EncoderConfig
+from bert_core.model.catalogue import Model, MultiLabelClassifier, TrainableModel
+from bert_core.vocabulary import WordPieceTokenizer
+from pipelines.core.errors import UserError
+from pipelines.tasks import Answers, Form, Item, Items, Reading
+from pipelines.tasks.encoding.sequences import Sequences
+from pipelines.tasks.encoding.texts import encoded, share, text_fields
+from pipelines.tasks.scoring.classes import by_label
+from pipelines.training.reduction import sum_over_ranks
+
+_THRESHOLD = 0.5  # from which probability on a class is answered
+
+
+class MultiLabel:
+    """The classes of each text, none, some or all, each for itself."""
+
+    form: Form = "texts"
+    score = "eval/micro_f1"
+    curve: Mapping[str, str] = MappingProxyType(
+        {
+            "label_loss": "eval/loss",
+            "label_accuracy": "eval/decisions",
+            "label_exact_match": "eval/exact_match",
+        }
+    )
+    models: tuple[type[Model], ...] = (MultiLabelClassifier,)
+    schema = pa.schema(
+        {"text": pa.string(), "second_text": pa.string(), "labels": pa.list_(pa.string())}
+    )
+
+    def item(self, record: Mapping[str, Any]) -> Item:
+        """A text with its labels; none of them is an answer, too."""
+        return {**text_fields(record), "labels": sorted(set(record["labels"]))}
+
+    def group(self, item: Item) -> str:
+        """Equal texts stand together; of a pair the first."""
+        text: str = item["text"]
+        return text
+
+    def labels(self, train: Sequence[Item], heldout: Sequence[Item]) -> tuple[str, ...]:
+        """The labels of the training part; raises UserError where there are none to learn."""
+        labels = self.classes_of(train)
+        if not labels:
+            raise UserError(
+                "a classifier of several labels a text needs at least one label, found none on "
+                f"{len(train)} texts; check the label column and label_separator"
+            )
+        if len(labels) > len(train) // 2:
+            raise UserError(
+                f"a label must come with several texts to learn from, found {len(labels)} labels "
+                f"on {len(train)} texts; check the label column and label_separator"
+            )
+        unknown = sorted(self.classes_of(heldout) - labels)
+        if unknown:
+            raise UserError(
+                f"every label must occur in the training part, but {unknown[:5]} are only among "
+                "the held-out texts; give these labels more texts or another split seed"
+            )
+        return tuple(sorted(labels))
+
+    def classes_of(self, items: Sequence[Item]) -> set[str]:
+        """Their labels."""
+        return {label for item in items for label in item["labels"]}
+
+    def described(self, train: Items, heldout: Items) -> dict[str, Any]:
+        """Texts by label, and the best scores of answering the same to every text."""
+        counts = {
+            split: Counter(label for item in items.rows for label in item["labels"])
+            for split, items in (("train", train), ("heldout", heldout))
+        }
+        expected = [item["labels"] for item in heldout.rows]
+        half = len(train.rows) / 2
+        common = [label for label in train.labels if counts["train"][label] > half]
+        commonest = common or [max(train.labels, key=lambda label: counts["train"][label])]
+        same = _figures([commonest] * len(expected), expected, train.labels)
+        return {
+            "items_by_label": {s: dict(sorted(count.items())) for s, count in counts.items()},
+            "baseline/micro_f1": same["eval/micro_f1"],
+            "baseline/exact_match": max(
+                _figures([answer] * len(expected), expected, train.labels)["eval/exact_match"]
+                for answer in (commonest, [])
+            ),
+        }
+
+    def build_model(self, config: EncoderConfig, labels: tuple[str, ...]) -> TrainableModel:
+        """A classifier of `labels`, from torch's generator."""
+        return MultiLabelClassifier(config, num_labels=len(labels), labels=labels)
+
+    def examples(self, items: Items, tokenizer: WordPieceTokenizer, reading: Reading) -> Sequences:
+        """The texts, cut to what is read."""
+        return Sequences(
+            encoded=encoded(items.rows, tokenizer, reading.max_tokens),
+            labels=_table([item["labels"] for item in items.rows], items.labels),
+        )
+
+    @torch.inference_mode()
+    def answers(
+        self,
+        model: Model,
+        tokenizer: WordPieceTokenizer,
+        items: Items,
+        reading: Reading,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> Answers:
+        """The labels of each text, as `bert_core.inference.assign_labels` answers."""
+        assert isinstance(model, MultiLabelClassifier)
+        texts = encoded(items.rows, tokenizer, reading.max_tokens)
+        chosen = np.zeros((len(items.rows), model.num_labels), np.int64)
+        for members, tokens in share(texts, rank, world_size):
+            chosen[members] = (model(tokens).float().sigmoid() >= _THRESHOLD).numpy()
+        names = model.labels or tuple(str(index) for index in range(model.num_labels))
+        values = [[names[index] for index in np.flatnonzero(row)] for row in sum_over_ranks(chosen)]
+        return Answers(values, texts.num_truncated)
+
+    def figures(self, answers: Answers, items: Items) -> dict[str, float]:
+        """Micro and macro F1, and the share of texts all of whose labels are right."""
+        return _figures(answers.values, [item["labels"] for item in items.rows], items.labels)
+
+    def report(self, answers: Answers, items: Items) -> dict[str, Any]:
+        """Precision, recall, F1 and count of each label."""
+        from sklearn.metrics import precision_recall_fscore_support
+
+        expected = [item["labels"] for item in items.rows]
+        columns = precision_recall_fscore_support(
+            _table(expected, items.labels), _table(answers.values, items.labels), zero_division=0.0
+        )
+        return {"labels": list(items.labels), "by_label": by_label(items.labels, columns)}
+
+
+FAMILY = MultiLabel()
+
+
+def _table(labels: Sequence[Sequence[str]], names: Sequence[str]) -> np.ndarray:
+    """[N, C] bool."""
+    index = {name: place for place, name in enumerate(names)}
+    table = np.zeros((len(labels), len(names)), np.bool_)
+    for row, found in enumerate(labels):
+        table[row, [index[label] for label in found]] = True
+    return table
+
+
+def _figures(
+    answered: Sequence[Sequence[str]], expected: Sequence[Sequence[str]], names: Sequence[str]
+) -> dict[str, float]:
+    from sklearn.metrics import f1_score
+
+    said, true = _table(answered, names), _table(expected, names)
+    return {
+        "eval/micro_f1": float(f1_score(true, said, average="micro", zero_division=0.0)),
+        "eval/macro_f1": float(f1_score(true, said, average="macro", zero_division=0.0)),
+        "eval/exact_match": float((said == true).all(axis=1).mean()),
+    }

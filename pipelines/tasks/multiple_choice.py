@@ -1,0 +1,141 @@
+"""Which of several texts goes with another one: SWAG's endings, CODAH's completions."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from bert_core.config import EncoderConfig
+from bert_core.inference.texts import EncodedTexts, encode_texts
+from bert_core.model.catalogue import Model, MultipleChoice, TrainableModel
+from bert_core.vocabulary import WordPieceTokenizer
+from pipelines.core.errors import UserError
+from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading
+from pipelines.tasks.encoding.sequences import Sequences
+from pipelines.tasks.encoding.texts import share
+from pipelines.training.reduction import sum_over_ranks
+
+_WRONG = 10  # answers that a report shows
+
+
+class Choices:
+    """One of the choices of each question, of which all have as many."""
+
+    form: Form = "choices"
+    score = "eval/accuracy"
+    curve: Mapping[str, str] = MappingProxyType(
+        {"label_loss": "eval/loss", "label_accuracy": "eval/accuracy"}
+    )
+    models: tuple[type[Model], ...] = (MultipleChoice,)
+    schema = pa.schema(
+        {"text": pa.string(), "choices": pa.list_(pa.string()), "answer": pa.int64()}
+    )
+
+    def item(self, record: Mapping[str, Any]) -> Item:
+        """A question with its choices and the index of the right one, from 0.
+
+        Raises BadItemError where there are not two choices, or the label names none of them.
+        """
+        choices, label = list(record["choices"]), record["label"]
+        if len(choices) < 2:
+            raise BadItemError("have at least two choices", str(len(choices)))
+        return {"text": record["text"], "choices": choices, "answer": _index(label, choices)}
+
+    def group(self, item: Item) -> str:
+        """Questions with the same text stand together."""
+        text: str = item["text"]
+        return text
+
+    def labels(self, train: Sequence[Item], heldout: Sequence[Item]) -> tuple[str, ...]:
+        """No classes; raises UserError where questions have different numbers of choices."""
+        numbers = Counter(len(item["choices"]) for item in (*train, *heldout))
+        if len(numbers) > 1:
+            raise UserError(
+                "every question must have as many choices, found "
+                + ", ".join(f"{count} with {number}" for number, count in sorted(numbers.items()))
+                + "; leave out those of another number"
+            )
+        return ()
+
+    def classes_of(self, items: Sequence[Item]) -> set[str]:
+        """None."""
+        return set()
+
+    def described(self, train: Items, heldout: Items) -> dict[str, Any]:
+        """How many choices a question has, and the accuracy of choosing one by lot."""
+        num_choices = len(train.rows[0]["choices"])
+        return {"choices": num_choices, "baseline/accuracy": 1 / num_choices}
+
+    def build_model(self, config: EncoderConfig, labels: tuple[str, ...]) -> TrainableModel:
+        """A model with one output a choice, from torch's generator."""
+        return MultipleChoice(config)
+
+    def examples(self, items: Items, tokenizer: WordPieceTokenizer, reading: Reading) -> Sequences:
+        """The question with each of its choices, cut to what is read."""
+        return Sequences(
+            encoded=_encoded(items, tokenizer, reading.max_tokens),
+            labels=np.array([item["answer"] for item in items.rows]),
+            per_example=len(items.rows[0]["choices"]),
+        )
+
+    @torch.inference_mode()
+    def answers(
+        self,
+        model: Model,
+        tokenizer: WordPieceTokenizer,
+        items: Items,
+        reading: Reading,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> Answers:
+        """The index of the choice that fits each question best, from 0."""
+        texts = _encoded(items, tokenizer, reading.max_tokens)
+        scores = np.zeros(len(texts.sequences), np.float64)
+        for members, tokens in share(texts, rank, world_size):
+            scores[members] = model(tokens).float().numpy()
+        ends = np.cumsum([len(item["choices"]) for item in items.rows])[:-1]
+        values = [int(row.argmax()) for row in np.split(sum_over_ranks(scores), ends)]
+        return Answers(values, texts.num_truncated)
+
+    def figures(self, answers: Answers, items: Items) -> dict[str, float]:
+        """The share of questions that are answered rightly."""
+        right = [
+            item["answer"] == value for item, value in zip(items.rows, answers.values, strict=True)
+        ]
+        return {"eval/accuracy": sum(right) / len(right)}
+
+    def report(self, answers: Answers, items: Items) -> dict[str, Any]:
+        """Some questions that were answered wrongly."""
+        rows = [
+            {**item, "answered": value}
+            for item, value in zip(items.rows, answers.values, strict=True)
+            if value != item["answer"]
+        ]
+        return {"wrong": rows[:_WRONG]}
+
+
+FAMILY = Choices()
+
+
+def _encoded(items: Items, tokenizer: WordPieceTokenizer, max_tokens: int) -> EncodedTexts:
+    pairs = [(item["text"], choice) for item in items.rows for choice in item["choices"]]
+    return encode_texts(tokenizer, pairs, max_tokens)
+
+
+def _index(label: str, choices: Sequence[str]) -> int:
+    """Which choice `label` names: by its text, its index from 0, or its letter."""
+    if label in choices:
+        return choices.index(label)
+    if label.isdecimal() and int(label) < len(choices):
+        return int(label)
+    letter = ord(label.upper()) - ord("A") if len(label) == 1 else -1
+    if 0 <= letter < len(choices):
+        return letter
+    raise BadItemError(
+        "have a choice's index from 0, its letter or its text as its label",
+        f"{label[:60]!r} for {len(choices)} choices",
+    )

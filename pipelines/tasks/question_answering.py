@@ -1,0 +1,229 @@
+"""Answers to questions, read from a text: SQuAD v1.1, and v2.0 with questions that have none."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from bert_core.config import EncoderConfig
+from bert_core.inference.answers import best_span, inside
+from bert_core.inference.texts import EncodedTexts
+from bert_core.model.catalogue import Model, SpanPredictor, TrainableModel
+from bert_core.vocabulary import WordPieceTokenizer
+from pipelines.core.errors import UserError
+from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading
+from pipelines.tasks.encoding.questions import read_questions, span_in
+from pipelines.tasks.encoding.sequences import Sequences
+from pipelines.tasks.encoding.texts import share
+from pipelines.tasks.scoring.spans import best_threshold, score_of
+from pipelines.training.reduction import sum_over_ranks
+
+_ANSWER_TOKENS = 30  # the longest span that is answered, as published
+_WRONG = 20  # answers that a report shows
+_SENTENCE_END = (". ", "! ", "? ", "\n")
+
+
+class QuestionAnswering:
+    """The span of its text that answers each question, or that there is none.
+
+    Texts longer than is read are read in windows. A window that holds a part of the answer alone
+    is never learned from; one without any of it says that it holds no answer.
+    """
+
+    form: Form = "questions"
+    score = "eval/f1"
+    curve: Mapping[str, str] = MappingProxyType(
+        {"label_loss": "eval/loss", "label_accuracy": "eval/window_accuracy"}
+    )
+    models: tuple[type[Model], ...] = (SpanPredictor,)
+    schema = pa.schema(
+        {
+            "id": pa.string(),
+            "question": pa.string(),
+            "context": pa.string(),
+            "answers": pa.list_(pa.string()),  # none: the text does not say
+            "starts": pa.list_(pa.int64()),  # of each answer, its first character in the context
+        }
+    )
+
+    def item(self, record: Mapping[str, Any]) -> Item:
+        """A question, its text, and its answers where they stand.
+
+        Raises BadItemError where an answer does not stand where it says.
+        """
+        question, context = record["question"], record["context"]
+        if not context.strip():
+            raise BadItemError("have a context", "none")
+        for answer, start in zip(record["answers"], record["starts"], strict=True):
+            if not answer:
+                raise BadItemError("have answers with text", "an empty one")
+            there = context[max(0, start) : start + len(answer)]
+            if start < 0 or there != answer:
+                raise BadItemError(
+                    "have its answers where it says that they stand",
+                    f"{there[:60]!r} at character {start} instead of {answer[:60]!r}",
+                )
+        return {
+            "id": record["id"],
+            "question": question,
+            "context": context,
+            "answers": list(record["answers"]),
+            "starts": list(record["starts"]),
+        }
+
+    def group(self, item: Item) -> str:
+        """Questions about the same text stand together."""
+        context: str = item["context"]
+        return context
+
+    def labels(self, train: Sequence[Item], heldout: Sequence[Item]) -> tuple[str, ...]:
+        """No classes; raises UserError where no question has an answer."""
+        if not any(item["answers"] for item in train):
+            raise UserError(
+                "some training questions must have an answer, found none of "
+                f"{len(train)}; check the files"
+            )
+        return ()
+
+    def classes_of(self, items: Sequence[Item]) -> set[str]:
+        """None."""
+        return set()
+
+    def described(self, train: Items, heldout: Items) -> dict[str, Any]:
+        """How many have no answer, and the scores of answering with the text's first sentence."""
+        firsts = [_first_sentence(item["context"]) for item in heldout.rows]
+        scores = [
+            score_of(first, item["answers"])
+            for first, item in zip(firsts, heldout.rows, strict=True)
+        ]
+        without = {
+            split: sum(not item["answers"] for item in items.rows)
+            for split, items in (("train", train), ("heldout", heldout))
+        }
+        return {
+            "without_answer": without,
+            "texts_about": {
+                split: len({item["context"] for item in items.rows})
+                for split, items in (("train", train), ("heldout", heldout))
+            },
+            "baseline/exact_match": float(np.mean([score.exact for score in scores])),
+            # Of questions without an answer, answering none of them may be the better guess.
+            "baseline/f1": max(
+                float(np.mean([score.f1 for score in scores])),
+                without["heldout"] / len(heldout.rows),
+            ),
+        }
+
+    def build_model(self, config: EncoderConfig, labels: tuple[str, ...]) -> TrainableModel:
+        """A model that points at spans, from torch's generator."""
+        return SpanPredictor(config)
+
+    def examples(self, items: Items, tokenizer: WordPieceTokenizer, reading: Reading) -> Sequences:
+        """The windows of all questions that hold the whole answer or none of it."""
+        read = read_questions(items, tokenizer, reading)
+        kept, spans = [], []
+        for place, (number, window) in enumerate(zip(read.questions, read.windows, strict=True)):
+            span = span_in(items.rows[number], read.offsets[number], window)
+            if span is not None:
+                kept.append(place)
+                spans.append(span)
+        encoded = EncodedTexts(
+            sequences=[read.encoded.sequences[place] for place in kept],
+            segment_b_start=[read.encoded.segment_b_start[place] for place in kept],
+            num_truncated=read.encoded.num_truncated,
+        )
+        return Sequences(encoded=encoded, labels=np.array(spans, np.int64).reshape(-1, 2))
+
+    @torch.inference_mode()
+    def answers(
+        self,
+        model: Model,
+        tokenizer: WordPieceTokenizer,
+        items: Items,
+        reading: Reading,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> Answers:
+        """Of each question its best span and how much better "no answer" is than that."""
+        read = read_questions(items, tokenizer, reading)
+        # Of each window: the score of "no answer", of the best span, its first and last token.
+        found = np.zeros((len(read.windows), 4), np.float64)
+        for members, tokens in share(read.encoded, rank, world_size):
+            rows = model(tokens).float().split(tokens.lengths)
+            for member, logits in zip(members.tolist(), rows, strict=True):
+                window = read.windows[member]
+                if not window.num_tokens:
+                    continue  # of a context the tokenizer leaves nothing
+                score, first, last = best_span(inside(logits, window), _ANSWER_TOKENS)
+                found[member] = (
+                    float(logits[0].sum()), score,
+                    window.first_token + first, window.first_token + last,
+                )  # fmt: skip
+        found = sum_over_ranks(found)
+        values: list[dict[str, Any]] = []
+        ends = np.searchsorted(read.questions, np.arange(len(items.rows)), side="right")
+        for number, item in enumerate(items.rows):
+            of_question = found[ends[number - 1] if number else 0 : ends[number]]
+            best = of_question[of_question[:, 1].argmax()]
+            offsets = read.offsets[number]
+            begin, end = (offsets[int(best[2])][0], offsets[int(best[3])][1]) if offsets else (0, 0)
+            values.append(
+                {
+                    "text": item["context"][begin:end],
+                    "begin": begin,
+                    "null_lead": float(of_question[:, 0].min() - best[1]),
+                }
+            )
+        return Answers(values, read.encoded.num_truncated)
+
+    def figures(self, answers: Answers, items: Items) -> dict[str, float]:
+        """Exact match and F1 as SQuAD's evaluation computes them.
+
+        Where some questions have no answer, it is given where "no answer" scores better than any
+        span; the best threshold for that and what it would reach stand beside.
+        """
+        spans = [
+            score_of(value["text"], item["answers"])
+            for value, item in zip(answers.values, items.rows, strict=True)
+        ]
+        is_answerable = [bool(item["answers"]) for item in items.rows]
+        if all(is_answerable):
+            return {
+                "eval/exact_match": float(np.mean([score.exact for score in spans])),
+                "eval/f1": float(np.mean([score.f1 for score in spans])),
+            }
+        leads = [value["null_lead"] for value in answers.values]
+        given = [
+            score_of("" if lead > 0 else value["text"], item["answers"])
+            for lead, value, item in zip(leads, answers.values, items.rows, strict=True)
+        ]
+        _, best_exact = best_threshold(leads, [score.exact for score in spans], is_answerable)
+        threshold, best_f1 = best_threshold(leads, [score.f1 for score in spans], is_answerable)
+        return {
+            "eval/exact_match": float(np.mean([score.exact for score in given])),
+            "eval/f1": float(np.mean([score.f1 for score in given])),
+            "eval/best_exact_match": best_exact,
+            "eval/best_f1": best_f1,
+            "eval/best_f1_threshold": threshold,
+        }
+
+    def report(self, answers: Answers, items: Items) -> dict[str, Any]:
+        """Some questions that were answered wrongly, and what was answered."""
+        wrong = [
+            {"id": item["id"], "question": item["question"], "expected": item["answers"],
+             "answered": value["text"]}
+            for value, item in zip(answers.values, items.rows, strict=True)
+            if not score_of(value["text"], item["answers"]).exact
+        ]  # fmt: skip
+        return {"wrong": wrong[:_WRONG]}
+
+
+FAMILY = QuestionAnswering()
+
+
+def _first_sentence(text: str) -> str:
+    ends = [text.find(mark) for mark in _SENTENCE_END]
+    return text[: min((end for end in ends if end >= 0), default=len(text))]

@@ -1,0 +1,116 @@
+"""A number for a text or a pair of texts: similarity, stars, readability."""
+
+import math
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from bert_core.config import EncoderConfig
+from bert_core.model.catalogue import Model, SequenceRegressor, TrainableModel
+from bert_core.vocabulary import WordPieceTokenizer
+from pipelines.core.errors import UserError
+from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading
+from pipelines.tasks.encoding.sequences import Sequences
+from pipelines.tasks.encoding.texts import encoded, share, text_fields
+from pipelines.tasks.scoring.numbers import number_figures
+from pipelines.training.reduction import sum_over_ranks
+
+_WORST = 10  # answers that a report shows
+
+
+class Regression:
+    """The number of each text, on the scale of the training texts."""
+
+    form: Form = "texts"
+    score = "eval/pearson"
+    curve: Mapping[str, str] = MappingProxyType({"label_loss": "eval/loss"})
+    models: tuple[type[Model], ...] = (SequenceRegressor,)
+    schema = pa.schema({"text": pa.string(), "second_text": pa.string(), "value": pa.float64()})
+
+    def item(self, record: Mapping[str, Any]) -> Item:
+        """A text with its number; raises BadItemError where the label is none."""
+        label = record["label"]
+        try:
+            value = float(label)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            raise BadItemError("have a number as its label", repr(label[:60]))
+        return {**text_fields(record), "value": value}
+
+    def group(self, item: Item) -> str:
+        """Equal texts stand together; of a pair the first."""
+        text: str = item["text"]
+        return text
+
+    def labels(self, train: Sequence[Item], heldout: Sequence[Item]) -> tuple[str, ...]:
+        """No classes; raises UserError where all numbers are the same."""
+        if len({item["value"] for item in train}) < 2:
+            raise UserError(
+                "texts to learn numbers from must have different ones, found "
+                f"{sorted({item['value'] for item in train})} alone; check the label column"
+            )
+        return ()
+
+    def classes_of(self, items: Sequence[Item]) -> set[str]:
+        """None."""
+        return set()
+
+    def described(self, train: Items, heldout: Items) -> dict[str, Any]:
+        """The range of the numbers, and the squared error of always answering their mean."""
+        values = np.array([item["value"] for item in train.rows])
+        expected = np.array([item["value"] for item in heldout.rows])
+        return {
+            "least": float(values.min()),
+            "greatest": float(values.max()),
+            "mean": float(values.mean()),
+            "baseline/squared_error": float(np.mean((expected - values.mean()) ** 2)),
+        }
+
+    def build_model(self, config: EncoderConfig, labels: tuple[str, ...]) -> TrainableModel:
+        """A model with one output, from torch's generator."""
+        return SequenceRegressor(config)
+
+    def examples(self, items: Items, tokenizer: WordPieceTokenizer, reading: Reading) -> Sequences:
+        """The texts, cut to what is read."""
+        return Sequences(
+            encoded=encoded(items.rows, tokenizer, reading.max_tokens),
+            labels=np.array([item["value"] for item in items.rows], np.float32),
+        )
+
+    @torch.inference_mode()
+    def answers(
+        self,
+        model: Model,
+        tokenizer: WordPieceTokenizer,
+        items: Items,
+        reading: Reading,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> Answers:
+        """The number of each text, as `bert_core.inference.rate` answers."""
+        texts = encoded(items.rows, tokenizer, reading.max_tokens)
+        values = np.zeros(len(items.rows), np.float64)
+        for members, tokens in share(texts, rank, world_size):
+            values[members] = model(tokens).float().numpy()
+        return Answers(sum_over_ranks(values).tolist(), texts.num_truncated)
+
+    def figures(self, answers: Answers, items: Items) -> dict[str, float]:
+        """Pearson's and Spearman's correlation and the mean squared error."""
+        return number_figures(answers.values, [item["value"] for item in items.rows])
+
+    def report(self, answers: Answers, items: Items) -> dict[str, Any]:
+        """The answers that are farthest off."""
+        rows = [
+            {**item, "answered": value}
+            for item, value in zip(items.rows, answers.values, strict=True)
+        ]
+        rows.sort(key=lambda row: -abs(row["answered"] - row["value"]))
+        return {"farthest_off": rows[:_WORST]}
+
+
+FAMILY = Regression()

@@ -1,0 +1,1 @@
+"""How answers are scored, by the rules under which the field publishes its figures."""

@@ -1,0 +1,189 @@
+"""A tag for every word of a sentence: names of people and places, parts of speech."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from bert_core.batch import IGNORED_LABEL
+from bert_core.config import EncoderConfig
+from bert_core.inference.tags import sequences_of
+from bert_core.inference.windows import WordWindow, word_windows
+from bert_core.model.catalogue import Model, TokenClassifier, TrainableModel
+from bert_core.vocabulary import WordPieceTokenizer
+from pipelines.core.errors import UserError
+from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading
+from pipelines.tasks.encoding.sequences import Sequences
+from pipelines.tasks.encoding.texts import share
+from pipelines.tasks.scoring.classes import class_report
+from pipelines.tasks.scoring.entities import OUTSIDE, entities, entity_figures, entity_report
+from pipelines.training.reduction import sum_over_ranks
+
+
+class Tagging:
+    """The tag of every word. Sentences longer than is read are read in windows.
+
+    Scored by entities where tags have prefixes (IOB1, IOB2, BIOES), else by words.
+    """
+
+    form: Form = "words"
+    score = "eval/f1"
+    curve: Mapping[str, str] = MappingProxyType(
+        {"label_loss": "eval/loss", "label_accuracy": "eval/word_accuracy"}
+    )
+    models: tuple[type[Model], ...] = (TokenClassifier,)
+    schema = pa.schema({"words": pa.list_(pa.string()), "tags": pa.list_(pa.string())})
+
+    def item(self, record: Mapping[str, Any]) -> Item:
+        """A sentence's words with as many tags; raises BadItemError for other numbers of these."""
+        words, tags = list(record["words"]), list(record["tags"])
+        if len(words) != len(tags):
+            raise BadItemError("have a tag for every word", f"{len(tags)} for {len(words)}")
+        if not words:
+            raise BadItemError("have words", "none")
+        return {"words": words, "tags": tags}
+
+    def group(self, item: Item) -> str:
+        """Equal sentences stand together."""
+        return " ".join(item["words"])
+
+    def labels(self, train: Sequence[Item], heldout: Sequence[Item]) -> tuple[str, ...]:
+        """The tags of the training part; raises UserError where they cannot be told apart.
+
+        Held-out tags that no training sentence has are never answered, and count as missed.
+        """
+        tags = sorted({tag for item in train for tag in item["tags"]})
+        if len(tags) < 2:
+            raise UserError(
+                f"a tagger needs at least two tags to tell apart, found {tags}; check which column "
+                "holds the tags"
+            )
+        num_words = sum(len(item["words"]) for item in train)
+        if len(tags) > num_words // 2:
+            raise UserError(
+                f"a tag must come with several words to learn from, found {len(tags)} tags on "
+                f"{num_words} words; check which column holds the tags"
+            )
+        return tuple(tags)
+
+    def classes_of(self, items: Sequence[Item]) -> set[str]:
+        """None that a model would have to know: a tag that it never met is one that it misses."""
+        return set()
+
+    def described(self, train: Items, heldout: Items) -> dict[str, Any]:
+        """Words and entities by tag, and the score of giving each word its commonest tag."""
+        by_word: dict[str, Counter[str]] = defaultdict(Counter)
+        for item in train.rows:
+            for word, tag in zip(item["words"], item["tags"], strict=True):
+                by_word[word][tag] += 1
+        commonest = {
+            word: min(count, key=lambda tag: (-count[tag], tag)) for word, count in by_word.items()
+        }
+        counts = Counter(tag for item in train.rows for tag in item["tags"])
+        usual = OUTSIDE if OUTSIDE in counts else counts.most_common(1)[0][0]
+        answered = [[commonest.get(word, usual) for word in item["words"]] for item in heldout.rows]
+        figures = self.figures(Answers(answered, 0), heldout)
+        known, here = set(train.labels), {tag for item in heldout.rows for tag in item["tags"]}
+        return {
+            "words": {
+                split: sum(len(item["words"]) for item in items.rows)
+                for split, items in (("train", train), ("heldout", heldout))
+            },
+            "words_by_tag": dict(sorted(counts.items())),
+            "only_held_out": sorted(here - known),
+            **{name.replace("eval/", "baseline/"): value for name, value in figures.items()},
+        }
+
+    def build_model(self, config: EncoderConfig, labels: tuple[str, ...]) -> TrainableModel:
+        """A tagger of `labels`, from torch's generator."""
+        return TokenClassifier(config, num_labels=len(labels), labels=labels)
+
+    def examples(self, items: Items, tokenizer: WordPieceTokenizer, reading: Reading) -> Sequences:
+        """Windows of the sentences; each word's tag is asked for once, at its first piece."""
+        index = {label: place for place, label in enumerate(items.labels)}
+        windows = [each for each in _windows(items, tokenizer, reading) if each[1].words]
+        labels = []
+        for number, window in windows:
+            tags = items.rows[number]["tags"]
+            row = np.full(len(window.sequence), IGNORED_LABEL)
+            row[window.places] = [index.get(tags[word], IGNORED_LABEL) for word in window.words]
+            labels.append(row)
+        return Sequences(encoded=sequences_of([window for _, window in windows]), labels=labels)
+
+    @torch.inference_mode()
+    def answers(
+        self,
+        model: Model,
+        tokenizer: WordPieceTokenizer,
+        items: Items,
+        reading: Reading,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> Answers:
+        """The tag of every word of each sentence."""
+        assert isinstance(model, TokenClassifier)
+        ends = np.cumsum([len(item["words"]) for item in items.rows])
+        firsts = ends - [len(item["words"]) for item in items.rows]
+        chosen = np.zeros(int(ends[-1]), np.int64)
+        windows = _windows(items, tokenizer, reading)
+        for members, tokens in share(
+            sequences_of([window for _, window in windows]), rank, world_size
+        ):
+            rows = model(tokens).float().argmax(dim=-1).split(tokens.lengths)
+            for member, best in zip(members.tolist(), rows, strict=True):
+                number, window = windows[member]
+                chosen[firsts[number] + np.array(window.words)] = best[window.places].numpy()
+        names = model.labels or tuple(str(index) for index in range(model.num_labels))
+        tags = [names[index] for index in sum_over_ranks(chosen)]
+        values = [tags[first:end] for first, end in zip(firsts, ends, strict=True)]
+        return Answers(values, 0)
+
+    def figures(self, answers: Answers, items: Items) -> dict[str, float]:
+        """Entity-level precision, recall and F1, as conlleval counts them, and word accuracy."""
+        expected = [item["tags"] for item in items.rows]
+        pairs = [
+            (a, b)
+            for said, true in zip(answers.values, expected, strict=True)
+            for a, b in zip(said, true, strict=True)
+        ]
+        accuracy = sum(a == b for a, b in pairs) / len(pairs)
+        return {**entity_figures(answers.values, expected), "eval/word_accuracy": accuracy}
+
+    def report(self, answers: Answers, items: Items) -> dict[str, Any]:
+        """Precision, recall, F1 and count of each type of entity; the confusion of the tags."""
+        expected = [item["tags"] for item in items.rows]
+        words = class_report(
+            [tag for tags in answers.values for tag in tags],
+            [tag for tags in expected for tag in tags],
+        )
+        return {
+            "by_label": entity_report(answers.values, expected),
+            "labels": words["labels"],
+            "confusion": words["confusion"],
+            "entities": sum(1 for tags in expected for _ in entities(tags)),
+        }
+
+
+FAMILY = Tagging()
+
+
+def _windows(
+    items: Items, tokenizer: WordPieceTokenizer, reading: Reading
+) -> list[tuple[int, WordWindow]]:
+    """Windows over all sentences, each with its sentence's index.
+
+    A word of which the tokenizer leaves nothing is [UNK], so that every word gets a tag.
+    """
+    flat = [word for item in items.rows for word in item["words"]]
+    pieces = iter([found or [tokenizer.unk_id] for found in tokenizer.encode_batch(flat)])
+    return [
+        (number, window)
+        for number, item in enumerate(items.rows)
+        for window in word_windows(
+            tokenizer, [next(pieces) for _ in item["words"]], reading.max_tokens, reading.stride
+        )
+    ]

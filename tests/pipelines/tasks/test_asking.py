@@ -1,0 +1,147 @@
+"""Tables of questions are read as people have them, asked of a model, and written with answers."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from bert_core.config import EncoderConfig
+from bert_core.model.catalogue import build_model
+from bert_core.training.state import save_model
+from bert_core.vocabulary import WordPieceTokenizer
+from flows.cli.app import DONE, MISTAKE, run
+from pipelines.core.errors import UserError
+from pipelines.insight.tables import json_lines, read_table, write_table
+from tests.pipelines.tasks.test_families import CONFIG, PIECES
+
+TABLE = {"text": ["a b", 'say "c", d'], "second_text": ["x", "y\tz"]}
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_a_table_comes_back_as_it_was_written(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    write_table(path, TABLE)
+    assert read_table(str(path), {}, ["text", "second_text", "choices"]) == TABLE
+    renamed = read_table(str(path), {"text": "second_text"}, ["text"])
+    assert renamed == {"text": TABLE["second_text"]}
+    assert [path.name for path in tmp_path.iterdir()] == [f"a{suffix}"]
+
+
+def test_lists_are_json_in_a_cell(tmp_path: Path) -> None:
+    write_table(tmp_path / "a.tsv", {"words": [["a", "é"]], "value": [1.5]})
+    assert (tmp_path / "a.tsv").read_text().splitlines() == [
+        "words\tvalue", '"[""a"", ""é""]"\t1.5',
+    ]  # fmt: skip
+    assert json_lines({"words": [["é"]]}) == ['{"words": ["é"]}']
+
+
+def test_a_file_of_text_holds_a_text_a_line(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\n\n  two \n")
+    assert read_table(str(tmp_path / "a.txt"), {}, ["text"]) == {"text": ["one", "two"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.pdf", "\0\1\2\3" * 99, "must be text, but .* control characters"),
+        ("a.csv", "text\none,two\n", "line 2 of .* found 2 fields"),
+        ("a.jsonl", "{]", "line 1 of .* found no JSON"),
+        ("a.csv", "sentence\none\n", "must have a column 'body', found sentence"),
+    ],
+)
+def test_faults_of_a_table_are_named(tmp_path: Path, name: str, content: str, message: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UserError, match=message):
+        read_table(str(tmp_path / name), {"text": "body"}, ["text"])
+
+
+HEADS = {
+    "sequence_classification": {"num_labels": 2, "labels": ("good", "bad")},
+    "multi_label_classification": {"num_labels": 2, "labels": ("good", "bad")},
+    "token_classification": {"num_labels": 2, "labels": ("O", "B-V")},
+    "regression": {},
+    "multiple_choice": {},
+    "span_prediction": {},
+    "encoder": {},
+}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    for head, settings in HEADS.items():
+        torch.manual_seed(0)
+        config = EncoderConfig.from_dict({**CONFIG.to_dict(), "hidden_size": 32})
+        save_model(folder / head, build_model(head, config, **settings))
+        WordPieceTokenizer(PIECES).save(folder / head)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("command", "head", "arguments", "expected"),
+    [
+        ("predict", "sequence_classification", ["a b"], {"label", "probability"}),
+        ("predict", "multi_label_classification", ["a b", "c"], {"labels"}),
+        ("tag", "token_classification", ["ab c"], {"words", "tags"}),
+        ("rate", "regression", ["a b"], {"value"}),
+        ("choose", "multiple_choice", ["a", "b", "c"], {"choice", "probability"}),
+        ("answer", "span_prediction", ["a", "b c d"], {"answer", "begin", "null_lead"}),
+        ("embed", "encoder", ["a b"], {"embedding"}),
+    ],
+)
+def test_every_head_answers_on_the_command_line(
+    models: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    head: str,
+    arguments: list[str],
+    expected: set[str],
+) -> None:
+    named = ["--model", str(models / head), "--home", str(tmp_path)]
+    assert run([command, *arguments, *named]) == DONE
+    assert capsys.readouterr().out.strip()
+    assert run([command, *arguments, *named, "--json"]) == DONE
+    row = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert expected <= set(row)
+    out = tmp_path / "out.parquet"
+    assert run([command, *arguments, *named, "--out", str(out)]) == DONE
+    assert "rows" in capsys.readouterr().out
+    assert set(pq.read_table(out).to_pylist()[0]) == set(row)
+
+
+def test_a_table_is_answered_row_by_row(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pq.write_table(pa.table({"s1": ["a", "b c"], "s2": ["x", "y z"]}), tmp_path / "in.parquet")
+    named = ["--model", str(models / "regression"), "--home", str(tmp_path), "--json"]
+    columns = ["--text-column", "s1", "--second-text-column", "s2"]
+    assert run(["rate", "--file", str(tmp_path / "in.parquet"), *columns, *named]) == DONE
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["text"], row["second_text"]) for row in rows] == [("a", "x"), ("b c", "y z")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["tag", "a", "--model", "{models}/regression"], "must be a token_classification model"),
+        (["choose", "a", "b", "--model", "{models}/multiple_choice"], "two or more choices"),
+        (["answer", "a", "--model", "{models}/span_prediction"], "a question and a text"),
+        (["answer", "a", " ", "--model", "{models}/span_prediction"], "must hold a word"),
+        (["tag", "a", "--out", "a.pdf", "--model", "{models}/tag"], "answers are written to"),
+        (["predict", "a", "--out", "/no/where.csv", "--model", "x"], "in a folder that exists"),
+    ],
+)
+def test_mistakes_are_told(
+    models: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+) -> None:
+    filled = [argument.replace("{models}", str(models)) for argument in arguments]
+    assert run([*filled, "--home", str(tmp_path)]) == MISTAKE
+    assert message in capsys.readouterr().err

@@ -1,0 +1,72 @@
+"""Scores of classes, numbers and choices against known answers."""
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn import metrics
+
+from pipelines.tasks import BadItemError, Items
+from pipelines.tasks.multi_label import FAMILY as MULTI_LABEL
+from pipelines.tasks.multiple_choice import FAMILY as CHOICES
+from pipelines.tasks.scoring.classes import class_figures, class_report
+from pipelines.tasks.scoring.numbers import number_figures
+
+
+def test_figures_and_report_of_classes() -> None:
+    expected, answered = ["a", "a", "a", "b"], ["a", "a", "b", "b"]
+    assert class_figures(answered, expected) == {
+        "eval/accuracy": 0.75,
+        "eval/macro_f1": pytest.approx((0.8 + 2 / 3) / 2),
+        # (2 * 1 - 1 * 0) / sqrt(2 * 2 * 3 * 1), Matthews' coefficient worked by hand.
+        "eval/matthews": pytest.approx(2 / np.sqrt(12)),
+        "eval/f1": pytest.approx(2 / 3),
+    }
+    report = class_report(answered, expected)
+    assert report["confusion"] == [[2, 1], [0, 1]]
+    assert report["by_label"][1] == {
+        "label": "b", "precision": 0.5, "recall": 1.0, "f1": pytest.approx(2 / 3), "items": 1,
+    }  # fmt: skip
+
+
+def test_of_more_than_two_classes_there_is_no_one_f1() -> None:
+    assert "eval/f1" not in class_figures(["a", "b", "c"], ["a", "b", "b"])
+    assert class_figures(["a", "a"], ["a", "b"])["eval/matthews"] == 0.0
+
+
+def test_correlations_are_scipys_and_those_with_a_constant_are_nothing() -> None:
+    random = np.random.default_rng(0)
+    expected = random.normal(size=50)
+    answered = expected + random.normal(size=50)
+    figures = number_figures(answered.tolist(), expected.tolist())
+    assert figures["eval/pearson"] == stats.pearsonr(answered, expected)[0]
+    assert figures["eval/spearman"] == stats.spearmanr(answered, expected)[0]
+    assert figures["eval/squared_error"] == pytest.approx(
+        metrics.mean_squared_error(expected, answered)
+    )
+    assert number_figures([1.0, 2.0, 3.0], [10.0, 20.0, 31.0])["eval/spearman"] == pytest.approx(1)
+    assert number_figures([2.0, 2.0], [1.0, 3.0])["eval/pearson"] == 0.0
+
+
+def test_several_classes_a_text() -> None:
+    rows = [{"labels": ["x"]}, {"labels": ["x", "y"]}, {"labels": []}]
+    items = Items(rows, ("x", "y"))
+    from pipelines.tasks import Answers
+
+    answers = Answers([["x"], ["x"], ["y"]], 0)
+    # Of four said and true pairs: x right twice, y missed once and said once too often.
+    figures = MULTI_LABEL.figures(answers, items)
+    assert figures["eval/micro_f1"] == pytest.approx(2 * 2 / (3 + 3))
+    assert figures["eval/macro_f1"] == pytest.approx((1 + 0) / 2)
+    assert figures["eval/exact_match"] == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize(("label", "index"), [("2", 2), ("B", 1), ("c", 2), ("a red one", 0)])
+def test_a_choice_is_named_by_its_index_letter_or_text(label: str, index: int) -> None:
+    record = {"text": "x", "choices": ["a red one", "two", "three"], "label": label}
+    assert CHOICES.item(record)["answer"] == index
+
+
+@pytest.mark.parametrize("label", ["3", "d", "-1", "four", ""])
+def test_a_choice_that_is_not_there_is_refused(label: str) -> None:
+    with pytest.raises(BadItemError, match="index from 0, its letter or its text"):
+        CHOICES.item({"text": "x", "choices": ["one", "two", "three"], "label": label})
