@@ -84,7 +84,7 @@ class Run(Generic[Recipe]):
         )
         self.story.records.append(record)
         self._watch.say(
-            f"{name:<24} {record.outcome:<7} {duration(record.seconds):>13} "
+            f"{name:<28} {record.outcome:<7} {duration(record.seconds):>13} "
             f"{memory(record.peak_bytes):>9}"
         )
         return result

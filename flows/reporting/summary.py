@@ -53,7 +53,7 @@ def _stages(story: Story) -> tuple[str, list[str]]:
         f"at most {memory(story.peak_bytes)} of memory"
     )
     rows = [
-        f"{record.name:<24} {record.outcome:<7} {duration(record.seconds):>12} "
+        f"{record.name:<28} {record.outcome:<7} {duration(record.seconds):>12} "
         f"{memory(record.peak_bytes):>9}  "
         + (headline(record.artifact) if record.artifact is not None else "")
         for record in story.records
