@@ -79,13 +79,11 @@ def save_model_package(
     with tempfile.TemporaryDirectory(prefix="bertsmith-package-") as scratch:
         model = Path(scratch) / "model"
         _copy_model_files(model, artifact)
-        is_encoder = kind == "encoder"
         # Whatever heads it was pretrained with, an encoder is asked for embeddings.
-        served = _SERVED["encoder" if is_encoder else read_config(model)["head"]]
-        script = "encoder_model.py" if is_encoder else "task_model.py"
+        served = _SERVED["encoder" if kind == "encoder" else read_config(model)["head"]]
         mlflow.pyfunc.save_model(
             str(target),
-            python_model=str(Path(serving.__file__).parent / script),
+            python_model=str(Path(serving.__file__).parent / "served_model.py"),
             artifacts={"model": str(model)},
             code_paths=[_clean_copy(Path(bert_core.__file__).parent, Path(scratch))],
             signature=ModelSignature(Schema(served.inputs), Schema(served.outputs)),

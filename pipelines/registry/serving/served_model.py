@@ -1,4 +1,4 @@
-"""A registered model of a task: rows in, answers out; which columns, its head says.
+"""A registered model: rows in, answers out; which columns, its head says.
 
 MLflow runs this file where the model is loaded; `bert_core` travels in the model's own code.
 """
@@ -15,7 +15,7 @@ from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
 
 
-class TaskModel(PythonModel):
+class ServedModel(PythonModel):
     """Answer each row of a table."""
 
     def load_context(self, context: PythonModelContext) -> None:
@@ -42,4 +42,4 @@ class TaskModel(PythonModel):
         return pd.DataFrame(answer_table(self.model, self.tokenizer, columns))
 
 
-mlflow.models.set_model(TaskModel())
+mlflow.models.set_model(ServedModel())
