@@ -126,7 +126,7 @@ def process_main(
     if arguments.pin:
         os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
     for way in (GradientExchange, Neighbour):
-        way.finish = Waiting.noted(way.finish)  # type: ignore[method-assign]
+        way.finish = Waiting.noted(way.finish)
     store = dist.TCPStore("127.0.0.1", port, 2, is_master=rank == 0)
     return_freed_memory()
     process = Process(rank, size, arguments.sequences or SEQUENCES[size], barrier, store)
