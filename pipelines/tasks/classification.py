@@ -13,17 +13,16 @@ from bert_core.config import EncoderConfig
 from bert_core.model.catalogue import Model, SequenceClassifier, TrainableModel
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
-from pipelines.tasks import Answers, Form, Item, Items, Reading
+from pipelines.tasks import Answers, Item, Items, Reading
 from pipelines.tasks.encoding.sequences import Sequences
-from pipelines.tasks.encoding.texts import encoded, label_of, share, text_fields
+from pipelines.tasks.encoding.texts import OfTexts, encoded, label_of, share, text_fields
 from pipelines.tasks.scoring.classes import class_figures, class_report
 from pipelines.training.reduction import sum_over_ranks
 
 
-class Classification:
+class Classification(OfTexts):
     """One label for each text, from the labels that the training texts have."""
 
-    form: Form = "texts"
     score = "eval/accuracy"
     curve: Mapping[str, str] = MappingProxyType(
         {"label_loss": "eval/loss", "label_accuracy": "eval/accuracy"}
@@ -34,11 +33,6 @@ class Classification:
     def item(self, record: Mapping[str, Any]) -> Item:
         """A text with its label; raises BadItemError where it has none."""
         return {**text_fields(record), "label": label_of(record)}
-
-    def group(self, item: Item) -> str:
-        """Equal texts stand together; of a pair the first."""
-        text: str = item["text"]
-        return text
 
     def labels(self, train: Sequence[Item], heldout: Sequence[Item]) -> tuple[str, ...]:
         """The labels of the training part; raises UserError where they cannot be told apart."""

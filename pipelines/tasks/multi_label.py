@@ -13,19 +13,18 @@ from bert_core.config import EncoderConfig
 from bert_core.model.catalogue import Model, MultiLabelClassifier, TrainableModel
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
-from pipelines.tasks import Answers, Form, Item, Items, Reading
+from pipelines.tasks import Answers, Item, Items, Reading
 from pipelines.tasks.encoding.sequences import Sequences
-from pipelines.tasks.encoding.texts import encoded, share, text_fields
+from pipelines.tasks.encoding.texts import OfTexts, encoded, share, text_fields
 from pipelines.tasks.scoring.classes import by_label
 from pipelines.training.reduction import sum_over_ranks
 
 _THRESHOLD = 0.5  # from which probability on a class is answered
 
 
-class MultiLabel:
+class MultiLabel(OfTexts):
     """The classes of each text, none, some or all, each for itself."""
 
-    form: Form = "texts"
     score = "eval/micro_f1"
     curve: Mapping[str, str] = MappingProxyType(
         {
@@ -42,11 +41,6 @@ class MultiLabel:
     def item(self, record: Mapping[str, Any]) -> Item:
         """A text with its labels; none of them is an answer, too."""
         return {**text_fields(record), "labels": sorted(set(record["labels"]))}
-
-    def group(self, item: Item) -> str:
-        """Equal texts stand together; of a pair the first."""
-        text: str = item["text"]
-        return text
 
     def labels(self, train: Sequence[Item], heldout: Sequence[Item]) -> tuple[str, ...]:
         """The labels of the training part; raises UserError where there are none to learn."""

@@ -13,19 +13,18 @@ from bert_core.config import EncoderConfig
 from bert_core.model.catalogue import Model, SequenceRegressor, TrainableModel
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
-from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading
+from pipelines.tasks import Answers, BadItemError, Item, Items, Reading
 from pipelines.tasks.encoding.sequences import Sequences
-from pipelines.tasks.encoding.texts import encoded, share, text_fields
+from pipelines.tasks.encoding.texts import OfTexts, encoded, share, text_fields
 from pipelines.tasks.scoring.numbers import number_figures
 from pipelines.training.reduction import sum_over_ranks
 
 _WORST = 10  # answers that a report shows
 
 
-class Regression:
+class Regression(OfTexts):
     """The number of each text, on the scale of the training texts."""
 
-    form: Form = "texts"
     score = "eval/pearson"
     curve: Mapping[str, str] = MappingProxyType({"label_loss": "eval/loss"})
     models: tuple[type[Model], ...] = (SequenceRegressor,)
@@ -41,11 +40,6 @@ class Regression:
         if not math.isfinite(value):
             raise BadItemError("have a number as its label", repr(label[:60]))
         return {**text_fields(record), "value": value}
-
-    def group(self, item: Item) -> str:
-        """Equal texts stand together; of a pair the first."""
-        text: str = item["text"]
-        return text
 
     def labels(self, train: Sequence[Item], heldout: Sequence[Item]) -> tuple[str, ...]:
         """No classes; raises UserError where all numbers are the same."""

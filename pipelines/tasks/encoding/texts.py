@@ -8,10 +8,21 @@ import numpy as np
 from bert_core.batch import RaggedBatch
 from bert_core.inference.texts import BATCH_TOKENS, EncodedTexts, Text, encode_texts
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.tasks import BadItemError, Item
+from pipelines.tasks import BadItemError, Form, Item
 
 # They stand in tables for a row that nobody has labelled.
 _NO_LABEL = ("", "nan", "<na>")
+
+
+class OfTexts:
+    """What families of texts and pairs of texts have in common."""
+
+    form: Form = "texts"
+
+    def group(self, item: Item) -> str:
+        """Equal texts stand together; of a pair the first."""
+        text: str = item["text"]
+        return text
 
 
 def text_fields(record: Mapping[str, Any]) -> Item:
