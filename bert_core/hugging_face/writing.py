@@ -85,7 +85,7 @@ def _architecture(model: Model) -> str:
     if model.head_name == "pretraining":
         whole = model.head_settings()["next_sentence"]
         return "BertForPreTraining" if whole else "BertForMaskedLM"
-    if model.head_name == "encoder":
+    if model.head_name in ("encoder", "sentence_embedding"):
         return "BertModel"
     if model.head_name == "next_sentence":
         return "BertForNextSentencePrediction"

@@ -17,6 +17,7 @@ from bert_core.batch import RaggedBatch
 from bert_core.inference.asking import Progress, run_batches
 from bert_core.inference.texts import Text, encode_texts
 from bert_core.model.catalogue import Model
+from bert_core.model.pooling import mean_of_sequences
 from bert_core.vocabulary import WordPieceTokenizer
 
 Pooling = Literal["mean", "cls", "pooled"]
@@ -79,12 +80,6 @@ def _pool(model: Model, tokens: RaggedBatch, pooling: Pooling) -> Tensor:
     assert callable(pooler)
     pooled: Tensor = pooler(first)
     return pooled
-
-
-def mean_of_sequences(hidden: Tensor, tokens: RaggedBatch) -> Tensor:
-    """[T, D] -> [B, D]."""
-    lengths = tokens.cu_seqlens.diff().long()
-    return torch.segment_reduce(hidden, "mean", lengths=lengths, axis=0, unsafe=True)
 
 
 def cosine_similarity(left: NDArray[np.float32], right: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -106,6 +106,17 @@ def _vectors(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) -> A
     return {"embedding": embed(model, tokenizer, texts).vectors.astype("float64").tolist()}
 
 
+def _vectors_or_cosines(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) -> Answered:
+    """How near a pair's texts are to each other; the vector of a text that comes alone."""
+    if "second_text" not in columns:
+        return _vectors(model, tokenizer, columns)
+    first, second = (
+        embed(model, tokenizer, [str(text) for text in columns[name]]).vectors
+        for name in ("text", "second_text")
+    )
+    return {"value": (first * second).sum(axis=1).astype("float64").tolist()}
+
+
 _ONE_OR_TWO = (("text",), ("second_text",))
 _QUESTIONS: Final = {
     "encoder": Question(("text",), (), _vectors),
@@ -116,4 +127,5 @@ _QUESTIONS: Final = {
     "token_classification": Question(("text",), (), _tags),
     "multiple_choice": Question(("text", "choices"), (), _choices),
     "span_prediction": Question(("question", "context"), (), _spans),
+    "sentence_embedding": Question(*_ONE_OR_TWO, _vectors_or_cosines),
 }

@@ -9,6 +9,7 @@ from bert_core.model.catalogue import (
     MultipleChoice,
     NextSentencePredictor,
     PretrainingModel,
+    SentenceEncoder,
     SequenceClassifier,
     SequenceRegressor,
     SpanPredictor,
@@ -23,7 +24,8 @@ from bert_core.model.resizing import resize_positions, resize_vocabulary
 
 __all__ = [
     "MODELS", "EncoderModel", "LanguageModel", "Model", "MultiLabelClassifier", "MultipleChoice",
-    "NextSentencePredictor", "PretrainingModel", "SequenceClassifier", "SequenceRegressor",
+    "NextSentencePredictor", "PretrainingModel", "SentenceEncoder", "SequenceClassifier",
+    "SequenceRegressor",
     "SpanPredictor", "TokenClassifier", "TrainableModel", "build_model",
     "checkpoint_activations", "count_parameters", "freeze", "resize_positions", "resize_vocabulary",
 ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 Heads: `encoder` (none but the pooler), `pretraining`, `language_model`, `next_sentence`,
 `sequence_classification`, `multi_label_classification`, `regression`, `multiple_choice`,
-`token_classification` and `span_prediction`.
+`token_classification`, `span_prediction` and `sentence_embedding`.
 """
 
 from typing import Any
@@ -14,6 +14,7 @@ from bert_core.batch import RaggedBatch
 from bert_core.config import EncoderConfig
 from bert_core.model.heads import Pooler
 from bert_core.model.language_models import LanguageModel, PretrainingModel
+from bert_core.model.sentence_encoder import SentenceEncoder
 from bert_core.model.task_models import (
     MultiLabelClassifier,
     MultipleChoice,
@@ -28,7 +29,8 @@ from bert_core.model.trainable import Model, Sum, Sums, TrainableModel
 
 __all__ = [
     "MODELS", "EncoderModel", "LanguageModel", "Model", "MultiLabelClassifier", "MultipleChoice",
-    "NextSentencePredictor", "PretrainingModel", "SequenceClassifier", "SequenceRegressor",
+    "NextSentencePredictor", "PretrainingModel", "SentenceEncoder", "SequenceClassifier",
+    "SequenceRegressor",
     "SpanPredictor", "Sum", "Sums", "TaskModel", "TokenClassifier", "TrainableModel", "build_model",
     "count_parameters",
 ]  # fmt: skip
@@ -64,6 +66,7 @@ MODELS: dict[str, type[Model]] = {
         MultipleChoice,
         TokenClassifier,
         SpanPredictor,
+        SentenceEncoder,
     )
 }
 

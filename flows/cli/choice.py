@@ -9,6 +9,12 @@ from pipelines.core.errors import UserError
 OWN_TEXT_PRESET = "own-text"
 OWN_ENCODER_PRESET = "own-encoder"
 DEFAULT_PRESET = "demo"
+# Devlin et al., 2019, appendix A.3.
+_GRID_OF_THE_PAPER = {
+    "examples_per_step": [16, 32],
+    "learning_rate": [5e-5, 3e-5, 2e-5],
+    "num_epochs": [2, 3, 4],
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +32,8 @@ class Choice:
     text_column: str | None = None
     second_text_column: str | None = None
     label_column: str | None = None
+    seeds: int | None = None
+    search: bool = False
     home: Path | None = None
     store: str | None = None
     num_workers: int | None = None
@@ -62,6 +70,8 @@ class Choice:
             "place.training_workers": self.training_workers,
             "labelled.family": self.task,
             "finetuning.encoder": self.encoder,
+            "finetuning.num_seeds": self.seeds,
+            "finetuning.search": _GRID_OF_THE_PAPER if self.search else None,
         }
         if self.corpus:
             layout = {} if self.layout is None else {"layout": self.layout}

@@ -57,7 +57,8 @@ Task = Annotated[
     typer.Option(
         metavar="FAMILY",
         help="What is learned of --labels: classification, multi_label, regression, "
-        "multiple_choice, tagging or question_answering. [default: the recipe's]",
+        "multiple_choice, tagging, question_answering or sentence_embedding. [default: the "
+        "recipe's]",
         show_default=False,
     ),
 ]
@@ -67,6 +68,23 @@ Encoder = Annotated[
         metavar="MODEL",
         help="Fine-tune this encoder and pretrain none: a folder (ours or a published BERT), "
         "models:/name@alias, or a fingerprint of the store.",
+    ),
+]
+Seeds = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=100,
+        help="Train with so many seeds, tell mean and deviation, and take the best. [default: 1]",
+        show_default=False,
+    ),
+]
+Search = Annotated[
+    bool,
+    typer.Option(
+        "--search",
+        help="Try batches of 16 and 32, rates of 5e-5, 3e-5 and 2e-5, and 2, 3 and 4 epochs, the "
+        "paper's grid, and take the best; other values with --set finetuning.search.",
     ),
 ]
 TextColumn = Annotated[str | None, typer.Option(help="Column of FILE that holds the text.")]

@@ -1,6 +1,8 @@
 """The numbers that a run is judged by, each beside what it has to beat."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from flows.reporting.story import Story
 from pipelines.artifacts import Artifact
@@ -14,10 +16,12 @@ class Figure:
     value: float
     comparisons: dict[str, float]  # what it has to beat, by name
     is_share: bool = True
+    over_seeds: str = ""  # mean and deviation, where it is the best of several
 
     def sentence(self) -> str:
-        """`accuracy 81.2% (majority 12.0%)`."""
-        return self.told(self.value) + (f"   ({self.beside()})" if self.comparisons else "")
+        """`81.2%   (majority 12.0%)`."""
+        told = self.told(self.value) + (f"   ({self.beside()})" if self.comparisons else "")
+        return f"{told}   {self.over_seeds}" if self.over_seeds else told
 
     def beside(self) -> str:
         """`majority 12.0%`, for everything that it has to beat."""
@@ -63,7 +67,18 @@ def _figure(
     comparisons = {}
     if f"baseline/{metric}" in statistics:
         comparisons[baseline] = statistics[f"baseline/{metric}"]
-    return Figure(name, statistics[f"eval/{metric}"], comparisons, is_share)
+    return Figure(
+        name, statistics[f"eval/{metric}"], comparisons, is_share, _over_seeds(statistics, metric)
+    )
+
+
+def _over_seeds(statistics: Mapping[str, Any], metric: str) -> str:
+    """`3 seeds: 80.9% ± 0.4%`; empty for a model that is the only one."""
+    deviation = statistics.get(f"deviation/eval/{metric}")
+    if deviation is None:
+        return ""
+    mean, seeds = statistics[f"mean/eval/{metric}"], statistics["num_seeds"]
+    return f"{seeds} seeds: {mean:.1%} ± {deviation:.1%}"
 
 
 def _of_task(finetuned: Artifact, from_random: Artifact | None) -> list[Figure]:
@@ -77,7 +92,11 @@ def _of_task(finetuned: Artifact, from_random: Artifact | None) -> list[Figure]:
             f"{metric.replace('_', ' ')}, held-out", finetuned, metric, "without looking"
         )
         if from_random is not None:
-            figure.comparisons["same budget from random weights"] = from_random.statistics[name]
+            # Of several the mean is compared with the mean.
+            its = from_random.statistics
+            figure.comparisons["same budget from random weights"] = its.get(
+                f"mean/{name}", its[name]
+            )
         figures.append(figure)
     return figures
 

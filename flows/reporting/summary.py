@@ -19,6 +19,7 @@ _ASKED = {
     "question_answering": "answer 'Who?' 'Some text.'",
     "multiple_choice": "choose 'Some text' 'one end' 'another'",
     "regression": "rate 'Some text.'",
+    "sentence_embedding": "embed 'Some text.'",
 }
 _LINE = 110  # longer texts are cut
 

@@ -1,6 +1,25 @@
 """The base of every settings model."""
 
-from pydantic import BaseModel, ConfigDict
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
+from pydantic_core import CoreSchema
+
+
+class Tabs:
+    """Beside a union that a field tells apart: each of its models is a tab of the Prefect form.
+
+    Prefect draws tabs with fields for `anyOf` and an empty box for pydantic's `oneOf`; what is
+    accepted stays the same.
+    """
+
+    def __get_pydantic_json_schema__(
+        self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        schema: dict[str, Any] = handler(core_schema)
+        schema["anyOf"] = schema.pop("oneOf")
+        del schema["discriminator"]
+        return schema
 
 
 class Settings(BaseModel):

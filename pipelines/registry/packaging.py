@@ -61,6 +61,7 @@ _SERVED: Final = {  # by the head of the model
         [ColSpec(DataType.string, "answer"), ColSpec(DataType.long, "begin"),
          ColSpec(_NUMBER, "null_lead")],
     ),
+    "sentence_embedding": _Served(*_ONE_TEXT, [ColSpec(Array(_NUMBER), "embedding")]),
 }  # fmt: skip
 
 

@@ -33,6 +33,7 @@ _DESCRIPTIONS = {
     "multi_label": "Fine-tuned from a BERT encoder; texts or pairs in, any number of labels out.",
     "regression": "Fine-tuned from a BERT encoder; texts or pairs of texts in, a number out.",
     "multiple_choice": "Fine-tuned from a BERT encoder; a text and choices in, one of them out.",
+    "sentence_embedding": "Fine-tuned from a BERT encoder; texts in, vectors out.",
     "tagging": "Fine-tuned from a BERT encoder; texts in, their words with a tag each out.",
     "question_answering": "Fine-tuned from a BERT encoder; a question and a text in, a span out.",
 }

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # reading a recipe asks for the families' names alone
     from bert_core.model.catalogue import Model, TrainableModel
     from bert_core.vocabulary import WordPieceTokenizer
 
-Form = Literal["texts", "choices", "words", "questions"]
+Form = Literal["texts", "pairs", "choices", "words", "questions"]
 """What a record of labelled data holds: see `pipelines.stages.labelled.records`."""
 Item = dict[str, Any]  # by the family's schema
 

@@ -61,7 +61,7 @@ class Lap:
         work, standing, settings = self.work, self.standing, self.work.settings
         model, optimizer, telemetry = standing.model, standing.optimizer, standing.telemetry
         guard = optimizer.guard
-        is_last = position.step == work.num_steps
+        is_last = position.step == work.num_steps or self._is_enough()
         is_saved = bool(position.given_up) and is_last
         started = time.perf_counter()
         for report in train(
@@ -70,7 +70,7 @@ class Lap:
             self.speed.timed(model, work.micro_batches),
             seed=settings.seed,
             first_step=position.step,
-            num_steps=work.num_steps,
+            num_steps=position.step if is_last else work.num_steps,
             device=self.device,
             precision=self.precision,
             rate_scale=position.rate_scale,
@@ -96,6 +96,9 @@ class Lap:
             if is_evaluation:
                 with optimizer.averaged():
                     telemetry.log(done, work.evaluate(model))
+                    if standing.best is not None:
+                        standing.best.consider(model, telemetry.history)
+                is_last = is_last or self._is_enough()
             telemetry.show(done)
             position = Position(
                 seed=position.seed,
@@ -114,6 +117,11 @@ class Lap:
         telemetry.skip(guard.found())
         guard.forget()
         return End(position=position, is_last=is_last, is_saved=is_saved)
+
+    def _is_enough(self) -> bool:
+        """Whether held-out losses say that more steps would not help; on all ranks alike."""
+        best = self.standing.best
+        return best is not None and best.is_over(self.standing.telemetry.history)
 
     def _figures(self, report: StepReport) -> dict[str, float]:
         losses = {f"train/{name}_loss": float(value) for name, value in report.losses.items()}

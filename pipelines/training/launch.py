@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
-from pipelines.core.cluster.connection import connect, disconnect, keep_signal_handlers, nodes
+from pipelines.core.cluster.connection import (
+    connect,
+    disconnect,
+    is_driver,
+    keep_signal_handlers,
+    nodes,
+)
 from pipelines.core.cluster.strangers import refuse_strangers
 from pipelines.core.stage import StageContext
 from pipelines.training.checkpoints import Checkpoints
@@ -34,6 +40,7 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 _PLACEMENT_FAILURES = 30  # how often the workers may not get their places, 12 s each time
+_SLICE_SECONDS = 1.0
 _RESIZE_SECONDS = 10.0  # between two looks at whether a range of workers has more room
 
 
@@ -127,7 +134,7 @@ def _ended_if_stopped() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if not isinstance(error, Exception):
+        if not isinstance(error, Exception) and is_driver():
             disconnect()
         raise
 
@@ -151,6 +158,9 @@ def _fit(trainer: TorchTrainer, wish: "ActorHandle[Any]") -> Any:
     # A daemon: Ray's call may wait for ever for a Ray that has ended, and must not hold up the end.
     threading.Thread(target=run, args=(fit,), name="fit", daemon=True).start()
     try:
+        # In slices: Ray interrupts a task that it cancels without a signal that would wake it.
+        while not wait([outcome], timeout=_SLICE_SECONDS).done:
+            pass
         return outcome.result()
     except BaseException as stop:
         if outcome.done() or isinstance(stop, Exception):

@@ -13,6 +13,7 @@ from pipelines.artifacts import Draft
 # Inside a training checkpoint.
 MODEL_FOLDER = "model"  # what the training goes on from
 AVERAGED_FOLDER = "averaged"  # the model to publish, where an average of the weights is kept
+BEST_FOLDER = "best"  # the model to publish, where the training stops early
 HISTORY_FILE = "history.json"
 
 # What `publish_model` puts into an artifact.
@@ -34,10 +35,10 @@ def publish_model(
 ) -> None:
     """Put the model, its tokenizer and its training curve into the artifact.
 
-    The model is the average of the weights where the last checkpoint holds one.
+    The model is the best one, or the average of the weights, where the last checkpoint holds one.
     """
-    averaged = checkpoint / AVERAGED_FOLDER
-    folder = averaged if averaged.is_dir() else checkpoint / MODEL_FOLDER
+    choices = (BEST_FOLDER, AVERAGED_FOLDER, MODEL_FOLDER)
+    folder = next(checkpoint / name for name in choices if (checkpoint / name).is_dir())
     for name in (WEIGHTS_FILE, CONFIG_FILE):
         with draft.file(name) as target:
             shutil.copyfile(folder / name, target.path)

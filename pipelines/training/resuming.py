@@ -17,6 +17,7 @@ from pipelines.artifacts.attempts.claims import ClaimLostError
 from pipelines.training.agreement import told
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.choosing import newest_whole
+from pipelines.training.early_stopping import Best
 from pipelines.training.results import AVERAGED_FOLDER, MODEL_FOLDER
 from pipelines.training.scratch import remove_abandoned, scratch_folder
 from pipelines.training.telemetry.curve import Telemetry
@@ -38,6 +39,7 @@ class Standing:
     telemetry: Telemetry
     checkpoints: Checkpoints
     is_writer: bool
+    best: Best | None = None  # where the training may stop early
 
     @property
     def device(self) -> torch.device:
@@ -120,6 +122,8 @@ def _write(standing: Standing, position: Position, *, is_last: bool, is_regular:
         with optimizer.averaged() if averages else nullcontext():
             if folder and averages:
                 save_model(folder / AVERAGED_FOLDER, model)
+        if folder and standing.best is not None:
+            standing.best.save(folder, model)
         if folder:
             telemetry.save(folder)
     except BaseException:
@@ -179,6 +183,8 @@ def _load(standing: Standing, *, only_regular: bool, restores_curve: bool) -> Po
             position = load_checkpoint(folder / MODEL_FOLDER, standing.model, standing.optimizer)
             if restores_curve:
                 telemetry.restore(folder, position.step)
+                if standing.best is not None:
+                    standing.best.restore(folder)
     then = (
         "beginning anew: no other is whole" if position is None else "going on from the one before"
     )

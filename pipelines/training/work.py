@@ -31,6 +31,7 @@ class Work:
     begin: Callable[[TrainableModel], None] | None = None
     layer_decay: float = 1.0  # see `OptimizationConfig`
     restart: Restart | None = None  # of the learning rate
+    patience: int | None = None  # evaluations without a lower held-out loss; None: all steps
     # One step of every kind there is: each must fit the memory.
     first_steps: tuple[int, ...] = (0,)
     # Ends the training after so many steps, on all ranks alike: where it is only measured.

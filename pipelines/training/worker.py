@@ -19,6 +19,7 @@ from bert_core.training.optimization import OptimizationConfig, build_optimizer,
 from pipelines.artifacts import Artifact
 from pipelines.core.cluster.machine import computing_machine
 from pipelines.training.checkpoints import Checkpoints
+from pipelines.training.early_stopping import Best
 from pipelines.training.lap import Lap
 from pipelines.training.memory import fitting_memory, room_on
 from pipelines.training.preflight import checkpoint_bytes, refuse_full_disk, refuse_strange_ranks
@@ -95,6 +96,7 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
         telemetry=_telemetry(work, values, speed, is_speaker=rank == 0),
         checkpoints=Checkpoints(folder, filesystem, keeping),
         is_writer=rank == 0,
+        best=None if work.patience is None else Best(work.patience),
     )
     telemetry = standing.telemetry
     with closing(telemetry):  # where it ends in an error, too: what led there is told
@@ -111,6 +113,8 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
         told: dict[str, Any] = {"checkpoint": save_at_end(standing, *end)}
         if end.is_last:
             with standing.optimizer.averaged():
+                if standing.best is not None:
+                    standing.best.put_into(model)
                 told["judged"] = work.judge(model.cpu())
             told["computed_on"] = computing_machine()
     return {**telemetry.summary(), **told}

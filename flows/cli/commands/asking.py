@@ -26,7 +26,7 @@ SecondTextColumn = Annotated[
     str | None, typer.Option(help="Column of --file with a pair's second text.")
 ]
 
-_ENCODERS: Final = ("encoder", "pretraining")
+_ENCODERS: Final = ("encoder", "pretraining", "sentence_embedding")
 
 
 _PREDICT: Final = Asked(
@@ -35,10 +35,11 @@ _PREDICT: Final = Asked(
     ("text", "second_text"),
 )
 _TAG: Final = Asked(("tagging",), ("token_classification",))
-_RATE: Final = Asked(("regression",), ("regression",), ("text", "second_text"))
+_NUMBERS: Final = ("regression", "sentence_embedding")
+_RATE: Final = Asked(_NUMBERS, _NUMBERS, ("text", "second_text"))
 _CHOOSE: Final = Asked(("multiple_choice",), ("multiple_choice",), ("text", "choices"))
 _ANSWER: Final = Asked(("question_answering",), ("span_prediction",), ("question", "context"))
-_EMBED: Final = Asked(("encoder",), _ENCODERS)
+_EMBED: Final = Asked(("encoder", "sentence_embedding"), _ENCODERS)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -102,6 +103,8 @@ def rate(
     as_json: AsJson = False,
 ) -> None:
     """Give texts a number, or two texts one for both, with a fine-tuned model.
+
+    Of a model that embeds sentences it is the cosine of the two.
 
     Example: bertsmith rate --file pairs.csv --second-text-column sentence2 --out rated.csv
     """

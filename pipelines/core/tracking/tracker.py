@@ -154,6 +154,16 @@ class Tracker:
                     return found[0].info.run_id
         return None
 
+    def computed_on(self, run_id: str) -> dict[str, str]:
+        """The machine that computed the figures of a run, as `finish` was told.
+
+        Raises UserError where the tracker does not answer.
+        """
+        prefix = f"{COMPUTED_ON_TAG}."
+        with self.answering():
+            tags = self.client().get_run(run_id).data.tags
+        return {k.removeprefix(prefix): v for k, v in tags.items() if k.startswith(prefix)}
+
     def finish(
         self,
         run_id: str,

@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from pipelines.core.redaction import Uri
-from pipelines.core.settings import Settings
+from pipelines.core.settings import Settings, Tabs
 
 FEWEST_DOCUMENTS: Final = 4  # of a corpus: two to learn from, two to be held out
 
@@ -150,6 +150,7 @@ Source = Annotated[
     | HuggingFaceDataset
     | MediaWiki,
     Field(discriminator="kind"),
+    Tabs(),
 ]
 
 

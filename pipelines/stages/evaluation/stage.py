@@ -8,7 +8,7 @@ from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.core.stage import StageContext
 from pipelines.stages.evaluation import EVALUATION
-from pipelines.stages.finetuning.stage import figures_of
+from pipelines.stages.finetuning.training import figures_of
 from pipelines.stages.labelled.stage import family_of, read_items
 from pipelines.tasks import Reading
 

@@ -4,9 +4,15 @@ from pipelines.core.stage import Stage, Statistics
 
 
 def headline(statistics: Statistics) -> str:
-    """The family's main score of a fine-tuned model."""
+    """The family's main score of a fine-tuned model, and of how many seeds it is the best."""
     name = statistics["score"]
-    return f"{name.removeprefix('eval/').replace('_', ' ')} {statistics[name]:.1%}"
+    score = f"{name.removeprefix('eval/').replace('_', ' ')} {statistics[name]:.1%}"
+    if f"deviation/{name}" not in statistics:
+        return score
+    return (
+        f"{score}, of {statistics['num_seeds']} seeds {statistics[f'mean/{name}']:.1%} "
+        f"± {statistics[f'deviation/{name}']:.1%}"
+    )
 
 
 FINETUNING = Stage(

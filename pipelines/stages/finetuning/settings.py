@@ -1,11 +1,50 @@
 """What the fine-tuning can be told."""
 
 import math
-from typing import Literal
+from itertools import product
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from pipelines.core.settings import Settings
 from pipelines.training.settings import TrainingSettings
+
+Rate = Annotated[float, Field(gt=0, le=1)]
+
+
+class SearchSettings(Settings):
+    """Values to try of a fine-tuning, all combinations of them; an empty list: the recipe's own.
+
+    The grid of the paper (Devlin et al., 2019, appendix A.3): batches of 16 and 32, rates of 5e-5,
+    3e-5 and 2e-5, two, three and four epochs.
+    """
+
+    learning_rate: tuple[Rate, ...] = Field(default=(), description="Peak learning rates.")
+    examples_per_step: tuple[Annotated[int, Field(ge=1, le=10**9)], ...] = Field(
+        default=(), description="Texts of one optimizer step."
+    )
+    num_epochs: tuple[Annotated[float, Field(gt=0, le=10**6)], ...] = Field(
+        default=(), description="Passes over the labelled texts."
+    )
+    dropout: tuple[Annotated[float, Field(ge=0, lt=1)], ...] = Field(
+        default=(), description="Dropout on hidden states and attention."
+    )
+    layer_decay: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field(
+        default=(), description="How many times its upper neighbour's rate a layer learns at."
+    )
+    freeze_layers: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        default=(), description="How many of the lowest layers stay as they are."
+    )
+    label_smoothing: tuple[Annotated[float, Field(ge=0, lt=1)], ...] = Field(
+        default=(), description="Share of each item's class that the loss gives to all alike."
+    )
+
+    def points(self) -> list[dict[str, Any]]:
+        """Every combination, in the order of the values; one that changes nothing without any."""
+        tried = {
+            name: values for name in type(self).model_fields if (values := getattr(self, name))
+        }
+        return [dict(zip(tried, point, strict=True)) for point in product(*tried.values())]
 
 
 class FinetuningSettings(TrainingSettings):
@@ -77,11 +116,34 @@ class FinetuningSettings(TrainingSettings):
         le=10**9,
         description="Held-out evaluations during training, the last one included.",
     )
+    patience: int | None = Field(
+        default=None,
+        ge=1,
+        description="Stop after so many evaluations without a lower held-out loss, and publish the "
+        "weights of the best one; empty: take all steps, and publish the last weights.",
+    )
+    num_seeds: int = Field(
+        default=1,
+        ge=1,
+        le=100,
+        description="Train so many models, with this seed and those after it. Figures are told "
+        "with mean and deviation, and the model with the best held-out score is published.",
+    )
+    search: SearchSettings = Field(
+        default_factory=SearchSettings,
+        description="Values to try; those with the best held-out score are taken. All are tried "
+        "with the first seed, the best with the others.",
+    )
     compare_with_random: bool = Field(
         default=True,
         description="Train a second model from random weights with the same budget, to "
         "show what the pretraining is worth.",
     )
+
+    @property
+    def is_one_training(self) -> bool:
+        """Whether neither seeds nor values are compared."""
+        return self.num_seeds == 1 and len(self.search.points()) == 1
 
     def evaluate_every_steps(self, num_steps: int) -> int:
         """How many steps lie between evaluations: never more of these than were asked for."""

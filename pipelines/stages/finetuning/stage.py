@@ -1,41 +1,10 @@
 """Stage: from a pretrained encoder and labelled items to a model of their task."""
 
-import math
-from collections.abc import Iterator
-from dataclasses import replace
-from functools import partial
-from pathlib import Path
-from typing import Any, Literal
-
-from bert_core.batch import LabelledBatch
-from bert_core.config import EncoderConfig, size_of
-from bert_core.model.catalogue import TrainableModel, count_parameters
-from bert_core.training.initialization import load_encoder_into
-from bert_core.training.state import read_config
-from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.artifacts import Artifact, Built, Draft
-from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
-from pipelines.core.errors import UserError
+from pipelines.artifacts import Artifact
 from pipelines.core.stage import StageContext
-from pipelines.stages.finetuning import FINETUNING
-from pipelines.stages.finetuning.preparation import prepare
 from pipelines.stages.finetuning.settings import FinetuningSettings
-from pipelines.stages.labelled.stage import family_of, read_items
-from pipelines.tasks import Answers, Reading
-from pipelines.tasks.encoding.sequences import batches, shuffled
-from pipelines.training.arithmetic import Arithmetic, settle, trains_best_on_single_threads
-from pipelines.training.launch import Launch, launch
-from pipelines.training.placement import StepCut
-from pipelines.training.ranks import this_rank
-from pipelines.training.reduction import means_over_ranks
-from pipelines.training.results import MODEL_FILES, publish_model, throughput
-from pipelines.training.telemetry.inputs import training_input
-from pipelines.training.telemetry.runs import Trained, open_run, recorded
-from pipelines.training.worker import Work, run
-
-STAGE = "finetuning"
-
-Initialization = Literal["pretrained", "random"]
+from pipelines.stages.finetuning.training import Initialization, train_task_model
+from pipelines.stages.finetuning.trials import best_of_trials
 
 
 def build_task_model(
@@ -46,158 +15,10 @@ def build_task_model(
     *,
     initialization: Initialization = "pretrained",
 ) -> Artifact:
-    """Train a model of the task's family from `encoder`, or from random weights of its shape.
+    """A model of the task's family from `encoder`, or from random weights of its shape.
 
+    The best of several where the settings ask for more than one seed, or for values to be tried.
     Statistics: the family's held-out figures, those of answering without looking beside them.
     """
-    arithmetic, context = settle(settings.precision, context)
-    # Neither does a second one for comparison change this one, nor how its encoder was called.
-    plain = settings.model_dump(mode="json", exclude={"compare_with_random", "encoder"})
-    return context.store.get_or_build(
-        FINETUNING.kind,
-        version=FINETUNING.version,
-        settings=arithmetic.named_in(plain | {"initialization": initialization}),
-        inputs={"labelled": labelled, "encoder": encoder},
-        build=partial(_finetune, settings, arithmetic, labelled, encoder, initialization, context),
-    )
-
-
-def _finetune(
-    settings: FinetuningSettings,
-    arithmetic: Arithmetic,
-    labelled: Artifact,
-    encoder: Artifact,
-    initialization: Initialization,
-    context: StageContext,
-    draft: Draft,
-) -> Built:
-    stage = f"{STAGE} from {initialization} weights"
-    tokenizer = WordPieceTokenizer.from_directory(encoder.local_folder())
-    reading = reading_of(settings, encoder.local_folder())
-    # Windows of long texts are examples of their own.
-    train = family_of(labelled).examples(read_items(labelled, "train"), tokenizer, reading)
-    num_steps = max(1, math.ceil(len(train) * settings.num_epochs / settings.examples_per_step))
-    data = training_input(labelled, labelled.statistics["items"]["train"])
-    run_id = open_run(f"{STAGE}-{initialization}", settings, draft, context, [data])
-    job = Launch(
-        worker=_worker,
-        values={
-            "stage": stage,
-            "settings": settings.model_dump(),
-            "num_steps": num_steps,
-            "labelled": labelled,
-            "encoder": encoder,
-            "initialization": initialization,
-            "precision": arithmetic.precision,
-            "run_id": run_id,
-            "tracking_uri": context.tracker.uri if context.tracker else None,
-        },
-        name=STAGE,
-        checkpoints=CheckpointFolder.of(draft),
-        cut=StepCut(
-            section=STAGE,
-            examples_per_step=settings.examples_per_step,
-            micro_batch_examples=settings.micro_batch_examples,
-        ),
-        one_thread_each=trains_best_on_single_threads(size_of(_config_of(encoder.local_folder()))),
-    )
-
-    def finish(checkpoint: Path, told: dict[str, Any]) -> Trained:
-        publish_model(draft, checkpoint, tokenizer, told)
-        statistics = {
-            **figures_of(Answers(*told["judged"]["answers"]), labelled),
-            "score": labelled.statistics["score"],
-            "num_parameters": told["judged"]["num_parameters"],
-            "num_steps": num_steps,
-            **throughput(told),
-        }
-        return Trained(statistics, told["computed_on"], told["undelivered"])
-
-    statistics = recorded(run_id, context, lambda: launch(job, context, finish))
-    return Built(MODEL_FILES, statistics)
-
-
-def _worker(values: dict[str, Any]) -> dict[str, Any]:
-    """Runs on every Ray Train worker."""
-    settings = FinetuningSettings.model_validate(values["settings"])
-    labelled, encoder_folder = values["labelled"], values["encoder"].local_folder()
-    rank, world_size = this_rank()
-    tokenizer = WordPieceTokenizer.from_directory(encoder_folder)
-    encoder_config = _config_of(encoder_folder)
-    reading, family = reading_of(settings, encoder_folder), family_of(labelled)
-    whole = Reading(encoder_config.max_position_embeddings)
-    heldout = read_items(labelled, "heldout")
-    train_examples = family.examples(read_items(labelled, "train"), tokenizer, reading)
-    heldout_examples = family.examples(heldout, tokenizer, reading)
-
-    def build_model() -> TrainableModel:
-        dropout = settings.dropout
-        config = replace(encoder_config, hidden_dropout=dropout, attention_dropout=dropout)
-        model = family.build_model(config, heldout.labels)
-        if values["initialization"] == "pretrained":
-            load_encoder_into(model, encoder_folder)
-        prepare(model, settings, train_examples)
-        return model
-
-    def micro_batches(step: int) -> Iterator[tuple[int, LabelledBatch]]:
-        num_examples = len(train_examples)
-        chosen = shuffled(num_examples, settings.seed, step, settings.examples_per_step)
-        size = settings.micro_batch_examples
-        for index in range(rank, math.ceil(len(chosen) / size), world_size):
-            yield index, train_examples.batch(chosen[index * size : (index + 1) * size])
-
-    def evaluate(model: TrainableModel) -> dict[str, float]:
-        size, device = settings.micro_batch_examples, next(model.parameters()).device
-        means = means_over_ranks(
-            tuple(family.curve),
-            math.ceil(len(heldout_examples) / size),
-            (
-                (number, model.evaluation_sums(batch.to(device)))
-                for number, batch in batches(heldout_examples, size, rank, world_size)
-            ),
-        )
-        return {family.curve[name]: value for name, value in means.items()}
-
-    def judge(model: TrainableModel) -> dict[str, Any]:
-        # As whoever asks the published model has it read: as much as it can.
-        answers = family.answers(model, tokenizer, heldout, whole, rank, world_size)
-        return {"answers": tuple(answers), "num_parameters": count_parameters(model)}
-
-    work = Work(
-        stage=values["stage"],
-        section=STAGE,
-        settings=settings,
-        layer_decay=settings.layer_decay,
-        num_steps=values["num_steps"],
-        evaluate_every_steps=settings.evaluate_every_steps(values["num_steps"]),
-        build_model=build_model,
-        micro_batches=micro_batches,
-        batches_of=micro_batches,
-        largest_batches=lambda: [train_examples.longest(settings.micro_batch_examples)],
-        evaluate=evaluate,
-        judge=judge,
-    )
-    return run(work, values)
-
-
-def figures_of(answers: Answers, labelled: Artifact) -> dict[str, float]:
-    """The scores of held-out answers, and those of answering without looking."""
-    figures = family_of(labelled).figures(answers, read_items(labelled, "heldout"))
-    statistics = labelled.statistics
-    baselines = {name: statistics[name] for name in statistics if name.startswith("baseline/")}
-    return {**figures, **baselines}
-
-
-def reading_of(settings: FinetuningSettings, encoder_folder: Path) -> Reading:
-    """How items are read; raises UserError where the encoder reads fewer tokens than that."""
-    readable = _config_of(encoder_folder).max_position_embeddings
-    if settings.max_tokens is not None and settings.max_tokens > readable:
-        raise UserError(
-            f"finetuning.max_tokens must be at most the {readable} positions that the encoder was "
-            f"pretrained on, got {settings.max_tokens}; lower it or raise examples.max_tokens"
-        )
-    return Reading(settings.max_tokens or readable, settings.window_stride)
-
-
-def _config_of(folder: Path) -> EncoderConfig:
-    return EncoderConfig.from_dict(read_config(folder)["encoder"])
+    build = train_task_model if settings.is_one_training else best_of_trials
+    return build(settings, labelled, encoder, context, initialization=initialization)

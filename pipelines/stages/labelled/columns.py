@@ -22,6 +22,7 @@ _LABELS: Final = (
     "label", "gold_label", "class", "category", "target", "tag", "labels", "is_duplicate",
     "quality", "score", "similarity", "similarity_score", "rating",
 )  # fmt: skip
+_OTHERS: Final = ("negative", "hard_negative")
 _PROMPTS: Final = ("sent1", "prompt", "question", "context", "ctx", "startphrase", *_TEXTS)
 _CHOICE_LISTS: Final = ("choices", "endings", "options")
 _CHOICE: Final = re.compile(r"(ending|choice|option|distractor)[-_ ]?\d+")
@@ -30,6 +31,7 @@ _ANSWERS: Final = ("label", "answer", "answer_index", "answerkey", "gold", "corr
 _USUAL: Final[dict[Form, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "texts": (_TEXTS, _LABELS),
     "choices": (_PROMPTS, _ANSWERS),
+    "pairs": (_TEXTS, _LABELS),
     "words": (("words", "tokens"), ("tags", "ner_tags", "labels", "pos_tags", "upos")),
     "questions": (("question",), ("answers", "answer")),
 }
@@ -44,6 +46,7 @@ class Columns(NamedTuple):
     group: int | None = None
     choices: tuple[int, ...] = ()
     start: int | None = None  # of every choice: SWAG's sent2
+    other: int | None = None  # a text that fits the first one badly
     name: int | None = None  # of a question
     first_row: int = 1  # that holds data
 
@@ -68,6 +71,8 @@ def columns_of(settings: LabelledFile, form: Form, rows: Sequence[Sequence[Any]]
     else:
         first_row = 1
     lowered = [cell.lower() for cell in header]
+    if form == "pairs":
+        return _of_pairs(settings, header, lowered, first_row)
     texts, labels = _USUAL[form]
     pair = _pair_in(lowered) if form == "texts" and not settings.text_column else None
     text = _found(settings.text_column, pair[:1] if pair else texts, header, lowered)
@@ -142,6 +147,27 @@ def _choices(
     if _GOLD in lowered:
         return (lowered.index(_GOLD), *places), True
     return places, False
+
+
+def _of_pairs(
+    settings: LabelledFile, header: Sequence[str], lowered: Sequence[str], first_row: int
+) -> Columns:
+    """Two texts that belong together, or as much so as their label says, where there is one."""
+    pair = _pair_in(lowered) or ((_TEXTS[0], "second_text") if "second_text" in lowered else ())
+    text = _found(settings.text_column, pair[:1], header, lowered)
+    second = _found(settings.second_text_column, pair[1:], header, lowered)
+    if text is None:
+        raise _missing(settings, "text_column", [first for first, _ in _PAIRS], header)
+    if second is None:
+        raise _missing(settings, "second_text_column", [other for _, other in _PAIRS], header)
+    label = _found(settings.label_column, _LABELS, header, lowered)
+    if settings.label_column and label is None:
+        raise _missing(settings, "label_column", (), header)
+    group = _found(settings.group_column, (), header, lowered)
+    if settings.group_column and group is None:
+        raise _missing(settings, "group_column", (), header)
+    other = _found("", _OTHERS, header, lowered)
+    return Columns(text, label, second=second, group=group, other=other, first_row=first_row)
 
 
 def _of_two(rows: Sequence[Sequence[Any]]) -> Columns:

@@ -3,6 +3,7 @@
 By the family's form a record has
 
 - texts: `text`, `label` or (multi_label) `labels`, and for a pair `second_text`;
+- pairs: `text`, `second_text`, `label` (None where there is no such column), `other_text` (None);
 - choices: `text`, `choices`, `label`;
 - words: `words`, `tags`;
 - questions: `id`, `question`, `context`, `answers`, `starts`.
@@ -29,18 +30,21 @@ _TABLES: Final = {
 _LINES_AND_COLUMNS: Final = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 _FORMATS: Final[dict[Form, dict[str, str]]] = {
     "texts": _TABLES,
+    "pairs": _TABLES,
     "choices": _TABLES,
     "words": _LINES_AND_COLUMNS,
     "questions": _LINES_AND_COLUMNS | {".json": "squad"},
 }
 _SAID: Final[dict[Form, str]] = {
     "texts": "a CSV, TSV, JSONL or Parquet file",
+    "pairs": "a CSV, TSV, JSONL or Parquet file",
     "choices": "a CSV, TSV, JSONL or Parquet file",
     "words": "a file of CoNLL's columns, JSONL or Parquet",
     "questions": "SQuAD's JSON, JSONL or Parquet",
 }
 _SUFFIXES: Final[dict[Form, str]] = {
     "texts": ".csv, .tsv, .jsonl or .parquet",
+    "pairs": ".csv, .tsv, .jsonl or .parquet",
     "choices": ".csv, .tsv, .jsonl or .parquet",
     "questions": ".json, .jsonl or .parquet",
 }

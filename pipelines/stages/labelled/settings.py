@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from pipelines.core.redaction import Uri
-from pipelines.core.settings import Settings
+from pipelines.core.settings import Settings, Tabs
 from pipelines.tasks import family_names
 
 
@@ -86,7 +86,9 @@ class NoLabels(Settings):
     kind: Literal["none"] = "none"
 
 
-LabelSource = Annotated[CorpusSourceLabels | LabelledFile | NoLabels, Field(discriminator="kind")]
+LabelSource = Annotated[
+    CorpusSourceLabels | LabelledFile | NoLabels, Field(discriminator="kind"), Tabs()
+]
 
 
 class LabelledSettings(Settings):

@@ -41,7 +41,7 @@ def table_records(
         raise UserError(f"{path} must hold labelled texts, found no row in it")
     columns = columns_of(settings, form, [cells for _, cells in whole])
     for line, cells in whole[columns.first_row :]:
-        if form in ("texts", "choices") and not str(cells[columns.text] or "").strip():
+        if form in ("texts", "pairs", "choices") and not str(cells[columns.text] or "").strip():
             tally.dropped["rows without a text"] += 1
             continue
         group = "" if columns.group is None else _text(cells[columns.group], tally)
@@ -54,6 +54,8 @@ def table_records(
             }
         elif form == "questions":
             fields = _question(cells, columns, tally, path, place)
+        elif form == "pairs":
+            fields = _pair(cells, columns, tally)
         else:
             fields = _texts(cells, columns, settings, tally)
         yield Record(place, group, fields)
@@ -79,6 +81,16 @@ def _texts(
         texts = [_text(each, tally) for each in found]
         fields["choices"] = [f"{start}{text}" for text in texts if text]
     return fields
+
+
+def _pair(cells: list[Any], columns: Columns, tally: Tally) -> dict[str, Any]:
+    assert columns.second is not None
+    places = {"second_text": columns.second, "label": columns.label, "other_text": columns.other}
+    read = {
+        name: None if place is None else _text(cells[place], tally)
+        for name, place in places.items()
+    }
+    return {"text": _text(cells[columns.text], tally), **read}
 
 
 def _question(

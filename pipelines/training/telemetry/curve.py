@@ -18,6 +18,12 @@ _FILE_NAME = "telemetry.json"
 _PROGRESS_SECONDS = 0.5
 
 
+def heldout_loss(point: Mapping[str, Any]) -> float | None:
+    """The sum of the held-out losses of a point of a curve; None where it has none."""
+    losses = [v for k, v in point.items() if k.startswith("eval/") and k.endswith("loss")]
+    return sum(losses) if losses else None
+
+
 class Telemetry:
     """Tell how a training goes. One rank speaks; the others hold one that keeps quiet.
 
@@ -121,8 +127,7 @@ class Telemetry:
     def heldout_loss(self, step: int) -> float | None:
         """The sum of the held-out losses at `step`; None where it was not evaluated."""
         point = self.history[-1] if self.history else {"step": -1}
-        losses = [v for k, v in point.items() if k.startswith("eval/") and k.endswith("_loss")]
-        return sum(losses) if losses and point["step"] == step else None
+        return heldout_loss(point) if point["step"] == step else None
 
     def close(self) -> None:
         """Send what waits, without waiting long for anybody."""

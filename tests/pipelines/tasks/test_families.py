@@ -66,6 +66,16 @@ def words(random: np.random.Generator) -> dict[str, Any]:
     return {"words": drawn, "tags": ["B-V" if word[0] in VOWELS else "O" for word in drawn]}
 
 
+def pairs(random: np.random.Generator) -> dict[str, Any]:
+    """Two texts of two of the letters' quarters, near where it is the same one; no word in both."""
+    first = int(random.integers(4))
+    second = first if random.random() < 0.5 else int(random.integers(4))
+    starts = (6 * first, 6 * second + 3)
+    drawn = [" ".join(random.choice(LETTERS[start : start + 3], 5)) for start in starts]
+    label = str(int(first == second))
+    return {"text": drawn[0], "second_text": drawn[1], "label": label, "other_text": None}
+
+
 def questions(random: np.random.Generator) -> dict[str, Any]:
     letters = random.permutation([letter for letter in LETTERS if letter != "q"])[:24].tolist()
     place = int(random.integers(len(letters)))
@@ -90,6 +100,7 @@ TASKS = {
     "multiple_choice": Task(choices),
     "tagging": Task(words),
     "question_answering": Task(questions),
+    "sentence_embedding": Task(pairs, enough=0.8),  # of 0.87, with as many ties as there are
 }
 
 

@@ -1,0 +1,179 @@
+"""What an encoder is worth to every task of the paper: real data, random weights beside it.
+
+    python benchmarks/tasks.py --encoder FOLDER                 # all tasks, three seeds
+    python benchmarks/tasks.py --encoder FOLDER --only MRPC,CoLA --seeds 1
+
+Each row is the fine-tuning stage with its trials (`finetuning.num_seeds`): the published training
+and development parts, one model a CPU at a time, once from the encoder and once from random weights
+of its shape with the same budget. What is there is not trained again (`--folder`). Times are those
+of one training on one core, whatever else the machine did.
+"""
+
+import argparse
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.alternating import ROOT, report
+from pipelines.artifacts import Artifact, ArtifactStore
+from pipelines.core.cluster.connection import connect, disconnect
+from pipelines.core.stage import StageContext
+from pipelines.stages.finetuning.settings import FinetuningSettings
+from pipelines.stages.finetuning.stage import build_task_model
+from pipelines.stages.labelled.settings import LabelledFile, LabelledSettings
+from pipelines.stages.labelled.stage import build_labelled
+from pipelines.training.starting import starting_encoder
+
+DATA = ROOT.parent / "shared" / "data"
+GLUE = DATA / "glue"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A task's data, and how long it is learned."""
+
+    family: str
+    train: Path
+    heldout: Path | None = None
+    columns: dict[str, Any] = field(default_factory=dict)
+    epochs: float = 3
+    first_lines: int | None = None  # of the training part
+    seeds: int | None = None  # fewer than the others, where minutes are short
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+TASKS = {
+    "SST-2, first 8,000": Task(
+        family="classification", train=GLUE / "SST-2/train.tsv", heldout=GLUE / "SST-2/dev.tsv",
+        first_lines=8001,
+    ),
+    "CoLA": Task(
+        family="classification", train=GLUE / "CoLA/train.tsv", heldout=GLUE / "CoLA/dev.tsv",
+        columns={"text_column": "4", "label_column": "2"},
+    ),
+    "MRPC": Task(
+        family="classification", train=GLUE / "MRPC/train.tsv", heldout=GLUE / "MRPC/dev.tsv",
+    ),
+    "SMS spam": Task(
+        family="classification", train=DATA / "sms_spam/SMSSpamCollection.tsv", epochs=2,
+    ),
+    "STS-B": Task(
+        family="regression", train=GLUE / "STS-B/train.tsv", heldout=GLUE / "STS-B/dev.tsv",
+    ),
+    "STS-B, cosines": Task(
+        family="sentence_embedding", train=GLUE / "STS-B/train.tsv", heldout=GLUE / "STS-B/dev.tsv",
+        settings={"micro_batch_examples": 32},
+    ),
+    "WNUT-17": Task(
+        family="tagging", train=DATA / "ner/wnut17train.conll",
+        heldout=DATA / "ner/emerging.dev.conll", epochs=4,
+    ),
+    "CODAH": Task(
+        family="multiple_choice", train=DATA / "multiple_choice/codah.tsv",
+        columns={"text_column": "2", "choice_columns": ("3", "4", "5", "6"), "label_column": "7"},
+    ),
+    "SQuAD, 7,228 questions": Task(
+        family="question_answering", train=DATA / "squad/train-subset-v1.1.json",
+        heldout=DATA / "squad/dev-sample-v1.1.json", epochs=2, seeds=1,
+    ),
+}  # fmt: skip
+
+
+def labelled(task: Task, folder: Path, context: StageContext) -> Artifact:
+    """The items of a task, whose training part is cut where the task says so."""
+    path = task.train
+    if task.first_lines is not None:
+        path = folder / f"{task.first_lines}-{task.train.parent.name}-{task.train.name}"
+        lines = task.train.read_text(encoding="utf-8").splitlines(keepends=True)
+        path.write_text("".join(lines[: task.first_lines]), encoding="utf-8")
+    source = LabelledFile(
+        path=str(path), heldout_path=str(task.heldout) if task.heldout else "",
+        bad_items="skip", **task.columns,
+    )  # fmt: skip
+    settings = LabelledSettings(family=task.family, source=source)
+    return build_labelled(settings, None, context)
+
+
+def measured(
+    task: Task, items: Artifact, encoder: Artifact, rate: float, seeds: int, context: StageContext
+) -> list[Artifact]:
+    """The best of the seeds from the encoder, and from random weights."""
+    settings = FinetuningSettings.model_validate(
+        {
+            "num_epochs": task.epochs, "learning_rate": rate, "examples_per_step": 32,
+            "micro_batch_examples": 16, "num_evaluations": 1, "num_seeds": task.seeds or seeds,
+            **task.settings,
+        }
+    )  # fmt: skip
+    return [
+        build_task_model(settings, items, encoder, context, initialization=start)
+        for start in ("pretrained", "random")
+    ]
+
+
+def cell(statistics: dict[str, Any], name: str) -> str:
+    """`81.2 ± 0.4`, in percent, or the figure of the only seed."""
+    if f"deviation/{name}" not in statistics:
+        return f"{100 * statistics[name]:.1f}"
+    return f"{100 * statistics[f'mean/{name}']:.1f} ± {100 * statistics[f'deviation/{name}']:.1f}"
+
+
+def row(name: str, task: Task, items: Artifact, models: list[Artifact]) -> str:
+    score = items.statistics["score"]
+    baseline = items.statistics.get(score.replace("eval/", "baseline/"), float("nan"))
+    counts, seconds = items.statistics["items"], []
+    for model in models:
+        each = model.statistics
+        seconds.append(each.get("mean/training_seconds", each["training_seconds"]))
+    pretrained, random = (cell(model.statistics, score) for model in models)
+    seeds = models[0].statistics.get("num_seeds", 1)
+    return (
+        f"| {name} | {task.family} | {counts['train']:,} / {counts['heldout']:,} | "
+        f"{score.removeprefix('eval/').replace('_', ' ')} | {100 * baseline:.1f} | {random} | "
+        f"**{pretrained}** | {seeds} | {seconds[0]:.0f} s, {seconds[1]:.0f} s |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--encoder", required=True, type=Path, help="a folder, ours or published")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("build/tasks"), help="the store's place"
+    )
+    parser.add_argument("--only", type=lambda names: names.split(","), default=list(TASKS))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rate", type=float, default=3e-4)
+    parser.add_argument("--called", default="", help="what the encoder is, for the table's head")
+    arguments = parser.parse_args()
+    unknown = set(arguments.only) - TASKS.keys()
+    if unknown:
+        parser.error(f"--only must name tasks of {', '.join(TASKS)}; found {', '.join(unknown)}")
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    store = ArtifactStore(str(arguments.folder.absolute() / "store"))
+    context = StageContext(store=store, num_workers=2)
+    encoder = starting_encoder(str(arguments.encoder), context)
+    connect()
+    lines = [
+        f"{arguments.called or arguments.encoder.name}. AdamW at {arguments.rate:g}, 32 items a "
+        "step, linear decay, dropout 0.1; scores in percent, mean and standard deviation over the "
+        "seeds. Times are those of one training on one core.",
+        "",
+        "| task | family | train / held out | score | without looking | random weights | "
+        "the encoder | seeds | times |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name in arguments.only:
+        task = TASKS[name]
+        items = labelled(task, arguments.folder, context)
+        models = measured(task, items, encoder, arguments.rate, arguments.seeds, context)
+        lines.append(row(name, task, items, models))
+        print(lines[-1], flush=True)
+    disconnect()
+    report("tasks", "What an encoder is worth to each task", lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""An encoder whose vectors are near each other where texts mean the same.
+
+N = pairs, K = texts that are known to fit none of them, B = sequences, D = hidden size.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bert_core.backends.dropout import DropoutKey
+from bert_core.batch import LabelledBatch, RaggedBatch
+from bert_core.model.classes import TaskModel
+from bert_core.model.losses import squared_error_sum
+from bert_core.model.pooling import mean_of_sequences
+from bert_core.model.trainable import Sum, Sums
+
+SCALE = 20.0  # of cosines among which one is to be chosen (a temperature of 0.05)
+
+
+class SentenceEncoder(TaskModel):
+    """Texts as vectors of length 1, learned from pairs of them (Reimers and Gurevych, 2019).
+
+    A batch holds N first texts, then N second ones, then K >= 0 more. Its labels say what is
+    learned. [N] floats are cosines that the pairs are to have. [N] whole numbers are what each
+    pair is about: of all second texts and the K more, the first text's own is to be nearest
+    (Henderson et al., 2017, section 4.4), and second texts about the same do not stand against it.
+    """
+
+    head_name = "sentence_embedding"
+    figures = ("loss",)
+
+    def forward(self, tokens: RaggedBatch, dropout_key: DropoutKey | None = None) -> Tensor:
+        """[B, D] float32: the mean of each text's hidden states, of length 1."""
+        hidden = self.encoder(tokens, dropout_key).float()
+        return F.normalize(mean_of_sequences(hidden, tokens), dim=-1)
+
+    def loss_sums(self, batch: LabelledBatch, dropout_key: DropoutKey | None = None) -> Sums:
+        vectors, labels = self(batch.tokens, dropout_key), batch.labels
+        num_pairs = len(labels)
+        if len(vectors) < 2 * num_pairs:
+            raise ValueError(
+                f"a batch of {num_pairs} pairs must hold at least {2 * num_pairs} texts, got "
+                f"{len(vectors)}"
+            )
+        first, second = vectors[:num_pairs], vectors[num_pairs:]
+        if labels.is_floating_point():
+            cosines = (first * second[:num_pairs]).sum(dim=-1)
+            return {"label": Sum(squared_error_sum(cosines, labels), batch.num_labels)}
+        return {"label": Sum(_choice_loss_sum(first, second, labels), batch.num_labels)}
+
+    @torch.no_grad()
+    def evaluation_sums(self, batch: LabelledBatch) -> Sums:
+        return {f"{name}_loss": each for name, each in self.loss_sums(batch).items()}
+
+
+def _choice_loss_sum(first: Tensor, second: Tensor, about: Tensor) -> Tensor:
+    """Cross-entropy of choosing each first text's own second text, summed over the pairs."""
+    num_pairs = len(about)
+    scores = SCALE * first @ second.T  # [N, N + K]
+    own = torch.eye(num_pairs, dtype=torch.bool, device=about.device)
+    is_alike = (about[:, None] == about[None, :]) & ~own
+    is_alike = F.pad(is_alike, (0, len(second) - num_pairs))
+    scores = scores.masked_fill(is_alike, float("-inf"))
+    return F.cross_entropy(scores, torch.arange(num_pairs, device=about.device), reduction="sum")

@@ -1,0 +1,200 @@
+"""Several trainings of a task: values are searched, seeds repeated, and the best is published."""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
+
+from pipelines.artifacts import Artifact, Built, Draft
+from pipelines.core.cluster.connection import connect, map_tasks, nodes
+from pipelines.core.stage import Progress, StageContext, ignore
+from pipelines.stages.finetuning import FINETUNING
+from pipelines.stages.finetuning.settings import FinetuningSettings
+from pipelines.stages.finetuning.training import (
+    OF_NO_TRAINING,
+    STAGE,
+    Initialization,
+    train_task_model,
+)
+from pipelines.training.arithmetic import settle
+from pipelines.training.results import MODEL_FILES, numbers
+from pipelines.training.telemetry.inputs import training_input
+from pipelines.training.telemetry.runs import Trained, open_run, recorded
+
+TRIALS_FILE = "trials.json"
+
+_TIMES = ("training_seconds", "tokens_per_second")
+
+
+class Trial(NamedTuple):
+    """What one training changes of the recipe."""
+
+    changes: Mapping[str, Any]
+    seed: int
+
+    def of(self, settings: FinetuningSettings) -> FinetuningSettings:
+        """The settings of this training alone."""
+        alone = {**self.changes, "seed": self.seed, "num_seeds": 1, "search": {}}
+        return FinetuningSettings.model_validate({**settings.model_dump(), **alone})
+
+
+def best_of_trials(
+    settings: FinetuningSettings,
+    labelled: Artifact,
+    encoder: Artifact,
+    context: StageContext,
+    *,
+    initialization: Initialization = "pretrained",
+) -> Artifact:
+    """The model with the best held-out score of all that the settings ask for.
+
+    Every combination of the values to try is trained with the first seed, and the best of them
+    with the other seeds; from random weights, to compare, with the values that were best for the
+    encoder. Each training is an artifact of its own, several run at once, and what was interrupted
+    goes on. Statistics: the best model's, and `mean/` and `deviation/` of the figures of all seeds
+    with the values that were taken. `trials.json` holds all trainings.
+    """
+    changes: list[dict[str, Any]] = settings.search.points()
+    if initialization == "random" and len(changes) > 1:
+        chosen = best_of_trials(settings, labelled, encoder, context)
+        changes = [chosen.statistics["chosen"]]
+    arithmetic, settled = settle(settings.precision, context)
+    plain = settings.model_dump(mode="json", exclude=OF_NO_TRAINING)
+    tried = {"tried": changes, "num_seeds": settings.num_seeds, "initialization": initialization}
+    return context.store.get_or_build(
+        FINETUNING.kind,
+        version=FINETUNING.version,
+        settings=arithmetic.named_in(plain | tried),
+        inputs={"labelled": labelled, "encoder": encoder},
+        build=partial(_try, settings, changes, labelled, encoder, initialization, settled),
+    )
+
+
+def _try(
+    settings: FinetuningSettings,
+    changes: Sequence[Mapping[str, Any]],
+    labelled: Artifact,
+    encoder: Artifact,
+    initialization: Initialization,
+    context: StageContext,
+    draft: Draft,
+) -> Built:
+    data = training_input(labelled, labelled.statistics["items"]["train"])
+    run_id = open_run(f"{STAGE}-trials-{initialization}", settings, draft, context, [data])
+    score: str = labelled.statistics["score"]
+    alone = replace(context, observe=ignore)  # who watches here does not travel
+    train = partial(_trained, settings, labelled, encoder, initialization, alone)
+    stage = f"{STAGE} trials from {initialization} weights"
+
+    def trained(trials: Sequence[Trial]) -> list[Artifact]:
+        return _at_once(train, trials, stage, score, context)
+
+    def finish() -> Trained:
+        searched = [Trial(change, settings.seed) for change in changes]
+        models = trained(searched)
+        place = _best(models, score)
+        repeated = [Trial(changes[place], settings.seed + n) for n in range(1, settings.num_seeds)]
+        seeds = [models[place], *trained(repeated)]
+        best = seeds[_best(seeds, score)]
+        for name in MODEL_FILES:
+            with draft.file(name) as target:
+                shutil.copyfile(best.local(name), target.path)
+        trials = zip((*searched, *repeated), (*models, *seeds[1:]), strict=True)
+        with draft.file(TRIALS_FILE) as target:
+            target.path.write_text(json.dumps([_told(*each) for each in trials], indent=2))
+        statistics = {
+            **best.statistics,
+            "chosen": dict(changes[place]),
+            "trained": best.fingerprint,
+            "num_trials": len(searched) + len(repeated),
+            "num_seeds": len(seeds),
+            **_over_seeds(seeds),
+        }
+        return Trained(statistics, _computed_on(best, context))
+
+    statistics = recorded(run_id, context, finish)
+    return Built((*MODEL_FILES, TRIALS_FILE), statistics)
+
+
+def _at_once(
+    train: partial[Artifact],
+    trials: Sequence[Trial],
+    stage: str,
+    score: str,
+    context: StageContext,
+) -> list[Artifact]:
+    """The trials' models, as many trained at once as there are GPUs, or CPUs; in their order."""
+    connect()
+    resource = "GPU" if context.ranks.device == "gpu" else "CPU"
+    places = max(1, int(sum(node.get(resource, 0) for node in nodes())))
+    done: list[float] = []
+
+    def tell(index: int, model: Artifact) -> None:
+        done.append(model.statistics[score])
+        context.observe(
+            Progress(
+                stage=stage,
+                done=len(done),
+                total=len(trials),
+                unit="trainings",
+                figures={score: done[-1], "best": max(done)},
+            )
+        )
+
+    at_once = min(places, len(trials))
+    return (
+        map_tasks(train, trials, num_workers=at_once, cpus_each=0, on_result=tell) if trials else []
+    )
+
+
+def _trained(
+    settings: FinetuningSettings,
+    labelled: Artifact,
+    encoder: Artifact,
+    initialization: Initialization,
+    context: StageContext,
+    trial: Trial,
+) -> Artifact:
+    """One trial, on one CPU or GPU; runs as a Ray task, which only waits for its worker."""
+    ranks = replace(context.ranks, workers=1, cpus_per_worker=1)
+    return train_task_model(
+        trial.of(settings), labelled, encoder, replace(context, ranks=ranks),
+        initialization=initialization,
+    )  # fmt: skip
+
+
+def _best(models: Sequence[Artifact], score: str) -> int:
+    """The first of equal ones."""
+    return max(range(len(models)), key=lambda index: models[index].statistics[score])
+
+
+def _told(trial: Trial, model: Artifact) -> dict[str, Any]:
+    return {
+        "changes": dict(trial.changes),
+        "seed": trial.seed,
+        "fingerprint": model.fingerprint,
+        "figures": numbers(model.statistics),
+    }
+
+
+def _over_seeds(models: Sequence[Artifact]) -> dict[str, float]:
+    """Mean and, of several, standard deviation of the held-out figures and of the times."""
+    names = [n for n in numbers(models[0].statistics) if n.startswith("eval/") or n in _TIMES]
+    told: dict[str, float] = {}
+    for name in names:
+        values = [float(model.statistics[name]) for model in models]
+        told[f"mean/{name}"] = fmean(values)
+        if len(values) > 1:
+            told[f"deviation/{name}"] = stdev(values)
+    return told
+
+
+def _computed_on(model: Artifact, context: StageContext) -> Mapping[str, str]:
+    """The machine that made the model's figures, as its own run says."""
+    if context.tracker is None:
+        return {}
+    run_id = context.tracker.find_run(model.fingerprint)
+    return {} if run_id is None else context.tracker.computed_on(run_id)

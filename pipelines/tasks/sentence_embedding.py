@@ -1,0 +1,209 @@
+"""Vectors of texts, near each other where texts mean the same: search, clusters, duplicates."""
+
+import math
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from bert_core.config import EncoderConfig
+from bert_core.model.catalogue import Model, SentenceEncoder, TrainableModel
+from bert_core.vocabulary import WordPieceTokenizer
+from pipelines.core.errors import UserError
+from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading
+from pipelines.tasks.encoding.pairs import Pairs, encoded_pairs
+from pipelines.tasks.encoding.texts import share
+from pipelines.tasks.scoring.numbers import number_figures
+from pipelines.training.reduction import sum_over_ranks
+
+# How near a premise and a hypothesis are, for the score.
+_CLASSES = MappingProxyType({"entailment": 1.0, "neutral": 0.5, "contradiction": 0.0})
+_WORST = 10  # answers that a report shows
+
+
+class SentenceEmbedding:
+    """Pairs of texts, each read for itself, and how near their vectors are to be.
+
+    Pairs with numbers (STS-B) learn them as cosines: the least number of the part is 0, the
+    greatest 1. Of pairs with the classes of natural language inference the entailed ones are
+    learned, each with a contradiction of the same premise where there is one; so are pairs without
+    labels. Of all second texts of a micro-batch the first text's own is to be the nearest.
+    """
+
+    form: Form = "pairs"
+    score = "eval/spearman"
+    curve: Mapping[str, str] = MappingProxyType({"label_loss": "eval/loss"})
+    models: tuple[type[Model], ...] = (SentenceEncoder,)
+    schema = pa.schema(
+        {
+            "text": pa.string(),
+            "second_text": pa.string(),
+            "other_text": pa.string(),
+            "value": pa.float64(),
+            "is_number": pa.bool_(),
+        }
+    )
+
+    def item(self, record: Mapping[str, Any]) -> Item:
+        """A pair; raises BadItemError where its label is neither a number nor one of the classes.
+
+        A pair without a label belongs together.
+        """
+        if not record["second_text"]:
+            raise BadItemError("have both texts of its pair", "an empty second one")
+        label = record["label"]
+        texts = {name: record[name] or None for name in ("text", "second_text", "other_text")}
+        if label is None or label.lower() in _CLASSES:
+            value = 1.0 if label is None else _CLASSES[label.lower()]
+            return {**texts, "value": value, "is_number": False}
+        try:
+            value = float(label)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            raise BadItemError(
+                f"have a number, {', '.join(_CLASSES)} as its label", repr(label[:60])
+            )
+        return {**texts, "value": value, "is_number": True}
+
+    def group(self, item: Item) -> str:
+        """Pairs with the same first text stand together."""
+        text: str = item["text"]
+        return text
+
+    def labels(self, train: Sequence[Item], heldout: Sequence[Item]) -> tuple[str, ...]:
+        """No classes; raises UserError where nothing can be learned or measured."""
+        if len({item["is_number"] for item in train}) > 1:
+            raise UserError(
+                "pairs to learn from must all have numbers or all have none, found both; check the "
+                "label column"
+            )
+        if all(item["is_number"] for item in train) and len({i["value"] for i in train}) < 2:
+            raise UserError(
+                f"pairs to learn from must have different numbers, found {train[0]['value']:g} "
+                "alone; leave the label column out where all pairs belong together"
+            )
+        for part, items in (("learn from", train), ("evaluate on", heldout)):
+            if not any(item["is_number"] or item["value"] == 1.0 for item in items):
+                raise UserError(
+                    f"there must be pairs that belong together to {part}, found none among "
+                    f"{len(items)}; entailment says it of a pair"
+                )
+        values = {(item["is_number"], item["value"]) for item in heldout}
+        if len(values) < 2 or len({is_number for is_number, _ in values}) > 1:
+            raise UserError(
+                "held-out pairs must differ in how near they are, found all alike, or numbers "
+                "beside classes; give pairs with either with --heldout"
+            )
+        return ()
+
+    def classes_of(self, items: Sequence[Item]) -> set[str]:
+        """None."""
+        return set()
+
+    def described(self, train: Items, heldout: Items) -> dict[str, Any]:
+        """How many pairs are learned from; the correlations of sharing words."""
+        expected = [item["value"] for item in heldout.rows]
+        overlap = number_figures([_shared_words(item) for item in heldout.rows], expected)
+        return {
+            "pairs_learned_from": len(_learned(train.rows)),
+            "pairs_with_another_text": sum(
+                other is not None for other in _others(_learned(train.rows), train.rows)
+            ),
+            **{f"baseline/{name}": overlap[f"eval/{name}"] for name in ("spearman", "pearson")},
+        }
+
+    def build_model(self, config: EncoderConfig, labels: tuple[str, ...]) -> TrainableModel:
+        """The encoder alone: the vectors are its own."""
+        return SentenceEncoder(config)
+
+    def examples(self, items: Items, tokenizer: WordPieceTokenizer, reading: Reading) -> Pairs:
+        """The pairs to learn from, each text cut to what is read."""
+        learned = _learned(items.rows)
+        if learned[0]["is_number"]:
+            values = np.array([item["value"] for item in learned], np.float32)
+            labels = (values - values.min()) / max(np.ptp(values), np.finfo(np.float32).tiny)
+        else:
+            numbers: dict[str, int] = {}
+            labels = np.array([numbers.setdefault(i["text"], len(numbers)) for i in learned])
+        return encoded_pairs(
+            [item["text"] for item in learned],
+            [item["second_text"] for item in learned],
+            _others(learned, items.rows),
+            labels,
+            tokenizer,
+            reading.max_tokens,
+        )
+
+    @torch.inference_mode()
+    def answers(
+        self,
+        model: Model,
+        tokenizer: WordPieceTokenizer,
+        items: Items,
+        reading: Reading,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> Answers:
+        """The cosine of each pair, of vectors as `bert_core.inference.embed` gives them."""
+        rows = items.rows
+        nothing: list[str | None] = [None] * len(rows)
+        pairs = encoded_pairs(
+            [item["text"] for item in rows], [item["second_text"] for item in rows], nothing,
+            np.zeros(len(rows)), tokenizer, reading.max_tokens,
+        )  # fmt: skip
+        vectors = np.zeros((2 * len(rows), model.config.hidden_size))
+        for members, tokens in share(pairs.encoded, rank, world_size):
+            vectors[members] = model(tokens).float().numpy()
+        first, second = np.split(sum_over_ranks(vectors), 2)
+        return Answers((first * second).sum(axis=1).tolist(), pairs.num_truncated)
+
+    def figures(self, answers: Answers, items: Items) -> dict[str, float]:
+        """Spearman's and Pearson's correlation of the cosines with the numbers."""
+        found = number_figures(answers.values, [item["value"] for item in items.rows])
+        return {name: found[name] for name in ("eval/spearman", "eval/pearson")}
+
+    def report(self, answers: Answers, items: Items) -> dict[str, Any]:
+        """The pairs whose place among all is farthest from where it should be."""
+        from scipy.stats import rankdata
+
+        said = rankdata(answers.values)
+        expected = rankdata([item["value"] for item in items.rows])
+        rows = [
+            {**item, "answered": value, "places_off": float(abs(ours - theirs))}
+            for item, value, ours, theirs in zip(
+                items.rows, answers.values, said, expected, strict=True
+            )
+        ]
+        rows.sort(key=lambda row: -row["places_off"])
+        return {"farthest_off": rows[:_WORST]}
+
+
+def _learned(items: Sequence[Item]) -> Sequence[Item]:
+    """Pairs with numbers, or those that belong together."""
+    if items[0]["is_number"]:
+        return items
+    return [item for item in items if item["value"] == 1.0]
+
+
+def _others(learned: Sequence[Item], items: Sequence[Item]) -> list[str | None]:
+    """For each pair that belongs together a text that does not: its own, or a contradiction."""
+    if learned and learned[0]["is_number"]:
+        return [None] * len(learned)
+    contradicting: dict[str, str] = {}
+    for item in items:
+        if item["value"] == 0.0:
+            contradicting.setdefault(item["text"], item["second_text"])
+    return [item["other_text"] or contradicting.get(item["text"]) for item in learned]
+
+
+def _shared_words(item: Item) -> float:
+    """How many of all words of a pair both texts have."""
+    first, second = (set(item[name].lower().split()) for name in ("text", "second_text"))
+    return len(first & second) / max(1, len(first | second))
+
+
+FAMILY = SentenceEmbedding()

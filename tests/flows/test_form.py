@@ -1,0 +1,43 @@
+"""What Prefect draws of a recipe: a field for everything, tabs where there are several kinds."""
+
+from typing import Any
+
+import pytest
+
+from flows.end_to_end import end_to_end
+from pipelines.core.recipes.ladder import EndToEndRecipe
+
+
+@pytest.fixture(scope="module")
+def definitions() -> dict[str, Any]:
+    return end_to_end.parameters.model_dump()["definitions"]
+
+
+def test_sources_and_labelled_data_are_tabs_with_fields(definitions: dict[str, Any]) -> None:
+    sources = definitions["CorpusSettings"]["properties"]["sources"]["items"]
+    labels = definitions["LabelledSettings"]["properties"]["source"]
+    for tabs in (sources, labels):
+        assert "oneOf" not in tabs
+        assert "discriminator" not in tabs
+        for tab in tabs["anyOf"]:
+            model = definitions[tab["$ref"].rpartition("/")[2]]
+            assert model["title"]
+            assert model["properties"]["kind"]["const"] == model["properties"]["kind"]["default"]
+    names = {tab["$ref"].rpartition("/")[2] for tab in labels["anyOf"]}
+    assert names == {"CorpusSourceLabels", "LabelledFile", "NoLabels"}
+
+
+def test_nothing_in_the_form_is_an_empty_box(definitions: dict[str, Any]) -> None:
+    assert "oneOf" not in str(definitions)
+    for name, model in definitions.items():
+        for field, schema in model.get("properties", {}).items():
+            drawn = {"type", "$ref", "anyOf", "allOf", "enum", "const"} & schema.keys()
+            assert drawn, f"{name}.{field} has nothing that a form could draw: {schema}"
+
+
+def test_a_mistake_in_a_tab_is_told_of_that_tab_alone() -> None:
+    with pytest.raises(ValueError, match=r"labelled.source.labelled_file.pth") as error:
+        EndToEndRecipe.model_validate(
+            {"labelled": {"source": {"kind": "labelled_file", "pth": "x"}}}
+        )
+    assert "no_labels" not in str(error.value).lower()

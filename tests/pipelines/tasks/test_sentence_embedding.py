@@ -1,0 +1,203 @@
+"""Pairs of texts whose vectors are to be near: what is read, what is learned, and the loss."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bert_core.batch import LabelledBatch, RaggedBatch
+from bert_core.config import EncoderConfig
+from bert_core.inference.embedding import embed
+from bert_core.inference.tables import answer_table
+from bert_core.model.sentence_encoder import SCALE, SentenceEncoder
+from bert_core.training.loop import train
+from bert_core.training.optimization import AdamW, OptimizationConfig
+from bert_core.vocabulary import WordPieceTokenizer
+from pipelines.artifacts import ArtifactStore
+from pipelines.core.errors import UserError
+from pipelines.core.stage import StageContext
+from pipelines.stages.labelled.settings import LabelledFile, LabelledSettings
+from pipelines.stages.labelled.stage import build_labelled, read_items
+from pipelines.tasks import BadItemError, Items, Reading, family
+from pipelines.tasks.encoding.sequences import shuffled
+
+FAMILY = family("sentence_embedding")
+LETTERS = [chr(code) for code in range(ord("a"), ord("z") + 1)]
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS]
+CONFIG = EncoderConfig(
+    vocab_size=len(PIECES), hidden_size=32, num_layers=1, num_attention_heads=2,
+    intermediate_size=64, max_position_embeddings=16, hidden_dropout=0.0, attention_dropout=0.0,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> WordPieceTokenizer:
+    return WordPieceTokenizer(PIECES)
+
+
+@pytest.fixture
+def model() -> SentenceEncoder:
+    torch.manual_seed(0)
+    return SentenceEncoder(CONFIG)
+
+
+def pair(first: str, second: str, label: str | None, other: str | None = None) -> dict[str, Any]:
+    return {"text": first, "second_text": second, "label": label, "other_text": other}
+
+
+def items(*records: dict[str, Any]) -> Items:
+    return Items([FAMILY.item(record) for record in records])
+
+
+def test_numbers_become_cosines_between_the_least_and_the_greatest(
+    model: SentenceEncoder, tokenizer: WordPieceTokenizer
+) -> None:
+    rows = items(pair("a b", "c", "0"), pair("d", "e f g", "2"), pair("h", "i", "5"))
+    batch = FAMILY.examples(rows, tokenizer, Reading(16)).batch(np.array([2, 0, 1]))
+    torch.testing.assert_close(batch.labels, torch.tensor([1.0, 0.0, 0.4]))
+    first = embed(model, tokenizer, ["h", "a b", "d"]).vectors
+    second = embed(model, tokenizer, ["i", "c", "e f g"]).vectors
+    expected = float((((first * second).sum(axis=1) - batch.labels.numpy()) ** 2).sum())
+    loss = model.loss_sums(batch)["label"]
+    assert loss.num_items == 3
+    assert float(loss.total) == pytest.approx(expected, rel=1e-5)
+
+
+def test_of_all_second_texts_the_own_one_is_chosen_and_those_about_the_same_stand_aside(
+    model: SentenceEncoder, tokenizer: WordPieceTokenizer
+) -> None:
+    rows = items(
+        pair("a b", "c d", "entailment"),
+        pair("a b", "e", "entailment"),
+        pair("f", "g h", "entailment"),
+        pair("a b", "x", "contradiction"),
+        pair("f", "y", "neutral"),
+    )
+    examples = FAMILY.examples(rows, tokenizer, Reading(16))
+    assert len(examples) == 3
+    batch = examples.batch(np.arange(3))
+    assert batch.labels.tolist() == [0, 0, 1]
+    first = embed(model, tokenizer, ["a b", "a b", "f"]).vectors
+    candidates = embed(model, tokenizer, ["c d", "e", "g h", "x", "x"]).vectors
+    scores = SCALE * first @ candidates.T
+    against = [[0, 2, 3, 4], [1, 2, 3, 4], [2, 0, 1, 3, 4]]  # by hand: the own one first
+    expected = sum(
+        math.log(sum(math.exp(scores[row, place]) for place in places)) - scores[row, places[0]]
+        for row, places in enumerate(against)
+    )
+    assert float(model.loss_sums(batch)["label"].total) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_batch_of_too_few_texts_is_refused(model: SentenceEncoder) -> None:
+    tokens = RaggedBatch.from_sequences([[2, 5, 3], [2, 6, 3], [2, 7, 3]])
+    batch = LabelledBatch.from_arrays(tokens, np.array([0, 1]))
+    with pytest.raises(ValueError, match="2 pairs must hold at least 4 texts, got 3"):
+        model.loss_sums(batch)
+
+
+def test_pairs_that_belong_together_are_learned_without_labels(
+    tokenizer: WordPieceTokenizer, model: SentenceEncoder
+) -> None:
+    """Upper and lower half of the alphabet, letter by letter: a is near n, b near o."""
+    random = np.random.default_rng(0)
+
+    def drawn() -> tuple[str, str]:
+        letters = random.choice(13, 3, replace=False)
+        return tuple(" ".join(LETTERS[13 * half + letter] for letter in letters) for half in (0, 1))
+
+    rows = items(*(pair(*drawn(), None) for _ in range(400)))
+    examples = FAMILY.examples(rows, tokenizer, Reading(16))
+    optimization = OptimizationConfig(num_steps=150, warmup_steps=10, learning_rate=3e-3)
+    for _ in train(
+        model,
+        AdamW(model, optimization),
+        lambda step: [(0, examples.batch(shuffled(len(examples), 0, step, 32)))],
+        seed=0,
+    ):
+        pass
+    first, second = zip(*(drawn() for _ in range(40)), strict=True)
+    vectors = [embed(model, tokenizer, list(texts)).vectors for texts in (first, second)]
+    nearest = (vectors[0] @ vectors[1].T).argmax(axis=1)
+    assert np.mean([first[i] == first[j] or i == j for i, j in enumerate(nearest)]) > 0.8
+
+
+@pytest.mark.parametrize(
+    ("record", "found"),
+    [
+        (pair("a", "", "1"), "an empty second one"),
+        (pair("a", "b", "-"), "'-'"),
+        (pair("a", "b", ""), "''"),
+        (pair("a", "b", "nan"), "'nan'"),
+    ],
+)
+def test_what_is_no_pair_is_refused(record: dict[str, Any], found: str) -> None:
+    with pytest.raises(BadItemError, match=found):
+        FAMILY.item(record)
+
+
+def test_parts_that_teach_or_measure_nothing_are_refused() -> None:
+    near, far = pair("a", "b", "entailment"), pair("a", "c", "contradiction")
+    number, other = pair("a", "b", "1"), pair("a", "c", "2")
+
+    def labels(train: list[Any], heldout: list[Any]) -> None:
+        FAMILY.labels(items(*train).rows, items(*heldout).rows)
+
+    labels([near, far], [number, other])
+    labels([number, other], [near, far])
+    with pytest.raises(UserError, match="must all have numbers or all have none"):
+        labels([near, number], [near, far])
+    with pytest.raises(UserError, match="must have different numbers, found 1 alone"):
+        labels([number, number], [near, far])
+    with pytest.raises(UserError, match="belong together to learn from, found none among 1"):
+        labels([far], [near, far])
+    with pytest.raises(UserError, match="held-out pairs must differ"):
+        labels([near], [near, near])
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_files_of_triplets_and_of_pairs_with_numbers(suffix: str, tmp_path: Path) -> None:
+    train, heldout = tmp_path / f"train.{suffix}", tmp_path / "dev.tsv"
+    rows = [{"anchor": f"a {n}", "positive": f"b {n}", "negative": f"c {n}"} for n in range(5)]
+    if suffix == "csv":
+        lines = ["anchor,positive,negative", *(",".join(row.values()) for row in rows)]
+    else:
+        lines = [json.dumps(row) for row in rows]
+    train.write_text("\n".join(lines))
+    heldout.write_text(
+        "index\tsentence1\tsentence2\tscore\n0\tA man.\tA boy.\t3.2\n1\tA.\tB.\t0.5\n"
+    )
+    source = LabelledFile(path=str(train), heldout_path=str(heldout))
+    settings = LabelledSettings(family="sentence_embedding", source=source)
+    context = StageContext(store=ArtifactStore(tmp_path / "store"))
+    labelled = build_labelled(settings, None, context)
+    first = read_items(labelled, "train").rows[0]
+    assert (first["text"], first["second_text"], first["other_text"]) == ("a 0", "b 0", "c 0")
+    assert [row["value"] for row in read_items(labelled, "heldout").rows] == [3.2, 0.5]
+    assert labelled.statistics["pairs_with_another_text"] == 5
+    assert "baseline/spearman" in labelled.statistics
+
+
+def test_a_table_without_a_second_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("sentence1,label\nx,1\ny,2\n")
+    settings = LabelledSettings(
+        family="sentence_embedding", source=LabelledFile(path=str(path), text_column="sentence1")
+    )
+    with pytest.raises(UserError, match="set second_text_column to the one you mean"):
+        build_labelled(settings, None, StageContext(store=ArtifactStore(tmp_path / "store")))
+
+
+def test_tables_are_answered_with_vectors_or_with_cosines(
+    model: SentenceEncoder, tokenizer: WordPieceTokenizer
+) -> None:
+    vectors = answer_table(model, tokenizer, {"text": ["a b", "c"]})["embedding"]
+    assert np.linalg.norm(vectors, axis=1) == pytest.approx([1.0, 1.0])
+    both = answer_table(model, tokenizer, {"text": ["a b", "c"], "second_text": ["a b", "d"]})
+    assert both["value"][0] == pytest.approx(1.0)
+    rows = items(pair("a b", "a b", "1"), pair("c", "d", "0"))
+    answers = FAMILY.answers(model, tokenizer, rows, Reading(16))
+    assert answers.values == pytest.approx(both["value"])

@@ -1,0 +1,175 @@
+"""Several trainings of a task: values tried, seeds repeated, the best published."""
+
+import json
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean, stdev
+
+import numpy as np
+import psutil
+import pytest
+
+from flows.reporting.figures import _over_seeds
+from pipelines.artifacts import Artifact, ArtifactStore
+from pipelines.core.errors import UserError
+from pipelines.core.stage import Progress, StageContext
+from pipelines.stages.finetuning import headline
+from pipelines.stages.finetuning.settings import FinetuningSettings, SearchSettings
+from pipelines.stages.finetuning.stage import build_task_model
+from pipelines.stages.labelled.settings import LabelledFile, LabelledSettings
+from pipelines.stages.labelled.stage import build_labelled
+from pipelines.stages.pretraining.settings import PretrainingSettings
+from pipelines.stages.pretraining.stage import build_encoder
+from tests.pipelines.small_data import SYLLABLES, invented_text
+
+SETTINGS = FinetuningSettings(
+    num_epochs=2, learning_rate=1e-3, examples_per_step=16, micro_batch_examples=8, max_tokens=32
+)
+WEIGHTS = "model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def encoder(small_examples, small_vocabulary, small_context, local_ray) -> Artifact:
+    settings = PretrainingSettings(
+        size="tiny", num_steps=1, examples_per_step=4, micro_batch_examples=4
+    )
+    return build_encoder(settings, small_examples, small_vocabulary, small_context)
+
+
+@pytest.fixture(scope="module")
+def labelled(small_context, tmp_path_factory) -> Artifact:
+    """Whether a syllable stands in a text: easily learned; every tenth label is wrong."""
+    random, lines = np.random.default_rng(0), []
+    for number in range(240):
+        text = invented_text(1000 + number, 1)
+        is_there = (SYLLABLES[0] * 3 in text.lower()) != (random.random() < 0.1)
+        lines.append(json.dumps({"text": text, "label": "yes" if is_there else "no"}))
+    path = tmp_path_factory.mktemp("labels") / "labels.jsonl"
+    path.write_text("\n".join(lines))
+    settings = LabelledSettings(source=LabelledFile(path=str(path), heldout_fraction=0.3))
+    return build_labelled(settings, None, small_context)
+
+
+def test_points_are_every_combination_in_order() -> None:
+    assert SearchSettings().points() == [{}]
+    points = SearchSettings(learning_rate=(1e-3, 1e-4), num_epochs=(1, 2)).points()
+    assert points == [
+        {"learning_rate": rate, "num_epochs": epochs} for rate in (1e-3, 1e-4) for epochs in (1, 2)
+    ]
+    assert FinetuningSettings(search=SearchSettings(dropout=(0.0,))).is_one_training is True
+
+
+def test_values_are_searched_seeds_repeated_and_the_best_is_published(
+    encoder: Artifact, labelled: Artifact, tmp_path: Path
+) -> None:
+    told: list[Progress] = []
+    context = StageContext(store=ArtifactStore(tmp_path), observe=told.append)
+    search = SearchSettings(learning_rate=(1e-3, 1e-6))
+    settings = SETTINGS.model_copy(update={"search": search, "num_seeds": 2})
+    best = build_task_model(settings, labelled, encoder, context)
+    trials = json.loads(best.local("trials.json").read_text())
+    assert [(each["changes"], each["seed"]) for each in trials[:2]] == [
+        ({"learning_rate": 1e-3}, 0),
+        ({"learning_rate": 1e-6}, 0),
+    ]
+    scores = [each["figures"]["eval/accuracy"] for each in trials]
+    chosen = trials[int(np.argmax(scores[:2]))]["changes"]
+    assert best.statistics["chosen"] == trials[2]["changes"] == chosen
+    assert trials[2]["seed"] == 1
+    seeds = [scores[int(np.argmax(scores[:2]))], scores[2]]
+    statistics = best.statistics
+    assert statistics["eval/accuracy"] == max(seeds)
+    assert statistics["mean/eval/accuracy"] == pytest.approx(fmean(seeds))
+    assert statistics["deviation/eval/accuracy"] == pytest.approx(stdev(seeds))
+    assert (statistics["num_trials"], statistics["num_seeds"]) == (3, 2)
+    assert "of 2 seeds" in headline(statistics)
+    assert _over_seeds(statistics, "accuracy").startswith("2 seeds: ")
+    assert [(each.done, each.total) for each in told if each.unit == "trainings"] == [
+        (1, 2), (2, 2), (1, 1)
+    ]  # fmt: skip
+
+    # A trial is the artifact that a training of its own would make, to the byte.
+    alone = SETTINGS.model_copy(update={**chosen, "seed": trials[2]["seed"]})
+    again = build_task_model(alone, labelled, encoder, context)
+    assert again.reused
+    assert again.fingerprint == trials[2]["fingerprint"]
+    published = context.store.find("finetuned", statistics["trained"])
+    assert published is not None
+    assert published.manifest.files[WEIGHTS] == best.manifest.files[WEIGHTS]
+    assert build_task_model(settings, labelled, encoder, context).reused
+
+    # From random weights: the chosen values with all seeds, and no search.
+    random = build_task_model(settings, labelled, encoder, context, initialization="random")
+    its = json.loads(random.local("trials.json").read_text())
+    assert [(each["changes"], each["seed"]) for each in its] == [(chosen, 0), (chosen, 1)]
+
+
+@pytest.mark.slow
+def test_a_trial_that_cannot_work_ends_all_in_one_sentence(
+    encoder: Artifact, labelled: Artifact, tmp_path: Path
+) -> None:
+    context = StageContext(store=ArtifactStore(tmp_path))
+    settings = SETTINGS.model_copy(update={"search": SearchSettings(freeze_layers=(0, 99))})
+    with pytest.raises(UserError, match="freeze_layers must be at most the 2 layers"):
+        build_task_model(settings, labelled, encoder, context)
+
+
+PATIENT = SETTINGS.model_copy(
+    # Labels that are partly wrong, and a rate that learns them by heart: the loss rises again.
+    update={"num_epochs": 12.0, "num_evaluations": 24, "patience": 3, "learning_rate": 5e-3}
+)
+
+
+@pytest.fixture(scope="module")
+def stopped(encoder, labelled, tmp_path_factory) -> Artifact:
+    context = StageContext(store=ArtifactStore(tmp_path_factory.mktemp("stopped")))
+    return build_task_model(PATIENT, labelled, encoder, context)
+
+
+def _losses(model: Artifact) -> dict[int, float]:
+    history = json.loads(model.local("history.json").read_text())
+    return {point["step"]: point["eval/loss"] for point in history if "eval/loss" in point}
+
+
+def test_patience_ends_a_training_and_the_best_weights_are_published(
+    stopped: Artifact, encoder: Artifact, labelled: Artifact, tmp_path: Path
+) -> None:
+    losses, statistics = _losses(stopped), stopped.statistics
+    best = min(losses, key=losses.__getitem__)
+    assert statistics["best_step"] == best
+    assert statistics["num_steps"] == max(losses)
+    assert [step for step in losses if step > best] == list(losses)[-PATIENT.patience :]
+    assert statistics["num_steps"] < 12 * 10  # of all its steps
+
+    # The published weights are those of the best step, and its figures theirs.
+    cut = PATIENT.model_copy(update={"patience": 1000})
+    context = StageContext(store=ArtifactStore(tmp_path))
+    longer = build_task_model(cut, labelled, encoder, context)
+    assert longer.statistics["num_steps"] > statistics["num_steps"]
+    if longer.statistics["best_step"] == best:
+        assert longer.manifest.files[WEIGHTS] == stopped.manifest.files[WEIGHTS]
+        assert longer.statistics["eval/accuracy"] == statistics["eval/accuracy"]
+
+
+@pytest.mark.slow
+def test_a_killed_training_stops_after_the_same_step_with_the_same_bits(
+    stopped: Artifact, encoder: Artifact, labelled: Artifact, tmp_path: Path
+) -> None:
+    kill_at, killed = stopped.statistics["best_step"] + 2, []
+
+    def kill(progress: Progress) -> None:
+        if not killed and progress.unit == "steps" and progress.done >= kill_at:
+            killed.append(progress.done)
+            for process in psutil.Process().children(recursive=True):
+                if "RayTrainWorker" in " ".join(process.cmdline()):
+                    os.kill(process.pid, signal.SIGKILL)
+
+    context = replace(StageContext(store=ArtifactStore(tmp_path)), observe=kill)
+    settings = PATIENT.model_copy(update={"checkpoint_every_steps": 3})
+    whole = build_task_model(settings, labelled, encoder, context)
+    assert killed and whole.statistics["resumed_from"]
+    assert whole.manifest.files[WEIGHTS] == stopped.manifest.files[WEIGHTS]
+    assert _losses(whole) == _losses(stopped)
+    assert whole.statistics["best_step"] == stopped.statistics["best_step"]
