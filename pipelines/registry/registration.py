@@ -18,6 +18,7 @@ from pipelines.registry.packaging import declared_requirements, save_model_packa
 from pipelines.registry.tags import (
     CANDIDATE,
     CODE_TAG,
+    DIGEST_TAG,
     KIND_TAG,
     OWED_TAG,
     PROMOTION,
@@ -143,6 +144,7 @@ def _create_version(
         tags={
             **tags,
             **{f"{COMPUTED_ON_TAG}.{key}": value for key, value in machine.items()},
+            DIGEST_TAG: logged.tags[DIGEST_TAG],
             OWED_TAG: CANDIDATE,
         },
         description=description,
@@ -184,8 +186,9 @@ def _logged_model(
         )
     with tempfile.TemporaryDirectory(prefix="bertsmith-model-") as scratch:
         package = Path(scratch) / "package"
-        save_model_package(package, kind, submission.artifact, metadata=tags)
+        digest = save_model_package(package, kind, submission.artifact, metadata=tags)
         client.log_model_artifacts(logged.model_id, str(package))
+        client.set_logged_model_tags(logged.model_id, {DIGEST_TAG: digest})
     return client.finalize_logged_model(logged.model_id, "READY")
 
 

@@ -3,6 +3,7 @@
 import shutil
 import tempfile
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import torch
@@ -100,6 +101,14 @@ class Models:
 
     def register(self, artifact: Artifact, name: str = "encoder") -> RegisteredModel:
         return register(self.submission(artifact, name), self.tracker)
+
+
+def package_of(models: Models, model: RegisteredModel) -> Path:
+    """The folder where MLflow keeps the version's package."""
+    client = models.tracker.client()
+    version = client.get_model_version(model.name, str(model.version))
+    logged = client.get_logged_model(version.source.removeprefix("models:/"))
+    return Path(urlsplit(logged.artifact_location).path)
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 import shutil
 from dataclasses import replace
-from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -12,7 +10,7 @@ from pipelines.registry.promotion import due_for_promotion, promote, version_wit
 from pipelines.registry.registration import RegisteredModel
 from pipelines.registry.verification import Proof, VerificationError, verify
 from pipelines.stages.examples.batches import ExampleReader
-from tests.pipelines.registry.conftest import MAX_EXAMPLES, Models
+from tests.pipelines.registry.conftest import MAX_EXAMPLES, Models, package_of
 
 pytestmark = pytest.mark.slow  # every proof is a process that imports torch and MLflow
 
@@ -33,14 +31,6 @@ def tags_of(models: Models, model: RegisteredModel) -> dict[str, str]:
 def numbers_of(models: Models, alias: str) -> int | None:
     version = version_with_alias(models.tracker.client(), "encoder", alias)
     return None if version is None else int(version.version)
-
-
-def package_of(models: Models, model: RegisteredModel) -> Path:
-    """The folder where MLflow keeps the version's package."""
-    client = models.tracker.client()
-    version = client.get_model_version(model.name, str(model.version))
-    logged = client.get_logged_model(version.source.removeprefix("models:/"))
-    return Path(urlsplit(logged.artifact_location).path)
 
 
 def test_a_proof_names_the_version_the_data_the_figure_and_the_machine(models: Models) -> None:
