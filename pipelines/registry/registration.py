@@ -5,12 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
 from mlflow import MlflowClient
 from mlflow.entities import LoggedModel, Metric
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from pipelines.artifacts import Artifact
+from pipelines.core.recipes.files import flattened
 from pipelines.core.redaction import redacted
 from pipelines.core.tracking.tracker import COMPUTED_ON_TAG, FINGERPRINT_TAG, Tracker, final
 from pipelines.core.versions import code_version
@@ -123,6 +125,7 @@ def _create_version(
     tags = _tags(submission, tracker)
     tracker.set_tags(run_id, tags)
     tracker.log_text(run_id, redacted(submission.recipe_yaml), "recipe.yaml")
+    tracker.log_params(run_id, _recipe_values(submission.recipe_yaml))
     logged = _logged_model(submission, run_id, tags, tracker, client)
     run = client.get_run(run_id)
     # As the run has them already, to the millisecond: a figure stands there once.
@@ -150,6 +153,13 @@ def _create_version(
         description=description,
         model_id=logged.model_id,
     )
+
+
+def _recipe_values(recipe_yaml: str) -> dict[str, object]:
+    """The recipe by dotted path, as MLflow's pages compare runs; where it ran changes nothing."""
+    recipe = yaml.safe_load(recipe_yaml)
+    recipe.pop("place", None)
+    return dict(flattened(recipe))
 
 
 def _run_of(submission: Submission, metrics: Mapping[str, float], tracker: Tracker) -> str:

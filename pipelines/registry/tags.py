@@ -11,6 +11,7 @@ CODE_TAG = "bertsmith.code_version"
 REQUIREMENTS_TAG = "bertsmith.requirements"  # the libraries that its package declares
 DIGEST_TAG = "bertsmith.digest"  # of the list of what the package's files hash to
 VERIFIED_TAG = "bertsmith.verified"
+JUDGEMENT_TAG = "bertsmith.judgement"  # .decision, .reason, .against, .difference, .interval, …
 PROOF_TAG = "bertsmith.proof"  # .loaded, .metric, .logged, .reproduced, .data, .comparison, …
 
 # What a run still owes the version. It is taken away once it is done, so that every alias is

@@ -25,7 +25,7 @@ def seal(package: Path) -> str:
 
 
 def sealed_files(package: Path, digest: str | None = None) -> dict[str, str]:
-    """The SHA-256 of each file of `package`, all of which were found to be what they were sealed as.
+    """The SHA-256 of each file of `package`, after all were found to be what was sealed.
 
     Raises ChangedPackageError, naming a file, where one was changed, added or removed since, and
     where the list of them is not the one that `digest` names.
