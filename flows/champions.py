@@ -47,40 +47,39 @@ def compare_and_promote(
     )  # fmt: skip
     by = f"the run {run.story.flow_run_url or run.recipe.name}"
     if judgement.is_better and names.approval_hours:
-        judgement, by = _approved(judgement, names, by)
+        # A run that no page shows asks nobody.
+        answer = approval_of(judgement, names) if deployment.id is not None else None
+        judgement, by = approved(judgement, answer), answer.who if answer else by
     run.story.judgements.append(judgement)
     promoted = run.stage(f"promotion, {model.kind}", promotion, run.tracker, judgement, names, by)
     run.story.promotions.append(promoted)
 
 
-def _approved(judgement: Judgement, names: RegistrationSettings, by: str) -> tuple[Judgement, str]:
-    """The judgement after a person was asked on the run's page, and who answered.
-
-    A run that no page shows asks nobody; the version waits for `bertsmith promote`.
-    """
-    by_hand = f"bertsmith promote {judgement.name} --version {judgement.version}"
-    waits = replace(
-        judgement,
-        is_better=False,
-        reason=f"{judgement.reason}; it waits for a person's approval: {by_hand}",
-    )
-    if deployment.id is None:
-        return waits, by
+def approval_of(judgement: Judgement, names: RegistrationSettings) -> Approval | None:
+    """What a person answers on the flow run's page; None where nobody did in time."""
     asked = Approval.with_initial_data(
         description=f"Shall **{judgement.name} version {judgement.version}** become "
         f"`{names.alias}`? It is {judgement.reason}."
     )
     try:
-        answer = pause_flow_run(
+        answer: Approval = pause_flow_run(
             wait_for_input=asked,
             timeout=int(names.approval_hours * 3600),
             key=f"{judgement.name}-{judgement.version}",
         )
     except FlowPauseTimeout:
-        return waits, by
-    who = answer.who or "a person"
+        return None
+    return answer.model_copy(update={"who": answer.who or "a person"})
+
+
+def approved(judgement: Judgement, answer: Approval | None) -> Judgement:
+    """The judgement after a person was asked; without an answer the version waits for one."""
+    if answer is None:
+        by_hand = f"bertsmith promote {judgement.name} --version {judgement.version}"
+        reason = f"{judgement.reason}; it waits for a person's approval: {by_hand}"
+        return replace(judgement, is_better=False, reason=reason)
     remark = f": {answer.remark}" if answer.remark else ""
     if answer.approve:
-        return replace(judgement, reason=f"{judgement.reason}; approved by {who}{remark}"), who
-    declined = f"{judgement.reason}; {who} did not approve it{remark}"
-    return replace(judgement, is_better=False, reason=declined), who
+        return replace(judgement, reason=f"{judgement.reason}; approved by {answer.who}{remark}")
+    declined = f"{judgement.reason}; {answer.who} did not approve it{remark}"
+    return replace(judgement, is_better=False, reason=declined)

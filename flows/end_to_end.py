@@ -14,6 +14,7 @@ from pipelines.core.recipes.files import read_recipe
 from pipelines.core.recipes.ladder import EndToEndRecipe
 from pipelines.core.stage import StageContext
 from pipelines.insight import showcase
+from pipelines.insight.evidence import log_evidence
 from pipelines.registry.promotion import due_for_promotion
 from pipelines.registry.registration import RegisteredModel, Submission, register
 from pipelines.registry.verification import Proof, verify
@@ -26,6 +27,7 @@ _WENT_ON_FROM = "went_on_from"  # the encoder that the pretraining began with, a
 
 registration = task_that_reaches_out(register)
 verification = task_that_reaches_out(verify)
+evidence = task_that_reaches_out(log_evidence)
 filled_masks = plain_task(showcase.filled_masks)
 predictions = plain_task(showcase.predictions)
 
@@ -72,6 +74,11 @@ def _register_and_prove(run: Run[EndToEndRecipe], made: dict[str, Artifact]) -> 
         )
         model = run.stage(f"registration, {kind}", registration, submission, tracker)
         run.story.models.append(model)
+        if not model.reused:
+            run.stage(
+                f"evidence, {kind}", evidence, tracker, model.run_id, artifact,
+                made.get("evaluation") if artifact is made.get("finetuning") else None,
+            )  # fmt: skip
         if not model.is_verified:
             proofs.append(_proof(run.recipe, model, heldout))
     if proofs:

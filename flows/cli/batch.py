@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from flows.environment import home_folder
 
@@ -26,7 +27,7 @@ def predict_batch(
     from pipelines.core.errors import UserError
     from pipelines.core.recipes.files import explain
 
-    values = {
+    values: dict[str, Any] = {
         "files": [str(Path(each).absolute()) if "://" not in each else each for each in files],
         "columns": {name: theirs for name, theirs in renamed.items() if theirs},
         "out": to or "",

@@ -13,6 +13,7 @@ from mlflow.entities.model_registry import ModelVersion
 from pipelines.core.errors import UserError
 from pipelines.core.tracking.paging import pages
 from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
+from pipelines.registry.card import with_comparison
 from pipelines.registry.comparison.judgement import Judgement
 from pipelines.registry.lookups.finding import find_source, version_with_alias
 from pipelines.registry.lookups.history import How, Move, before_it, moves_of, now, record
@@ -170,7 +171,10 @@ def _move(
 
 
 def _write_down(client: MlflowClient, judgement: Judgement) -> None:
-    """What the comparison came to, as tags of the version."""
+    """What the comparison came to, as tags of the version and at the end of its description."""
+    number = str(judgement.version)
+    card = client.get_model_version(judgement.name, number).description or ""
+    client.update_model_version(judgement.name, number, with_comparison(card, judgement.reason))
     values = {
         "decision": "better" if judgement.is_better else "not better",
         "reason": judgement.reason[:4_000],
@@ -191,9 +195,7 @@ def _write_down(client: MlflowClient, judgement: Judgement) -> None:
         }
     for key, value in values.items():
         if value:
-            client.set_model_version_tag(
-                judgement.name, str(judgement.version), f"{JUDGEMENT_TAG}.{key}", value
-            )
+            client.set_model_version_tag(judgement.name, number, f"{JUDGEMENT_TAG}.{key}", value)
 
 
 def _versions(client: MlflowClient, name: str) -> list[ModelVersion]:

@@ -16,6 +16,7 @@ from pipelines.core.recipes.files import flattened
 from pipelines.core.redaction import redacted
 from pipelines.core.tracking.tracker import COMPUTED_ON_TAG, FINGERPRINT_TAG, Tracker, final
 from pipelines.core.versions import code_version
+from pipelines.registry.card import model_card
 from pipelines.registry.packaging import declared_requirements, save_model_package
 from pipelines.registry.tags import (
     CANDIDATE,
@@ -138,8 +139,11 @@ def _create_version(
         ],
     )
     machine = entries(COMPUTED_ON_TAG, run.data.tags)
-    description = _DESCRIPTIONS.get(submission.kind, f"Fine-tuned for {submission.kind}.")
-    _ensure_name(client, submission.name, description)
+    what = _DESCRIPTIONS.get(submission.kind, f"Fine-tuned for {submission.kind}.")
+    _ensure_name(client, submission.name, what)
+    description = model_card(
+        submission.kind, what, submission.name, submission.artifact, submission.lineage
+    )
     return client.create_model_version(
         submission.name,
         source=f"models:/{logged.model_id}",
@@ -204,8 +208,10 @@ def _logged_model(
 
 def _tags(submission: Submission, tracker: Tracker) -> dict[str, str]:
     lineage = {f"bertsmith.{key}": value.fingerprint for key, value in submission.lineage.items()}
+    # The parent of a run is that of its training; a version has none.
+    own = {key: value for key, value in tracker.tags.items() if not key.startswith("mlflow.")}
     return {
-        **tracker.tags,
+        **own,
         **lineage,
         FINGERPRINT_TAG: submission.artifact.fingerprint,
         KIND_TAG: submission.kind,

@@ -63,16 +63,42 @@ def test_figures_stand_beside_their_baselines(whole_run: WholeRun) -> None:
     assert set(accuracy.comparisons) == {"without looking", "same budget from random weights"}
 
 
-def test_both_models_are_registered_proved_and_champions(whole_run: WholeRun) -> None:
+def test_both_models_are_registered_proved_and_compared(whole_run: WholeRun) -> None:
     from pipelines.registry.listing import list_models
 
-    tracker = whole_run.story.recipe.place.tracker({})
+    story = whole_run.story
+    tracker = story.recipe.place.tracker({})
     rows = {row.kind: row for row in list_models(tracker)}
     assert set(rows) == {"encoder", "classification"}
-    for row in rows.values():
+    assert [judgement.name for judgement in story.judgements] == [row.name for row in rows.values()]
+    for judgement in story.judgements:
+        assert judgement.difference is not None, judgement.reason
+        (row,) = (row for row in rows.values() if row.name == judgement.name)
         assert row.is_verified
-        assert "champion" in row.aliases
+        assert row.judgement == judgement.reason
+        assert ("champion" in row.aliases) is judgement.is_better
+        assert ("challenger" in row.aliases) is not judgement.is_better
     assert [proof.comparison for proof in whole_run.story.verifications] == ["exact", "exact"]
+
+
+def test_the_tracker_shows_one_run_with_a_child_for_each_stage(whole_run: WholeRun) -> None:
+    story = whole_run.story
+    tracker = story.recipe.place.tracker({})
+    runs = tracker.client().search_runs([tracker.experiment_id()])
+    of_flow = [run for run in runs if run.data.tags.get("bertsmith.flow_run") == run_id(story)]
+    (parent,) = (run for run in of_flow if "mlflow.parentRunId" not in run.data.tags)
+    children = [run for run in of_flow if run is not parent]
+    assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parent.info.run_id}
+    assert {run.data.tags["bertsmith.stage"] for run in children} == {
+        "corpus", "vocabulary", "examples", "pretraining", "labelled", "finetuning-pretrained",
+        "finetuning-random", "evaluation",
+    }  # fmt: skip
+    assert {run.info.status for run in of_flow} == {"FINISHED"}
+    assert parent.data.params["pretraining.num_steps"] == "30"
+    assert (
+        f"[The flow run in Prefect]({story.flow_run_url})"
+        in parent.data.tags["mlflow.note.content"]
+    )
 
 
 def test_the_run_leaves_tables_progress_and_a_report(whole_run: WholeRun) -> None:

@@ -105,22 +105,29 @@ class Models:
         self.tracker.finish(run_id, artifact.statistics, computed_on=computing_machine())
         return artifact
 
-    def submission(self, artifact: Artifact, name: str = "encoder") -> Submission:
+    def submission(
+        self, artifact: Artifact, name: str = "encoder", recipe_yaml: str = "name: small\n"
+    ) -> Submission:
         return Submission(
             kind="encoder",
             name=name,
             alias="candidate",
             artifact=artifact,
             lineage={"examples": self.examples},
-            recipe_yaml="name: small\n",
+            recipe_yaml=recipe_yaml,
         )
 
     def proved_encoder(self, seed: int, steps: int) -> RegisteredModel:
         """One as a version that repeated its figure."""
-        model = self.register(self.trained(seed, steps))
+        return self.prove(self.register(self.trained(seed, steps)))
+
+    def prove(self, model: RegisteredModel) -> RegisteredModel:
         proof = Proof(model=model, data=self.examples, max_examples=MAX_EXAMPLES)
         verify([proof], self.context.store.url, self.tracker)
         return model
+
+    def register_submission(self, submission: Submission) -> RegisteredModel:
+        return register(submission, self.tracker)
 
     def register(self, artifact: Artifact, name: str = "encoder") -> RegisteredModel:
         return register(self.submission(artifact, name), self.tracker)

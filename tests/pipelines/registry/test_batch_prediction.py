@@ -120,7 +120,7 @@ def test_files_and_answers_may_lie_in_an_object_store(
     ("settings", "sentence"),
     [
         ({"files": ()}, "needs files to answer"),
-        ({"files": ("nowhere/*.parquet",)}, "found nothing there"),
+        ({"files": ("nowhere/*.parquet",)}, "must match at least one file"),
         ({"columns": {"text": "review"}}, "must have a column 'review'"),
         ({"model": "nobody@champion"}, "the registry must hold 'nobody'"),
     ],

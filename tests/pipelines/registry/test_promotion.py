@@ -16,6 +16,8 @@ from tests.pipelines.registry.conftest import Models, package_of
 
 pytestmark = pytest.mark.slow  # every version answers in a process of its own
 
+LITTLE, WELL = 30, 150  # steps: next to nothing is learned, and the task
+
 
 def holder(models: Models, alias: str, name: str = "classifier") -> int | None:
     version = version_with_alias(models.tracker.client(), name, alias)
@@ -26,7 +28,7 @@ def test_better_versions_follow_each_other_and_nothing_takes_the_alias_back(
     models: Models, tmp_path: Path
 ) -> None:
     labelled = labelled_texts(models, tmp_path)
-    majority, little, well = (finetuned(models, labelled, steps) for steps in (0, 30, 150))
+    majority, little, well = (finetuned(models, labelled, steps) for steps in (0, LITTLE, WELL))
 
     first = proved(models, majority, labelled)
     judgement = judged(models, first)
@@ -77,8 +79,9 @@ def test_a_model_that_somebody_went_back_from_is_not_promoted_under_a_new_number
     models: Models, tmp_path: Path
 ) -> None:
     labelled = labelled_texts(models, tmp_path)
-    little, well = (finetuned(models, labelled, steps) for steps in (40, 150))
-    assert judged(models, proved(models, little, labelled)).is_better
+    little, well = (finetuned(models, labelled, steps) for steps in (LITTLE, WELL))
+    proved(models, little, labelled)
+    promote(models.tracker, "classifier", "1", "champion")
     assert judged(models, proved(models, well, labelled)).is_better
     rollback(models.tracker, "classifier", "champion", "slow")
     models.tracker.client().delete_model_version("classifier", "2")
@@ -95,8 +98,8 @@ def test_below_its_twin_from_random_weights_nothing_becomes_champion(
     models: Models, tmp_path: Path
 ) -> None:
     labelled = labelled_texts(models, tmp_path)
-    finetuned(models, labelled, 30, initialization="random")  # the same: the tie is no win
-    judgement = judged(models, proved(models, finetuned(models, labelled, 30), labelled))
+    finetuned(models, labelled, LITTLE, initialization="random")  # the same: a tie is no win
+    judgement = judged(models, proved(models, finetuned(models, labelled, LITTLE), labelled))
     assert "not better than the same budget from random weights" in judgement.reason
     assert holder(models, "champion") is None
 
@@ -104,8 +107,8 @@ def test_below_its_twin_from_random_weights_nothing_becomes_champion(
 def test_other_labels_cannot_be_compared_and_that_is_said(models: Models, tmp_path: Path) -> None:
     labelled = labelled_texts(models, tmp_path)
     other = labelled_texts(models, tmp_path, labels=("false", "true"), seed=1)
-    assert judged(models, proved(models, finetuned(models, labelled, 60), labelled)).is_better
-    judgement = judged(models, proved(models, finetuned(models, other, 90), other))
+    assert judged(models, proved(models, finetuned(models, labelled, WELL), labelled)).is_better
+    judgement = judged(models, proved(models, finetuned(models, other, 0), other))
     assert judgement.reason == (
         "it cannot be compared with models:/classifier/1: they have different labels: false, no, "
         "true, yes stand in one of them alone"
@@ -119,8 +122,9 @@ def test_items_that_the_champion_was_trained_on_do_not_count(
     """More texts, divided anew: some that are held out now the champion learned before."""
     few = labelled_texts(models, tmp_path, size=600)
     more = labelled_texts(models, tmp_path, size=900, split=1)
-    assert judged(models, proved(models, finetuned(models, few, 30), few)).is_better
-    judgement = judged(models, proved(models, finetuned(models, more, 150), more))
+    proved(models, finetuned(models, few, 0), few)
+    promote(models.tracker, "classifier", "1", "champion")
+    judgement = judged(models, proved(models, finetuned(models, more, WELL), more))
     assert judgement.left_out > 0
     assert judgement.difference is not None
     num_heldout = more.statistics["items"]["heldout"]
@@ -133,7 +137,7 @@ def test_what_was_changed_in_the_registry_is_neither_promoted_nor_compared(
     models: Models, tmp_path: Path
 ) -> None:
     labelled = labelled_texts(models, tmp_path)
-    model = proved(models, finetuned(models, labelled, 60), labelled)
+    model = proved(models, finetuned(models, labelled, LITTLE), labelled)
     weights = package_of(models, model) / "artifacts" / "model" / "model.safetensors"
     data = bytearray(weights.read_bytes())
     data[-1] ^= 64
@@ -163,8 +167,8 @@ def test_a_champion_that_moved_while_it_was_compared_is_compared_again(
     models: Models, tmp_path: Path
 ) -> None:
     labelled = labelled_texts(models, tmp_path)
-    proved(models, finetuned(models, labelled, 40), labelled)
-    second = proved(models, finetuned(models, labelled, 60), labelled)
+    proved(models, finetuned(models, labelled, LITTLE), labelled)
+    second = proved(models, finetuned(models, labelled, WELL), labelled)
     judgement = judge(
         models.tracker, models.context.store, "classifier", second.version, "champion",
         NAMES.comparison,
@@ -174,17 +178,17 @@ def test_a_champion_that_moved_while_it_was_compared_is_compared_again(
     with pytest.raises(UserError, match="was moved meanwhile; run again"):
         settle(models.tracker, judgement, NAMES, "the test")
     assert holder(models, "champion") == 1
-    assert proved(models, finetuned(models, labelled, 60), labelled).awaits_promotion
+    assert proved(models, finetuned(models, labelled, WELL), labelled).awaits_promotion
 
 
 def test_a_run_killed_after_the_alias_moved_leaves_it(models: Models, tmp_path: Path) -> None:
     labelled = labelled_texts(models, tmp_path)
-    model = proved(models, finetuned(models, labelled, 60), labelled)
+    model = proved(models, finetuned(models, labelled, LITTLE), labelled)
     client = models.tracker.client()
     client.set_registered_model_alias("classifier", "champion", "1")  # and here it is lost
     assert "it is champion already" in judged(models, model).reason
     assert (holder(models, "champion"), holder(models, "challenger")) == (1, None)
-    assert not proved(models, finetuned(models, labelled, 60), labelled).awaits_promotion
+    assert not proved(models, finetuned(models, labelled, LITTLE), labelled).awaits_promotion
 
 
 def test_encoders_are_compared_by_their_loss_and_not_across_vocabularies(models: Models) -> None:
