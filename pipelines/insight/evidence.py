@@ -43,8 +43,9 @@ def log_evidence(
             _write_tables(folder, json.loads(text))
         try:
             export_model(folder / _FOLDER, *opened(model.local_folder()))
-        except ValueError as error:
-            (folder / f"{_FOLDER}.txt").write_text(f"{error}\n", encoding="utf-8")
+        except (ValueError, KeyError) as error:  # a head that no class of theirs has
+            said = f"transformers has no class for this model: {error}\n"
+            (folder / f"{_FOLDER}.txt").write_text(said, encoding="utf-8")
         tracker.client().log_artifacts(run_id, str(folder))
         return sorted(
             path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()

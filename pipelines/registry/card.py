@@ -55,10 +55,21 @@ def with_comparison(description: str, reason: str) -> str:
     return _cut(card, _MOST_CHARACTERS - len(added)) + added
 
 
+def headline(artifact: Artifact) -> str:
+    """The one count or figure that says most of what an artifact holds."""
+    stage = _STAGES.get(artifact.kind)
+    if stage is None:
+        return str(artifact.statistics.get("source", "given"))
+    try:
+        return stage.headline(artifact.statistics)
+    except KeyError:  # an encoder that was trained elsewhere counts other things
+        return "made elsewhere"
+
+
 def _made_from(artifact: Artifact, lineage: Mapping[str, Artifact]) -> list[str]:
     all_of_it = {each.fingerprint: each for each in (*lineage.values(), artifact)}
     lines = [
-        f"- {_titled(each)} `{fingerprint}`: {_headline(each)}"
+        f"- {_titled(each)} `{fingerprint}`: {headline(each)}"
         for fingerprint, each in all_of_it.items()
     ]
     labelled = lineage.get("labelled")
@@ -100,16 +111,6 @@ def _limits(kind: str, lineage: Mapping[str, Artifact]) -> str:
 def _titled(artifact: Artifact) -> str:
     stage = _STAGES.get(artifact.kind)
     return artifact.kind if stage is None else stage.title
-
-
-def _headline(artifact: Artifact) -> str:
-    stage = _STAGES.get(artifact.kind)
-    if stage is None:
-        return str(artifact.statistics.get("source", "given"))
-    try:
-        return stage.headline(artifact.statistics)
-    except KeyError:  # an encoder that was trained elsewhere counts other things
-        return "made elsewhere"
 
 
 def _seed(artifact: Artifact) -> str:

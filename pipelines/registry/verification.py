@@ -7,7 +7,12 @@ from mlflow import MlflowClient
 
 from pipelines.artifacts import Artifact
 from pipelines.core.tracking.tracker import COMPUTED_ON_TAG, Tracker
-from pipelines.registry.comparison.evaluation import Evaluation, VerificationError, evaluated
+from pipelines.registry.comparison.evaluation import (
+    CannotCompareError,
+    Evaluation,
+    VerificationError,
+    evaluated,
+)
 from pipelines.registry.registration import RegisteredModel
 from pipelines.registry.tags import (
     OWED_TAG,
@@ -74,6 +79,9 @@ def verify(proofs: Sequence[Proof], store_url: str, tracker: Tracker) -> list[Ve
             verification = _verification(proof, store_url, tracker, client)
         except VerificationError as error:
             failures.append(str(error))
+            continue
+        except CannotCompareError as error:
+            failures.append(f"{proof.model.uri} must answer its own held-out data, but {error}")
             continue
         _record(verification, client)
         verifications.append(verification)

@@ -7,16 +7,17 @@ from mlflow.entities.model_registry import ModelVersion
 from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.artifacts.fingerprint import fingerprint_of
 from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
-from pipelines.registry.comparison.evaluation import Evaluation, VerificationError, evaluated
+from pipelines.registry.comparison.evaluation import (
+    CannotCompareError,
+    Evaluation,
+    VerificationError,
+    evaluated,
+)
 from pipelines.registry.tags import KIND_TAG, PROOF_TAG, digest_of
-from pipelines.tasks import family, family_names
+from pipelines.tasks import family_names
 
 _ENCODER = "encoder"
 _MODEL_FILES = "artifacts/model/"  # in a package
-
-
-class CannotCompareError(Exception):
-    """Why two versions cannot be compared, as the end of a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,9 @@ def candidate_of(version: ModelVersion, store: ArtifactStore) -> Candidate:
     if artifact is None:
         raise CannotCompareError(f"the store no longer holds the model of {uri_of(version)}")
     metric = version.tags.get(f"{PROOF_TAG}.metric", "")
-    return Candidate(version, kind, metric or family(kind).score, data, artifact)
+    if not metric:
+        raise CannotCompareError(f"{uri_of(version)} never proved itself")
+    return Candidate(version, kind, metric, data, artifact)
 
 
 def twin_of(candidate: Candidate, store: ArtifactStore) -> Artifact | None:

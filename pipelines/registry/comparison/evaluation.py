@@ -14,13 +14,17 @@ from pipelines.artifacts import Artifact
 from pipelines.core.redaction import redacted
 from pipelines.core.tracking.tracker import Tracker, server_address
 from pipelines.registry import serving
-from pipelines.registry.serving.proof import CHANGED, TRY_AGAIN
+from pipelines.registry.serving.proof import CHANGED, OTHER, TRY_AGAIN
 
 _SCRIPT = "proof.py"
 
 
 class VerificationError(RuntimeError):
     """A registered model that could not be loaded and run, or that did not repeat its figure."""
+
+
+class CannotCompareError(Exception):
+    """Why two versions cannot be compared, as the end of a sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +68,8 @@ def evaluated(
 
     `max_examples` is of an encoder's held-out examples. Raises VerificationError for a version
     whose package is not that of `digest`, that declares other libraries than there are, or that
-    cannot be loaded and run; ConnectionError where tracker or store did not answer.
+    cannot be loaded and run; CannotCompareError where the data asks for what it cannot answer;
+    ConnectionError where tracker or store did not answer.
     """
     with tempfile.TemporaryDirectory(prefix="bertsmith-answers-") as scratch:
         answers_file = Path(scratch) / "answers.json"
@@ -111,6 +116,8 @@ def _told(request: Mapping[str, Any]) -> dict[str, Any]:
     said = redacted("\n".join(completed.stderr.strip().splitlines()[-5:]))
     if completed.returncode == TRY_AGAIN:
         raise ConnectionError(f"{request['uri']} could not be fetched and verified now:\n{said}")
+    if completed.returncode == OTHER:
+        raise CannotCompareError(said)
     if completed.returncode == CHANGED:
         raise VerificationError(f"{request['uri']} is refused: {said}")
     if completed.returncode != 0:

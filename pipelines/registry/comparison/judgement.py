@@ -13,7 +13,6 @@ from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
 from pipelines.registry.comparison.bootstrap import Difference
 from pipelines.registry.comparison.candidates import (
     Candidate,
-    CannotCompareError,
     answers_of,
     candidate_of,
     kind_of,
@@ -21,7 +20,11 @@ from pipelines.registry.comparison.candidates import (
     twin_of,
     uri_of,
 )
-from pipelines.registry.comparison.evaluation import Evaluation, VerificationError
+from pipelines.registry.comparison.evaluation import (
+    CannotCompareError,
+    Evaluation,
+    VerificationError,
+)
 from pipelines.registry.comparison.pairing import JudgedItems, judged_items, refuse_incomparable
 from pipelines.registry.lookups.finding import find_source, version_with_alias
 from pipelines.registry.lookups.history import is_taken_back, moves_of
@@ -91,7 +94,8 @@ def judge(
     except CannotCompareError as error:
         return refused(reason=f"it cannot be compared with {against}: {error}", against=against)
     except (VerificationError, UserError) as error:
-        return refused(reason=f"it was not compared with {against}: {error}", against=against)
+        said = " ".join(str(error).split())  # a process's last words have lines
+        return refused(reason=f"it was not compared with {against}: {said}", against=against)
 
 
 def _against_champion(

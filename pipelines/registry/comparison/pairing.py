@@ -8,8 +8,8 @@ from mlflow.entities.model_registry import ModelVersion
 
 from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.registry.comparison.bootstrap import Difference, paired_bootstrap
-from pipelines.registry.comparison.candidates import Candidate, CannotCompareError
-from pipelines.registry.comparison.evaluation import Evaluation
+from pipelines.registry.comparison.candidates import Candidate
+from pipelines.registry.comparison.evaluation import CannotCompareError, Evaluation
 from pipelines.registry.settings import ComparisonSettings
 from pipelines.stages.labelled.stage import family_of, read_items
 from pipelines.tasks import Answers, Items

@@ -16,13 +16,12 @@ from pipelines.core.recipes.files import flattened
 from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
 from pipelines.registry.comparison.bootstrap import Difference
 from pipelines.registry.comparison.candidates import (
-    CannotCompareError,
     answers_of,
     candidate_of,
     kind_of,
     uri_of,
 )
-from pipelines.registry.comparison.evaluation import VerificationError
+from pipelines.registry.comparison.evaluation import CannotCompareError, VerificationError
 from pipelines.registry.comparison.pairing import judged_items, refuse_incomparable
 from pipelines.registry.lookups.finding import find_model
 from pipelines.registry.settings import ComparisonSettings

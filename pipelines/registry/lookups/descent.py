@@ -11,6 +11,7 @@ from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.core.recipes.files import differences, flattened
 from pipelines.core.recipes.ladder import EndToEndRecipe
 from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
+from pipelines.registry.card import headline
 from pipelines.registry.lookups.finding import find_model
 from pipelines.registry.tags import CODE_TAG, DIGEST_TAG, JUDGEMENT_TAG, KIND_TAG, PROOF_TAG
 from pipelines.stages import CHAIN
@@ -93,8 +94,7 @@ def _of_artifact(name: str, fingerprint: str, store: ArtifactStore) -> Origin:
     inputs = dict(manifest.inputs)
     libraries = inputs.pop("libraries", "")
     facts = {
-        "holds": stage.headline(artifact.statistics) if stage is not None else "",
-        "from": str(artifact.statistics.get("source", "")),
+        "holds": headline(artifact),
         "made": f"{manifest.created}, by {manifest.code_version}",
         "libraries": libraries,
         "files": _files(artifact),

@@ -17,7 +17,12 @@ from packaging.requirements import Requirement
 
 TRY_AGAIN = 75  # exit status (EX_TEMPFAIL) where tracker or store did not answer
 CHANGED = 65  # exit status (EX_DATAERR) where the package is not what was registered
+OTHER = 66  # exit status (EX_NOINPUT) where the data asks for what the model cannot answer
 _refusing_pickle = [True]  # emptied when the model is loaded: an audit hook cannot be taken away
+
+
+class OtherQuestionError(Exception):
+    """Held-out data that asks for something else than the model answers."""
 
 
 def main() -> None:
@@ -38,7 +43,11 @@ def main() -> None:
         if unmet:
             answer: dict[str, Any] = {"unmet": unmet}
         else:
-            answer = {"unmet": [], "files": files, **_reached(request, package, data)}
+            try:
+                answer = {"unmet": [], "files": files, **_reached(request, package, data)}
+            except OtherQuestionError as error:
+                sys.stderr.write(f"{error}\n")
+                sys.exit(OTHER)
     sys.stdout.write(json.dumps(answer) + "\n")
 
 
@@ -135,6 +144,12 @@ def _of_task(loaded: Any, labelled: Any, request: dict[str, Any]) -> tuple[float
 
     served = loaded.unwrap_python_model()
     family, heldout = family_of(labelled), read_items(labelled, "heldout")
+    labels = set(getattr(served.model, "labels", None) or ())
+    odd = sorted(labels ^ set(heldout.labels))
+    if odd and labels:
+        raise OtherQuestionError(
+            f"they have different labels: {', '.join(odd[:5])} stand in one of them alone"
+        )
     reading = Reading(served.model.config.max_position_embeddings)
     answers = family.answers(served.model, served.tokenizer, heldout, reading)
     return family.figures(answers, heldout)[request["metric"]], answers.values
@@ -145,7 +160,17 @@ def _of_encoder(loaded: Any, examples: Any, request: dict[str, Any]) -> tuple[fl
     from pipelines.stages.pretraining.figures import pretraining_figures
     from pipelines.stages.pretraining.sequence_losses import sequence_losses
 
-    model, reader = loaded.unwrap_python_model().model, ExampleReader(examples, "heldout")
+    served, reader = loaded.unwrap_python_model(), ExampleReader(examples, "heldout")
+    model, vocabulary = served.model, examples.local("vocab.txt").read_text(encoding="utf-8")
+    if vocabulary.split("\n") != served.tokenizer.files()["vocab.txt"].split("\n"):
+        raise OtherQuestionError(
+            "they have different vocabularies, whose tokens are not the same question"
+        )
+    if reader.max_tokens > model.config.max_position_embeddings:
+        raise OtherQuestionError(
+            f"the examples have up to {reader.max_tokens} tokens, of which one of them reads "
+            f"{model.config.max_position_embeddings}"
+        )
     figures = pretraining_figures(model, reader, request["max_examples"])
     losses = sequence_losses(model, reader, request["max_examples"])
     return figures[request["metric"]], losses.tolist()
