@@ -9,7 +9,7 @@ from pipelines.registry.lookups.descent import Origin
 _WIDTH, _GAP, _ROW = 300, 70, 24  # of a column, between two, and between boxes, in pixels
 _LINE, _HEAD = 16, 44
 _MOST_FACTS = 6
-_MOST_CHARACTERS = 44
+_MOST_CHARACTERS = 40
 _STYLE = """
 body{font:14px/1.4 system-ui,sans-serif;margin:24px;color:#1d2733;background:#f7f8fa}
 h1{font-size:20px;margin:0 0 4px}p{margin:0 0 16px;color:#5a6675}
@@ -38,55 +38,68 @@ class _Box:
     origin: Origin
     column: int
     top: float = 0.0
-    reader: "_Box | None" = None  # the box to the left that was made from it
 
     @property
     def height(self) -> int:
         return _HEAD + _LINE * len(_shown(self.origin)) + 6
 
 
-def lineage_page(root: Origin) -> str:
-    """The tree below `root` as a page of HTML that loads nothing.
+_Key = tuple[str, str]  # what tells origins apart: title and fingerprint
 
-    An artifact that several others were made from is drawn once for each of them.
+
+def lineage_page(root: Origin) -> str:
+    """What `root` was made from as a page of HTML that loads nothing; each artifact is drawn once.
+
+    An artifact stands to the right of all that were made from it.
     """
-    boxes = list(_boxes(root, 0, None))
-    columns = max(box.column for box in boxes) + 1
-    bottoms = [0.0] * columns
-    for box in boxes:  # depth first: a box stands beside the first of what it was made from
-        box.top = bottoms[box.column]
-        if box.reader is not None:
-            box.top = max(box.top, box.reader.top)
-        bottoms[box.column] = box.top + box.height + _ROW
+    boxes = _placed(root)
+    columns = max(box.column for box in boxes.values()) + 1
     width = columns * (_WIDTH + _GAP) - _GAP + 2
-    drawing = "".join((*map(_line, boxes), *map(_drawn, boxes)))
-    details = "".join(_details(origin) for origin in _once(root, set()))
+    bottom = max(box.top + box.height for box in boxes.values()) + _ROW
+    lines = "".join(
+        _line(box, boxes[_key(each)]) for box in boxes.values() for each in box.origin.origins
+    )
+    drawing = lines + "".join(_drawn(box, is_root=box.origin is root) for box in boxes.values())
+    details = "".join(_details(box.origin) for box in boxes.values())
     return (
         "<!doctype html><html lang='en'><meta charset='utf-8'>"
         f"<title>{_text(root.title)}</title><style>{_STYLE}</style>"
         f"<h1>{_text(root.title)}</h1>"
-        "<p>What it was made from: each box from those on its right, down to the bytes that came "
-        "from outside.</p>"
-        f"<div class='drawing'><svg width='{width}' height='{max(bottoms):.0f}' "
-        f"viewBox='-1 -1 {width + 2} {max(bottoms):.0f}' role='img'>{drawing}</svg></div>"
+        "<p>What it was made from: each box from those on its right that a line leads to, down to "
+        "the bytes that came from outside.</p>"
+        f"<div class='drawing'><svg width='{width}' height='{bottom:.0f}' "
+        f"viewBox='-1 -1 {width + 2} {bottom:.0f}' role='img'>{drawing}</svg></div>"
         f"{details}</html>\n"
     )
 
 
-def _boxes(origin: Origin, column: int, reader: _Box | None) -> Iterator[_Box]:
-    box = _Box(origin, column, reader=reader)
-    yield box
-    for each in origin.origins:
-        yield from _boxes(each, column + 1, box)
+def _placed(root: Origin) -> dict[_Key, _Box]:
+    """A box for each origin, in the order in which they are met."""
+    boxes: dict[_Key, _Box] = {}
+    readers: dict[_Key, list[_Key]] = {}
+    for origin, column, reader in _walked(root, 0, None):
+        box = boxes.setdefault(_key(origin), _Box(origin, column))
+        box.column = max(box.column, column)
+        if reader is not None:
+            readers.setdefault(_key(origin), []).append(_key(reader))
+    bottoms: dict[int, float] = {}
+    for key, box in sorted(boxes.items(), key=lambda each: each[1].column):
+        beside = min((boxes[reader].top for reader in readers.get(key, ())), default=0.0)
+        box.top = max(bottoms.get(box.column, 0.0), beside)
+        bottoms[box.column] = box.top + box.height + _ROW
+    return boxes
 
 
-def _once(origin: Origin, seen: set[tuple[str, str]]) -> Iterator[Origin]:
-    if (origin.title, origin.fingerprint) in seen:
-        return
-    seen.add((origin.title, origin.fingerprint))
-    yield origin
+def _walked(
+    origin: Origin, column: int, reader: Origin | None
+) -> Iterator[tuple[Origin, int, Origin | None]]:
+    yield origin, column, reader
     for each in origin.origins:
-        yield from _once(each, seen)
+        yield from _walked(each, column + 1, origin)
+
+
+def _key(origin: Origin) -> _Key:
+    return origin.title, origin.fingerprint
 
 
 def _shown(origin: Origin) -> list[str]:
@@ -103,18 +116,16 @@ def _left(box: _Box) -> int:
     return box.column * (_WIDTH + _GAP)
 
 
-def _line(box: _Box) -> str:
-    if box.reader is None:
-        return ""
-    x, y = _left(box.reader) + _WIDTH, box.reader.top + _HEAD / 2
+def _line(reader: _Box, box: _Box) -> str:
+    x, y = _left(reader) + _WIDTH, reader.top + _HEAD / 2
     to_x, to_y = _left(box), box.top + _HEAD / 2
-    middle = (x + to_x) / 2
+    middle = to_x - _GAP / 2  # long lines run beside the boxes of the columns between
     return f"<path d='M{x},{y} C{middle},{y} {middle},{to_y} {to_x},{to_y}'/>"
 
 
-def _drawn(box: _Box) -> str:
+def _drawn(box: _Box, *, is_root: bool) -> str:
     x, y, origin = _left(box), box.top, box.origin
-    kind = "version" if box.reader is None else "outside" if not origin.settings else ""
+    kind = "version" if is_root else "" if origin.settings else "outside"
     parts = [
         f"<rect class='{kind}' x='{x}' y='{y}' width='{_WIDTH}' height='{box.height}'/>",
         f"<text class='title' x='{x + 12}' y='{y + 20}'>{_text(origin.title)}</text>",

@@ -57,7 +57,7 @@ def lineage(
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=True)
-    console.print(_tree(root))
+    console.print(_tree(root, set()))
 
 
 def compare(
@@ -108,10 +108,14 @@ def _lines(found: "Versus") -> list[str]:
     return lines
 
 
-def _tree(origin: "Origin") -> "Tree":
+def _tree(origin: "Origin", shown: set[str]) -> "Tree":
+    """An artifact that several were made from is told once, and named after that."""
     from rich.markup import escape
     from rich.tree import Tree
 
+    if origin.fingerprint in shown and origin.settings:
+        return Tree(f"[bold]{escape(origin.title)}[/bold] {escape(origin.fingerprint)}, see above")
+    shown.add(origin.fingerprint)
     tree = Tree(f"[bold]{escape(origin.title)}[/bold] {escape(origin.fingerprint)}")
     for name, value in origin.facts.items():
         tree.add(escape(f"{name}: {value}"))
@@ -120,7 +124,7 @@ def _tree(origin: "Origin") -> "Tree":
         for path, value in origin.changed.items():
             settings.add(escape(f"{path}: {value}"))
     for each in origin.origins:
-        tree.add(_tree(each))
+        tree.add(_tree(each, shown))
     return tree
 
 

@@ -25,6 +25,7 @@ _OF_VERSION = {
     "flow run": "bertsmith.flow_run", "recipe": "bertsmith.recipe",
 }  # fmt: skip
 _SHOWN_FILES = 8
+_SAID = ("format", "heldout_format", "libraries")  # inputs that are no bytes but how they are read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +93,11 @@ def _of_artifact(name: str, fingerprint: str, store: ArtifactStore) -> Origin:
         )
     manifest, stage = artifact.manifest, _STAGES.get(artifact.kind)
     inputs = dict(manifest.inputs)
-    libraries = inputs.pop("libraries", "")
+    told = {name: inputs.pop(name) for name in _SAID if name in inputs}
     facts = {
         "holds": headline(artifact),
         "made": f"{manifest.created}, by {manifest.code_version}",
-        "libraries": libraries,
+        **told,
         "files": _files(artifact),
     }
     usual = getattr(EndToEndRecipe(), stage.section, None) if stage and stage.section else None
