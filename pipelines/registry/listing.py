@@ -65,7 +65,9 @@ def list_models(tracker: Tracker) -> list[ListedModel]:
                 lineage={
                     key.removeprefix("bertsmith."): value
                     for key, value in sorted(version.tags.items())
-                    if is_fingerprint(value) and key != FINGERPRINT_TAG
+                    if is_fingerprint(value)
+                    and value != version.tags.get(FINGERPRINT_TAG)
+                    and "." not in key.removeprefix("bertsmith.")  # of proof and judgement
                 },
             )
         )

@@ -108,14 +108,15 @@ def _lines(found: "Versus") -> list[str]:
     return lines
 
 
-def _tree(origin: "Origin", shown: set[str]) -> "Tree":
+def _tree(origin: "Origin", shown: set[tuple[str, str]]) -> "Tree":
     """An artifact that several were made from is told once, and named after that."""
     from rich.markup import escape
     from rich.tree import Tree
 
-    if origin.fingerprint in shown and origin.settings:
+    key = origin.title, origin.fingerprint
+    if key in shown and origin.settings:
         return Tree(f"[bold]{escape(origin.title)}[/bold] {escape(origin.fingerprint)}, see above")
-    shown.add(origin.fingerprint)
+    shown.add(key)
     tree = Tree(f"[bold]{escape(origin.title)}[/bold] {escape(origin.fingerprint)}")
     for name, value in origin.facts.items():
         tree.add(escape(f"{name}: {value}"))

@@ -104,9 +104,11 @@ def models(home: Home = None, as_json: AsJson = False) -> None:
             print(f"\n{name}, who had which alias")
         for move in found[-_SHOWN_MOVES:]:
             before = f", before {move.before}" if move.before else ""
+            # What a comparison came to stands with its version.
+            why = "comparison" if move.how == "comparison" else f"{move.by}: {move.reason}"
             print(
                 f"  {move.at[:16].replace('T', ' ')}  {move.alias} is version {move.version}"
-                f"{before}, by {move.by}: {move.reason}"
+                f"{before}, by {why}"
             )
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,12 +19,12 @@ import torch
 
 from bert_core.config import EncoderConfig
 from bert_core.training.state import save_model
+from bert_core.vocabulary import WordPieceTokenizer
 from flows.services.processes.ports import free_port
-from pipelines.artifacts import Artifact, Built, Draft
+from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
+from pipelines.core.tracking.tracker import Tracker
 from pipelines.registry.registration import Submission, register
-from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.tasks import family
-from tests.pipelines.registry.conftest import Models
 
 pytestmark = pytest.mark.slow
 
@@ -35,40 +36,46 @@ ASKED: dict[str, dict[str, Any]] = {
 }
 
 
-def untrained(models: Models, name: str) -> Artifact:
+LETTERS = [chr(code) for code in range(ord("a"), ord("z") + 1)]
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *LETTERS, *(f"##{x}" for x in LETTERS)]
+
+
+def untrained(folder: Path, name: str) -> Artifact:
     """A model of the family with random weights, as fine-tuning leaves it."""
 
     def build(draft: Draft) -> Built:
         torch.manual_seed(0)
         config = EncoderConfig(
-            vocab_size=models.vocabulary.statistics["size"], hidden_size=32, num_layers=1,
-            num_attention_heads=2, intermediate_size=64, max_position_embeddings=64,
+            vocab_size=len(PIECES), hidden_size=32, num_layers=1, num_attention_heads=2,
+            intermediate_size=64, max_position_embeddings=64,
         )  # fmt: skip
         model = family(name).build_model(config, LABELS.get(name, ()))
         with tempfile.TemporaryDirectory() as scratch:
-            folder = Path(scratch) / "saved"
-            save_model(folder, model.eval())
-            load_tokenizer(models.vocabulary).save(folder)
-            files = sorted(folder.iterdir())
+            saved = Path(scratch) / "saved"
+            save_model(saved, model.eval())
+            WordPieceTokenizer(PIECES).save(saved)
+            files = sorted(saved.iterdir())
             for file in files:
                 with draft.file(file.name) as target:
                     target.path.write_bytes(file.read_bytes())
         return Built([file.name for file in files], {"score": family(name).score})
 
-    return models.context.store.get_or_build(
+    return ArtifactStore(folder / "store").get_or_build(
         "finetuned", version=1, settings={"family": name}, inputs={}, build=build
     )
 
 
 @contextmanager
-def server(models: Models, uri: str, log: Path) -> Iterator[str]:
+def server(tracker: Tracker, uri: str, log: Path) -> Iterator[str]:
     """The address of `mlflow models serve`, which ends with the block."""
     port = free_port()
+    paths = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))  # uvicorn
     with log.open("w") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "mlflow", "models", "serve", "-m", uri, "-p", str(port),
              "-h", "127.0.0.1", "--env-manager", "local"],
-            env={**os.environ, "MLFLOW_TRACKING_URI": models.tracker.uri, "PYTHONPATH": ""},
+            env={**os.environ, "MLFLOW_TRACKING_URI": tracker.uri, "PYTHONPATH": "",
+                 "PATH": paths},
             cwd=log.parent, stdout=output, stderr=output, start_new_session=True,
         )  # fmt: skip
         try:
@@ -82,19 +89,20 @@ def server(models: Models, uri: str, log: Path) -> Iterator[str]:
                     time.sleep(0.5)
             yield address
         finally:
-            os.killpg(process.pid, 15)
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
             process.wait(timeout=30)
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_a_served_model_answers(models: Models, tmp_path: Path, name: str) -> None:
+def test_a_served_model_answers(tracker: Tracker, tmp_path: Path, name: str) -> None:
     submission = Submission(
-        kind=name, name=f"served-{name}", alias="candidate", artifact=untrained(models, name),
+        kind=name, name=f"served-{name}", alias="candidate", artifact=untrained(tmp_path, name),
         lineage={}, recipe_yaml="name: small\n",
     )  # fmt: skip
-    model = register(submission, models.tracker)
+    model = register(submission, tracker)
     log = tmp_path / "serve.log"
-    with server(models, model.uri, log) as address:
+    with server(tracker, model.uri, log) as address:
         request = urllib.request.Request(
             f"{address}/invocations",
             data=json.dumps({"dataframe_records": [ASKED[name]]}).encode(),
