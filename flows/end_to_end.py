@@ -3,6 +3,7 @@
 from prefect import flow
 
 from flows.chain import build_chain
+from flows.champions import compare_and_promote
 from flows.continuing import with_settled_encoder
 from flows.reporting.story import Story
 from flows.run import Overrides, Run, started_run
@@ -13,7 +14,8 @@ from pipelines.core.recipes.files import read_recipe
 from pipelines.core.recipes.ladder import EndToEndRecipe
 from pipelines.core.stage import StageContext
 from pipelines.insight import showcase
-from pipelines.registry.promotion import due_for_promotion, promote
+from pipelines.insight.evidence import log_evidence
+from pipelines.registry.promotion import due_for_promotion
 from pipelines.registry.registration import RegisteredModel, Submission, register
 from pipelines.registry.verification import Proof, verify
 from pipelines.stages import CHAIN
@@ -25,7 +27,7 @@ _WENT_ON_FROM = "went_on_from"  # the encoder that the pretraining began with, a
 
 registration = task_that_reaches_out(register)
 verification = task_that_reaches_out(verify)
-promotion = task_that_reaches_out(promote)
+evidence = task_that_reaches_out(log_evidence)
 filled_masks = plain_task(showcase.filled_masks)
 predictions = plain_task(showcase.predictions)
 
@@ -38,7 +40,8 @@ predictions = plain_task(showcase.predictions)
 )
 def end_to_end(recipe: EndToEndRecipe = _DEMO, overrides: Overrides = ()) -> Story:
     """Build whatever is missing of corpus, vocabulary, examples, encoder and classifier, register
-    the models, and have each repeat its held-out accuracy in a fresh process."""
+    the models, have each repeat its held-out accuracy in a fresh process, and make what is better
+    than its champion champion."""
     with started_run("end-to-end", recipe, overrides, default=_DEMO) as run:
         made = build_chain(run, CHAIN)
         _register_and_prove(run, made)
@@ -47,7 +50,7 @@ def end_to_end(recipe: EndToEndRecipe = _DEMO, overrides: Overrides = ()) -> Sto
 
 
 def _register_and_prove(run: Run[EndToEndRecipe], made: dict[str, Artifact]) -> None:
-    """Register as candidates, prove what is new, and make what was proved now champion."""
+    """Register as candidates, prove what is new, and make what is better now champion."""
     names, tracker = run.recipe.registration, run.tracker
     recipe = with_settled_encoder(run)  # an alias may stand for another encoder tomorrow
     lineage = _lineage(recipe, made, run.context)
@@ -71,6 +74,11 @@ def _register_and_prove(run: Run[EndToEndRecipe], made: dict[str, Artifact]) -> 
         )
         model = run.stage(f"registration, {kind}", registration, submission, tracker)
         run.story.models.append(model)
+        if not model.reused:
+            run.stage(
+                f"evidence, {kind}", evidence, tracker, model.run_id, artifact,
+                made.get("evaluation") if artifact is made.get("finetuning") else None,
+            )  # fmt: skip
         if not model.is_verified:
             proofs.append(_proof(run.recipe, model, heldout))
     if proofs:
@@ -79,12 +87,9 @@ def _register_and_prove(run: Run[EndToEndRecipe], made: dict[str, Artifact]) -> 
         )
     run.story.verifications = verifications
     run.story.alias = names.alias
+    evaluations = {proved.model.reference: proved.evaluation for proved in verifications}
     for model in due_for_promotion(run.story.models, verifications):
-        promoted = run.stage(
-            f"promotion, {model.kind}", promotion,
-            tracker, model.name, str(model.version), names.alias,
-        )  # fmt: skip
-        run.story.promotions.append(promoted)
+        compare_and_promote(run, model, evaluations.get(model.reference))
 
 
 def _lineage(

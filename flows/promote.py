@@ -1,4 +1,4 @@
-"""Flow: give an alias to a version that proved itself."""
+"""Flows of a person's own choice: give an alias to a version, or back to the one that had it."""
 
 from typing import cast
 
@@ -16,8 +16,8 @@ from pipelines.registry.promotion import Promotion
 from pipelines.registry.settings import Alias
 
 
-class PromotionRecipe(Settings):
-    """Which version of a registered model gets which alias."""
+class AliasRecipe(Settings):
+    """Which alias of a registered model is moved, and why."""
 
     place: PlaceSettings = Field(
         default_factory=PlaceSettings, description="Where the registry is."
@@ -25,15 +25,26 @@ class PromotionRecipe(Settings):
     name: str = Field(
         default="bertsmith-encoder", min_length=1, description="Registered name of the model."
     )
+    alias: Alias = Field(default="champion", description="The alias that moves.")
+    reason: str = Field(default="", description="Why, for the history.")
+    who: str = Field(default="", description="Who wants it so; empty: who runs the flow.")
+
+
+class PromotionRecipe(AliasRecipe):
+    """Which version of a registered model gets which alias."""
+
     source: str = Field(
         default="candidate",
         min_length=1,
         description="The version to promote: an alias it has now, or its number.",
     )
-    alias: Alias = Field(default="champion", description="The alias that the version is given.")
 
 
-_DEFAULT = PromotionRecipe()
+class RollbackRecipe(AliasRecipe):
+    """Which alias goes back to the version that had it before."""
+
+
+_PROMOTION, _ROLLBACK = PromotionRecipe(), RollbackRecipe()
 
 
 @flow(
@@ -41,18 +52,41 @@ _DEFAULT = PromotionRecipe()
     flow_run_name="{recipe.name}: {recipe.source} becomes {recipe.alias}",
     persist_result=False,
 )
-def promote(recipe: PromotionRecipe = _DEFAULT) -> Promotion:
+def promote(recipe: PromotionRecipe = _PROMOTION) -> Promotion:
     """Give an alias to the version that another alias or a number names."""
     recipe.place.refuse_unreachable_tracker()
     move = task_that_reaches_out(registry.promote).with_options(
         task_run_name=f"{recipe.alias} of {recipe.name}"
     )
     with recorded_run(flow_run.id):
-        moved = move(recipe.place.tracker({}), recipe.name, recipe.source, recipe.alias)
-    promotion = cast(Promotion, moved)  # a coroutine only where the task is one
+        moved = move(
+            recipe.place.tracker({}), recipe.name, recipe.source, recipe.alias,
+            recipe.reason, recipe.who,
+        )  # fmt: skip
+    return _told(cast(Promotion, moved))  # a coroutine only where the task is one
+
+
+@flow(
+    name="rollback",
+    flow_run_name="{recipe.name}: {recipe.alias} goes back",
+    persist_result=False,
+)
+def rollback(recipe: RollbackRecipe = _ROLLBACK) -> Promotion:
+    """Give an alias back to the version that had it before; no run of a recipe undoes that."""
+    recipe.place.refuse_unreachable_tracker()
+    move = task_that_reaches_out(registry.rollback).with_options(
+        task_run_name=f"{recipe.alias} of {recipe.name} goes back"
+    )
+    with recorded_run(flow_run.id):
+        moved = move(recipe.place.tracker({}), recipe.name, recipe.alias, recipe.reason, recipe.who)
+    return _told(cast(Promotion, moved))
+
+
+def _told(promotion: Promotion) -> Promotion:
     create_markdown_artifact(
         f"`{promotion.alias}` of **{promotion.name}** is now version {promotion.version}"
-        + (f", before it was {promotion.previous_version}." if promotion.previous_version else "."),
+        + (f", before it was {promotion.previous_version}" if promotion.previous_version else "")
+        + f": {promotion.reason}.",
         key="promotion",
         description=f"{promotion.name}@{promotion.alias} is version {promotion.version}",
     )

@@ -11,6 +11,7 @@ from prefect.client.orchestration import get_client
 from prefect.runtime import deployment, flow_run
 from pydantic import Field
 
+from flows.parent_run import ParentRun, open_parent_run
 from flows.reporting.quantities import duration, memory
 from flows.reporting.report import publish_report
 from flows.reporting.story import StageRecord, Story
@@ -42,7 +43,7 @@ class Run(Generic[Recipe]):
 
     def __init__(
         self, recipe: Recipe, context: StageContext, story: Story, watch: Watch,
-        sampler: MemorySampler,
+        sampler: MemorySampler, parent: ParentRun,
     ) -> None:  # fmt: skip
         self._recipe = recipe
         self.context = context
@@ -50,6 +51,7 @@ class Run(Generic[Recipe]):
         self.encoders: dict[str, str] = {}  # fingerprints by what the recipe calls them
         self._watch = watch
         self._sampler = sampler
+        self._parent = parent
 
     @property
     def recipe(self) -> Recipe:
@@ -83,6 +85,8 @@ class Run(Generic[Recipe]):
             peak_bytes=self._sampler.stage_peak_bytes(),
         )
         self.story.records.append(record)
+        if record.artifact is not None:
+            self._parent.built(name, record.artifact)
         self._watch.say(
             f"{name:<28} {record.outcome:<7} {duration(record.seconds):>13} "
             f"{memory(record.peak_bytes):>9}"
@@ -120,8 +124,11 @@ def started_run(
     ):
         for sentence in changed:
             watch.note(sentence)
-        context = recipe.place.context(observe=watch.observe, tags=tags)
-        run = Run(recipe, context, story, watch, sampler)
+        parent = open_parent_run(
+            recipe.place.tracker(tags), f"{flow} of {recipe.name}", recipe, story.flow_run_url
+        )
+        context = recipe.place.context(observe=watch.observe, tags={**tags, **parent.tags})
+        run = Run(recipe, context, story, watch, sampler, parent)
         for sentence in deliver_kept(context.store, run.tracker):
             watch.note(sentence)
         try:
@@ -129,12 +136,14 @@ def started_run(
         except BaseException as error:
             story.failure = story.failure or f"{_how_it_ended(error)}: {_sentence(error)}"
             _close(story, watch, sampler, started)
+            parent.end(story.failure)
             try:
                 publish_report(story, run.tracker)
             except Exception as trouble:
                 raise error from trouble
             raise
         _close(story, watch, sampler, started)
+        parent.end("")
         publish_report(story, run.tracker)
 
 

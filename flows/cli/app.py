@@ -15,7 +15,9 @@ from flows.cli.commands import (
     checks,
     evaluation,
     exchange,
+    lookups,
     models,
+    promotion,
     recipes,
     services,
     store,
@@ -37,6 +39,8 @@ build.add_to(app)
 evaluation.add_to(app)
 asking.add_to(app)
 models.add_to(app)
+promotion.add_to(app)
+lookups.add_to(app)
 exchange.add_to(app)
 recipes.add_to(app)
 store.add_to(app)

@@ -124,6 +124,10 @@ def _models(story: Story, tracker: Tracker) -> list[str]:
         f"- `{move.name}@{move.alias}` is now version {move.version}" for move in story.promotions
     )
     lines.extend(
+        f"- {judgement.name} version {judgement.version}: {judgement.reason}"
+        for judgement in story.judgements
+    )
+    lines.extend(
         f"- `{proof.model.uri}`, loaded in a process of its own, repeated its {proof.metric} of "
         f"{proof.logged:.4g} ({proof.comparison})"
         for proof in story.verifications

@@ -6,6 +6,7 @@ from pipelines.artifacts import Artifact
 from pipelines.core.recipes.ladder import CorpusRecipe
 from pipelines.insight.predictions import Prediction
 from pipelines.insight.showcase import FilledMask
+from pipelines.registry.comparison.judgement import Judgement
 from pipelines.registry.promotion import Promotion
 from pipelines.registry.registration import RegisteredModel
 from pipelines.registry.verification import Verification
@@ -41,6 +42,7 @@ class Story:
     models: list[RegisteredModel] = field(default_factory=list)
     alias: str = ""  # that newly verified models are given
     verifications: list[Verification] = field(default_factory=list)  # made by this run
+    judgements: list[Judgement] = field(default_factory=list)  # of what this run compared
     promotions: list[Promotion] = field(default_factory=list)  # made by this run
     filled_masks: list[FilledMask] = field(default_factory=list)
     predictions: list[tuple[str, Prediction]] = field(default_factory=list)  # (expected, answer)

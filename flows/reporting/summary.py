@@ -103,6 +103,10 @@ def _models(story: Story, tracking_uri: str) -> tuple[str, list[str]]:
         f"({proof.comparison})"
         for proof in story.verifications
     )
+    lines.extend(
+        f"models:/{judgement.name}/{judgement.version}: {judgement.reason}"
+        for judgement in story.judgements
+    )
     return "Registered", lines
 
 

@@ -40,15 +40,16 @@ def ask(
     answered: Table = {}
     for first in range(0, total, _ROWS_AT_ONCE):
         rows = {name: values[first : first + _ROWS_AT_ONCE] for name, values in table.items()}
-        for name, values in _answered(model, tokenizer, rows).items():
+        for name, values in answers_to(model, tokenizer, rows).items():
             answered.setdefault(name, []).extend(values)
         watch(min(total, first + _ROWS_AT_ONCE), total)
     return answered
 
 
-def _answered(
+def answers_to(
     model: Model, tokenizer: WordPieceTokenizer, rows: Mapping[str, list[object]]
 ) -> Table:
+    """What a model that was opened answers to rows; raises UserError where it cannot."""
     asked = question_of(model)
     known = {name: rows[name] for name in (*asked.columns, *asked.optional) if name in rows}
     try:

@@ -13,7 +13,9 @@ from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
 from pipelines.core.tracking.tracker import Tracker, server_address
-from pipelines.registry.listing import find_model
+from pipelines.registry.lookups.finding import find_model
+from pipelines.registry.serving.integrity import sealed_files
+from pipelines.registry.tags import digest_of
 
 OpenedModel = tuple[Model, WordPieceTokenizer]
 
@@ -28,14 +30,16 @@ def open_model(tracker: Tracker, reference: str) -> OpenedModel:
 def located(tracker: Tracker, reference: str) -> Iterator[Path]:
     """A local folder with the model files that `reference` names, for as long as it is used.
 
-    `name@alias`, `name/version`, a bare `name` (see `listing.find_model`), or a folder. Raises
-    UserError where there is none, MlflowException where the tracker does not answer.
+    `name@alias`, `name/version`, a bare `name` (see `lookups.finding`), or a folder. Raises
+    UserError where there is none and where the bytes of a version are not those that were
+    registered, MlflowException where the tracker does not answer.
     """
     if Path(reference).is_dir():
         yield Path(reference)
         return
     client = tracker.client()
     version = find_model(client, reference)
+    digest = digest_of(version)
     place = client.get_model_version_download_uri(version.name, str(version.version))
     with tempfile.TemporaryDirectory(prefix="bertsmith-model-") as scratch:
         package = mlflow.artifacts.download_artifacts(
@@ -44,6 +48,8 @@ def located(tracker: Tracker, reference: str) -> Iterator[Path]:
             dst_path=None if urlsplit(place).scheme in ("", "file") else scratch,
             tracking_uri=server_address(tracker.uri),
         )
+        with explained(Path(package)):
+            sealed_files(Path(package), digest)
         yield Path(package) / "artifacts" / "model"
 
 

@@ -17,6 +17,7 @@ import bert_core
 from bert_core.training.state import CONFIG_FILE, WEIGHTS_FILE, read_config
 from pipelines.artifacts import Artifact
 from pipelines.registry import serving
+from pipelines.registry.serving import integrity
 
 _TOKENIZER_FILES = ("vocab.txt", "tokenizer.json", "tokenizer_config.json")
 _REQUIREMENTS = ("torch", "numpy", "safetensors", "tokenizers", "pandas", "mlflow")
@@ -72,10 +73,11 @@ def declared_requirements() -> list[str]:
 
 def save_model_package(
     target: Path, kind: str, artifact: Artifact, metadata: Mapping[str, str]
-) -> None:
+) -> str:
     """Write the MLflow model of an `encoder`, or of a task's model, into the new folder `target`.
 
-    It carries `bert_core` as its own code, so that loading it needs no Bertsmith installation.
+    It carries `bert_core` as its own code, so that loading it needs no Bertsmith installation, and
+    the list of what its files hash to, whose digest is returned.
     """
     with tempfile.TemporaryDirectory(prefix="bertsmith-package-") as scratch:
         model = Path(scratch) / "model"
@@ -92,6 +94,8 @@ def save_model_package(
             pip_requirements=declared_requirements(),
             metadata=dict(metadata),
         )
+    shutil.copyfile(integrity.__file__, target / Path(integrity.__file__).name)
+    return integrity.seal(target)
 
 
 def _copy_model_files(folder: Path, artifact: Artifact) -> None:

@@ -1,21 +1,27 @@
-"""Moving aliases: from a candidate that proved itself to the version that people use."""
+"""Moving aliases: to a version that was better, that a person approved, or back to the one before.
 
+Every move is recorded with the registered name, and what a comparison came to with the version.
+"""
+
+import getpass
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
-from mlflow.exceptions import MlflowException
 
 from pipelines.core.errors import UserError
 from pipelines.core.tracking.paging import pages
-from pipelines.core.tracking.tracker import Tracker
+from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
+from pipelines.registry.card import with_comparison
+from pipelines.registry.comparison.judgement import Judgement
+from pipelines.registry.lookups.finding import find_source, version_with_alias
+from pipelines.registry.lookups.history import How, Move, before_it, moves_of, now, record
+from pipelines.registry.opening import located
 from pipelines.registry.registration import RegisteredModel
-from pipelines.registry.tags import OWED_TAG, PROMOTION, VERIFIED_TAG
+from pipelines.registry.settings import RegistrationSettings
+from pipelines.registry.tags import JUDGEMENT_TAG, OWED_TAG, PROMOTION, VERIFIED_TAG, digest_of
 from pipelines.registry.verification import Verification
-
-# What MLflow answers where there is no such model, version or alias; the rest is trouble.
-_MISSING = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE", "NOT_FOUND")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +32,13 @@ class Promotion:
     alias: str
     version: int
     previous_version: int | None  # which version to go back to
+    reason: str = ""
 
 
 def due_for_promotion(
     models: Sequence[RegisteredModel], verifications: Sequence[Verification]
 ) -> list[RegisteredModel]:
-    """The models of a run that it promotes: newly verified ones, never those it merely reused.
+    """The models of a run that it compares: newly verified ones, never those it merely reused.
 
     A version that was verified by a run which ended before its promotion is due, too. Whatever
     else was promoted before stays where a person put it.
@@ -40,57 +47,157 @@ def due_for_promotion(
     return [model for model in models if model.awaits_promotion or model.reference in proved]
 
 
-def promote(tracker: Tracker, name: str, source: str, alias: str) -> Promotion:
-    """Give `alias` to the version of `name` that `source` says: an alias or a version number.
+def settle(
+    tracker: Tracker, judgement: Judgement, names: RegistrationSettings, by: str
+) -> Promotion:
+    """Give the version the alias that its judgement earned, and record why.
 
-    Raises UserError for a version that did not repeat its logged accuracy, or that is not there,
-    and MlflowException where the tracker does not answer.
+    It is the alias of champions where it is better, else that of challengers; a version that is
+    champion already, as where a run was killed after it moved the alias, stays it. Raises UserError
+    where somebody moved the champion since it was judged: it is compared again by the next run.
+    """
+    client = tracker.client()
+    alias = names.alias if judgement.is_better else names.challenger_alias
+    champion = version_with_alias(client, judgement.name, names.alias)
+    champion_number = int(champion.version) if champion is not None else None
+    if champion_number == judgement.version:
+        client.delete_model_version_tag(judgement.name, str(judgement.version), OWED_TAG)
+        return Promotion(
+            name=judgement.name,
+            alias=names.alias,
+            version=judgement.version,
+            previous_version=judgement.version,
+            reason=judgement.reason,
+        )
+    if judgement.is_better and champion_number != judgement.champion:
+        raise UserError(
+            f"{names.alias} of {judgement.name} must be the version that "
+            f"{judgement.version} was compared with, {judgement.champion or 'none'}, found "
+            f"{champion_number or 'none'}: it was moved meanwhile; run again to compare them"
+        )
+    version = find_source(client, judgement.name, str(judgement.version))
+    _write_down(client, judgement)
+    return _move(client, tracker, version, alias, "comparison", by, judgement.reason)
+
+
+def promote(
+    tracker: Tracker, name: str, source: str, alias: str, reason: str = "", by: str = ""
+) -> Promotion:
+    """Give `alias` to the version of `name` that `source` says, because a person wants it so.
+
+    `source` is an alias or a version number. Raises UserError for a version that did not repeat
+    its logged accuracy, whose bytes changed since, or that is not there, and MlflowException where
+    the tracker does not answer.
     """
     client = tracker.client()
     version = find_source(client, name, source)
+    who = by or person()
+    return _move(client, tracker, version, alias, "person", who, reason or f"chosen by {who}")
+
+
+def rollback(tracker: Tracker, name: str, alias: str, reason: str = "", by: str = "") -> Promotion:
+    """Give `alias` back to the version that had it before; no run of a recipe undoes that.
+
+    Raises UserError where no other version had it, or the one that had it is no longer what was
+    registered, and MlflowException where the tracker does not answer.
+    """
+    client = tracker.client()
+    current = version_with_alias(client, name, alias)
+    if current is None:
+        raise UserError(
+            f"{name} must have a version with the alias {alias} to go back from, found none; see "
+            "`bertsmith models`"
+        )
+    found = {int(each.version) for each in _versions(client, name)}
+    before = before_it(
+        moves_of(client, name), alias, int(current.version), lambda number: number in found
+    )
+    if before is None:
+        raise UserError(
+            f"another version of {name} must have had the alias {alias} before version "
+            f"{current.version}, found none in its history; name one with `bertsmith promote "
+            f"{name} --version N`"
+        )
+    version, who = find_source(client, name, str(before)), by or person()
+    why = reason or f"{who} went back from version {current.version}"
+    return _move(client, tracker, version, alias, "rollback", who, why)
+
+
+def person() -> str:
+    """Who runs this process."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        return "a person"
+
+
+def _move(
+    client: MlflowClient,
+    tracker: Tracker,
+    version: ModelVersion,
+    alias: str,
+    how: How,
+    by: str,
+    reason: str,
+) -> Promotion:
+    name, number = version.name, int(version.version)
     if version.tags.get(VERIFIED_TAG) != "true":
         raise UserError(
             f"only a version that repeated its logged accuracy can be promoted; {name} version "
-            f"{version.version} has not; run the recipe again to verify it"
+            f"{number} has not; run the recipe again to verify it"
         )
+    digest_of(version)
+    with located(tracker, f"{name}/{number}"):  # its bytes are those that were proved
+        pass
     previous = version_with_alias(client, name, alias)
-    client.set_registered_model_alias(name, alias, str(version.version))
+    client.set_registered_model_alias(name, alias, str(number))
     if version.tags.get(OWED_TAG) == PROMOTION:
-        client.delete_model_version_tag(name, str(version.version), OWED_TAG)
-    return Promotion(
-        name=name,
-        alias=alias,
-        version=int(version.version),
-        previous_version=int(previous.version) if previous is not None else None,
-    )
+        client.delete_model_version_tag(name, str(number), OWED_TAG)
+    before = int(previous.version) if previous is not None else None
+    if before != number:
+        move = Move(
+            at=now(),
+            alias=alias,
+            version=number,
+            before=before,
+            how=how,
+            by=by,
+            reason=reason,
+            fingerprint=version.tags.get(FINGERPRINT_TAG, ""),
+            before_fingerprint=previous.tags.get(FINGERPRINT_TAG, "") if previous else "",
+        )
+        record(client, name, move)
+    return Promotion(name=name, alias=alias, version=number, previous_version=before, reason=reason)
 
 
-def find_source(client: MlflowClient, name: str, source: str) -> ModelVersion:
-    """The version that an alias or a version number names.
+def _write_down(client: MlflowClient, judgement: Judgement) -> None:
+    """What the comparison came to, as tags of the version and at the end of its description."""
+    number = str(judgement.version)
+    card = client.get_model_version(judgement.name, number).description or ""
+    client.update_model_version(judgement.name, number, with_comparison(card, judgement.reason))
+    values = {
+        "decision": "better" if judgement.is_better else "not better",
+        "reason": judgement.reason[:4_000],
+        "against": judgement.against,
+        "metric": judgement.metric,
+        "data": judgement.data,
+        "at": now(),
+    }
+    if judgement.difference is not None:
+        difference = judgement.difference
+        values |= {
+            "score": repr(difference.score),
+            "other": repr(difference.other),
+            "difference": repr(difference.value),
+            "interval": f"{difference.low!r} {difference.high!r}",
+            "margin": repr(difference.margin),
+            "items": str(difference.num_items),
+        }
+    for key, value in values.items():
+        if value:
+            client.set_model_version_tag(judgement.name, number, f"{JUDGEMENT_TAG}.{key}", value)
 
-    Raises UserError where there is none, MlflowException where the tracker does not answer.
-    """
-    try:
-        if source.isdigit():
-            return client.get_model_version(name, source)
-        return client.get_model_version_by_alias(name, source)
-    except MlflowException as error:
-        if error.error_code not in _MISSING:
-            raise
-        found = pages(lambda token: client.search_registered_models(page_token=token))
-        known = [model.name for model in found]
-        where = f"known models: {', '.join(known)}" if known else "the registry is empty"
-        raise UserError(
-            f"the registry must hold {name!r} with the alias or version {source!r}, found none "
-            f"({where}); see `bertsmith models`"
-        ) from None
 
-
-def version_with_alias(client: MlflowClient, name: str, alias: str) -> ModelVersion | None:
-    """The version with `alias`, or None; raises MlflowException where the tracker is away."""
-    try:
-        return client.get_model_version_by_alias(name, alias)
-    except MlflowException as error:
-        if error.error_code not in _MISSING:
-            raise
-        return None
+def _versions(client: MlflowClient, name: str) -> list[ModelVersion]:
+    found = pages(lambda token: client.search_model_versions(page_token=token))
+    return [version for version in found if version.name == name]

@@ -5,19 +5,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
 from mlflow import MlflowClient
 from mlflow.entities import LoggedModel, Metric
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from pipelines.artifacts import Artifact
+from pipelines.core.recipes.files import flattened
 from pipelines.core.redaction import redacted
 from pipelines.core.tracking.tracker import COMPUTED_ON_TAG, FINGERPRINT_TAG, Tracker, final
 from pipelines.core.versions import code_version
+from pipelines.registry.card import model_card
 from pipelines.registry.packaging import declared_requirements, save_model_package
 from pipelines.registry.tags import (
     CANDIDATE,
     CODE_TAG,
+    DIGEST_TAG,
     KIND_TAG,
     OWED_TAG,
     PROMOTION,
@@ -123,6 +127,7 @@ def _create_version(
     tags = _tags(submission, tracker)
     tracker.set_tags(run_id, tags)
     tracker.log_text(run_id, redacted(submission.recipe_yaml), "recipe.yaml")
+    tracker.log_params(run_id, _recipe_values(submission.recipe_yaml))
     logged = _logged_model(submission, run_id, tags, tracker, client)
     run = client.get_run(run_id)
     # As the run has them already, to the millisecond: a figure stands there once.
@@ -135,8 +140,11 @@ def _create_version(
         ],
     )
     machine = entries(COMPUTED_ON_TAG, run.data.tags)
-    description = _DESCRIPTIONS.get(submission.kind, f"Fine-tuned for {submission.kind}.")
-    _ensure_name(client, submission.name, description)
+    what = _DESCRIPTIONS.get(submission.kind, f"Fine-tuned for {submission.kind}.")
+    _ensure_name(client, submission.name, what)
+    description = model_card(
+        submission.kind, what, submission.name, submission.artifact, submission.lineage
+    )
     return client.create_model_version(
         submission.name,
         source=f"models:/{logged.model_id}",
@@ -144,11 +152,19 @@ def _create_version(
         tags={
             **tags,
             **{f"{COMPUTED_ON_TAG}.{key}": value for key, value in machine.items()},
+            DIGEST_TAG: logged.tags[DIGEST_TAG],
             OWED_TAG: CANDIDATE,
         },
         description=description,
         model_id=logged.model_id,
     )
+
+
+def _recipe_values(recipe_yaml: str) -> dict[str, object]:
+    """The recipe by dotted path, as MLflow's pages compare runs; where it ran changes nothing."""
+    recipe = yaml.safe_load(recipe_yaml)
+    recipe.pop("place", None)
+    return dict(flattened(recipe))
 
 
 def _run_of(submission: Submission, metrics: Mapping[str, float], tracker: Tracker) -> str:
@@ -185,15 +201,18 @@ def _logged_model(
         )
     with tempfile.TemporaryDirectory(prefix="bertsmith-model-") as scratch:
         package = Path(scratch) / "package"
-        save_model_package(package, kind, submission.artifact, metadata=tags)
+        digest = save_model_package(package, kind, submission.artifact, metadata=tags)
         client.log_model_artifacts(logged.model_id, str(package))
+        client.set_logged_model_tags(logged.model_id, {DIGEST_TAG: digest})
     return client.finalize_logged_model(logged.model_id, "READY")
 
 
 def _tags(submission: Submission, tracker: Tracker) -> dict[str, str]:
     lineage = {f"bertsmith.{key}": value.fingerprint for key, value in submission.lineage.items()}
+    # The parent of a run is that of its training; a version has none.
+    own = {key: value for key, value in tracker.tags.items() if not key.startswith("mlflow.")}
     return {
-        **tracker.tags,
+        **own,
         **lineage,
         FINGERPRINT_TAG: submission.artifact.fingerprint,
         KIND_TAG: submission.kind,

@@ -25,8 +25,35 @@ RegistryName = Annotated[str, Field(pattern=_NAME)]
 Alias = Annotated[str, Field(pattern=_ALIAS), AfterValidator(_not_reserved)]
 
 
+class ComparisonSettings(Settings):
+    """How much better than the champion, or than its baselines, a version has to be."""
+
+    margin: float = Field(
+        default=0.002,
+        ge=0,
+        lt=1,
+        description="By how much a candidate's score must be better, as a share: 0.002 is a fifth "
+        "of a percentage point of accuracy.",
+    )
+    loss_margin: float = Field(
+        default=0.002,
+        ge=0,
+        description="By how much an encoder's held-out loss must be lower, in nats a token.",
+    )
+    confidence: float = Field(
+        default=0.95,
+        gt=0.5,
+        lt=1,
+        description="In which share of the resamples it must be better by that.",
+    )
+    resamples: int = Field(
+        default=2000, ge=100, le=10**6, description="Resamples of the held-out items."
+    )
+    seed: int = Field(default=0, ge=0, description="Which items the resamples hold.")
+
+
 class RegistrationSettings(Settings):
-    """Under which names the models are registered and which aliases they get."""
+    """Under which names the models are registered, and what it takes to become champion."""
 
     encoder_name: RegistryName = Field(
         default="bertsmith-encoder", description="Registered name of the encoder."
@@ -39,7 +66,22 @@ class RegistrationSettings(Settings):
     )
     alias: Alias = Field(
         default="champion",
-        description="Alias that a version is given when it has reproduced its held-out accuracy.",
+        description="Alias of the version that people use: a version is given it when it has "
+        "reproduced its held-out accuracy and is better than the one that has it.",
+    )
+    challenger_alias: Alias = Field(
+        default="challenger",
+        description="Alias of the newest version that proved itself and was not better.",
+    )
+    comparison: ComparisonSettings = Field(
+        default_factory=ComparisonSettings, description="What a new version has to show."
+    )
+    approval_hours: float = Field(
+        default=0.0,
+        ge=0,
+        le=24 * 30,
+        description="A run of a deployment waits so long for a person to approve each promotion "
+        "on its page; 0: none is asked. A version that nobody approves stays challenger.",
     )
 
     @model_validator(mode="after")
@@ -49,9 +91,11 @@ class RegistrationSettings(Settings):
                 "encoder_name and classifier_name must differ, or the versions of two kinds of "
                 f"models would stand under one name; both are {self.encoder_name!r}"
             )
-        if self.alias == self.candidate_alias:
+        aliases = (self.alias, self.candidate_alias, self.challenger_alias)
+        if len(set(aliases)) < len(aliases):
             raise ValueError(
-                "alias and candidate_alias must differ, or a version that has not proved itself "
-                f"would be served; both are {self.alias!r}"
+                "alias, candidate_alias and challenger_alias must differ, or a version that has "
+                "not proved itself, or was not better, could be served; they are "
+                f"{', '.join(aliases)}"
             )
         return self

@@ -2,10 +2,16 @@
 
 from collections.abc import Mapping
 
+from mlflow.entities.model_registry import ModelVersion
+
+from pipelines.core.errors import UserError
+
 KIND_TAG = "bertsmith.kind"
 CODE_TAG = "bertsmith.code_version"
 REQUIREMENTS_TAG = "bertsmith.requirements"  # the libraries that its package declares
+DIGEST_TAG = "bertsmith.digest"  # of the list of what the package's files hash to
 VERIFIED_TAG = "bertsmith.verified"
+JUDGEMENT_TAG = "bertsmith.judgement"  # .decision, .reason, .against, .difference, .interval, …
 PROOF_TAG = "bertsmith.proof"  # .loaded, .metric, .logged, .reproduced, .data, .comparison, …
 
 # What a run still owes the version. It is taken away once it is done, so that every alias is
@@ -22,3 +28,25 @@ def entries(prefix: str, tags: Mapping[str, str]) -> dict[str, str]:
         for key, value in tags.items()
         if key.startswith(f"{prefix}.")
     }
+
+
+def digest_of(version: ModelVersion) -> str:
+    """The digest under which a version's package was registered.
+
+    Raises UserError where it has none, and where its proof was made of another one.
+    """
+    digest = version.tags.get(DIGEST_TAG)
+    if digest is None:
+        raise UserError(
+            f"a version must carry the digest of its package as the tag {DIGEST_TAG}, "
+            f"models:/{version.name}/{version.version} has none: it was registered before there "
+            "were digests, or the tag was removed; delete the version and run its recipe again"
+        )
+    proved = version.tags.get(f"{PROOF_TAG}.digest", digest)
+    if proved != digest:
+        raise UserError(
+            f"models:/{version.name}/{version.version} must have the digest that it was proved "
+            f"with, {proved[:12]}…, its tag {DIGEST_TAG} says {digest[:12]}…: one of them was "
+            "changed; delete the version and run its recipe again"
+        )
+    return digest

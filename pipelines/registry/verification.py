@@ -1,31 +1,31 @@
 """Proof of a registered model: loaded in a process of its own, it repeats its accuracy."""
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from mlflow import MlflowClient
 
 from pipelines.artifacts import Artifact
-from pipelines.core.redaction import redacted
-from pipelines.core.tracking.tracker import COMPUTED_ON_TAG, Tracker, server_address
-from pipelines.registry import serving
+from pipelines.core.tracking.tracker import COMPUTED_ON_TAG, Tracker
+from pipelines.registry.comparison.evaluation import (
+    CannotCompareError,
+    Evaluation,
+    VerificationError,
+    evaluated,
+)
 from pipelines.registry.registration import RegisteredModel
-from pipelines.registry.serving.proof import TRY_AGAIN
-from pipelines.registry.tags import OWED_TAG, PROMOTION, PROOF_TAG, VERIFIED_TAG, entries
+from pipelines.registry.tags import (
+    OWED_TAG,
+    PROMOTION,
+    PROOF_TAG,
+    VERIFIED_TAG,
+    digest_of,
+    entries,
+)
 from pipelines.tasks import family, family_names
 
-_OF_ENCODERS = "eval/mlm_accuracy"
+_OF_ENCODERS = ("eval/mlm_accuracy", "eval/clm_accuracy")
 _TOLERANCE = 0.001  # between two machines; an answer that hangs by a rounding may always differ
-
-
-class VerificationError(RuntimeError):
-    """A registered model did not repeat the accuracy it was registered with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +47,8 @@ class Verification:
     reproduced: float
     bound: float  # how far apart the two may be: 0 on the machine that logged the figure
     comparison: str  # `exact`, or within which bound and why
-    data: str  # fingerprint
-    machine: Mapping[str, str]  # that reproduced it
+    digest: str  # of the package that was loaded
+    evaluation: Evaluation  # its answers to the held-out data
 
     @property
     def holds(self) -> bool:
@@ -56,10 +56,10 @@ class Verification:
         return abs(self.reproduced - self.logged) <= self.bound
 
 
-def metric_of(kind: str) -> str:
-    """The figure that a registered model of this kind is judged by; empty for an unknown kind."""
+def metric_of(kind: str, metrics: Collection[str]) -> str:
+    """Which of its logged figures a model of this kind proves itself by; empty where it is none."""
     if kind == "encoder":
-        return _OF_ENCODERS
+        return next((name for name in _OF_ENCODERS if name in metrics), "")
     kind = "classification" if kind == "classifier" else kind  # as it was called before
     return family(kind).score if kind in family_names() else ""
 
@@ -80,6 +80,9 @@ def verify(proofs: Sequence[Proof], store_url: str, tracker: Tracker) -> list[Ve
         except VerificationError as error:
             failures.append(str(error))
             continue
+        except CannotCompareError as error:
+            failures.append(f"{proof.model.uri} must answer its own held-out data, but {error}")
+            continue
         _record(verification, client)
         verifications.append(verification)
     if failures:
@@ -90,31 +93,31 @@ def verify(proofs: Sequence[Proof], store_url: str, tracker: Tracker) -> list[Ve
 def _verification(
     proof: Proof, store_url: str, tracker: Tracker, client: MlflowClient
 ) -> Verification:
-    model, metric = proof.model, metric_of(proof.model.kind)
-    tags = client.get_model_version(model.name, str(model.version)).tags
-    logged_on = entries(COMPUTED_ON_TAG, tags)
-    answer = _in_own_process(
-        {
-            "tracking_uri": server_address(tracker.uri),
-            "store_url": store_url,
-            "kind": model.kind,
-            "uri": model.uri,
-            "metric": metric,
-            "fingerprint": proof.data.fingerprint,
-            "max_examples": proof.max_examples,
-            "threads": logged_on.get("threads"),
-        }
+    model = proof.model
+    metric = metric_of(model.kind, model.metrics)
+    version = client.get_model_version(model.name, str(model.version))
+    logged_on = entries(COMPUTED_ON_TAG, version.tags)
+    evaluation = evaluated(
+        model.uri,
+        model.kind,
+        metric,
+        proof.data,
+        digest=digest_of(version),
+        store_url=store_url,
+        tracker=tracker,
+        max_examples=proof.max_examples,
+        threads=logged_on.get("threads"),
     )
-    bound, comparison = _comparison(logged_on, answer["machine"], answer["examples"])
+    bound, comparison = _comparison(logged_on, evaluation.machine, evaluation.num_items)
     verification = Verification(
         model=model,
         metric=metric,
         logged=model.metrics[metric],
-        reproduced=answer["value"],
+        reproduced=evaluation.value,
         bound=bound,
         comparison=comparison,
-        data=proof.data.fingerprint,
-        machine=answer["machine"],
+        digest=digest_of(version),
+        evaluation=evaluation,
     )
     if not verification.holds:
         raise VerificationError(
@@ -147,36 +150,11 @@ def _record(verification: Verification, client: MlflowClient) -> None:
         "logged": repr(verification.logged),
         "reproduced": repr(verification.reproduced),
         "comparison": verification.comparison,
-        "data": verification.data,
-        **verification.machine,
+        "data": verification.evaluation.data,
+        "items": str(verification.evaluation.num_items),
+        "digest": verification.digest,
+        **verification.evaluation.machine,
     }
     tags = {f"{PROOF_TAG}.{key}": value for key, value in proof.items()}
     for key, value in (tags | {OWED_TAG: PROMOTION, VERIFIED_TAG: "true"}).items():
         client.set_model_version_tag(model.name, str(model.version), key, value)
-
-
-def _in_own_process(request: Mapping[str, Any]) -> dict[str, Any]:
-    script = Path(serving.__file__).parent / "proof.py"
-    root = str(script.parents[3])  # the child takes `pipelines` from where this process has it
-    paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-    completed = subprocess.run(
-        [sys.executable, str(script)],
-        env={**os.environ, "PYTHONPATH": paths},
-        input=json.dumps(request),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    said = redacted("\n".join(completed.stderr.strip().splitlines()[-5:]))
-    if completed.returncode == TRY_AGAIN:
-        raise ConnectionError(f"{request['uri']} could not be fetched and verified now:\n{said}")
-    if completed.returncode != 0:
-        raise VerificationError(f"{request['uri']} could not be loaded and run:\n{said}")
-    answer: dict[str, Any] = json.loads(completed.stdout.splitlines()[-1])
-    if answer["unmet"]:
-        raise VerificationError(
-            f"{request['uri']} must be verified with the libraries that it declares, found "
-            f"{', '.join(answer['unmet'])}; install these versions, or delete the version from "
-            "the registry so that the next run packs the model anew"
-        )
-    return answer

@@ -17,6 +17,7 @@ from pipelines.tasks import Answers, Item, Items, Reading
 from pipelines.tasks.encoding.sequences import Sequences
 from pipelines.tasks.encoding.texts import OfTexts, encoded, label_of, share, text_fields
 from pipelines.tasks.scoring.classes import class_figures, class_report
+from pipelines.tasks.scoring.weighted import WeightedScore, of_classes
 from pipelines.training.reduction import sum_over_ranks
 
 
@@ -108,6 +109,10 @@ class Classification(OfTexts):
     def figures(self, answers: Answers, items: Items) -> dict[str, float]:
         """Accuracy, macro F1 and Matthews correlation."""
         return class_figures(answers.values, [item["label"] for item in items.rows])
+
+    def weighted(self, answers: Answers, items: Items) -> Mapping[str, WeightedScore]:
+        """The same as functions of how often each item counts."""
+        return of_classes(answers.values, [item["label"] for item in items.rows])
 
     def report(self, answers: Answers, items: Items) -> dict[str, Any]:
         """Precision, recall, F1 and count of each label, and the confusion matrix."""

@@ -17,6 +17,7 @@ from pipelines.tasks import Answers, Item, Items, Reading
 from pipelines.tasks.encoding.sequences import Sequences
 from pipelines.tasks.encoding.texts import OfTexts, encoded, share, text_fields
 from pipelines.tasks.scoring.classes import by_label
+from pipelines.tasks.scoring.weighted import WeightedScore, f1, mean, mean_f1
 from pipelines.training.reduction import sum_over_ranks
 
 _THRESHOLD = 0.5  # from which probability on a class is answered
@@ -121,6 +122,17 @@ class MultiLabel(OfTexts):
     def figures(self, answers: Answers, items: Items) -> dict[str, float]:
         """Micro and macro F1, and the share of texts all of whose labels are right."""
         return _figures(answers.values, [item["labels"] for item in items.rows], items.labels)
+
+    def weighted(self, answers: Answers, items: Items) -> Mapping[str, WeightedScore]:
+        """The same as functions of how often each item counts."""
+        said = _table(answers.values, items.labels)
+        true = _table([item["labels"] for item in items.rows], items.labels)
+        both = said & true
+        return {
+            "eval/micro_f1": f1(said.sum(axis=1), true.sum(axis=1), both.sum(axis=1)),
+            "eval/macro_f1": mean_f1(said.astype(int), true.astype(int), both.astype(int)),
+            "eval/exact_match": mean((said == true).all(axis=1)),
+        }
 
     def report(self, answers: Answers, items: Items) -> dict[str, Any]:
         """Precision, recall, F1 and count of each label."""

@@ -17,6 +17,7 @@ from pipelines.core.errors import UserError
 from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading
 from pipelines.tasks.encoding.sequences import Sequences
 from pipelines.tasks.encoding.texts import share
+from pipelines.tasks.scoring.weighted import WeightedScore, mean
 from pipelines.training.reduction import sum_over_ranks
 
 _WRONG = 10  # answers that a report shows
@@ -103,10 +104,12 @@ class Choices:
 
     def figures(self, answers: Answers, items: Items) -> dict[str, float]:
         """The share of questions that are answered rightly."""
-        right = [
-            item["answer"] == value for item, value in zip(items.rows, answers.values, strict=True)
-        ]
+        right = _right(answers, items)
         return {"eval/accuracy": sum(right) / len(right)}
+
+    def weighted(self, answers: Answers, items: Items) -> Mapping[str, WeightedScore]:
+        """The same as a function of how often each item counts."""
+        return {"eval/accuracy": mean(_right(answers, items))}
 
     def report(self, answers: Answers, items: Items) -> dict[str, Any]:
         """Some questions that were answered wrongly."""
@@ -119,6 +122,10 @@ class Choices:
 
 
 FAMILY = Choices()
+
+
+def _right(answers: Answers, items: Items) -> list[bool]:
+    return [item["answer"] == value for item, value in zip(items.rows, answers.values, strict=True)]
 
 
 def _encoded(items: Items, tokenizer: WordPieceTokenizer, max_tokens: int) -> EncodedTexts:

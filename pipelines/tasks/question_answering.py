@@ -18,7 +18,8 @@ from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading
 from pipelines.tasks.encoding.questions import read_questions, span_in
 from pipelines.tasks.encoding.sequences import Sequences
 from pipelines.tasks.encoding.texts import share
-from pipelines.tasks.scoring.spans import best_threshold, score_of
+from pipelines.tasks.scoring.spans import SpanScore, best_threshold, score_of
+from pipelines.tasks.scoring.weighted import WeightedScore, mean
 from pipelines.training.reduction import sum_over_ranks
 
 _ANSWER_TOKENS = 30  # the longest span that is answered, as published
@@ -196,10 +197,7 @@ class QuestionAnswering:
                 "eval/f1": float(np.mean([score.f1 for score in spans])),
             }
         leads = [value["null_lead"] for value in answers.values]
-        given = [
-            score_of("" if lead > 0 else value["text"], item["answers"])
-            for lead, value, item in zip(leads, answers.values, items.rows, strict=True)
-        ]
+        given = _given(answers, items)
         _, best_exact = best_threshold(leads, [score.exact for score in spans], is_answerable)
         threshold, best_f1 = best_threshold(leads, [score.f1 for score in spans], is_answerable)
         return {
@@ -208,6 +206,20 @@ class QuestionAnswering:
             "eval/best_exact_match": best_exact,
             "eval/best_f1": best_f1,
             "eval/best_f1_threshold": threshold,
+        }
+
+    def weighted(self, answers: Answers, items: Items) -> Mapping[str, WeightedScore]:
+        """Exact match and F1 as functions of how often each question counts."""
+        if all(item["answers"] for item in items.rows):
+            scores = [
+                score_of(value["text"], item["answers"])
+                for value, item in zip(answers.values, items.rows, strict=True)
+            ]
+        else:
+            scores = _given(answers, items)
+        return {
+            "eval/exact_match": mean([score.exact for score in scores]),
+            "eval/f1": mean([score.f1 for score in scores]),
         }
 
     def report(self, answers: Answers, items: Items) -> dict[str, Any]:
@@ -222,6 +234,14 @@ class QuestionAnswering:
 
 
 FAMILY = QuestionAnswering()
+
+
+def _given(answers: Answers, items: Items) -> list[SpanScore]:
+    """Of each answer, which is none where "no answer" scores better than any span."""
+    return [
+        score_of("" if value["null_lead"] > 0 else value["text"], item["answers"])
+        for value, item in zip(answers.values, items.rows, strict=True)
+    ]
 
 
 def _first_sentence(text: str) -> str:

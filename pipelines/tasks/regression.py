@@ -17,6 +17,7 @@ from pipelines.tasks import Answers, BadItemError, Item, Items, Reading
 from pipelines.tasks.encoding.sequences import Sequences
 from pipelines.tasks.encoding.texts import OfTexts, encoded, share, text_fields
 from pipelines.tasks.scoring.numbers import number_figures
+from pipelines.tasks.scoring.weighted import WeightedScore, of_numbers
 from pipelines.training.reduction import sum_over_ranks
 
 _WORST = 10  # answers that a report shows
@@ -96,6 +97,10 @@ class Regression(OfTexts):
     def figures(self, answers: Answers, items: Items) -> dict[str, float]:
         """Pearson's and Spearman's correlation and the mean squared error."""
         return number_figures(answers.values, [item["value"] for item in items.rows])
+
+    def weighted(self, answers: Answers, items: Items) -> Mapping[str, WeightedScore]:
+        """The same as functions of how often each item counts."""
+        return of_numbers(answers.values, [item["value"] for item in items.rows])
 
     def report(self, answers: Answers, items: Items) -> dict[str, Any]:
         """The answers that are farthest off."""

@@ -21,6 +21,7 @@ from pipelines.tasks.encoding.sequences import Sequences
 from pipelines.tasks.encoding.texts import share
 from pipelines.tasks.scoring.classes import class_report
 from pipelines.tasks.scoring.entities import OUTSIDE, entities, entity_figures, entity_report
+from pipelines.tasks.scoring.weighted import WeightedScore, f1, ratio
 from pipelines.training.reduction import sum_over_ranks
 
 
@@ -153,6 +154,22 @@ class Tagging:
         accuracy = sum(a == b for a, b in pairs) / len(pairs)
         return {**entity_figures(answers.values, expected), "eval/word_accuracy": accuracy}
 
+    def weighted(self, answers: Answers, items: Items) -> Mapping[str, WeightedScore]:
+        """The same as functions of how often each sentence counts."""
+        counts = np.array(
+            [
+                _counts(said, item["tags"])
+                for said, item in zip(answers.values, items.rows, strict=True)
+            ]
+        )
+        found, there, right, words_right, words = counts.T
+        return {
+            "eval/precision": ratio(right, found),
+            "eval/recall": ratio(right, there),
+            "eval/f1": f1(found, there, right),
+            "eval/word_accuracy": ratio(words_right, words),
+        }
+
     def report(self, answers: Answers, items: Items) -> dict[str, Any]:
         """Precision, recall, F1 and count of each type of entity; the confusion of the tags."""
         expected = [item["tags"] for item in items.rows]
@@ -169,6 +186,13 @@ class Tagging:
 
 
 FAMILY = Tagging()
+
+
+def _counts(said: Sequence[str], true: Sequence[str]) -> tuple[int, int, int, int, int]:
+    """Of a sentence: entities found, there and right; words right and in all."""
+    found, there = set(entities(said)), set(entities(true))
+    words_right = sum(a == b for a, b in zip(said, true, strict=True))
+    return len(found), len(there), len(found & there), words_right, len(true)
 
 
 def _windows(

@@ -63,16 +63,42 @@ def test_figures_stand_beside_their_baselines(whole_run: WholeRun) -> None:
     assert set(accuracy.comparisons) == {"without looking", "same budget from random weights"}
 
 
-def test_both_models_are_registered_proved_and_champions(whole_run: WholeRun) -> None:
+def test_both_models_are_registered_proved_and_compared(whole_run: WholeRun) -> None:
     from pipelines.registry.listing import list_models
 
-    tracker = whole_run.story.recipe.place.tracker({})
+    story = whole_run.story
+    tracker = story.recipe.place.tracker({})
     rows = {row.kind: row for row in list_models(tracker)}
     assert set(rows) == {"encoder", "classification"}
-    for row in rows.values():
+    assert {judgement.name for judgement in story.judgements} == {row.name for row in rows.values()}
+    for judgement in story.judgements:
+        assert judgement.difference is not None, judgement.reason
+        (row,) = (row for row in rows.values() if row.name == judgement.name)
         assert row.is_verified
-        assert "champion" in row.aliases
+        assert row.judgement == judgement.reason
+        assert ("champion" in row.aliases) is judgement.is_better
+        assert ("challenger" in row.aliases) is not judgement.is_better
     assert [proof.comparison for proof in whole_run.story.verifications] == ["exact", "exact"]
+
+
+def test_the_tracker_shows_one_run_with_a_child_for_each_stage(whole_run: WholeRun) -> None:
+    story = whole_run.story
+    tracker = story.recipe.place.tracker({})
+    runs = tracker.client().search_runs([tracker.experiment_id()])
+    of_flow = [run for run in runs if run.data.tags.get("bertsmith.flow_run") == run_id(story)]
+    (parent,) = (run for run in of_flow if "mlflow.parentRunId" not in run.data.tags)
+    children = [run for run in of_flow if run is not parent]
+    assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parent.info.run_id}
+    assert {run.data.tags["bertsmith.stage"] for run in children} == {
+        "corpus", "vocabulary", "examples", "pretraining", "labelled", "finetuning-pretrained",
+        "finetuning-random", "evaluation",
+    }  # fmt: skip
+    assert {run.info.status for run in of_flow} == {"FINISHED"}
+    assert parent.data.params["pretraining.num_steps"] == "30"
+    assert (
+        f"[The flow run in Prefect]({story.flow_run_url})"
+        in parent.data.tags["mlflow.note.content"]
+    )
 
 
 def test_the_run_leaves_tables_progress_and_a_report(whole_run: WholeRun) -> None:
@@ -109,7 +135,8 @@ def test_the_screen_tells_the_story_without_control_characters_in_a_pipe(
     assert "\x1b" not in said
     for words in (
         "small:", "built", "masked tokens, held-out", "most frequent token", "hidden:",
-        "the model says", "models:/bertsmith-encoder@champion", "bertsmith up",
+        "the model says", "models:/bertsmith-encoder@challenger", "bertsmith up",
+        "not better than answering without looking",
     ):  # fmt: skip
         assert words in said
     assert said.count("hidden:") == 3
@@ -130,13 +157,13 @@ def test_a_run_that_reuses_everything_moves_no_alias(whole_run: WholeRun) -> Non
     from flows.end_to_end import end_to_end
 
     client = whole_run.story.recipe.place.tracker({}).client()
-    client.delete_registered_model_alias("bertsmith-encoder", "champion")  # a person's doing
+    client.delete_registered_model_alias("bertsmith-encoder", "challenger")  # a person's doing
     recipe = read_recipe(EndToEndRecipe, str(whole_run.recipe), [f"place.home={whole_run.home}"])
     try:
         story = end_to_end(recipe)
         assert set(client.get_registered_model("bertsmith-encoder").aliases) == {"candidate"}
     finally:
-        client.set_registered_model_alias("bertsmith-encoder", "champion", "1")
+        client.set_registered_model_alias("bertsmith-encoder", "challenger", "1")
     assert story.promotions == []
     assert len(story.filled_masks) == 3  # of the run's own version, whatever the aliases say
 
@@ -167,7 +194,7 @@ def test_the_registered_models_answer_on_the_command_line(
     assert run(["models", *home]) == DONE
     listed = capsys.readouterr().out
     assert "bertsmith-classifier" in listed
-    assert "@champion" in listed
+    assert "@challenger" in listed
 
 
 def test_a_registered_classifier_is_evaluated_on_a_labelled_file(

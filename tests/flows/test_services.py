@@ -30,6 +30,7 @@ from pipelines.core.errors import UserError
 
 FLOWS = {
     "corpus", "vocabulary", "examples", "pretrain", "labelled", "finetune", "evaluate", "promote",
+    "rollback", "batch-prediction",
 }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from pipelines.core.errors import UserError
 from pipelines.core.settings import Settings
 from pipelines.core.stage import StageContext
 from pipelines.core.tracking.tracker import Tracker, is_transient
-from pipelines.registry.promotion import find_source
+from pipelines.registry.lookups.finding import find_source
 from pipelines.training.telemetry.runs import Trained, open_run, recorded
 
 

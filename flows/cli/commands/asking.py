@@ -5,6 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
+from flows.cli.batch import predict_batch
 from flows.cli.commands.models import Model
 from flows.cli.options import AsJson, Home
 from flows.cli.questions import Asked, Table, ask_model, table_of
@@ -55,6 +56,18 @@ def predict(
     text_column: TextColumn = None,
     second_text_column: SecondTextColumn = None,
     out: Out = None,
+    batch: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILES",
+            help="Answer whole files with any model, shard by shard: a path, glob, folder or URL. "
+            "Killed, the same command goes on. Repeatable.",
+        ),
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(help="Folder or URL for the shards of --batch. [default: the store alone]"),
+    ] = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
@@ -63,6 +76,14 @@ def predict(
     Example: bertsmith predict 'Returns the eigenvalues of a matrix.'
     """
     renamed = {"text": text_column, "second_text": second_text_column}
+    if batch:
+        if texts or file is not None or out is not None:
+            raise UserError(
+                "--batch answers whole files, into the folder of --to, found texts, --file or "
+                "--out beside it; leave them out"
+            )
+        predict_batch(model, batch, renamed, to, home, as_json=as_json)
+        return
     table = table_of(_PREDICT, texts, file, renamed)
     for row in ask_model(_PREDICT, table, model, out, home, as_json=as_json):
         if "label" in row:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pipelines.core.tracking.tracker import Tracker
     from pipelines.registry.listing import ListedModel
 
+_SHOWN_MOVES = 10  # of a name; --json has all
+
 Model = Annotated[
     str | None,
     typer.Option(
@@ -28,7 +30,6 @@ def add_to(app: typer.Typer) -> None:
     """Add these commands to the application."""
     app.command("fill-mask")(fill_mask)
     app.command()(models)
-    app.command()(promote)
 
 
 def fill_mask(
@@ -62,15 +63,24 @@ def fill_mask(
 
 
 def models(home: Home = None, as_json: AsJson = False) -> None:
-    """List what the registry holds.
+    """List what the registry holds: versions, how they compare, and who had which alias.
 
     Example: bertsmith models
     """
-    from pipelines.registry.listing import list_models
+    from pipelines.registry.listing import list_models, list_moves
 
-    rows = list_models(tracker_of(home))
+    tracker = tracker_of(home)
+    rows = list_models(tracker)
+    moves = {name: list_moves(tracker, name) for name in dict.fromkeys(row.name for row in rows)}
     if as_json:
-        print(json.dumps([asdict(row) for row in rows], default=str, indent=2))
+        told = [
+            {
+                **asdict(row),
+                "moves": [asdict(move) for move in moves[row.name] if move.version == row.version],
+            }
+            for row in rows
+        ]
+        print(json.dumps(told, default=str, indent=2))
         return
     if not rows:
         print("The registry is empty; `bertsmith run` fills it.")
@@ -84,41 +94,22 @@ def models(home: Home = None, as_json: AsJson = False) -> None:
             f"{row.name:<{width}}  version {row.version:<3} {aliases:<22} {row.kind:<18} "
             f"{figure:<24} {proof:<12} {row.created:%Y-%m-%d %H:%M}  {row.fingerprint[:12]}"
         )
-
-
-def promote(
-    name: Annotated[str, typer.Argument(help="Registered name of the model.")],
-    source: Annotated[
-        str, typer.Option("--from", help="The version: an alias it has now, or its number.")
-    ] = "candidate",
-    alias: Annotated[str, typer.Option("--to", help="The alias it is given.")] = "champion",
-    home: Home = None,
-) -> None:
-    """Give an alias to a version that proved itself.
-
-    Example: bertsmith promote bertsmith-encoder --from 3 --to champion
-    """
-    from flows.environment import prepare_flows
-
-    surroundings = prepare_flows(home_folder(home))
-    from pydantic import ValidationError
-
-    from flows.promote import PromotionRecipe
-    from flows.promote import promote as promote_flow
-    from pipelines.core.recipes.files import explain
-
-    try:
-        recipe = PromotionRecipe(name=name, source=source, alias=alias)
-    except ValidationError as error:
-        raise UserError(explain(error, "promotion")) from None
-    if surroundings.local_api is not None:
-        surroundings.local_api.wait()
-    promotion = promote_flow(recipe)
-    before = promotion.previous_version
-    print(
-        f"{promotion.name}@{promotion.alias} is version {promotion.version}"
-        + (f", before it was {before}" if before and before != promotion.version else "")
-    )
+        if row.judgement:
+            print(f"{'':<{width}}  {row.judgement}")
+        if row.lineage:
+            made_from = ", ".join(f"{kind} {value[:12]}" for kind, value in row.lineage.items())
+            print(f"{'':<{width}}  made from {made_from}")
+    for name, found in moves.items():
+        if found:
+            print(f"\n{name}, who had which alias")
+        for move in found[-_SHOWN_MOVES:]:
+            before = f", before {move.before}" if move.before else ""
+            # What a comparison came to stands with its version.
+            why = "comparison" if move.how == "comparison" else f"{move.by}: {move.reason}"
+            print(
+                f"  {move.at[:16].replace('T', ' ')}  {move.alias} is version {move.version}"
+                f"{before}, by {why}"
+            )
 
 
 def tracker_of(home: Path | None, *, needs: str | None = None) -> "Tracker":

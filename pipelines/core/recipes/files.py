@@ -84,6 +84,16 @@ def differences(
             yield here, value, before
 
 
+def flattened(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted path, value) of every single value; lists and empty sections are values."""
+    for key, value in values.items():
+        here = f"{path}.{key}" if path else key
+        if isinstance(value, Mapping) and value:
+            yield from flattened(value, here)
+        else:
+            yield here, value
+
+
 def explain(error: ValidationError, subject: str) -> str:
     """What a validation error says, as one sentence a fault."""
     faults = []

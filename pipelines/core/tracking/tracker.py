@@ -41,6 +41,7 @@ _TRANSIENT_CODES = frozenset(
     )
 )  # fmt: skip
 _TOO_MANY_REQUESTS = 429
+_PARAMS_AT_ONCE, _MOST_CHARACTERS = 100, 6_000  # that MLflow takes, of a batch and of a value
 
 
 def is_transient(error: object) -> bool:
@@ -132,8 +133,7 @@ class Tracker:
                 run_name=name,
                 tags={**self.tags, **tags, FINGERPRINT_TAG: fingerprint},
             )
-            values = [Param(key, redacted(str(value))[:6000]) for key, value in params.items()]
-            client.log_batch(run.info.run_id, params=values)
+            client.log_batch(run.info.run_id, params=_params(params))
             if data:
                 client.log_inputs(run.info.run_id, list(data))
             return run.info.run_id
@@ -205,6 +205,14 @@ class Tracker:
         """Add tags to a run."""
         self.client().log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
 
+    def log_params(self, run_id: str, params: Mapping[str, object]) -> None:
+        """Add parameters to a run; those that it has keep their values, as MLflow wants it."""
+        client = self.client()
+        known = client.get_run(run_id).data.params
+        values = _params({key: value for key, value in params.items() if key not in known})
+        for first in range(0, len(values), _PARAMS_AT_ONCE):
+            client.log_batch(run_id, params=values[first : first + _PARAMS_AT_ONCE])
+
     def log_text(self, run_id: str, text: str, name: str) -> None:
         """Keep a text with the run as the file `name`."""
         self.client().log_text(run_id, text, name)
@@ -220,6 +228,10 @@ class Tracker:
                 f"{str(error).splitlines()[0]}; start it (`bertsmith up`) or choose another "
                 "tracking_uri"
             ) from error
+
+
+def _params(values: Mapping[str, object]) -> list[Param]:
+    return [Param(key, redacted(str(value))[:_MOST_CHARACTERS]) for key, value in values.items()]
 
 
 def _taking_turns(uri: str) -> AbstractContextManager[object]:

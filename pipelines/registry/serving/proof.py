@@ -5,6 +5,7 @@ imported before the model is loaded: a model has to run with the code it carries
 """
 
 import json
+import shutil
 import sys
 import tempfile
 from importlib.metadata import PackageNotFoundError, version
@@ -15,10 +16,17 @@ import mlflow
 from packaging.requirements import Requirement
 
 TRY_AGAIN = 75  # exit status (EX_TEMPFAIL) where tracker or store did not answer
+CHANGED = 65  # exit status (EX_DATAERR) where the package is not what was registered
+OTHER = 66  # exit status (EX_NOINPUT) where the data asks for what the model cannot answer
+_refusing_pickle = [True]  # emptied when the model is loaded: an audit hook cannot be taken away
+
+
+class OtherQuestionError(Exception):
+    """Held-out data that asks for something else than the model answers."""
 
 
 def main() -> None:
-    """Answer the request on standard input."""
+    """Answer the request on standard input; the answers to single items go into a file."""
     from pipelines.core.tracking.tracker import is_transient
 
     request = json.load(sys.stdin)
@@ -30,8 +38,16 @@ def main() -> None:
                 raise
             sys.stderr.write(f"{error}\n")
             sys.exit(TRY_AGAIN)
+        files = _sealed_files(package, request["digest"])
         unmet = _unmet_requirements(package / "requirements.txt")
-        answer = {"unmet": unmet} if unmet else {"unmet": [], **_reached(request, package, data)}
+        if unmet:
+            answer: dict[str, Any] = {"unmet": unmet}
+        else:
+            try:
+                answer = {"unmet": [], "files": files, **_reached(request, package, data)}
+            except OtherQuestionError as error:
+                sys.stderr.write(f"{error}\n")
+                sys.exit(OTHER)
     sys.stdout.write(json.dumps(answer) + "\n")
 
 
@@ -39,6 +55,19 @@ def _fetched_package(request: dict[str, Any], scratch: str) -> Path:
     mlflow.set_tracking_uri(request["tracking_uri"])
     mlflow.set_registry_uri(request["tracking_uri"])
     return Path(mlflow.artifacts.download_artifacts(request["uri"], dst_path=scratch))
+
+
+def _sealed_files(package: Path, digest: str) -> dict[str, str]:
+    """What the files of the package hash to; leaves where they are not those registered."""
+    from pipelines.registry.serving.integrity import ChangedPackageError, sealed_files
+
+    for bytecode in list(package.rglob("__pycache__")):  # of this copy; it was never sealed
+        shutil.rmtree(bytecode)
+    try:
+        return sealed_files(package, digest)
+    except ChangedPackageError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(CHANGED)
 
 
 def _fetched_data(request: dict[str, Any]) -> Any:
@@ -56,7 +85,7 @@ def _fetched_data(request: dict[str, Any]) -> Any:
 
 
 def _reached(request: dict[str, Any], package: Path, data: Any) -> dict[str, Any]:
-    """The model's figure, over how many examples, and what computed it; without network."""
+    """The model's figure, what computed it, and what it is; without network and pickles."""
     import torch
 
     from pipelines.core.cluster.machine import computing_machine
@@ -64,12 +93,22 @@ def _reached(request: dict[str, Any], package: Path, data: Any) -> dict[str, Any
     if request["threads"]:
         torch.set_num_threads(int(request["threads"]))  # sums are split among them
     sys.addaudithook(_refuse_network)
+    sys.addaudithook(_refuse_pickle)
     loaded = mlflow.pyfunc.load_model(str(package))
+    _refusing_pickle.clear()
     _check_own_code()
     loaded.predict(loaded.input_example)  # as whoever serves it asks
-    reach = _encoder_accuracy if request["kind"] == "encoder" else _task_score
-    value, num_examples = reach(loaded, data, request)
-    return {"value": value, "examples": num_examples, "machine": computing_machine()}
+    reach = _of_encoder if request["kind"] == "encoder" else _of_task
+    value, answers = reach(loaded, data, request)
+    Path(request["answers_file"]).write_text(json.dumps(answers))
+    model = loaded.unwrap_python_model().model
+    return {
+        "value": value,
+        "machine": computing_machine(),
+        "head": model.head_name,
+        "labels": list(getattr(model, "labels", None) or ()),
+        "max_tokens": model.config.max_position_embeddings,
+    }
 
 
 def _unmet_requirements(file: Path) -> list[str]:
@@ -92,25 +131,49 @@ def _refuse_network(event: str, arguments: tuple[Any, ...]) -> None:
         raise PermissionError(f"a model must run without network, it asked for {arguments}")
 
 
-def _task_score(loaded: Any, labelled: Any, request: dict[str, Any]) -> tuple[float, int]:
+def _refuse_pickle(event: str, arguments: tuple[Any, ...]) -> None:
+    """While a model is loaded: a pickle runs whatever its writer chose."""
+    if _refusing_pickle and event == "pickle.find_class":
+        raise PermissionError(f"a model must be loaded without pickles, one asked for {arguments}")
+
+
+def _of_task(loaded: Any, labelled: Any, request: dict[str, Any]) -> tuple[float, list[Any]]:
     # Imported only now, so that they find the model's own bert_core already there.
     from pipelines.stages.labelled.stage import family_of, read_items
     from pipelines.tasks import Reading
 
     served = loaded.unwrap_python_model()
     family, heldout = family_of(labelled), read_items(labelled, "heldout")
+    labels = set(getattr(served.model, "labels", None) or ())
+    odd = sorted(labels ^ set(heldout.labels))
+    if odd and labels:
+        raise OtherQuestionError(
+            f"they have different labels: {', '.join(odd[:5])} stand in one of them alone"
+        )
     reading = Reading(served.model.config.max_position_embeddings)
     answers = family.answers(served.model, served.tokenizer, heldout, reading)
-    return family.figures(answers, heldout)[request["metric"]], len(heldout.rows)
+    return family.figures(answers, heldout)[request["metric"]], answers.values
 
 
-def _encoder_accuracy(loaded: Any, examples: Any, request: dict[str, Any]) -> tuple[float, int]:
+def _of_encoder(loaded: Any, examples: Any, request: dict[str, Any]) -> tuple[float, list[Any]]:
     from pipelines.stages.examples.batches import ExampleReader
     from pipelines.stages.pretraining.figures import pretraining_figures
+    from pipelines.stages.pretraining.sequence_losses import sequence_losses
 
-    model, reader = loaded.unwrap_python_model().model, ExampleReader(examples, "heldout")
+    served, reader = loaded.unwrap_python_model(), ExampleReader(examples, "heldout")
+    model, vocabulary = served.model, examples.local("vocab.txt").read_text(encoding="utf-8")
+    if vocabulary.split("\n") != served.tokenizer.files()["vocab.txt"].split("\n"):
+        raise OtherQuestionError(
+            "they have different vocabularies, whose tokens are not the same question"
+        )
+    if reader.max_tokens > model.config.max_position_embeddings:
+        raise OtherQuestionError(
+            f"the examples have up to {reader.max_tokens} tokens, of which one of them reads "
+            f"{model.config.max_position_embeddings}"
+        )
     figures = pretraining_figures(model, reader, request["max_examples"])
-    return figures[request["metric"]], min(len(reader), request["max_examples"])
+    losses = sequence_losses(model, reader, request["max_examples"])
+    return figures[request["metric"]], losses.tolist()
 
 
 def _check_own_code() -> None:

@@ -1,8 +1,13 @@
 """A registered model: rows in, answers out; which columns, its head says.
 
-MLflow runs this file where the model is loaded; `bert_core` travels in the model's own code.
+MLflow runs this file where the model is loaded; `bert_core` travels in the model's own code. Before
+any of that is imported, the package is held against the list of its files.
 """
 
+import importlib.util
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +15,37 @@ import mlflow
 import pandas as pd
 from mlflow.pyfunc import PythonModel, PythonModelContext
 
-from bert_core.inference.tables import answer_table, question_of
-from bert_core.training.state import load_model
-from bert_core.vocabulary import WordPieceTokenizer
+_FOLDER = Path(__file__).parent
+
+
+def _refuse_changed_package() -> None:
+    """Raise ChangedPackageError where this file's package is not the one that was sealed."""
+    if not (_FOLDER / "MLmodel").is_file():
+        return  # it is being packed
+    spec = importlib.util.spec_from_file_location("package_integrity", _FOLDER / "integrity.py")
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{_FOLDER / 'integrity.py'} must say what the package's files hash to")
+    integrity = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(integrity)
+    integrity.sealed_files(_FOLDER)
+
+
+@contextmanager
+def _sources_alone() -> Iterator[None]:
+    """Python reads and writes no bytecode beside the sources: that is nothing that was sealed."""
+    before = sys.pycache_prefix, sys.dont_write_bytecode
+    sys.pycache_prefix, sys.dont_write_bytecode = str(_FOLDER / "no-such-folder"), True
+    try:
+        yield
+    finally:
+        sys.pycache_prefix, sys.dont_write_bytecode = before
+
+
+with _sources_alone():
+    _refuse_changed_package()
+    from bert_core.inference.tables import answer_table, question_of
+    from bert_core.training.state import load_model
+    from bert_core.vocabulary import WordPieceTokenizer
 
 
 class ServedModel(PythonModel):

@@ -3,12 +3,15 @@
 import shutil
 import tempfile
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import torch
 
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel
+from bert_core.training.loop import train
+from bert_core.training.optimization import AdamW, OptimizationConfig
 from bert_core.training.state import save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, Built, Draft
@@ -16,8 +19,11 @@ from pipelines.core.cluster.machine import computing_machine
 from pipelines.core.stage import StageContext
 from pipelines.core.tracking.tracker import Tracker
 from pipelines.registry.registration import RegisteredModel, Submission, register
-from pipelines.stages.examples.batches import ExampleReader
-from pipelines.stages.pretraining.figures import pretraining_figures
+from pipelines.registry.serving.integrity import seal
+from pipelines.registry.tags import DIGEST_TAG
+from pipelines.registry.verification import Proof, verify
+from pipelines.stages.examples.batches import ExampleReader, micro_batches
+from pipelines.stages.pretraining.figures import HeldoutExamples
 from pipelines.stages.vocabulary.stage import load_tokenizer
 
 MAX_EXAMPLES = 50
@@ -53,7 +59,7 @@ class Models:
         self.vocabulary = vocabulary
         self.tracker = tracker
 
-    def encoder(self, seed: int) -> Artifact:
+    def encoder(self, seed: int, steps: int = 0) -> Artifact:
         """An artifact as pretraining leaves it: weights, tokenizer and held-out figures."""
 
         def build(draft: Draft) -> Built:
@@ -62,7 +68,18 @@ class Models:
             config = encoder_config(
                 "tiny", self.vocabulary.statistics["size"], max_position_embeddings=64
             )
-            model = PretrainingModel(config).eval()
+            model = PretrainingModel(config)
+            reader = ExampleReader(self.examples, "train")
+
+            def batches(step: int) -> list:
+                sizes = {"examples_per_step": 16, "micro_batch_examples": 16}
+                return list(micro_batches(reader, seed=seed, step=step, **sizes))
+
+            if steps:
+                optimization = OptimizationConfig(num_steps=steps, learning_rate=2e-3)
+                for _ in train(model, AdamW(model, optimization), batches, seed=seed):
+                    pass
+            model.eval()
             with tempfile.TemporaryDirectory() as scratch:
                 folder = Path(scratch) / "saved"
                 save_model(folder, model)
@@ -71,35 +88,64 @@ class Models:
                 for file in files:
                     with draft.file(file.name) as target:
                         target.path.write_bytes(file.read_bytes())
-            heldout = ExampleReader(self.examples, "heldout")
-            figures = pretraining_figures(model, heldout, MAX_EXAMPLES)
+            heldout = HeldoutExamples(self.examples, tokenizer, 0, 1)
+            figures = heldout.figures(model, MAX_EXAMPLES)
             return Built([file.name for file in files], figures)
 
         return self.context.store.get_or_build(
-            "encoder", version=1, settings={"seed": seed}, inputs={}, build=build
+            "encoder", version=1, settings={"seed": seed, "steps": steps}, inputs={}, build=build
         )
 
-    def trained(self, seed: int) -> Artifact:
+    def trained(self, seed: int, steps: int = 0) -> Artifact:
         """The same with a finished run in the tracker, whose curve ends at step 30."""
-        artifact = self.encoder(seed)
+        artifact = self.encoder(seed, steps)
         run_id = self.tracker.create_run("pretraining", artifact.fingerprint, {}, {})
         for step in (10, 30):
             self.tracker.client().log_metric(run_id, "eval/mlm_loss", 6.0, step=step)
         self.tracker.finish(run_id, artifact.statistics, computed_on=computing_machine())
         return artifact
 
-    def submission(self, artifact: Artifact, name: str = "encoder") -> Submission:
+    def submission(
+        self, artifact: Artifact, name: str = "encoder", recipe_yaml: str = "name: small\n"
+    ) -> Submission:
         return Submission(
             kind="encoder",
             name=name,
             alias="candidate",
             artifact=artifact,
             lineage={"examples": self.examples},
-            recipe_yaml="name: small\n",
+            recipe_yaml=recipe_yaml,
         )
+
+    def proved_encoder(self, seed: int, steps: int) -> RegisteredModel:
+        """One as a version that repeated its figure."""
+        return self.prove(self.register(self.trained(seed, steps)))
+
+    def prove(self, model: RegisteredModel) -> RegisteredModel:
+        proof = Proof(model=model, data=self.examples, max_examples=MAX_EXAMPLES)
+        verify([proof], self.context.store.url, self.tracker)
+        return model
+
+    def register_submission(self, submission: Submission) -> RegisteredModel:
+        return register(submission, self.tracker)
 
     def register(self, artifact: Artifact, name: str = "encoder") -> RegisteredModel:
         return register(self.submission(artifact, name), self.tracker)
+
+
+def package_of(models: Models, model: RegisteredModel) -> Path:
+    """The folder where MLflow keeps the version's package."""
+    client = models.tracker.client()
+    version = client.get_model_version(model.name, str(model.version))
+    logged = client.get_logged_model(version.source.removeprefix("models:/"))
+    return Path(urlsplit(logged.artifact_location).path)
+
+
+def sealed_again(models: Models, model: RegisteredModel) -> None:
+    """What the registry's administrator may do: the package as it is now counts as registered."""
+    client = models.tracker.client()
+    digest = seal(package_of(models, model))
+    client.set_model_version_tag(model.name, str(model.version), DIGEST_TAG, digest)
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ import pytest
 
 from pipelines.core.errors import UserError
 from pipelines.core.tracking.tracker import Tracker
-from pipelines.registry.listing import find_model, list_models
+from pipelines.registry.listing import list_models
+from pipelines.registry.lookups.finding import find_model
 
 
 def registered(tracker: Tracker, tmp_path: Path, name: str, count: int, **aliases: int) -> None:

@@ -2,17 +2,16 @@
 
 import shutil
 from dataclasses import replace
-from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
 from pipelines.core.errors import UserError
-from pipelines.registry.promotion import due_for_promotion, promote, version_with_alias
+from pipelines.registry.lookups.finding import version_with_alias
+from pipelines.registry.promotion import due_for_promotion, promote
 from pipelines.registry.registration import RegisteredModel
 from pipelines.registry.verification import Proof, VerificationError, verify
 from pipelines.stages.examples.batches import ExampleReader
-from tests.pipelines.registry.conftest import MAX_EXAMPLES, Models
+from tests.pipelines.registry.conftest import MAX_EXAMPLES, Models, package_of, sealed_again
 
 pytestmark = pytest.mark.slow  # every proof is a process that imports torch and MLflow
 
@@ -35,14 +34,6 @@ def numbers_of(models: Models, alias: str) -> int | None:
     return None if version is None else int(version.version)
 
 
-def package_of(models: Models, model: RegisteredModel) -> Path:
-    """The folder where MLflow keeps the version's package."""
-    client = models.tracker.client()
-    version = client.get_model_version(model.name, str(model.version))
-    logged = client.get_logged_model(version.source.removeprefix("models:/"))
-    return Path(urlsplit(logged.artifact_location).path)
-
-
 def test_a_proof_names_the_version_the_data_the_figure_and_the_machine(models: Models) -> None:
     model = models.register(models.trained(1))
     (verification,) = verified(models, model)
@@ -54,6 +45,8 @@ def test_a_proof_names_the_version_the_data_the_figure_and_the_machine(models: M
     assert float(tags["bertsmith.proof.reproduced"]) == model.metrics["eval/mlm_accuracy"]
     assert tags["bertsmith.proof.data"] == models.examples.fingerprint
     assert tags["bertsmith.proof.comparison"] == "exact"
+    assert tags["bertsmith.proof.digest"] == tags["bertsmith.digest"]
+    assert int(tags["bertsmith.proof.items"]) == verification.evaluation.num_items
     for key in ("processor", "device", "precision", "threads", "libraries"):
         assert tags[f"bertsmith.proof.{key}"] == tags[f"bertsmith.computed_on.{key}"]
 
@@ -103,6 +96,7 @@ def test_a_version_that_fails_keeps_its_tags_and_others_still_get_theirs(models:
     weights = package_of(models, bad) / "artifacts" / "model" / "model.safetensors"
     other = package_of(models, good) / "artifacts" / "model" / "model.safetensors"
     shutil.copyfile(other, weights)
+    sealed_again(models, bad)
     before = tags_of(models, bad)
     with pytest.raises(VerificationError, match="models:/encoder/1 must repeat") as told:
         verified(models, bad, good)
@@ -119,6 +113,7 @@ def test_other_libraries_than_the_declared_ones_are_refused(models: Models) -> N
     model = models.register(models.trained(1))
     requirements = package_of(models, model) / "requirements.txt"
     requirements.write_text("torch==1.0.0\nno-such-package==3\n")
+    sealed_again(models, model)
     with pytest.raises(VerificationError, match=r"torch \S+ instead of ==1\.0\.0, no-such-package"):
         verified(models, model)
     assert "bertsmith.verified" not in tags_of(models, model)
@@ -156,6 +151,27 @@ def test_a_store_that_is_away_says_nothing_about_the_model(
         verify([proof_of(models, model)], "s3://bucket/store", models.tracker)
 
 
+def test_a_model_that_reads_a_pickle_is_refused(models: Models) -> None:
+    model = models.register(models.trained(1))
+    (code,) = package_of(models, model).glob("*_model.py")
+    code.write_text("import pickle\npickle.loads(b'cbuiltins\\nprint\\n.')\n" + code.read_text())
+    sealed_again(models, model)
+    with pytest.raises(VerificationError, match="must be loaded without pickles"):
+        verified(models, model)
+
+
+def test_a_package_that_was_changed_since_is_neither_loaded_nor_proved(models: Models) -> None:
+    model = models.register(models.trained(1))
+    code = package_of(models, model) / "code" / "bert_core" / "config.py"
+    code.write_text(f"print('changed code ran')\n{code.read_text()}")
+    with pytest.raises(
+        VerificationError, match=r"code/bert_core/config\.py has other bytes"
+    ) as told:
+        verified(models, model)
+    assert "changed code ran" not in str(told.value)
+    assert "bertsmith.verified" not in tags_of(models, model)
+
+
 def test_a_model_that_reaches_for_the_network_is_refused(models: Models) -> None:
     model = models.register(models.trained(1))
     package = package_of(models, model)
@@ -163,5 +179,6 @@ def test_a_model_that_reaches_for_the_network_is_refused(models: Models) -> None
     code.write_text(
         "import urllib.request\nurllib.request.urlopen('http://127.0.0.1:9')\n" + code.read_text()
     )
+    sealed_again(models, model)
     with pytest.raises(VerificationError, match="must run without network"):
         verified(models, model)

@@ -1,0 +1,54 @@
+"""Flow: a registered model answers whole files, shard by shard."""
+
+from typing import cast
+
+from prefect import flow
+from prefect.artifacts import create_markdown_artifact
+from prefect.runtime import flow_run
+from pydantic import Field
+
+from flows.reporting.watch import Watch
+from flows.services.run_records import recorded_run
+from flows.stopped import cancel_if_stopped, stops_noted
+from flows.tasks import task_that_reaches_out
+from pipelines.artifacts import Artifact
+from pipelines.core.place import PlaceSettings
+from pipelines.core.redaction import redacted
+from pipelines.insight.batch_prediction import KIND, BatchSettings, build_predictions
+
+
+class BatchPredictionRecipe(BatchSettings):
+    """Which model answers the rows of which files, and where the answers are kept."""
+
+    place: PlaceSettings = Field(
+        default_factory=PlaceSettings, description="Where store and registry are."
+    )
+
+
+_DEFAULT = BatchPredictionRecipe()
+
+
+@flow(
+    name="batch-prediction",
+    flow_run_name="{recipe.model} answers files",
+    persist_result=False,
+    on_crashed=[cancel_if_stopped],
+)
+def batch_prediction(recipe: BatchPredictionRecipe = _DEFAULT) -> Artifact:
+    """Answer every row of files with a registered model; a killed run goes on at its shard."""
+    recipe.place.refuse_unreachable()
+    settings = BatchSettings(**recipe.model_dump(exclude={"place"}))
+    with stops_noted(flow_run.id), recorded_run(flow_run.id), Watch("batch-prediction") as watch:
+        context = recipe.place.context(observe=watch.observe)
+        task = task_that_reaches_out(build_predictions).with_options(
+            task_run_name=f"answers of {recipe.model}"
+        )
+        predictions = cast(Artifact, task(settings, recipe.place.tracker({}), context))
+    told = predictions.statistics
+    create_markdown_artifact(
+        f"**{told['rows']:,}** rows of {told['files']:,} files, answered by "
+        f"`models:/{told['model']}`, in `{redacted(recipe.out or predictions.url)}`.",
+        key=KIND,
+        description=f"Answers of models:/{told['model']}",
+    )
+    return predictions

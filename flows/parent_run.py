@@ -1,0 +1,75 @@
+"""The tracker's record of a flow run: one parent run, under it a run for each stage that it built.
+
+Trainings open runs of their own and find them again after an interruption; they stand below the
+parent by a tag that all runs of the flow run carry. Trouble with the tracker costs the record, and
+nothing else.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pipelines.artifacts import Artifact
+from pipelines.core.errors import UserError
+from pipelines.core.recipes.files import flattened
+from pipelines.core.recipes.ladder import CorpusRecipe
+from pipelines.core.redaction import redacted
+from pipelines.core.tracking.tracker import Tracker
+from pipelines.stages import stage_of_kind
+from pipelines.training.results import numbers
+
+_PARENT_TAG, _NOTE_TAG = "mlflow.parentRunId", "mlflow.note.content"  # MLflow's own
+_TRAINED = ("encoder", "finetuned")  # stages that record themselves
+
+
+@dataclass(frozen=True, slots=True)
+class ParentRun:
+    """The record of one flow run; empty where the tracker would not keep it."""
+
+    tracker: Tracker
+    run_id: str = ""
+
+    @property
+    def tags(self) -> Mapping[str, str]:
+        """What sets a run below this one."""
+        return {_PARENT_TAG: self.run_id} if self.run_id else {}
+
+    def built(self, name: str, artifact: Artifact) -> None:
+        """Record a stage that was built here and that opens no run of its own."""
+        if not self.run_id or artifact.reused or artifact.kind in _TRAINED:
+            return
+        manifest = artifact.manifest
+        try:
+            run_id = self.tracker.create_run(
+                f"{name}-{artifact.fingerprint[:8]}",
+                artifact.fingerprint,
+                dict(flattened(manifest.settings)),
+                {**self.tags, "bertsmith.stage": stage_of_kind(artifact.kind).name},
+            )
+        except UserError:
+            return
+        self.tracker.finish(run_id, numbers(manifest.statistics))
+
+    def end(self, failure: str) -> None:
+        """End it: FAILED or KILLED, where `failure` says so, else FINISHED."""
+        if not self.run_id:
+            return
+        if failure:
+            error = KeyboardInterrupt() if failure.startswith("stopped") else RuntimeError()
+            self.tracker.abandon(self.run_id, error)
+        else:
+            self.tracker.finish(self.run_id, {})
+
+
+def open_parent_run(tracker: Tracker, name: str, recipe: CorpusRecipe, page: str) -> ParentRun:
+    """A run for the flow run `name`, with the whole recipe as parameters; `page` shows it."""
+    values = recipe.model_dump(mode="json", exclude={"place"})
+    address = redacted(page)
+    note = f"[The flow run in Prefect]({address})" if address else "A run without a Prefect server."
+    try:
+        run_id = tracker.create_run(name, "", {}, {_NOTE_TAG: f"Recipe **{recipe.name}**. {note}"})
+        with tracker.answering():
+            tracker.log_params(run_id, dict(flattened(values)))
+            tracker.log_text(run_id, recipe.to_yaml(), "recipe.yaml")
+    except UserError:
+        return ParentRun(tracker)
+    return ParentRun(tracker, run_id)

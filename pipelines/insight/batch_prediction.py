@@ -1,0 +1,169 @@
+"""Answers to whole files, shard by shard, by one version of a registered model."""
+
+import posixpath
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import Field
+
+from bert_core.inference.tables import question_of
+from pipelines.artifacts import Artifact, Built, Draft
+from pipelines.core.errors import UserError
+from pipelines.core.reading.files import expand, size_and_digest
+from pipelines.core.redaction import Uri
+from pipelines.core.settings import Settings
+from pipelines.core.stage import Progress, StageContext
+from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
+from pipelines.core.versions import versions_of
+from pipelines.insight.asking import answers_to
+from pipelines.insight.tables import Table, read_table
+from pipelines.registry.lookups.finding import find_model
+from pipelines.registry.opening import OpenedModel, open_model
+from pipelines.registry.tags import digest_of
+
+KIND = "predictions"
+_VERSION = 1
+_ROW = "row"  # column of the row's number in its file, from 0
+
+
+class BatchSettings(Settings):
+    """Which model answers the rows of which files."""
+
+    model: str = Field(
+        default="bertsmith-classifier@champion",
+        min_length=1,
+        description="The model: name@alias, name/version or a name. The version that this names "
+        "when a run starts answers all of its rows.",
+    )
+    files: tuple[Uri, ...] = Field(
+        default=(),
+        description="Files with a text a line, or .csv, .tsv, .jsonl or .parquet tables: paths, "
+        "globs, folders or URLs such as s3://bucket/texts/*.parquet.",
+    )
+    columns: dict[str, str] = Field(
+        default_factory=dict,
+        description="Under which name the files have what the model is asked about, such as "
+        '{"text": "review"}; what is not named has its own name.',
+    )
+    rows_per_shard: int = Field(
+        default=10_000, ge=1, description="Rows of one file of answers; a killed run goes on there."
+    )
+    out: Uri = Field(
+        default="",
+        description="Folder or URL that the answers are copied to, too; empty: they stay in the "
+        "store.",
+    )
+
+
+def build_predictions(settings: BatchSettings, tracker: Tracker, context: StageContext) -> Artifact:
+    """The rows of all files with their answers, as Parquet shards of one artifact of the store.
+
+    What makes them is the version that the model's name stands for now, by its bytes, and the
+    bytes of the files: asked again, what is there is looked up, and what was killed goes on at the
+    shard. Raises UserError for a model or a file that cannot be read, and for rows that it cannot
+    answer.
+    """
+    if not settings.files:
+        raise UserError("batch prediction needs files to answer, found none; name them with files")
+    version = find_model(tracker.client(), settings.model)
+    reference = f"{version.name}/{version.version}"
+    paths = [path for each in settings.files for path in expand(each)]
+    digests = {f"file {n}": size_and_digest(path)[1] for n, path in enumerate(paths)}
+    predictions = context.store.get_or_build(
+        KIND,
+        version=_VERSION,
+        settings={"columns": settings.columns, "rows_per_shard": settings.rows_per_shard},
+        inputs={
+            "model": version.tags.get(FINGERPRINT_TAG, ""),
+            "package": digest_of(version),
+            "version": reference,
+            "libraries": versions_of("pyarrow", "tokenizers", "torch"),
+            **digests,
+        },
+        build=partial(_predict, settings, reference, paths, tracker, context),
+    )
+    if settings.out:
+        _copy(predictions, settings.out)
+    return predictions
+
+
+def _predict(
+    settings: BatchSettings,
+    reference: str,
+    paths: Sequence[str],
+    tracker: Tracker,
+    context: StageContext,
+    draft: Draft,
+) -> Built:
+    opened = open_model(tracker, reference)
+    names, num_rows, reused = [], 0, 0
+    for number, path in enumerate(paths):
+        for shard, (first, table) in enumerate(_shards(settings, path, opened)):
+            size = len(next(iter(table.values())))
+            name = f"part-{number:05}-{shard:05}.parquet"
+            if draft.finished(name) is None:
+                _write(draft, name, first, table, opened, reference)
+            else:
+                reused += 1
+            names.append(name)
+            num_rows += size
+        note = f"{path}: {num_rows:,} rows so far" + (f", {reused} shards found" if reused else "")
+        context.observe(
+            Progress(stage=KIND, done=number + 1, total=len(paths), unit="files", note=note)
+        )
+    if not names:
+        raise UserError(f"there must be a row to answer, found none in {len(paths)} files")
+    return Built(names, {"rows": num_rows, "files": len(paths), "model": reference})
+
+
+def _shards(settings: BatchSettings, path: str, opened: OpenedModel) -> Iterator[tuple[int, Table]]:
+    """The first row's number of each shard of a file, and its rows."""
+    question = question_of(opened[0])
+    renamed = {name: theirs for name, theirs in settings.columns.items() if theirs}
+    table = read_table(path, renamed, (*question.columns, *question.optional))
+    missing = [name for name in question.columns if name not in table]
+    if missing:
+        raise UserError(
+            f"{path} must have the columns {', '.join(question.columns)}, found no "
+            f"{', '.join(missing)}; name them with columns"
+        )
+    total = len(table[question.columns[0]])
+    for first in range(0, total, settings.rows_per_shard):
+        after = first + settings.rows_per_shard
+        yield first, {name: values[first:after] for name, values in table.items()}
+
+
+def _write(
+    draft: Draft, name: str, first: int, table: Table, opened: OpenedModel, reference: str
+) -> None:
+    size = len(next(iter(table.values())))
+    whole: dict[str, Any] = {
+        _ROW: list(range(first, first + size)),
+        **table,
+        **answers_to(*opened, table),
+        "model": [reference] * size,
+    }
+    with draft.file(name) as target:
+        pq.write_table(pa.table(whole), target.path)
+        target.figures["rows"] = size
+
+
+def _copy(predictions: Artifact, target: str) -> None:
+    """Every shard under its name in `target`; each appears whole there."""
+    filesystem, folder = fsspec.url_to_fs(target)
+    try:
+        filesystem.makedirs(folder, exist_ok=True)
+        for name in predictions.names():
+            place = posixpath.join(folder, name)
+            partial_place = f"{place}.partial"
+            filesystem.put_file(str(predictions.local(name)), partial_place)
+            filesystem.mv(partial_place, place)
+    except OSError as error:
+        raise UserError(
+            f"the answers must be copied to a folder or URL where this user may write, {target} "
+            f"is none ({error.strerror or error}); they stand in {predictions.url}"
+        ) from error

@@ -1,0 +1,121 @@
+"""The model card of a version: what it is, how good it is beside what, and how to use it.
+
+The sections are those of Mitchell et al., "Model Cards for Model Reporting" (2019), as far as a
+recipe knows them.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pipelines.artifacts import Artifact
+from pipelines.core.redaction import redacted
+from pipelines.stages import CHAIN
+from pipelines.tasks import family, family_names
+
+_COMPARED: Final = "\n\n## Compared\n\n"
+_MOST_CHARACTERS: Final = 4_900  # MLflow's SQL registry takes 5,000 of a description
+_STAGES: Final = {stage.kind: stage for stage in CHAIN}
+_ASKED: Final = {
+    "encoder": '{"text": "…"}',
+    "classification": '{"text": "…"}', "multi_label": '{"text": "…"}',
+    "regression": '{"text": "…", "second_text": "…"}', "tagging": '{"text": "…"}',
+    "multiple_choice": '{"text": "…", "choices": ["…", "…"]}',
+    "question_answering": '{"question": "…", "context": "…"}',
+}  # fmt: skip
+_LIMITS: Final = {
+    "encoder": "It knows the language and the subjects of its corpus, and whatever bias that has.",
+    "task": "Its figures hold for texts like its held-out items; for others nobody has measured "
+    "it. It answers whatever it is asked: of texts about something else, too.",
+}
+
+
+def model_card(
+    kind: str, what: str, name: str, artifact: Artifact, lineage: Mapping[str, Artifact]
+) -> str:
+    """Markdown of at most as many characters as the registry takes."""
+    statistics = artifact.statistics
+    parts = [
+        what,
+        "## Made from\n\n" + "\n".join(_made_from(artifact, lineage)),
+        "## Held-out figures\n\n| figure | reached | to compare |\n|---|---|---|\n"
+        + "\n".join(_figures(statistics)),
+        f"Trained once, with the seed {_seed(artifact)}; how much another seed changes is not "
+        "known from one training.",
+        "## Limits\n\n" + _limits(kind, lineage),
+        "## Use\n\n```python\nimport mlflow\n\nmodel = mlflow.pyfunc.load_model("
+        f'"models:/{name}@champion")\nmodel.predict([{_ASKED.get(kind, _ASKED["encoder"])}])\n```',
+    ]
+    return _cut(redacted("\n\n".join(parts)))
+
+
+def with_comparison(description: str, reason: str) -> str:
+    """A card with what the version's comparison came to, in the place of what it said before."""
+    card, _, _ = description.partition(_COMPARED)
+    added = f"{_COMPARED}{reason[:1].upper()}{reason[1:1_500]}."
+    return _cut(card, _MOST_CHARACTERS - len(added)) + added
+
+
+def headline(artifact: Artifact) -> str:
+    """The one count or figure that says most of what an artifact holds."""
+    stage = _STAGES.get(artifact.kind)
+    if stage is None:
+        return str(artifact.statistics.get("source", "given"))
+    try:
+        return stage.headline(artifact.statistics)
+    except KeyError:  # an encoder that was trained elsewhere counts other things
+        return "made elsewhere"
+
+
+def _made_from(artifact: Artifact, lineage: Mapping[str, Artifact]) -> list[str]:
+    all_of_it = {each.fingerprint: each for each in (*lineage.values(), artifact)}
+    lines = [
+        f"- {_titled(each)} `{fingerprint}`: {headline(each)}"
+        for fingerprint, each in all_of_it.items()
+    ]
+    labelled = lineage.get("labelled")
+    if labelled is not None:
+        items = labelled.statistics["items"]
+        labels = labelled.statistics["labels"]
+        lines.append(
+            f"- {items['train']:,} items to learn from and {items['heldout']:,} held out"
+            + (f"; labels: {', '.join(labels[:20])}" if labels else "")
+        )
+    return lines
+
+
+def _figures(statistics: Mapping[str, Any]) -> list[str]:
+    """The main score first; each figure with the baseline of its name."""
+    names = [name for name in statistics if name.startswith("eval/") and name.count("/") == 1]
+    names.sort(key=lambda name: name != statistics.get("score"))
+    rows = []
+    for name in names:
+        baseline = statistics.get(name.replace("eval/", "baseline/"))
+        beside = "" if baseline is None else f"without looking {baseline:.4f}"
+        told = name.removeprefix("eval/").replace("_", " ")
+        rows.append(f"| {told} | {statistics[name]:.4f} | {beside} |")
+    return rows
+
+
+def _limits(kind: str, lineage: Mapping[str, Artifact]) -> str:
+    sentences = [_LIMITS["task" if kind in family_names() else "encoder"]]
+    examples = lineage.get("examples")
+    if examples is not None:
+        sentences.append(
+            f"It was pretrained on at most {examples.statistics['max_tokens']} tokens a text."
+        )
+    if kind in family_names() and family(kind).form == "texts":
+        sentences.append("Longer texts than it reads are cut at their end.")
+    return " ".join(sentences)
+
+
+def _titled(artifact: Artifact) -> str:
+    stage = _STAGES.get(artifact.kind)
+    return artifact.kind if stage is None else stage.title
+
+
+def _seed(artifact: Artifact) -> str:
+    return str(artifact.manifest.settings.get("seed", "of another tool"))
+
+
+def _cut(text: str, most: int = _MOST_CHARACTERS) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"

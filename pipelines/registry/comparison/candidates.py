@@ -1,0 +1,125 @@
+"""What is known of a version before it is compared: its model, its held-out data, its figure."""
+
+from dataclasses import dataclass
+
+from mlflow.entities.model_registry import ModelVersion
+
+from pipelines.artifacts import Artifact, ArtifactStore
+from pipelines.artifacts.fingerprint import fingerprint_of
+from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
+from pipelines.registry.comparison.evaluation import (
+    CannotCompareError,
+    Evaluation,
+    VerificationError,
+    evaluated,
+)
+from pipelines.registry.tags import KIND_TAG, PROOF_TAG, digest_of
+from pipelines.tasks import family_names
+
+_ENCODER = "encoder"
+_MODEL_FILES = "artifacts/model/"  # in a package
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A registered version and what it is compared on."""
+
+    version: ModelVersion
+    kind: str
+    metric: str  # that the proof is made of
+    data: Artifact  # examples of an encoder, labelled items of a task
+    artifact: Artifact  # that was registered
+
+    @property
+    def uri(self) -> str:
+        """How MLflow addresses it."""
+        return uri_of(self.version)
+
+    @property
+    def is_encoder(self) -> bool:
+        """Whether it is a pretrained encoder and no model of a task."""
+        return self.kind == _ENCODER
+
+    @property
+    def max_examples(self) -> int:
+        """How many held-out examples of an encoder count: those of its proof."""
+        return int(self.version.tags.get(f"{PROOF_TAG}.items", "0"))
+
+
+def uri_of(version: ModelVersion) -> str:
+    """models:/name/number."""
+    return f"models:/{version.name}/{version.version}"
+
+
+def kind_of(version: ModelVersion) -> str:
+    """`encoder` or a family of tasks; raises CannotCompareError for anything else."""
+    kind: str = version.tags.get(KIND_TAG, "")
+    kind = "classification" if kind == "classifier" else kind  # as it was called before
+    if kind != _ENCODER and kind not in family_names():
+        raise CannotCompareError(f"{uri_of(version)} is a {kind or 'model of unknown kind'}")
+    return kind
+
+
+def candidate_of(version: ModelVersion, store: ArtifactStore) -> Candidate:
+    """The version with its held-out data.
+
+    Raises CannotCompareError where the store no longer holds what it was made from.
+    """
+    kind = kind_of(version)
+    is_encoder = kind == _ENCODER
+    data_kind = "examples" if is_encoder else "labelled"
+    data = store.find(data_kind, version.tags.get(f"bertsmith.{data_kind}", ""))
+    if data is None:
+        raise CannotCompareError(f"the store holds no {data_kind} that {uri_of(version)} names")
+    fingerprint = version.tags.get(FINGERPRINT_TAG, "")
+    artifact = store.find(_ENCODER if is_encoder else "finetuned", fingerprint)
+    if artifact is None:
+        raise CannotCompareError(f"the store no longer holds the model of {uri_of(version)}")
+    metric = version.tags.get(f"{PROOF_TAG}.metric", "")
+    if not metric:
+        raise CannotCompareError(f"{uri_of(version)} never proved itself")
+    return Candidate(version, kind, metric, data, artifact)
+
+
+def twin_of(candidate: Candidate, store: ArtifactStore) -> Artifact | None:
+    """The model of the same recipe from random weights, where one was trained."""
+    manifest = candidate.artifact.manifest
+    if manifest.settings.get("initialization") != "pretrained":
+        return None
+    settings = manifest.settings | {"initialization": "random"}
+    twin = fingerprint_of(manifest.kind, manifest.version, settings, manifest.inputs)
+    return store.find(manifest.kind, twin)
+
+
+def refuse_other_weights(candidate: Candidate, evaluation: Evaluation) -> None:
+    """Hold what was loaded against the artifact in the store, which the tracker cannot change.
+
+    Raises VerificationError, naming a file, where they differ.
+    """
+    for name, record in candidate.artifact.manifest.files.items():
+        loaded = evaluation.files.get(f"{_MODEL_FILES}{name}")
+        if loaded is not None and loaded != record.sha256:
+            raise VerificationError(
+                f"{candidate.uri} must hold the model that {candidate.artifact.url} holds, but its "
+                f"{name} has other bytes: it was changed in the registry; delete the version and "
+                "run its recipe again"
+            )
+
+
+def answers_of(
+    version: ModelVersion, candidate: Candidate, store: ArtifactStore, tracker: Tracker
+) -> Evaluation:
+    """What `version` answers on the candidate's held-out data, with its own code.
+
+    Raises VerificationError where it cannot be loaded, ConnectionError where nobody answers.
+    """
+    return evaluated(
+        uri_of(version),
+        candidate.kind,
+        candidate.metric,
+        candidate.data,
+        digest=digest_of(version),
+        store_url=store.url,
+        tracker=tracker,
+        max_examples=candidate.max_examples,
+    )

@@ -1,0 +1,215 @@
+"""Whether a version becomes champion: it is better than the one there is, or than its baselines."""
+
+from dataclasses import dataclass
+from functools import partial
+
+from mlflow.entities.model_registry import ModelVersion
+
+from bert_core.training.state import load_model
+from bert_core.vocabulary import WordPieceTokenizer
+from pipelines.artifacts import Artifact, ArtifactStore
+from pipelines.core.errors import UserError
+from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
+from pipelines.registry.comparison.bootstrap import Difference
+from pipelines.registry.comparison.candidates import (
+    Candidate,
+    answers_of,
+    candidate_of,
+    kind_of,
+    refuse_other_weights,
+    twin_of,
+    uri_of,
+)
+from pipelines.registry.comparison.evaluation import (
+    CannotCompareError,
+    Evaluation,
+    VerificationError,
+)
+from pipelines.registry.comparison.pairing import JudgedItems, judged_items, refuse_incomparable
+from pipelines.registry.lookups.finding import find_source, version_with_alias
+from pipelines.registry.lookups.history import is_taken_back, moves_of
+from pipelines.registry.settings import ComparisonSettings
+from pipelines.stages.labelled.stage import family_of, read_items
+from pipelines.tasks import Reading
+from pipelines.tasks.scoring.weighted import WeightedScore
+
+_CORRELATIONS = ("eval/pearson", "eval/spearman", "eval/matthews")  # 0 for any constant answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What a comparison came to."""
+
+    name: str
+    version: int
+    is_better: bool
+    reason: str  # one sentence
+    against: str = ""  # models:/name/number of the champion, or what it was held against
+    champion: int | None = None  # the version that had the alias when this was judged
+    metric: str = ""
+    difference: Difference | None = None
+    data: str = ""  # fingerprint of the held-out data
+    left_out: int = 0  # items that the champion was trained on
+
+
+def judge(
+    tracker: Tracker,
+    store: ArtifactStore,
+    name: str,
+    number: int,
+    alias: str,
+    settings: ComparisonSettings,
+    evaluation: Evaluation | None = None,
+) -> Judgement:
+    """Compare version `number` of `name` with the version that has `alias`, or with its baselines.
+
+    `evaluation` are its answers on its held-out data, where they are known; what is missing is
+    computed, each version in a process of its own with its own code. What cannot be compared is
+    not better, and the judgement says why. Raises UserError where there is no such version,
+    ConnectionError and MlflowException where tracker or store does not answer.
+    """
+    client = tracker.client()
+    version = find_source(client, name, str(number))
+    champion = version_with_alias(client, name, alias)
+    champion_number = int(champion.version) if champion is not None else None
+    refused = partial(
+        Judgement, name=name, version=number, is_better=False, champion=champion_number
+    )
+    if champion_number == number:
+        return refused(reason=f"it is {alias} already")
+    if is_taken_back(moves_of(client, name), alias, version.tags.get(FINGERPRINT_TAG, "")):
+        return refused(
+            reason="a person went back from this very model: it becomes "
+            f"{alias} again by hand alone (bertsmith promote {name} --version {number})"
+        )
+    against = uri_of(champion) if champion is not None else "baselines"
+    try:
+        candidate = candidate_of(version, store)
+        if evaluation is None:
+            evaluation = answers_of(version, candidate, store, tracker)
+        refuse_other_weights(candidate, evaluation)
+        if champion is None:
+            return _against_baselines(candidate, evaluation, store, settings)
+        return _against_champion(candidate, evaluation, champion, tracker, store, settings)
+    except CannotCompareError as error:
+        return refused(reason=f"it cannot be compared with {against}: {error}", against=against)
+    except (VerificationError, UserError) as error:
+        said = " ".join(str(error).split())  # a process's last words have lines
+        return refused(reason=f"it was not compared with {against}: {said}", against=against)
+
+
+def _against_champion(
+    candidate: Candidate,
+    evaluation: Evaluation,
+    champion: ModelVersion,
+    tracker: Tracker,
+    store: ArtifactStore,
+    settings: ComparisonSettings,
+) -> Judgement:
+    kind = kind_of(champion)
+    if kind != candidate.kind:
+        raise CannotCompareError(f"the champion is of the kind {kind}, it of {candidate.kind}")
+    items = judged_items(candidate, evaluation, settings, champion, store)
+    other = answers_of(champion, candidate, store, tracker)
+    refuse_incomparable(evaluation, other, is_encoder=candidate.is_encoder)
+    difference = items.difference(
+        items.score(evaluation.answers), items.score(other.answers), settings
+    )
+    return _judgement(candidate, uri_of(champion), int(champion.version), items, difference,
+                      settings)  # fmt: skip
+
+
+def _against_baselines(
+    candidate: Candidate,
+    evaluation: Evaluation,
+    store: ArtifactStore,
+    settings: ComparisonSettings,
+) -> Judgement:
+    """Every baseline has to be beaten; the one that is beaten by least is told."""
+    items = judged_items(candidate, evaluation, settings)
+    ours = items.score(evaluation.answers)
+    constant = _without_looking(candidate)
+    baselines: dict[str, WeightedScore] = {"answering without looking": lambda weights: constant}
+    twin = twin_of(candidate, store)
+    if twin is not None:
+        answers = _answers_of_artifact(twin, candidate.data)
+        baselines["the same budget from random weights"] = items.score(answers)
+    differences = {
+        name: items.difference(ours, score, settings) for name, score in baselines.items()
+    }
+    name = min(differences, key=lambda each: (differences[each].ahead, differences[each].value))
+    return _judgement(candidate, name, None, items, differences[name], settings)
+
+
+def _without_looking(candidate: Candidate) -> float:
+    """The figure of the baseline that knows how common each answer is, and no more.
+
+    Raises CannotCompareError where none was computed for this figure.
+    """
+    if candidate.is_encoder:
+        statistics = candidate.artifact.statistics
+        names = ("baseline/mlm_loss", "baseline/clm_loss")
+        name = next((each for each in names if each in statistics), names[0])
+    else:
+        statistics = candidate.data.statistics
+        if candidate.metric in _CORRELATIONS:
+            return 0.0
+        name = candidate.metric.replace("eval/", "baseline/")
+    if name not in statistics:
+        raise CannotCompareError(f"nobody computed {name} for its held-out data")
+    return float(statistics[name])
+
+
+def _answers_of_artifact(model_artifact: Artifact, labelled: Artifact) -> list[object]:
+    """What a model of the store, which is no version, answers to the held-out items."""
+    folder = model_artifact.local_folder()
+    model, tokenizer = load_model(folder), WordPieceTokenizer.from_directory(folder)
+    reading = Reading(model.config.max_position_embeddings)
+    heldout = read_items(labelled, "heldout")
+    return family_of(labelled).answers(model, tokenizer, heldout, reading).values
+
+
+def _judgement(
+    candidate: Candidate,
+    against: str,
+    champion: int | None,
+    items: JudgedItems,
+    difference: Difference,
+    settings: ComparisonSettings,
+) -> Judgement:
+    is_better = difference.holds(settings.confidence)
+    return Judgement(
+        name=candidate.version.name,
+        version=int(candidate.version.version),
+        is_better=is_better,
+        reason=told(against, items.metric, difference, settings, is_better, items.left_out),
+        against=against,
+        champion=champion,
+        metric=items.metric,
+        difference=difference,
+        data=candidate.data.fingerprint,
+        left_out=items.left_out,
+    )
+
+
+def told(
+    against: str,
+    metric: str,
+    difference: Difference,
+    settings: ComparisonSettings,
+    is_better: bool,
+    left_out: int = 0,
+) -> str:
+    """The comparison in one sentence, with all its figures."""
+    name = metric.removeprefix("eval/").replace("_", " ")
+    rule = (
+        f"better by more than {difference.margin:g} in {difference.ahead:.1%} of "
+        f"{settings.resamples} resamples, {settings.confidence:.0%} are asked for"
+    )
+    without = f", without {left_out} that the other was trained on" if left_out else ""
+    return (
+        f"{'' if is_better else 'not '}better than {against}: {name} {difference.score:.4f} beside "
+        f"{difference.other:.4f}, {difference.value:+.4f} in its favour "
+        f"({settings.confidence:.0%} interval {difference.low:+.4f} to {difference.high:+.4f}) on "
+        f"{difference.num_items} held-out items{without}; {rule}"
+    )

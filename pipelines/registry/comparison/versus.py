@@ -1,0 +1,143 @@
+"""Two versions beside each other: scores with an interval, settings and data that differ."""
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from mlflow.entities.model_registry import ModelVersion
+from mlflow.exceptions import MlflowException
+
+from pipelines.artifacts import ArtifactStore
+from pipelines.core.errors import UserError
+from pipelines.core.recipes.files import flattened
+from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
+from pipelines.registry.comparison.bootstrap import Difference
+from pipelines.registry.comparison.candidates import (
+    answers_of,
+    candidate_of,
+    kind_of,
+    uri_of,
+)
+from pipelines.registry.comparison.evaluation import CannotCompareError, VerificationError
+from pipelines.registry.comparison.pairing import judged_items, refuse_incomparable
+from pipelines.registry.lookups.finding import find_model
+from pipelines.registry.settings import ComparisonSettings
+from pipelines.registry.tags import CODE_TAG, PROOF_TAG, REQUIREMENTS_TAG
+
+_SURROUNDINGS = "place."  # changes nothing of what is made
+_DATA = ("corpus", "vocabulary", "examples", "labelled", "went_on_from")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Versus:
+    """What sets two versions apart."""
+
+    first: str  # models:/name/number
+    second: str
+    metric: str
+    logged: Mapping[str, str]  # by version: the figure that its proof reproduced
+    difference: Difference | None  # `score` is the first's; None where they cannot be compared
+    why_not: str  # where there is no difference
+    left_out: int  # items that the second was trained on
+    settings: Mapping[str, tuple[Any, Any]]  # by dotted path of the recipe
+    data: Mapping[str, tuple[str, str]]  # fingerprints that differ, by kind
+    made_with: Mapping[str, tuple[str, str]]  # code and libraries that differ
+
+
+def versus(
+    tracker: Tracker,
+    store: ArtifactStore,
+    first: str,
+    second: str,
+    settings: ComparisonSettings | None = None,
+) -> Versus:
+    """Compare two versions on the held-out data of the first, each with its own code.
+
+    Raises UserError where a version is not there, ConnectionError and MlflowException where store
+    or tracker does not answer.
+    """
+    client = tracker.client()
+    pair = find_model(client, first), find_model(client, second)
+    if uri_of(pair[0]) == uri_of(pair[1]):
+        raise UserError(
+            f"two versions must be named to be compared, found {uri_of(pair[0])} twice; see "
+            "`bertsmith models`"
+        )
+    difference, why_not, left_out, metric = _difference(
+        *pair, tracker, store, settings or ComparisonSettings()
+    )
+    recipes = [recipe_of(version, tracker) for version in pair]
+    keys = dict.fromkeys((*recipes[0], *recipes[1]))
+    return Versus(
+        first=uri_of(pair[0]),
+        second=uri_of(pair[1]),
+        metric=metric,
+        logged={
+            uri_of(version): " ".join(
+                version.tags.get(f"{PROOF_TAG}.{tag}", "") for tag in ("metric", "reproduced")
+            ).strip()
+            for version in pair
+        },
+        difference=difference,
+        why_not=why_not,
+        left_out=left_out,
+        settings={
+            key: (recipes[0].get(key), recipes[1].get(key))
+            for key in keys
+            if recipes[0].get(key) != recipes[1].get(key)
+        },
+        data=_different_tags(pair, {kind: f"bertsmith.{kind}" for kind in _DATA}),
+        made_with=_different_tags(
+            pair, {"code": CODE_TAG, "libraries": REQUIREMENTS_TAG, "model": FINGERPRINT_TAG}
+        ),
+    )
+
+
+def recipe_of(version: ModelVersion, tracker: Tracker) -> dict[str, Any]:
+    """The recipe of a version by dotted path, without its place; empty where none was kept."""
+    with tempfile.TemporaryDirectory(prefix="bertsmith-recipe-") as scratch:
+        try:
+            path = tracker.client().download_artifacts(version.run_id or "", "recipe.yaml", scratch)
+            text = Path(path).read_text(encoding="utf-8")
+        except (MlflowException, OSError):
+            return {}
+    return {
+        path: value
+        for path, value in flattened(yaml.safe_load(text) or {})
+        if not path.startswith(_SURROUNDINGS)
+    }
+
+
+def _difference(
+    first: ModelVersion,
+    second: ModelVersion,
+    tracker: Tracker,
+    store: ArtifactStore,
+    settings: ComparisonSettings,
+) -> tuple[Difference | None, str, int, str]:
+    try:
+        candidate = candidate_of(first, store)
+        if kind_of(second) != candidate.kind:
+            raise CannotCompareError(f"{uri_of(second)} is of the kind {kind_of(second)}")
+        ours = answers_of(first, candidate, store, tracker)
+        items = judged_items(candidate, ours, settings, second, store)
+        other = answers_of(second, candidate, store, tracker)
+        refuse_incomparable(ours, other, is_encoder=candidate.is_encoder)
+        difference = items.difference(
+            items.score(ours.answers), items.score(other.answers), settings
+        )
+        return difference, "", items.left_out, items.metric
+    except (CannotCompareError, VerificationError, UserError) as error:
+        return None, str(error), 0, ""
+
+
+def _different_tags(
+    pair: tuple[ModelVersion, ModelVersion], tags: Mapping[str, str]
+) -> dict[str, tuple[str, str]]:
+    found = {
+        name: (pair[0].tags.get(tag, ""), pair[1].tags.get(tag, "")) for name, tag in tags.items()
+    }
+    return {name: values for name, values in found.items() if values[0] != values[1]}

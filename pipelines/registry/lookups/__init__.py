@@ -1,0 +1,1 @@
+"""What is asked of the registry: which version a name means, who had an alias, origins."""

@@ -1,0 +1,86 @@
+"""Finding a version in the registry by name and alias, or by name and number."""
+
+from mlflow import MlflowClient
+from mlflow.entities.model_registry import ModelVersion
+from mlflow.exceptions import MlflowException
+
+from pipelines.core.errors import UserError
+from pipelines.core.tracking.paging import pages
+
+# As recipes name them, if they say nothing.
+_CHAMPION, _CANDIDATE, _CHALLENGER = "champion", "candidate", "challenger"
+_REGISTERED = "models:/"
+# What MLflow answers where there is no such model, version or alias; the rest is trouble.
+_MISSING = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE", "NOT_FOUND")
+
+
+def find_model(client: MlflowClient, reference: str) -> ModelVersion:
+    """The version that `name@alias`, `name/version` or a bare `name` names; `models:/` may lead.
+
+    A bare name is its champion, else the one other alias that it has besides the candidate's and
+    the challenger's, else its candidate. Raises UserError where there is none, MlflowException
+    where the tracker does not answer.
+    """
+    reference = reference.removeprefix(_REGISTERED)
+    name, separator, source = reference.partition("@" if "@" in reference else "/")
+    return find_source(client, name, source if separator else _usual_source(client, name))
+
+
+def find_source(client: MlflowClient, name: str, source: str) -> ModelVersion:
+    """The version that an alias or a version number names.
+
+    Raises UserError where there is none, MlflowException where the tracker does not answer.
+    """
+    try:
+        if source.isdigit():
+            return client.get_model_version(name, source)
+        return client.get_model_version_by_alias(name, source)
+    except MlflowException as error:
+        if error.error_code not in _MISSING:
+            raise
+        found = pages(lambda token: client.search_registered_models(page_token=token))
+        known = [model.name for model in found]
+        where = f"known models: {', '.join(known)}" if known else "the registry is empty"
+        raise UserError(
+            f"the registry must hold {name!r} with the alias or version {source!r}, found none "
+            f"({where}); see `bertsmith models`"
+        ) from None
+
+
+def version_with_alias(client: MlflowClient, name: str, alias: str) -> ModelVersion | None:
+    """The version with `alias`, or None; raises MlflowException where the tracker is away."""
+    try:
+        return client.get_model_version_by_alias(name, alias)
+    except MlflowException as error:
+        if error.error_code not in _MISSING:
+            raise
+        return None
+
+
+def _usual_source(client: MlflowClient, name: str) -> str:
+    """The alias that a name alone stands for; UserError where that would be a guess."""
+    models = {
+        model.name: model
+        for model in pages(lambda token: client.search_registered_models(page_token=token))
+    }
+    if name not in models:
+        where = f"known models: {', '.join(models)}" if models else "the registry is empty"
+        raise UserError(
+            f"a model must be a folder or a name in the registry, found neither for {name!r} "
+            f"({where}); see `bertsmith models`"
+        )
+    aliases = models[name].aliases
+    if _CHAMPION in aliases:
+        return _CHAMPION
+    others = sorted(set(aliases) - {_CANDIDATE, _CHALLENGER})
+    if len(others) == 1:
+        return others[0]
+    if not others and _CANDIDATE in aliases:
+        return _CANDIDATE
+    found = pages(lambda token: client.search_model_versions(page_token=token))
+    numbers = sorted(int(version.version) for version in found if version.name == name)
+    raise UserError(
+        f"{name} must have the alias {_CHAMPION}, or one other alone, to be named without a "
+        f"version, found the aliases {', '.join(sorted(aliases)) or 'none'} and the versions "
+        f"{', '.join(map(str, numbers)) or 'none'}; write {name}@alias or {name}/version"
+    )

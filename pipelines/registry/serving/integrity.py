@@ -1,0 +1,67 @@
+"""Whether a package is the bytes that were registered, file by file.
+
+This file travels in every package, beside the served model, which runs it before anything else of
+the package: it needs the standard library alone.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+
+SEAL_FILE = "sealed_files.json"  # SHA-256 of each other file, by its path
+_NOT_SEALED = (SEAL_FILE, "registered_model_meta")  # MLflow writes the second into its downloads
+_BYTECODE = "__pycache__"  # Python writes it; whoever loads a sealed package never reads it
+
+
+class ChangedPackageError(ValueError):
+    """A package that is not what was registered."""
+
+
+def seal(package: Path) -> str:
+    """Write down what every file of `package` hashes to; returns the digest of that list."""
+    text = json.dumps(_hashes(package), indent=0, sort_keys=True)
+    (package / SEAL_FILE).write_text(text)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def sealed_files(package: Path, digest: str | None = None) -> dict[str, str]:
+    """The SHA-256 of each file of `package`, after all were found to be what was sealed.
+
+    Raises ChangedPackageError, naming a file, where one was changed, added or removed since, and
+    where the list of them is not the one that `digest` names.
+    """
+    try:
+        text = (package / SEAL_FILE).read_bytes()
+    except FileNotFoundError:
+        raise ChangedPackageError(_sentence(package, SEAL_FILE, "is missing")) from None
+    if digest is not None and hashlib.sha256(text).hexdigest() != digest:
+        raise ChangedPackageError(
+            _sentence(package, SEAL_FILE, "is not the list that the registry keeps the digest of")
+        )
+    sealed: dict[str, str] = json.loads(text)
+    found = _hashes(package)
+    for name in sorted({*sealed, *found}):
+        if name not in found:
+            raise ChangedPackageError(_sentence(package, name, "is missing"))
+        if name not in sealed:
+            raise ChangedPackageError(_sentence(package, name, "was added"))
+        if found[name] != sealed[name]:
+            raise ChangedPackageError(_sentence(package, name, "has other bytes"))
+    return sealed
+
+
+def _sentence(package: Path, name: str, fault: str) -> str:
+    return (
+        f"the package {package} must be the bytes that were registered, but {name} {fault}; "
+        "nothing of it is used: restore it, or delete the version and register its model again"
+    )
+
+
+def _hashes(package: Path) -> dict[str, str]:
+    hashes = {}
+    for path in sorted(package.rglob("*")):
+        name = path.relative_to(package)
+        if path.is_file() and _BYTECODE not in name.parts and str(name) not in _NOT_SEALED:
+            with path.open("rb") as file:
+                hashes[name.as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
+    return hashes

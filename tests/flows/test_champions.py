@@ -1,0 +1,61 @@
+"""A person approves on the flow run's page, declines, or does not answer."""
+
+import threading
+import time
+
+import pytest
+from prefect import flow, resume_flow_run
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType
+from prefect.client.schemas.objects import StateType
+
+from flows.champions import Approval, approval_of, approved
+from pipelines.registry.comparison.judgement import Judgement
+from pipelines.registry.settings import RegistrationSettings
+
+JUDGEMENT = Judgement(name="bert", version=7, is_better=True, reason="better than models:/bert/3")
+
+
+def answered(values: dict[str, object]) -> list[object]:
+    """Answer the next paused flow run, as its page does; what went wrong."""
+    paused = FlowRunFilter(
+        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.PAUSED]))
+    )
+    trouble: list[object] = []
+    with get_client(sync_client=True) as client:
+        for _ in range(240):
+            found = client.read_flow_runs(flow_run_filter=paused)
+            if found:
+                resume_flow_run(found[0].id, run_input=values)
+                return trouble
+            time.sleep(0.5)
+    return ["no run was paused"]
+
+
+@pytest.mark.slow
+def test_a_run_waits_for_a_person(prefect_api: str) -> None:
+    @flow(persist_result=False)
+    def asks() -> Approval | None:
+        return approval_of(JUDGEMENT, RegistrationSettings(approval_hours=1))
+
+    values = {"approve": True, "who": "ann", "remark": "looked at it"}
+    person = threading.Thread(target=answered, args=[values])
+    person.start()
+    answer = asks()
+    person.join()
+    assert answer == Approval(**values)
+
+
+def test_what_a_person_said_is_part_of_the_reason() -> None:
+    yes = approved(JUDGEMENT, Approval(approve=True, who="ann", remark="looked at it"))
+    assert yes.is_better
+    assert yes.reason == "better than models:/bert/3; approved by ann: looked at it"
+    no = approved(JUDGEMENT, Approval(approve=False, who="bea"))
+    assert not no.is_better
+    assert no.reason == "better than models:/bert/3; bea did not approve it"
+
+
+def test_what_nobody_answered_waits() -> None:
+    waits = approved(JUDGEMENT, None)
+    assert not waits.is_better
+    assert waits.reason.endswith("bertsmith promote bert --version 7")

@@ -1,0 +1,133 @@
+"""Classifiers that learned a small task a little or well, registered with what they stand on."""
+
+import csv
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from bert_core.config import EncoderConfig
+from bert_core.model.catalogue import SequenceClassifier
+from bert_core.training.loop import train
+from bert_core.training.optimization import AdamW, OptimizationConfig
+from bert_core.training.state import save_model
+from pipelines.artifacts import Artifact, Built, Draft
+from pipelines.core.cluster.machine import computing_machine
+from pipelines.registry.comparison.judgement import Judgement, judge
+from pipelines.registry.promotion import settle
+from pipelines.registry.registration import RegisteredModel, Submission, register
+from pipelines.registry.settings import RegistrationSettings
+from pipelines.registry.verification import Proof, verify
+from pipelines.stages.finetuning.stage import figures_of
+from pipelines.stages.labelled.settings import LabelledFile, LabelledSettings
+from pipelines.stages.labelled.stage import build_labelled, family_of, read_items
+from pipelines.stages.vocabulary.stage import load_tokenizer
+from pipelines.tasks import Reading
+from pipelines.tasks.encoding.sequences import shuffled
+from pipelines.training.results import numbers
+from tests.pipelines.registry.conftest import Models
+
+NAMES = RegistrationSettings()
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def labelled_texts(
+    models: Models, folder: Path, *, labels: Sequence[str] = ("no", "yes"), seed: int = 0,
+    size: int = 900, split: int = 0,
+) -> Artifact:  # fmt: skip
+    """Texts of letters, whose label says whether an `e` is among them; two thirds have none."""
+    random, rows = np.random.default_rng(seed), []
+    for number in range(size):
+        letters = list(random.choice(list(LETTERS.replace("e", "")), 6))
+        if number % 3 == 0:
+            letters[int(random.integers(6))] = "e"
+        rows.append((" ".join(letters), labels["e" in letters]))
+    path = folder / f"labelled-{'-'.join(labels)}-{seed}-{size}.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([("text", "label"), *rows])
+    source = LabelledFile(path=str(path), heldout_fraction=0.3, seed=split)
+    return build_labelled(LabelledSettings(source=source), None, models.context)
+
+
+def finetuned(
+    models: Models, labelled: Artifact, steps: int, *, initialization: str = "pretrained"
+) -> Artifact:
+    """A model that learned for so many steps; with none it says what its random weights say."""
+
+    def build(draft: Draft) -> Built:
+        family, tokenizer = family_of(labelled), load_tokenizer(models.vocabulary)
+        items, heldout = (read_items(labelled, split) for split in ("train", "heldout"))
+        torch.manual_seed(0)
+        config = EncoderConfig(
+            vocab_size=models.vocabulary.statistics["size"], hidden_size=32, num_layers=1,
+            num_attention_heads=2, intermediate_size=64, max_position_embeddings=32,
+            hidden_dropout=0.0, attention_dropout=0.0,
+        )  # fmt: skip
+        model = family.build_model(config, items.labels)
+        assert isinstance(model, SequenceClassifier)
+        reading = Reading(32)
+        examples = family.examples(items, tokenizer, reading)
+        if steps:
+            optimization = OptimizationConfig(num_steps=steps, warmup_steps=5, learning_rate=3e-3)
+
+            def batches(step: int) -> list:
+                return [(0, examples.batch(shuffled(len(examples), 0, step, 32)))]
+
+            for _ in train(model, AdamW(model, optimization), batches, seed=0):
+                pass
+        else:  # it always says the commonest label
+            commonest = items.labels.index(labelled.statistics["majority_label"])
+            with torch.no_grad():
+                for parameter in model.task_head.parameters():
+                    parameter.zero_()
+                model.task_head.dense.bias[commonest] = 1.0
+        model.eval()
+        answers = family.answers(model, tokenizer, heldout, reading)
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = Path(scratch) / "saved"
+            save_model(folder, model)
+            tokenizer.save(folder)
+            files = sorted(folder.iterdir())
+            for file in files:
+                with draft.file(file.name) as target:
+                    target.path.write_bytes(file.read_bytes())
+        statistics = {**figures_of(answers, labelled), "score": family.score}
+        return Built([file.name for file in files], statistics)
+
+    return models.context.store.get_or_build(
+        "finetuned",
+        version=1,
+        settings={"steps": steps, "initialization": initialization},
+        inputs={"labelled": labelled},
+        build=build,
+    )
+
+
+def proved(
+    models: Models, artifact: Artifact, labelled: Artifact, name: str = "classifier"
+) -> RegisteredModel:
+    """The artifact as a version that repeated its figure."""
+    if models.tracker.find_run(artifact.fingerprint) is None:
+        run_id = models.tracker.create_run("finetuning", artifact.fingerprint, {}, {})
+        models.tracker.finish(run_id, numbers(artifact.statistics), computed_on=computing_machine())
+    submission = Submission(
+        kind="classification", name=name, alias="candidate", artifact=artifact,
+        lineage={"labelled": labelled, "finetuned": artifact}, recipe_yaml="name: small\n",
+    )  # fmt: skip
+    model = register(submission, models.tracker)
+    if not model.is_verified:
+        proof = Proof(model=model, data=labelled)
+        verify([proof], models.context.store.url, models.tracker)
+    return model
+
+
+def judged(models: Models, model: RegisteredModel) -> Judgement:
+    """What a run of its recipe finds, and does."""
+    judgement = judge(
+        models.tracker, models.context.store, model.name, model.version, "champion",
+        NAMES.comparison,
+    )  # fmt: skip
+    settle(models.tracker, judgement, NAMES, "the test")
+    return judgement

@@ -1,0 +1,136 @@
+"""Answers to whole files: every row once, the same bytes after a kill, by one version."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipelines.artifacts import ArtifactStore
+from pipelines.core.errors import UserError
+from pipelines.core.stage import StageContext
+from pipelines.insight import batch_prediction
+from pipelines.insight.batch_prediction import BatchSettings, build_predictions
+from tests.integration.object_stores import BUCKET, s3_server
+from tests.pipelines.registry.conftest import Models
+
+
+def texts(folder: Path, name: str, count: int, column: str = "text") -> str:
+    path = folder / name
+    values = [f"text {number} of {name}" for number in range(count)]
+    pq.write_table(pa.table({column: values, "other": list(range(count))}), path)
+    return str(path)
+
+
+def own_context(models: Models, folder: Path) -> StageContext:
+    return replace(models.context, store=ArtifactStore(folder / "store"))
+
+
+def shards(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.rglob("part-*.parquet")}
+
+
+def test_every_row_of_every_file_is_answered_by_the_version_that_the_alias_named(
+    models: Models, tmp_path: Path
+) -> None:
+    models.register(models.encoder(1))
+    models.tracker.client().set_registered_model_alias("encoder", "champion", "1")
+    paths = texts(tmp_path, "a.parquet", 25), texts(tmp_path, "b.parquet", 3)
+    (tmp_path / "c.txt").write_text("a line\nand another\n")
+    settings = BatchSettings(
+        model="encoder@champion", files=(*paths, str(tmp_path / "*.txt")), rows_per_shard=10,
+        out=str(tmp_path / "answers"),
+    )  # fmt: skip
+    made = build_predictions(settings, models.tracker, own_context(models, tmp_path))
+    assert made.names() == [
+        "part-00000-00000.parquet", "part-00000-00001.parquet", "part-00000-00002.parquet",
+        "part-00001-00000.parquet", "part-00002-00000.parquet",
+    ]  # fmt: skip
+    assert made.statistics == {"rows": 30, "files": 3, "model": "encoder/1"}
+    third = pq.read_table(made.local("part-00000-00002.parquet")).to_pydict()
+    assert third["row"] == [20, 21, 22, 23, 24]
+    assert third["text"][0] == "text 20 of a.parquet"
+    assert third["model"] == ["encoder/1"] * 5
+    assert len(third["embedding"][0]) == 128
+    assert shards(tmp_path / "answers") == shards(tmp_path / "store")
+
+    models.register(models.encoder(2))
+    assert build_predictions(settings, models.tracker, own_context(models, tmp_path)).reused
+    models.tracker.client().set_registered_model_alias("encoder", "champion", "2")
+    other = build_predictions(settings, models.tracker, own_context(models, tmp_path))
+    assert other.statistics["model"] == "encoder/2"
+    assert other.fingerprint != made.fingerprint
+
+
+def test_a_run_that_was_killed_goes_on_at_its_shard_and_ends_with_the_same_bytes(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models.register(models.encoder(1))
+    path = texts(tmp_path, "a.parquet", 40)
+    settings = BatchSettings(model="encoder/1", files=(path,), rows_per_shard=10)
+    whole = build_predictions(settings, models.tracker, own_context(models, tmp_path / "1"))
+
+    answered: list[str] = []
+    write = batch_prediction._write
+
+    def killed(draft, name, *rest):
+        if len(answered) == 2:
+            raise KeyboardInterrupt
+        answered.append(name)
+        write(draft, name, *rest)
+
+    monkeypatch.setattr(batch_prediction, "_write", killed)
+    context = own_context(models, tmp_path / "2")
+    with pytest.raises(KeyboardInterrupt):
+        build_predictions(settings, models.tracker, context)
+    assert answered == ["part-00000-00000.parquet", "part-00000-00001.parquet"]
+
+    def noted(draft, name, *rest):
+        answered.append(name)
+        write(draft, name, *rest)
+
+    monkeypatch.setattr(batch_prediction, "_write", noted)
+    resumed = build_predictions(settings, models.tracker, context)
+    assert answered == [f"part-00000-0000{number}.parquet" for number in range(4)]
+    assert resumed.fingerprint == whole.fingerprint
+    assert shards(tmp_path / "2") == shards(tmp_path / "1")
+
+
+def test_files_and_answers_may_lie_in_an_object_store(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models.register(models.encoder(1))
+    local = texts(tmp_path, "a.parquet", 12)
+    with s3_server(monkeypatch):
+        store = ArtifactStore(f"s3://{BUCKET}/store")
+        store.filesystem.put_file(local, f"{BUCKET}/texts/a.parquet")
+        settings = BatchSettings(
+            model="encoder/1", files=(f"s3://{BUCKET}/texts/*.parquet",), rows_per_shard=10,
+            out=f"s3://{BUCKET}/answers",
+        )  # fmt: skip
+        made = build_predictions(settings, models.tracker, replace(models.context, store=store))
+        store.filesystem.invalidate_cache()
+        found = store.filesystem.ls(f"{BUCKET}/answers", detail=False)
+        assert [path.rpartition("/")[2] for path in sorted(found)] == made.names()
+        assert made.statistics["rows"] == 12
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"files": ()}, "needs files to answer"),
+        ({"files": ("nowhere/*.parquet",)}, "must match at least one file"),
+        ({"columns": {"text": "review"}}, "must have a column 'review'"),
+        ({"model": "nobody@champion"}, "the registry must hold 'nobody'"),
+    ],
+)
+def test_what_cannot_be_answered_is_said_in_a_sentence(
+    models: Models, tmp_path: Path, settings: dict, sentence: str
+) -> None:
+    models.register(models.encoder(1))
+    usual = {"model": "encoder/1", "files": (texts(tmp_path, "a.parquet", 2),)}
+    with pytest.raises(UserError, match=sentence):
+        build_predictions(
+            BatchSettings(**usual | settings), models.tracker, own_context(models, tmp_path)
+        )

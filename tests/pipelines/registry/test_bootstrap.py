@@ -1,0 +1,72 @@
+"""The paired bootstrap against what is known of it."""
+
+import numpy as np
+import pytest
+
+from pipelines.registry.comparison.bootstrap import paired_bootstrap
+from pipelines.registry.settings import ComparisonSettings
+from pipelines.tasks.scoring.weighted import mean
+
+SETTINGS = ComparisonSettings()
+
+
+def test_the_interval_of_a_mean_is_that_of_the_normal_approximation() -> None:
+    values = np.random.default_rng(0).normal(0.3, 1.0, 2000)
+    found = paired_bootstrap(mean(values), mean(np.zeros(2000)), 2000, SETTINGS, margin=0.0)
+    error = values.std() / np.sqrt(2000)
+    assert found.value == pytest.approx(values.mean())
+    assert found.low == pytest.approx(values.mean() - 1.96 * error, abs=0.2 * error)
+    assert found.high == pytest.approx(values.mean() + 1.96 * error, abs=0.2 * error)
+
+
+def test_what_makes_an_item_hard_for_both_cancels_out() -> None:
+    """The same 2 points on items of very different difficulty: sure when paired."""
+    hard = np.random.default_rng(1).random(500) * 10
+    found = paired_bootstrap(mean(hard + 0.02), mean(hard), 500, SETTINGS, margin=0.01)
+    assert found.low == pytest.approx(0.02)
+    assert found.ahead == 1.0
+    assert found.holds(0.95)
+
+
+def test_a_system_is_never_better_than_itself() -> None:
+    values = np.random.default_rng(2).random(100)
+    found = paired_bootstrap(mean(values), mean(values), 100, SETTINGS, margin=0.0)
+    assert (found.value, found.low, found.high, found.ahead) == (0.0, 0.0, 0.0, 0.0)
+    assert not found.holds(0.95)
+
+
+def test_a_difference_below_the_margin_does_not_hold_however_sure() -> None:
+    zeros = np.zeros(100)
+    assert not paired_bootstrap(
+        mean(zeros + 0.001), mean(zeros), 100, SETTINGS, margin=0.002
+    ).holds(0.95)
+
+
+def test_of_losses_the_lower_is_better() -> None:
+    losses = np.random.default_rng(3).random(300) + 2
+    found = paired_bootstrap(
+        mean(losses - 0.1), mean(losses), 300, SETTINGS, margin=0.01, lower_is_better=True
+    )
+    assert found.value == pytest.approx(0.1)
+    assert found.holds(0.95)
+
+
+def test_few_items_are_not_sure_of_a_difference_of_one() -> None:
+    right, other = np.ones(20), np.ones(20)
+    other[0] = 0.0
+    found = paired_bootstrap(mean(right), mean(other), 20, SETTINGS, margin=0.0)
+    assert found.value == pytest.approx(0.05)
+    assert found.ahead == pytest.approx(1 - (1 - 1 / 20) ** 20, abs=0.03)
+    assert not found.holds(0.95)
+
+
+def test_the_same_seed_draws_the_same_items_and_another_one_others() -> None:
+    values = np.random.default_rng(4).random(50)
+    first, again, other = (
+        paired_bootstrap(
+            mean(values), mean(np.zeros(50)), 50, ComparisonSettings(seed=seed), margin=0.0
+        )
+        for seed in (7, 7, 8)
+    )
+    assert first == again
+    assert (first.low, first.high) != (other.low, other.high)

@@ -1,0 +1,83 @@
+"""What a person reads of a version in MLflow: its card, its recipe, its files."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from pipelines.artifacts import Artifact
+from pipelines.insight.evidence import confusion_picture, log_evidence
+from pipelines.registry.card import with_comparison
+from tests.pipelines.registry.classifiers import finetuned, labelled_texts
+from tests.pipelines.registry.conftest import Models
+
+
+def test_a_card_says_what_it_is_from_what_how_good_and_how_it_is_asked(models: Models) -> None:
+    artifact = models.trained(1)
+    models.register(artifact)
+    card = models.tracker.client().get_model_version("encoder", "1").description
+    for words in (
+        "BERT encoder pretrained from raw text", "## Made from", models.examples.fingerprint,
+        "## Held-out figures", f"{artifact.statistics['eval/mlm_loss']:.4f}",
+        f"without looking {artifact.statistics['baseline/mlm_loss']:.4f}", "## Limits",
+        "at most 64 tokens", 'mlflow.pyfunc.load_model("models:/encoder@champion")',
+    ):  # fmt: skip
+        assert words in card
+    assert len(card) <= 5_000
+
+
+def test_a_comparison_takes_the_place_of_the_one_before_and_fits(models: Models) -> None:
+    card = with_comparison("What it is.", "better than nothing: F1 0.5")
+    assert card.endswith("## Compared\n\nBetter than nothing: F1 0.5.")
+    again = with_comparison(card, "not better than models:/x/2")
+    assert again == "What it is.\n\n## Compared\n\nNot better than models:/x/2."
+    assert len(with_comparison("x" * 5_000, "y" * 5_000)) <= 5_000
+
+
+def test_the_run_of_a_version_has_the_whole_recipe_as_dotted_parameters(models: Models) -> None:
+    artifact = models.trained(1)
+    recipe = "name: small\nplace: {home: /somewhere}\npretraining: {num_steps: 30, betas: [1, 2]}\n"
+    submission = models.submission(artifact, recipe_yaml=recipe)
+    model = models.register_submission(submission)
+    params = models.tracker.client().get_run(model.run_id).data.params
+    assert params["pretraining.num_steps"] == "30"
+    assert params["pretraining.betas"] == "[1, 2]"
+    assert not [name for name in params if name.startswith("place")]
+    # A second name from another recipe: MLflow's parameters never change.
+    other = models.submission(artifact, "other", recipe_yaml=recipe.replace("30", "60"))
+    models.register_submission(other)
+    assert models.tracker.client().get_run(model.run_id).data.params == params
+
+
+@pytest.fixture
+def evaluation(models: Models, tmp_path: Path) -> tuple[Artifact, Artifact]:
+    from pipelines.stages.evaluation.stage import build_evaluation
+
+    labelled = labelled_texts(models, tmp_path, size=120)
+    model = finetuned(models, labelled, 0)
+    return model, build_evaluation(model, labelled, models.context)
+
+
+def test_the_evidence_lies_with_the_run(
+    models: Models, evaluation: tuple[Artifact, Artifact], tmp_path: Path
+) -> None:
+    from transformers import AutoModelForSequenceClassification
+
+    model, report = evaluation
+    run_id = models.tracker.create_run("finetuning", model.fingerprint, {}, {})
+    names = log_evidence(models.tracker, run_id, model, report)
+    assert {"report.json", "by_label.csv", "confusion.csv", "confusion.png"} <= set(names)
+    folder = Path(models.tracker.client().download_artifacts(run_id, "", str(tmp_path)))
+    rows = list(csv.DictReader((folder / "by_label.csv").open()))
+    assert [row["label"] for row in rows] == ["no", "yes"]
+    confusion = json.loads((folder / "report.json").read_text())["confusion"]
+    table = list(csv.reader((folder / "confusion.csv").open()))
+    assert [[int(cell) for cell in row[1:]] for row in table[1:]] == confusion
+    assert (folder / "confusion.png").read_bytes().startswith(b"\x89PNG")
+    opened = AutoModelForSequenceClassification.from_pretrained(folder / "hugging_face")
+    assert opened.config.id2label == {0: "no", 1: "yes"}
+
+
+def test_a_confusion_without_any_answer_is_drawn() -> None:
+    assert confusion_picture(["a", "b"], [[0, 0], [0, 0]]).startswith(b"\x89PNG")

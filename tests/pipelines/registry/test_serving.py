@@ -1,0 +1,124 @@
+"""`mlflow models serve` answers HTTP for every kind of question, from a package alone."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bert_core.config import EncoderConfig
+from bert_core.training.state import save_model
+from bert_core.vocabulary import WordPieceTokenizer
+from flows.services.processes.ports import free_port
+from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
+from pipelines.core.tracking.tracker import Tracker
+from pipelines.registry.registration import Submission, register
+from pipelines.tasks import family
+
+pytestmark = pytest.mark.slow
+
+LABELS = {"classification": ("bad", "good"), "tagging": ("O", "B-x", "I-x")}
+ASKED: dict[str, dict[str, Any]] = {
+    "classification": {"text": "a good sum"},
+    "tagging": {"text": "Ada wrote to Charles."},
+    "question_answering": {"question": "Who wrote?", "context": "Ada wrote to Charles."},
+}
+
+
+LETTERS = [chr(code) for code in range(ord("a"), ord("z") + 1)]
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *LETTERS, *(f"##{x}" for x in LETTERS)]
+
+
+def untrained(folder: Path, name: str) -> Artifact:
+    """A model of the family with random weights, as fine-tuning leaves it."""
+
+    def build(draft: Draft) -> Built:
+        torch.manual_seed(0)
+        config = EncoderConfig(
+            vocab_size=len(PIECES), hidden_size=32, num_layers=1, num_attention_heads=2,
+            intermediate_size=64, max_position_embeddings=64,
+        )  # fmt: skip
+        model = family(name).build_model(config, LABELS.get(name, ()))
+        with tempfile.TemporaryDirectory() as scratch:
+            saved = Path(scratch) / "saved"
+            save_model(saved, model.eval())
+            WordPieceTokenizer(PIECES).save(saved)
+            files = sorted(saved.iterdir())
+            for file in files:
+                with draft.file(file.name) as target:
+                    target.path.write_bytes(file.read_bytes())
+        return Built([file.name for file in files], {"score": family(name).score})
+
+    return ArtifactStore(folder / "store").get_or_build(
+        "finetuned", version=1, settings={"family": name}, inputs={}, build=build
+    )
+
+
+@contextmanager
+def server(tracker: Tracker, uri: str, log: Path) -> Iterator[str]:
+    """The address of `mlflow models serve`, which ends with the block."""
+    port = free_port()
+    paths = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))  # uvicorn
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mlflow", "models", "serve", "-m", uri, "-p", str(port),
+             "-h", "127.0.0.1", "--env-manager", "local"],
+            env={**os.environ, "MLFLOW_TRACKING_URI": tracker.uri, "PYTHONPATH": "",
+                 "PATH": paths},
+            cwd=log.parent, stdout=output, stderr=output, start_new_session=True,
+        )  # fmt: skip
+        try:
+            address = f"http://127.0.0.1:{port}"
+            deadline = time.monotonic() + 240
+            while time.monotonic() < deadline and process.poll() is None:
+                try:
+                    urllib.request.urlopen(f"{address}/ping", timeout=5).read()
+                    break
+                except (urllib.error.URLError, ConnectionError, TimeoutError):
+                    time.sleep(0.5)
+            yield address
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
+            process.wait(timeout=30)
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_a_served_model_answers(tracker: Tracker, tmp_path: Path, name: str) -> None:
+    submission = Submission(
+        kind=name, name=f"served-{name}", alias="candidate", artifact=untrained(tmp_path, name),
+        lineage={}, recipe_yaml="name: small\n",
+    )  # fmt: skip
+    model = register(submission, tracker)
+    log = tmp_path / "serve.log"
+    with server(tracker, model.uri, log) as address:
+        request = urllib.request.Request(
+            f"{address}/invocations",
+            data=json.dumps({"dataframe_records": [ASKED[name]]}).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=120) as response:
+                (answer,) = json.load(response)["predictions"]
+        except (urllib.error.URLError, ConnectionError) as error:
+            pytest.fail(f"{error}\n{log.read_text()[-3000:]}")
+    if name == "classification":
+        assert answer["label"] in LABELS[name]
+        assert 0.5 <= answer["probability"] <= 1
+    elif name == "tagging":
+        assert answer["words"] == ["Ada", "wrote", "to", "Charles", "."]
+        assert set(answer["tags"]) <= set(LABELS[name])
+    else:
+        context = ASKED[name]["context"]
+        assert answer["answer"] == context[answer["begin"] :][: len(answer["answer"])]
