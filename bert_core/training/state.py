@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from bert_core.config import EncoderConfig
+from bert_core.config import EmbeddingConfig, EncoderConfig
 from bert_core.files.folders import publish
 from bert_core.files.json_files import read_json
 from bert_core.files.tensor_files import read_tensors
@@ -55,11 +55,22 @@ def load_model(folder: Path | str, device: torch.device | str = "cpu") -> Model:
 
     Raises ValueError where the folder holds no such model, or not exactly its tensors.
     """
-    config = read_config(folder)
-    model = build_model(
-        config["head"], EncoderConfig.from_dict(config["encoder"]), **config["settings"]
-    )
-    _load_exactly(model, read_weights(folder), Path(folder) / WEIGHTS_FILE)
+    config, path = read_config(folder), Path(folder) / CONFIG_FILE
+    try:
+        encoder = EncoderConfig.from_dict(config["encoder"])
+        embedding = config.get("embedding")
+        if embedding is not None:
+            embedding = EmbeddingConfig.from_dict(embedding)
+        with torch.device("meta"):  # before memory is taken for what a broken file may say
+            shapes = build_model(config["head"], encoder, **config["settings"]).state_dict()
+    except (ValueError, TypeError, RuntimeError) as error:
+        said = " ".join(str(error).split())
+        raise ValueError(f"{path} must describe a model, but {said}; is it whole?") from error
+    tensors = read_weights(folder)
+    _check_shapes(shapes, tensors, Path(folder) / WEIGHTS_FILE)
+    model = build_model(config["head"], encoder, **config["settings"])
+    model.load_state_dict(tensors)
+    model.embedding = embedding
     return model.to(device)
 
 
@@ -110,7 +121,8 @@ def load_checkpoint(folder: Path | str, model: Model, optimizer: Optimizer) -> P
 def read_config(folder: Path | str) -> dict[str, Any]:
     """The entries `format`, `head`, `settings` and `encoder` of a saved model.
 
-    Raises ValueError where the folder holds none, or one of another format.
+    And `embedding`, where the model says how it makes vectors of texts. Raises ValueError where the
+    folder holds none, or one of another format.
     """
     path = _existing(folder, CONFIG_FILE)
     config = read_json(path)
@@ -123,17 +135,23 @@ def read_config(folder: Path | str) -> dict[str, Any]:
         raise ValueError(
             f"{path} must name one of the heads {', '.join(MODELS)}, found {config.get('head')!r}"
         )
+    for name in ("settings", "encoder"):
+        if not isinstance(config.get(name), dict):
+            raise ValueError(f"{path} must hold the object {name}, found none; is it whole?")
     return config
 
 
 def model_config(model: Model) -> dict[str, Any]:
     """What `config.json` says of a model."""
-    return {
+    config = {
         "format": FORMAT,
         "head": model.head_name,
         "settings": model.head_settings(),
         "encoder": model.config.to_dict(),
     }
+    if model.embedding is not None:
+        config["embedding"] = model.embedding.to_dict()
+    return config
 
 
 def _write_model(draft: Path, model: Model) -> None:
@@ -155,9 +173,14 @@ def read_weights(folder: Path | str) -> dict[str, Tensor]:
     return read_tensors(_existing(folder, WEIGHTS_FILE))
 
 
-def _load_exactly(model: Model, tensors: dict[str, Tensor], path: Path) -> None:
-    check_names(set(model.state_dict()), tensors, path)
-    model.load_state_dict(tensors)
+def _check_shapes(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor], path: Path) -> None:
+    check_names(set(wanted), tensors, path)
+    for name, tensor in tensors.items():
+        if tensor.shape != wanted[name].shape:
+            raise ValueError(
+                f"{path} must hold {name} {list(wanted[name].shape)}, as its {CONFIG_FILE} says, "
+                f"found {list(tensor.shape)}"
+            )
 
 
 def check_names(wanted: set[str], tensors: Mapping[str, Tensor], source: Path | str) -> None:

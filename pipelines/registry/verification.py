@@ -19,6 +19,7 @@ from pipelines.registry.registration import RegisteredModel
 from pipelines.registry.serving.proof import TRY_AGAIN
 from pipelines.registry.tags import OWED_TAG, PROMOTION, PROOF_TAG, VERIFIED_TAG, entries
 from pipelines.tasks import family, family_names
+from pipelines.training.starting import IMPORTED, PROBE
 
 _OF_ENCODERS = "eval/mlm_accuracy"
 _TOLERANCE = 0.001  # between two machines; an answer that hangs by a rounding may always differ
@@ -33,7 +34,8 @@ class Proof:
     """A registered model to prove, and the held-out data for it."""
 
     model: RegisteredModel
-    data: Artifact  # the examples of an encoder, the labelled items of a task
+    # The examples of an encoder, the labelled items of a task, of an imported model itself.
+    data: Artifact
     max_examples: int = 0  # of an encoder's final evaluation
 
 
@@ -90,7 +92,8 @@ def verify(proofs: Sequence[Proof], store_url: str, tracker: Tracker) -> list[Ve
 def _verification(
     proof: Proof, store_url: str, tracker: Tracker, client: MlflowClient
 ) -> Verification:
-    model, metric = proof.model, metric_of(proof.model.kind)
+    model = proof.model
+    metric = PROBE if proof.data.kind == IMPORTED else metric_of(model.kind)
     tags = client.get_model_version(model.name, str(model.version)).tags
     logged_on = entries(COMPUTED_ON_TAG, tags)
     answer = _in_own_process(
@@ -100,6 +103,7 @@ def _verification(
             "kind": model.kind,
             "uri": model.uri,
             "metric": metric,
+            "data_kind": proof.data.kind,
             "fingerprint": proof.data.fingerprint,
             "max_examples": proof.max_examples,
             "threads": logged_on.get("threads"),

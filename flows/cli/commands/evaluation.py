@@ -7,7 +7,7 @@ import typer
 
 from flows.cli.choice import Choice
 from flows.cli.commands.build import Recipe
-from flows.cli.commands.models import tracker_of
+from flows.cli.commands.models import named, tracker_of
 from flows.cli.execution import execute
 from flows.cli.options import AsJson, Home, LabelColumn, Labels, Overrides, TextColumn
 from pipelines.core.errors import UserError
@@ -65,7 +65,7 @@ def evaluate(
     labelled = LabelledFile(
         path=labels, text_column=text_column or "", label_column=label_column or ""
     )
-    figures, report = evaluate_file(tracker, model, labelled)
+    figures, report = evaluate_file(tracker, named(model, home) or model, labelled)
     if as_json:
         print(json.dumps({**figures, **report}, ensure_ascii=False))
         return

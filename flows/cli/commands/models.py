@@ -12,13 +12,15 @@ from flows.environment import home_folder, set_defaults
 from pipelines.core.errors import UserError
 
 if TYPE_CHECKING:
+    from pipelines.core.place import PlaceSettings
     from pipelines.core.tracking.tracker import Tracker
     from pipelines.registry.listing import ListedModel
 
 Model = Annotated[
     str | None,
     typer.Option(
-        help="name, name@alias, name/version or a folder. [default: the newest of its kind]",
+        help="name, name@alias, name/version, a fingerprint of the store or a folder, ours or a "
+        "published BERT. [default: the newest of its kind]",
         show_default=False,
     ),
 ]
@@ -50,7 +52,8 @@ def fill_mask(
     tracker = tracker_of(home, needs=None if model else "encoder")
     from pipelines.insight import predictions
 
-    gaps = predictions.fill(tracker, model or newest(tracker, "encoder"), text, top_k=top)
+    reference = named(model, home) or newest(tracker, "encoder")
+    gaps = predictions.fill(tracker, reference, text, top_k=top)
     if as_json:
         print(json.dumps([[asdict(candidate) for candidate in gap] for gap in gaps]))
         return
@@ -135,6 +138,54 @@ def tracker_of(home: Path | None, *, needs: str | None = None) -> "Tracker":
     if needs is not None and not place.has_registry():
         raise _no_model(f"of {place.home_folder()}", needs)
     return place.tracker({})
+
+
+def place_of(home: Path | None, store: str | None = None) -> "PlaceSettings":
+    """Where this home keeps things.
+
+    Raises UserError where `store` cannot be one.
+    """
+    set_defaults(home_folder(home))
+    from pydantic import ValidationError
+
+    from pipelines.core.place import PlaceSettings
+    from pipelines.core.recipes.files import explain
+
+    try:
+        return PlaceSettings(store=store or "")
+    except ValidationError as error:
+        raise UserError(explain(error, "the place")) from None
+
+
+def registered_name(name: str) -> str:
+    """`name`, where the registry takes it; raises UserError where it does not."""
+    from pydantic import ValidationError
+
+    from pipelines.core.recipes.files import explain
+    from pipelines.registry.settings import RegistrationSettings
+
+    try:
+        RegistrationSettings(encoder_name=name, classifier_name=f"{name}-other")
+    except ValidationError as error:
+        fault = explain(error, "the registry").partition("classifier_name")[0].strip()
+        raise UserError(fault.replace("encoder_name", "--name")) from None
+    return name
+
+
+def named(model: str | None, home: Path | None) -> str | None:
+    """What `--model` says, as the registry's look-ups take it: a name there, or a folder of ours.
+
+    A fingerprint becomes the folder of its artifact; a published BERT is taken into the store
+    first. Raises UserError for an empty name, a fingerprint that the store has not, and a folder
+    that holds no model.
+    """
+    if model is None:
+        return None
+    if not model.strip():
+        raise UserError("--model must name a model or a folder, found an empty name")
+    from pipelines.registry.starting import local_model
+
+    return local_model(model, place_of(home).context)
 
 
 def newest(tracker: "Tracker", *kinds: str) -> str:

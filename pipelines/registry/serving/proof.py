@@ -45,12 +45,11 @@ def _fetched_data(request: dict[str, Any]) -> Any:
     """The artifact with the held-out data, its files on this machine."""
     from pipelines.artifacts import ArtifactStore
 
-    kind = "examples" if request["kind"] == "encoder" else "labelled"
-    fingerprint = request["fingerprint"]
+    kind, fingerprint = request["data_kind"], request["fingerprint"]
     data = ArtifactStore(request["store_url"]).find(kind, fingerprint)
     if data is None:
         raise LookupError(f"the held-out {kind} {fingerprint} must be in the store, found none")
-    for name in data.names("heldout"):
+    for name in (*data.names("heldout"), *data.names("probe")):
         data.local(name)
     return data
 
@@ -67,7 +66,8 @@ def _reached(request: dict[str, Any], package: Path, data: Any) -> dict[str, Any
     loaded = mlflow.pyfunc.load_model(str(package))
     _check_own_code()
     loaded.predict(loaded.input_example)  # as whoever serves it asks
-    reach = _encoder_accuracy if request["kind"] == "encoder" else _task_score
+    reaches = {"examples": _encoder_accuracy, "labelled": _task_score}
+    reach = reaches.get(request["data_kind"], _response)
     value, num_examples = reach(loaded, data, request)
     return {"value": value, "examples": num_examples, "machine": computing_machine()}
 
@@ -111,6 +111,15 @@ def _encoder_accuracy(loaded: Any, examples: Any, request: dict[str, Any]) -> tu
     model, reader = loaded.unwrap_python_model().model, ExampleReader(examples, "heldout")
     figures = pretraining_figures(model, reader, request["max_examples"])
     return figures[request["metric"]], min(len(reader), request["max_examples"])
+
+
+def _response(loaded: Any, imported: Any, request: dict[str, Any]) -> tuple[float, int]:
+    """Of an imported model, for which there are no figures: what it gives for texts."""
+    from bert_core.inference.probing import probe
+
+    served = loaded.unwrap_python_model()
+    texts = json.loads(imported.local("probe.json").read_text(encoding="utf-8"))["texts"]
+    return probe(served.model, served.tokenizer, texts)
 
 
 def _check_own_code() -> None:
