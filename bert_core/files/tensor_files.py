@@ -2,6 +2,7 @@
 
 import pickle
 import struct
+import warnings
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,7 +32,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings(action="ignore"):  # of versions of the format
+            found = torch.load(path, map_location="cpu", weights_only=True)
     except _BROKEN as error:
         raise ValueError(f"{path} must hold tensors, but {_reason(error)}; is it whole?") from error
     _refuse_other_objects(found, path)

@@ -80,7 +80,9 @@ def _pieces(folder: Path, whole: dict[str, Any] | None) -> tuple[str, ...]:
         listed = read_pieces(listed_path)
         added = [token.get("content") for token in whole.get("added_tokens") or ()
                  if isinstance(token, dict)]  # fmt: skip
-        new = tuple(content for content in added if content not in vocabulary)
+        new = tuple(
+            content for content in added if isinstance(content, str) and content not in vocabulary
+        )
         if listed not in (pieces, pieces + new):
             at = next((i for i, (a, b) in enumerate(zip(listed, pieces, strict=False)) if a != b),
                       min(len(listed), len(pieces)))  # fmt: skip

@@ -216,7 +216,7 @@ def _wanted(
     try:
         with torch.device("meta"):
             model = build_model(head, encoder, **settings)
-    except RuntimeError as error:  # sizes beyond any memory
+    except (RuntimeError, TypeError) as error:  # sizes that no tensor can have
         raise ValueError(f"{path} must describe a BERT, but its sizes are impossible") from error
     task_head = "qa_outputs" if head == "span_prediction" else "classifier"
     return to_hugging_face(model.state_dict(), task_head=task_head)

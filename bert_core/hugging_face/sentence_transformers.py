@@ -142,7 +142,7 @@ def _pooling(path: Path, hidden_size: int) -> Literal["mean", "cls", "max", "mea
 def _refuse_prompts(folder: Path) -> None:
     path = folder / _WHOLE_SETTINGS
     settings = read_json(path) if path.is_file() else {}
-    default = settings.get("default_prompt_name")
+    default = entry(settings, "default_prompt_name", str, path)
     prompts = entry(settings, "prompts", dict, path) or {}
     if default is not None and prompts.get(default):
         raise ValueError(

@@ -26,6 +26,7 @@ WEIGHTS_FILE = "model.safetensors"
 CONFIG_FILE = "config.json"
 TRAINING_STATE_FILE = "training_state.pt"
 FORMAT = 1
+_MOST_NAMES = 12  # that a message lists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,17 +57,19 @@ def load_model(folder: Path | str, device: torch.device | str = "cpu") -> Model:
     Raises ValueError where the folder holds no such model, or not exactly its tensors.
     """
     config, path = read_config(folder), Path(folder) / CONFIG_FILE
+    tensors = read_weights(folder)
     try:
         encoder = EncoderConfig.from_dict(config["encoder"])
         embedding = config.get("embedding")
         if embedding is not None:
             embedding = EmbeddingConfig.from_dict(embedding)
-        with torch.device("meta"):  # before memory is taken for what a broken file may say
+        # Before memory is taken for what a broken file may say.
+        _check_num_layers(encoder, tensors)
+        with torch.device("meta"):
             shapes = build_model(config["head"], encoder, **config["settings"]).state_dict()
     except (ValueError, TypeError, RuntimeError) as error:
         said = " ".join(str(error).split())
         raise ValueError(f"{path} must describe a model, but {said}; is it whole?") from error
-    tensors = read_weights(folder)
     _check_shapes(shapes, tensors, Path(folder) / WEIGHTS_FILE)
     model = build_model(config["head"], encoder, **config["settings"])
     model.load_state_dict(tensors)
@@ -131,7 +134,7 @@ def read_config(folder: Path | str) -> dict[str, Any]:
             f"{path} must be a Bertsmith model of format {FORMAT}, found something else; "
             "a Hugging Face directory has to be imported first"
         )
-    if config.get("head") not in MODELS:
+    if config.get("head") not in list(MODELS):
         raise ValueError(
             f"{path} must name one of the heads {', '.join(MODELS)}, found {config.get('head')!r}"
         )
@@ -173,6 +176,13 @@ def read_weights(folder: Path | str) -> dict[str, Tensor]:
     return read_tensors(_existing(folder, WEIGHTS_FILE))
 
 
+def _check_num_layers(encoder: EncoderConfig, tensors: Mapping[str, Tensor]) -> None:
+    start = "encoder.layers."
+    found = {name.removeprefix(start).split(".")[0] for name in tensors if name.startswith(start)}
+    if encoder.num_layers > len(tensors) and encoder.num_layers != len(found):
+        raise ValueError(f"num_layers is {encoder.num_layers}, and the weights have {len(found)}")
+
+
 def _check_shapes(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor], path: Path) -> None:
     check_names(set(wanted), tensors, path)
     for name, tensor in tensors.items():
@@ -189,8 +199,14 @@ def check_names(wanted: set[str], tensors: Mapping[str, Tensor], source: Path | 
     if missing or unexpected:
         raise ValueError(
             f"{source} must hold exactly the tensors of the model: missing "
-            f"{', '.join(missing) or 'none'}; unexpected {', '.join(unexpected) or 'none'}"
+            f"{_listed(missing)}; unexpected {_listed(unexpected)}"
         )
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - _MOST_NAMES
+    shown = ", ".join(names[:_MOST_NAMES]) or "none"
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def _check_same_architecture(model: Model, config: dict[str, Any], folder: Path | str) -> None:

@@ -74,7 +74,7 @@ def ask_model(
 
     if out is not None:
         refuse_other_output(out)
-    tracker = tracker_of(home, needs=None if model else asked.kinds[0])
+    tracker = tracker_of(home, needs=asked.kinds[0] if model is None else None)
     from pipelines.insight.asking import ask
 
     reference = named(model, home) or newest(tracker, *asked.kinds)

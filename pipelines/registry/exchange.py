@@ -27,17 +27,28 @@ class Exchanged:
     num_parameters: int
 
 
+def is_vocabulary(path: Path | str) -> bool:
+    """Whether `path` is a vocab.txt, or a folder with a tokenizer and no model."""
+    path = Path(path)
+    return path.is_file() or (path.is_dir() and _holds_a_tokenizer_alone(path))
+
+
 def bring_in(
-    path: Path, context: StageContext, *, head: str | None = None, lowercase: bool | None = None
+    path: Path | str,
+    context: StageContext,
+    *,
+    head: str | None = None,
+    lowercase: bool | None = None,
 ) -> Artifact:
     """What is at `path` as an artifact of the store: a model with its tokenizer, or a vocabulary.
 
     A vocabulary is a vocab.txt or a folder with a tokenizer and no model. Raises UserError, and
     leaves nothing behind, where files are missing or broken, or another architecture's.
     """
-    if not str(path).strip() or path == Path():
+    if not str(path).strip():
         raise UserError("what to import must be a folder or a vocab.txt, found an empty name")
-    if path.is_file() or (path.is_dir() and _holds_a_tokenizer_alone(path)):
+    path = Path(path)
+    if is_vocabulary(path):
         if head is not None:
             raise UserError(f"{path} holds a vocabulary and no model with the head {head}")
         return import_vocabulary(path, context, lowercase=lowercase)

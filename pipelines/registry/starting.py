@@ -1,6 +1,5 @@
 """From what a recipe or a command calls a model to its artifact, or its folder."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from pipelines.artifacts import Artifact
@@ -31,15 +30,14 @@ def settled_encoder(reference: str, tracker: Tracker, context: StageContext) -> 
         return take_in(folder, context, source=reference)
 
 
-def local_model(reference: str, context_of: Callable[[], StageContext]) -> str:
+def local_model(reference: str, context: StageContext) -> str:
     """`reference` as `opening.located` takes it: a name in the registry, or a folder of ours.
 
     A fingerprint becomes the folder of its artifact, and a published BERT is taken into the store
-    of the context first. Raises UserError for a fingerprint that the store has not, and for a
+    first. Raises UserError for a fingerprint that the store has not, and for a
     folder that holds no model.
     """
     if is_fingerprint(reference):
-        context = context_of()
         found = find_model_artifact(reference, context)
         if found is None:
             raise UserError(
@@ -48,5 +46,5 @@ def local_model(reference: str, context_of: Callable[[], StageContext]) -> str:
             )
         return str(found.local_folder())
     if Path(reference).is_dir() and not is_ours(Path(reference)):
-        return str(take_in(Path(reference), context_of(), source=reference).local_folder())
+        return str(take_in(Path(reference), context, source=reference).local_folder())
     return reference.removeprefix(_REGISTERED)

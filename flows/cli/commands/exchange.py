@@ -8,6 +8,7 @@ import typer
 
 from flows.cli.commands.models import (
     Model,
+    context_of,
     named,
     newest,
     place_of,
@@ -31,8 +32,7 @@ def add_to(app: typer.Typer) -> None:
 
 def bring_in(
     path: Annotated[
-        Path,
-        typer.Argument(help="A folder with a BERT or a tokenizer, or a vocab.txt."),
+        str, typer.Argument(help="A folder with a BERT or a tokenizer, or a vocab.txt.")
     ],
     name: Annotated[
         str | None, typer.Option(help="Register the model under this name, too.")
@@ -52,12 +52,14 @@ def bring_in(
 
     Example: bertsmith import all-MiniLM-L6-v2 --name minilm
     """
-    place = place_of(home, store)
-    if name is not None:
-        place.refuse_unreachable_tracker()
     from pipelines.registry import exchange
 
-    context = place.context()
+    if name is not None:
+        registered_name(name)
+        if exchange.is_vocabulary(path):
+            raise UserError("--name registers a model, and a vocabulary is none; leave it out")
+        place_of(home, store).refuse_unreachable_tracker()
+    context = context_of(home, store)
     artifact = exchange.bring_in(path, context, head=head, lowercase=is_uncased)
     for line in _what_it_is(artifact):
         print(line)
@@ -65,16 +67,16 @@ def bring_in(
         exchange.write_out(artifact, to)
         print(f"  written to {to}")
     if artifact.kind == "vocabulary":
-        if name is not None:
-            raise UserError("--name registers a model, and a vocabulary is none; leave it out")
-        print(f"next: bertsmith run --corpus 'texts/*.txt' "
-              f"--set vocabulary.tokenizer={artifact.fingerprint}")  # fmt: skip
+        print(
+            "next: bertsmith run --corpus 'texts/*.txt' --set "
+            f"vocabulary.tokenizer={artifact.fingerprint}"
+        )
         return
     reference = artifact.fingerprint
     if name is not None:
         from pipelines.registry.importing import register_import
 
-        registered = register_import(artifact, registered_name(name), context)
+        registered = register_import(artifact, name, place_of(home, store).context())
         version, proof = registered.model, registered.verification
         how = f"repeated its answers ({proof.comparison})" if proof else "was registered before"
         print(f"  {version.uri}, loaded in a process of its own, {how}; {registered.alias}")
@@ -144,7 +146,7 @@ def inspect(
     Example: bertsmith inspect 'Returns the sum of the array.' --out attention.html
     """
     _require_place(out, (".html", ".png"))
-    tracker = tracker_of(home, needs=None if model else "encoder")
+    tracker = tracker_of(home, needs="encoder" if model is None else None)
     from pipelines.insight.attention_page import inspect as draw
     from pipelines.registry.opening import located
 
@@ -168,7 +170,7 @@ def similar(
     """
     if out is not None:
         _require_place(out, (".png",))
-    tracker = tracker_of(home, needs=None if model else "encoder")
+    tracker = tracker_of(home, needs="encoder" if model is None else None)
     from pipelines.insight.similarity_picture import draw_similarities, similarities
     from pipelines.registry.opening import located
 

@@ -13,6 +13,7 @@ from pipelines.core.errors import UserError
 
 if TYPE_CHECKING:
     from pipelines.core.place import PlaceSettings
+    from pipelines.core.stage import StageContext
     from pipelines.core.tracking.tracker import Tracker
     from pipelines.registry.listing import ListedModel
 
@@ -49,7 +50,7 @@ def fill_mask(
             f"the text must hold [MASK] in place of a word, found none in {text!r}; "
             "write for example 'Returns the [MASK] of the array.'"
         )
-    tracker = tracker_of(home, needs=None if model else "encoder")
+    tracker = tracker_of(home, needs="encoder" if model is None else None)
     from pipelines.insight import predictions
 
     reference = named(model, home) or newest(tracker, "encoder")
@@ -157,18 +158,30 @@ def place_of(home: Path | None, store: str | None = None) -> "PlaceSettings":
         raise UserError(explain(error, "the place")) from None
 
 
+def context_of(home: Path | None, store: str | None = None) -> "StageContext":
+    """The surroundings of a command that reads and writes the store, and asks no tracker.
+
+    Raises UserError where `store` cannot be one.
+    """
+    from pipelines.artifacts import ArtifactStore
+    from pipelines.core.stage import StageContext
+
+    return StageContext(store=ArtifactStore(place_of(home, store).store_url()))
+
+
 def registered_name(name: str) -> str:
     """`name`, where the registry takes it; raises UserError where it does not."""
-    from pydantic import ValidationError
+    from pydantic import TypeAdapter, ValidationError
 
-    from pipelines.core.recipes.files import explain
-    from pipelines.registry.settings import RegistrationSettings
+    from pipelines.registry.settings import RegistryName
 
     try:
-        RegistrationSettings(encoder_name=name, classifier_name=f"{name}-other")
-    except ValidationError as error:
-        fault = explain(error, "the registry").partition("classifier_name")[0].strip()
-        raise UserError(fault.replace("encoder_name", "--name")) from None
+        TypeAdapter(RegistryName).validate_python(name)
+    except ValidationError:
+        raise UserError(
+            "--name must be letters, digits, '.', '_' and '-', and begin with a letter or a digit, "
+            f"found {name or 'an empty name'}"
+        ) from None
     return name
 
 
@@ -185,7 +198,7 @@ def named(model: str | None, home: Path | None) -> str | None:
         raise UserError("--model must name a model or a folder, found an empty name")
     from pipelines.registry.starting import local_model
 
-    return local_model(model, place_of(home).context)
+    return local_model(model, context_of(home))
 
 
 def newest(tracker: "Tracker", *kinds: str) -> str:
