@@ -78,8 +78,8 @@ def _pieces(folder: Path, whole: dict[str, Any] | None) -> tuple[str, ...]:
         )
     if listed_path.is_file():
         listed = read_pieces(listed_path)
-        added = [token.get("content") for token in whole.get("added_tokens") or ()
-                 if isinstance(token, dict)]  # fmt: skip
+        tokens = entry(whole, "added_tokens", list, folder / _WHOLE) or ()
+        added = [token.get("content") for token in tokens if isinstance(token, dict)]
         new = tuple(
             content for content in added if isinstance(content, str) and content not in vocabulary
         )
