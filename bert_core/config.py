@@ -1,9 +1,10 @@
-"""What an encoder is made of: sizes and options, and the sizes that have names."""
+"""What an encoder is made of, what its embeddings are made of, and the sizes that have names."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from types import MappingProxyType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,7 @@ class EncoderConfig:
             "vocab_size", "hidden_size", "num_layers", "num_attention_heads",
             "intermediate_size", "max_position_embeddings", "type_vocab_size",
         ):  # fmt: skip
+            _check_whole(name, getattr(self, name))
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.hidden_size % self.num_attention_heads:
@@ -41,12 +43,16 @@ class EncoderConfig:
                 "hidden_size must be a multiple of num_attention_heads, "
                 f"got {self.hidden_size} and {self.num_attention_heads}"
             )
+        for name in ("hidden_dropout", "attention_dropout", "layer_norm_eps", "initializer_range"):
+            _check_number(name, getattr(self, name))
         for name in ("hidden_dropout", "attention_dropout"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)}")
         for name in ("layer_norm_eps", "initializer_range"):
             if getattr(self, name) <= 0.0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        if not isinstance(self.causal, bool):
+            raise ValueError(f"causal must be true or false, got {self.causal!r}")
         if self.positions not in ("learned", "sinusoidal"):
             raise ValueError(f"positions must be learned or sinusoidal, got {self.positions!r}")
         if self.positions == "sinusoidal" and self.hidden_size % 2:
@@ -70,6 +76,66 @@ class EncoderConfig:
         if "vocab_size" not in values:
             raise ValueError("an encoder config must say its vocab_size")
         return cls(**values)
+
+
+POOLINGS: tuple[str, ...] = ("mean", "cls", "max", "mean_sqrt_len", "pooled")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingConfig:
+    """How a text becomes one vector; raises ValueError for what there is not.
+
+    `pooling` takes of the hidden states their mean, that of [CLS], the maximum of each column,
+    their sum over the square root of their number, or the pooler's output. Texts are cut to
+    `max_tokens` with the special ones (None: to what the encoder reads), and lower-cased first
+    with `lowercase`, whatever the tokenizer does then.
+    """
+
+    pooling: Literal["mean", "cls", "max", "mean_sqrt_len", "pooled"] = "mean"
+    normalize: bool = True
+    max_tokens: int | None = None
+    lowercase: bool = False
+
+    def __post_init__(self) -> None:
+        if self.pooling not in POOLINGS:
+            known = f"{', '.join(POOLINGS[:-1])} or {POOLINGS[-1]}"
+            raise ValueError(f"pooling must be {known}, got {self.pooling!r}")
+        for name in ("normalize", "lowercase"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
+        if self.max_tokens is not None:
+            _check_whole("max_tokens", self.max_tokens)
+            if self.max_tokens < 3:
+                raise ValueError(
+                    "max_tokens must allow for a token between the two special ones, got "
+                    f"{self.max_tokens}"
+                )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain values, ready for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """What `to_dict` described; raises ValueError for unknown entries."""
+        known = {field.name for field in fields(cls)}
+        if unknown := sorted(set(values) - known):
+            raise ValueError(
+                f"an embedding config has no entry named {', '.join(unknown)}; "
+                f"it has {', '.join(sorted(known))}"
+            )
+        return cls(**values)
+
+
+def _check_whole(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{name} must be a whole number, got {value!r}")
+
+
+def _check_number(name: str, value: object) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(cast(float, value)):
+        raise ValueError(f"{name} must be a number, got {value!r}")
 
 
 # Layers, hidden size and attention heads (Devlin et al., 2019; Turc et al., 2019). The

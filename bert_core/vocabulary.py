@@ -1,75 +1,74 @@
 """The WordPiece vocabulary and its tokenizer: text to piece ids and back, as BERT was published.
 
-The one module that knows the `tokenizers` library. Ids equal those of the reference implementation
-on any text, except that literal "[CLS]" or "[MASK]" in a text stays text and never becomes a
-special token.
+Ids equal those of the reference implementation on any text, except that literal "[CLS]" or "[MASK]"
+in a text stays text and never becomes a special token.
 """
 
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any
 
 import numpy as np
-from tokenizers import AddedToken, Tokenizer
-from tokenizers.decoders import WordPiece as WordPieceDecoder
-from tokenizers.models import WordPiece
-from tokenizers.normalizers import BertNormalizer
-from tokenizers.pre_tokenizers import BertPreTokenizer
-from tokenizers.processors import TemplateProcessing
 
-from bert_core.files.tokenizer_files import Normalization, read_normalization, read_pieces
+from bert_core.files.added_tokens import SPECIAL_PIECES, AddedToken
+from bert_core.files.tokenizer_files import Normalization, read_tokenizer
 from bert_core.masking import MaskableVocabulary
+from bert_core.tokenization import CONTINUATION, LONGEST_WORD, build_normalizer, build_tokenizer
 
-PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
-SPECIAL_PIECES: Final = (PAD, UNK, CLS, SEP, MASK)
-CONTINUATION: Final = "##"
-LONGEST_WORD: Final = 100  # characters; a longer one is [UNK], as published
+__all__ = [
+    "CONTINUATION", "LONGEST_WORD", "MASK", "SPECIAL_PIECES", "AddedToken", "Normalization",
+    "WordPieceTokenizer", "build_normalizer",
+]  # fmt: skip
+
+PAD, UNK, CLS, SEP, MASK = SPECIAL_PIECES
 
 
 class WordPieceTokenizer:
     """A vocabulary and the rules to read and write text with it.
 
-    `pieces[i]` is the piece with id i. Raises ValueError unless all five special pieces are there
-    and no piece twice.
+    `pieces[i]` is the piece with id i. `added_tokens` are cut out of a text whole, before words are
+    looked for; those that are no pieces have the ids after them, and `pieces` then lists them,
+    too. Raises ValueError unless all five special pieces are there and no piece twice.
     """
 
-    def __init__(self, pieces: Sequence[str], normalization: Normalization | None = None) -> None:
-        self.pieces = tuple(pieces)
+    def __init__(
+        self,
+        pieces: Sequence[str],
+        normalization: Normalization | None = None,
+        added_tokens: Sequence[AddedToken] = (),
+    ) -> None:
+        known = set(pieces)
+        new = [token.content for token in added_tokens if token.content not in known]
+        self.pieces = (*pieces, *new)
+        self.num_words = len(pieces)  # pieces that words are cut into; the others are found whole
+        self.added_tokens = tuple(added_tokens)
         self.normalization = normalization or Normalization()
         self._ids = {piece: index for index, piece in enumerate(self.pieces)}
         _check_pieces(self.pieces, self._ids)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
             self._ids[piece] for piece in SPECIAL_PIECES
         )
-        self._tokenizer = build_tokenizer(self._ids, self.normalization)
+        words = {piece: self._ids[piece] for piece in pieces}
+        self._tokenizer = build_tokenizer(words, self.normalization, self.added_tokens)
         self._maskable: MaskableVocabulary | None = None
 
     @classmethod
     def from_directory(
         cls, directory: str | Path, *, lowercase: bool | None = None
     ) -> "WordPieceTokenizer":
-        """Load `vocab.txt` (or `tokenizer.json` alone), with the settings that lie beside it.
+        """Load `vocab.txt` or `tokenizer.json`, with the settings and tokens added beside it.
 
-        Settings come from `tokenizer_config.json`, else from `tokenizer.json`; `lowercase` decides
-        where both are missing and must agree where they are not. Raises ValueError where it does
-        not, or where the folder holds no WordPiece vocabulary.
+        `lowercase` decides where no file says it or two contradict each other, and must agree with
+        them otherwise. Raises ValueError, naming the file, where it does not, where files
+        contradict each other or are broken, and for a tokenizer that is not BERT's.
         """
         folder = Path(directory)
-        pieces, normalization = read_pieces(folder), read_normalization(folder)
-        if normalization is None:
-            if lowercase is None:
-                raise ValueError(
-                    f"{folder} holds a vocabulary but neither tokenizer_config.json nor "
-                    "tokenizer.json; say with lowercase=True or False whether it is uncased"
-                )
-            normalization = Normalization(lowercase=lowercase)
-        elif lowercase is not None and lowercase != normalization.lowercase:
-            raise ValueError(
-                f"the tokenizer in {folder} says lowercase={normalization.lowercase}, "
-                f"but lowercase={lowercase} was asked for; leave it out or mend the files"
-            )
-        return cls(pieces, normalization)
+        found = read_tokenizer(folder, lowercase)
+        try:
+            return cls(found.pieces, found.normalization, found.added_tokens)
+        except ValueError as error:
+            raise ValueError(f"{folder}: {error}") from error
 
     @property
     def vocab_size(self) -> int:
@@ -106,10 +105,22 @@ class WordPieceTokenizer:
 
     def decode(self, ids: Iterable[int], *, keep_special: bool = False) -> str:
         """A readable text with these pieces; special tokens are left out unless asked for."""
-        special = set() if keep_special else {self._ids[piece] for piece in SPECIAL_PIECES}
+        special = set() if keep_special else self._special_ids()
         pieces = [self.id_to_piece(int(index)) for index in ids if int(index) not in special]
         text: str = self._tokenizer.decoder.decode(pieces) if pieces else ""
         return text
+
+    def refuse_other_table(self, num_rows: int) -> None:
+        """Return where an embedding matrix of `num_rows` has a row for every piece.
+
+        It may have more, which no text reads. Raises ValueError where it has fewer.
+        """
+        if num_rows < self.vocab_size:
+            raise ValueError(
+                f"the embedding matrix must have a row for each of the {self.vocab_size:,} pieces "
+                f"of the vocabulary, found {num_rows:,}; the tokenizer is another model's, or its "
+                "embeddings were not resized"
+            )
 
     def maskable(self) -> MaskableVocabulary:
         """What masking has to know of this vocabulary."""
@@ -119,15 +130,25 @@ class WordPieceTokenizer:
 
     def _build_maskable(self) -> MaskableVocabulary:
         is_maskable = np.ones(self.vocab_size, dtype=np.bool_)
-        is_maskable[[self.pad_id, self.cls_id, self.sep_id]] = False
+        special = self._special_ids()
+        is_maskable[list(special - {self.unk_id, self.mask_id})] = False
         return MaskableVocabulary(
             mask_id=self.mask_id,
             is_maskable=is_maskable,
             continues_word=np.array([piece.startswith(CONTINUATION) for piece in self.pieces]),
             replacement_ids=np.array(
-                [index for index, piece in enumerate(self.pieces) if not _is_reserved(piece)]
+                [
+                    index
+                    for index, piece in enumerate(self.pieces)
+                    if index not in special and not _is_reserved(piece)
+                ]
             ),
         )
+
+    def _special_ids(self) -> set[int]:
+        """Of the published special pieces, and of added tokens that are no part of a text."""
+        added = {self._ids[token.content] for token in self.added_tokens if token.special}
+        return added | {self._ids[piece] for piece in SPECIAL_PIECES}
 
     def save(self, directory: str | Path, *, max_tokens: int = 512) -> None:
         """Write `vocab.txt`, `tokenizer.json` and what `AutoTokenizer` needs beside them.
@@ -141,7 +162,7 @@ class WordPieceTokenizer:
 
     def files(self, *, max_tokens: int = 512) -> dict[str, str]:
         """The files that `save` writes, by name; equal tokenizers give equal texts."""
-        settings = {
+        settings: dict[str, Any] = {
             "tokenizer_class": "BertTokenizer",
             "do_lower_case": self.normalization.lowercase,
             "strip_accents": self.normalization.strip_accents,
@@ -149,45 +170,30 @@ class WordPieceTokenizer:
             "model_max_length": max_tokens,
             **{f"{piece.strip('[]').lower()}_token": piece for piece in SPECIAL_PIECES},
         }
+        whole = self._tokenizer.to_str(pretty=True)
+        if self.added_tokens:
+            whole = self._with_true_flags(whole, settings)
         return {
-            "vocab.txt": "".join(f"{piece}\n" for piece in self.pieces),
-            "tokenizer.json": self._tokenizer.to_str(pretty=True) + "\n",
+            "vocab.txt": "".join(f"{piece}\n" for piece in self.pieces[: self.num_words]),
+            "tokenizer.json": whole + "\n",
             "tokenizer_config.json": json.dumps(settings, indent=2) + "\n",
         }
 
-
-def build_tokenizer(ids: dict[str, int], normalization: Normalization) -> Tokenizer:
-    """The library's tokenizer for a vocabulary: BERT's normalizer, words, pieces and template."""
-    model = WordPiece(
-        ids,
-        unk_token=UNK,
-        continuing_subword_prefix=CONTINUATION,
-        max_input_chars_per_word=LONGEST_WORD,
-    )
-    tokenizer = Tokenizer(model)
-    tokenizer.normalizer = build_normalizer(normalization)
-    tokenizer.pre_tokenizer = BertPreTokenizer()
-    tokenizer.decoder = WordPieceDecoder(prefix=CONTINUATION)
-    tokenizer.post_processor = TemplateProcessing(
-        single=f"{CLS} $A {SEP}",
-        pair=f"{CLS} $A {SEP} $B:1 {SEP}:1",
-        special_tokens=[(CLS, ids[CLS]), (SEP, ids[SEP])],
-    )
-    # In the order of their ids, as the file lists them.
-    special = sorted(SPECIAL_PIECES, key=ids.__getitem__)
-    tokenizer.add_special_tokens([AddedToken(piece, special=True) for piece in special])
-    tokenizer.encode_special_tokens = True  # "[CLS]" in a text is five characters, not a token
-    return tokenizer
-
-
-def build_normalizer(normalization: Normalization) -> BertNormalizer:
-    """BERT's clean-up, Chinese spacing, accents and case, as the settings say."""
-    return BertNormalizer(
-        clean_text=True,
-        handle_chinese_chars=normalization.split_chinese_characters,
-        strip_accents=normalization.strip_accents,
-        lowercase=normalization.lowercase,
-    )
+    def _with_true_flags(self, whole: str, settings: dict[str, Any]) -> str:
+        """`tokenizer.json` with what is special said to be, and the settings told the same."""
+        values = json.loads(whole)
+        flags = {token.content: token.to_dict() for token in self.added_tokens}
+        values["added_tokens"] = [
+            {**token, **flags.get(token["content"], {})} for token in values["added_tokens"]
+        ]
+        settings["added_tokens_decoder"] = {
+            str(token["id"]): {key: value for key, value in token.items() if key != "id"}
+            for token in values["added_tokens"]
+        }
+        settings["additional_special_tokens"] = [
+            token.content for token in self.added_tokens if token.special
+        ]
+        return json.dumps(values, indent=2, ensure_ascii=False)
 
 
 def _is_reserved(piece: str) -> bool:

@@ -2,15 +2,65 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+
+# How the stand-in begins that Git leaves where a large file was not fetched.
+_POINTER: Final = b"version https://git-lfs.github.com/spec/"
+_CALLED: Final = {
+    dict: "an object", list: "a list", str: "a text", int: "a whole number", bool: "true or false",
+}  # fmt: skip
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object that the file holds; raises ValueError, naming it, where it holds none."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # of the encoding, too
-        raise ValueError(f"{path} must hold JSON, but {error}; is it whole?") from error
+    found = read_json_value(path)
     if not isinstance(found, dict):
         raise ValueError(f"{path} must hold a JSON object, found a {type(found).__name__}")
     return found
+
+
+def read_json_value(path: Path) -> Any:
+    """Whatever JSON the file holds; raises ValueError, naming it, where it holds none."""
+    text = read_text(path)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} must hold JSON, but {error}; is it whole?") from error
+
+
+def read_text(path: Path) -> str:
+    """What a UTF-8 file holds; raises ValueError, naming it, where it is missing or no text."""
+    refuse_pointer(path)
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} must be UTF-8, but {error}; is it whole?") from error
+
+
+def refuse_pointer(path: Path) -> None:
+    """Return where `path` is a file that may hold what its name says.
+
+    Raises ValueError where there is no file, or the pointer that Git LFS leaves in its place.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path.parent} must hold {path.name}, found none; is it whole?")
+    with path.open("rb") as file:
+        if file.read(len(_POINTER)) == _POINTER:
+            raise ValueError(
+                f"{path} must be the file itself, found a Git LFS pointer to it; fetch it with "
+                "`git lfs pull` or download it again"
+            )
+
+
+def entry(values: dict[str, Any], key: str, kind: type[T], path: Path) -> T | None:
+    """`values[key]` of the JSON file `path`; None where it is missing or null.
+
+    Raises ValueError, naming the file, for a value of another kind.
+    """
+    value = values.get(key)
+    is_bool = isinstance(value, bool)
+    if value is None or (isinstance(value, kind) and (is_bool == (kind is bool))):
+        return value
+    raise ValueError(f"{path} must say {_CALLED[kind]} as {key}, found {value!r:.80}")

@@ -1,25 +1,75 @@
 """Files of tensors, read so that a broken one is named."""
 
 import pickle
+import struct
+import warnings
 from pathlib import Path
+from typing import Any, Final
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from bert_core.files.json_files import refuse_pointer
+
+# What readers raise for bytes that are none of theirs: torch says RuntimeError of an archive that
+# is cut off, and its reader of pickles whatever comes of what it is told to do.
+_BROKEN: Final = (
+    SafetensorError, pickle.UnpicklingError, struct.error, ArithmeticError, AssertionError,
+    AttributeError, EOFError, LookupError, OSError, RecursionError, RuntimeError, TypeError,
+    ValueError,
+)  # fmt: skip
+
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file or of the older .bin, on the CPU.
 
-    Raises ValueError, naming the file, where it is broken. No code of a .bin is run.
+    Raises ValueError, naming the file, where it is missing or broken, or holds anything but
+    tensors by their names. No code of a .bin is run.
     """
+    refuse_pointer(path)
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        tensors: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
-    # torch says RuntimeError of an archive that is cut off.
-    except (SafetensorError, pickle.UnpicklingError, EOFError, RuntimeError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"{path} must hold tensors, but {reason}; is it whole?") from error
+        with warnings.catch_warnings(action="ignore"):  # of versions of the format
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except _BROKEN as error:
+        raise ValueError(f"{path} must hold tensors, but {_reason(error)}; is it whole?") from error
+    _refuse_other_objects(found, path)
+    tensors: dict[str, Tensor] = found
     return tensors
+
+
+def _reason(error: Exception) -> str:
+    """What a reader said, in the words of one sentence."""
+    said = " ".join(str(error).split())
+    if isinstance(error, pickle.UnpicklingError) and ("Unsupported" in said or "GLOBAL" in said):
+        return "it holds Python objects, whose code is not run here"
+    return (said.split(". ")[0] or type(error).__name__).rstrip(".")[:200]
+
+
+def _refuse_other_objects(found: Any, path: Path) -> None:
+    if not isinstance(found, dict):
+        raise ValueError(
+            f"{path} must hold tensors by their names, found a {type(found).__name__}; save "
+            "model.state_dict() alone"
+        )
+    others = [name for name, value in found.items() if not isinstance(value, Tensor)]
+    if not others:
+        if names := [name for name in found if not isinstance(name, str)]:
+            raise ValueError(f"{path} must name its tensors, found one called {names[0]!r:.80}")
+        return
+    name = others[0]
+    inner = found[name]
+    is_nested = isinstance(inner, dict) and any(
+        isinstance(value, Tensor) for value in inner.values()
+    )
+    raise ValueError(
+        f"{path} must hold tensors by their names, found {name!r:.80}, a {type(inner).__name__}; "
+        + (
+            f"it is a training checkpoint: save the tensors below {name!r} alone"
+            if is_nested
+            else "save model.state_dict() alone"
+        )
+    )

@@ -1,9 +1,24 @@
-"""What lies in the folder of a published tokenizer: its pieces and its settings."""
+"""What lies in the folder of a published tokenizer: its pieces, its rules, its added tokens."""
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
-from bert_core.files.json_files import read_json
+from bert_core.files.added_tokens import AddedToken, read_added_tokens
+from bert_core.files.json_files import entry, read_json, read_text
+from bert_core.files.tokenizer_rules import refuse_other_rules, refuse_other_tokenizer
+
+VOCABULARY_FILE: Final = "vocab.txt"
+TOKENIZER_FILES: Final = (
+    VOCABULARY_FILE, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+    "added_tokens.json",
+)  # fmt: skip
+# What the settings call it: what `tokenizer.json` does.
+_CASE: Final = {
+    "do_lower_case": "lowercase", "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}  # fmt: skip
+_WHOLE, _SETTINGS = "tokenizer.json", "tokenizer_config.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,57 +30,126 @@ class Normalization:
     split_chinese_characters: bool = True
 
 
-def read_pieces(folder: Path) -> list[str]:
-    """The pieces in the order of their ids, from `vocab.txt` or else `tokenizer.json`.
+@dataclass(frozen=True, slots=True)
+class TokenizerFiles:
+    """What the files of a tokenizer say."""
 
-    Raises ValueError where there is neither, or another kind of tokenizer.
+    pieces: tuple[str, ...]  # of the vocabulary, in the order of their ids
+    added_tokens: tuple[AddedToken, ...]
+    normalization: Normalization
+
+
+def read_tokenizer(folder: Path, lowercase: bool | None = None) -> TokenizerFiles:
+    """What is in `folder`: `vocab.txt` or `tokenizer.json`, and the settings beside them.
+
+    `lowercase` decides where no file says it or two files contradict each other, and must agree
+    with them otherwise. Raises ValueError, naming the file, for a tokenizer that follows other
+    rules than BERT's, for files that contradict each other, and where no vocabulary is there.
     """
-    vocabulary = folder / "vocab.txt"
-    if vocabulary.is_file():
-        text = vocabulary.read_text(encoding="utf-8")
-        # Only \n ends a line: some vocabularies hold pieces such as U+2028.
-        return [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")]
-    tokenizer = folder / "tokenizer.json"
-    if not tokenizer.is_file():
-        raise ValueError(f"{folder} must hold vocab.txt or tokenizer.json, found neither")
-    model = read_json(tokenizer)["model"]
-    if model.get("type") != "WordPiece":
+    whole = read_json(folder / _WHOLE) if (folder / _WHOLE).is_file() else None
+    settings = read_json(folder / _SETTINGS) if (folder / _SETTINGS).is_file() else {}
+    refuse_other_tokenizer(folder, settings)
+    if whole is not None:
+        refuse_other_rules(whole, folder / _WHOLE)
+    pieces = _pieces(folder, whole)
+    ids = {piece: index for index, piece in enumerate(pieces)}
+    added = read_added_tokens(folder, len(pieces), ids)
+    if len(ids) != len(pieces):
+        twice = next(piece for index, piece in enumerate(pieces) if ids[piece] != index)
         raise ValueError(
-            f"{tokenizer} must hold a WordPiece model, found {model.get('type')}; "
-            "other tokenizers have other rules and cannot be read here"
+            f"{folder / VOCABULARY_FILE} must list every piece once, but {twice!r} is there twice"
         )
-    return sorted(model["vocab"], key=model["vocab"].__getitem__)
+    return TokenizerFiles(pieces, added, _normalization(folder, settings, whole, lowercase))
 
 
-def read_normalization(folder: Path) -> Normalization | None:
-    """The settings of `tokenizer_config.json` or else `tokenizer.json`; None without them.
-
-    Raises ValueError where `tokenizer.json` normalizes otherwise than BERT does.
-    """
-    settings, tokenizer = folder / "tokenizer_config.json", folder / "tokenizer.json"
-    if settings.is_file():
-        found = read_json(settings)
-        names = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
-        if "do_lower_case" in found:
-            return _normalization(*(found.get(name) for name in names))
-    if tokenizer.is_file():
-        found = read_json(tokenizer).get("normalizer") or {}
-        if found.get("type") != "BertNormalizer":
+def _pieces(folder: Path, whole: dict[str, Any] | None) -> tuple[str, ...]:
+    """The pieces in the order of their ids; both files must hold the same where both are there."""
+    listed_path = folder / VOCABULARY_FILE
+    if whole is None:
+        if not listed_path.is_file():
+            raise ValueError(f"{folder} must hold vocab.txt or tokenizer.json, found neither")
+        return read_pieces(listed_path)
+    vocabulary = whole["model"]["vocab"]
+    pieces = tuple(sorted(vocabulary, key=vocabulary.__getitem__))
+    if [vocabulary[piece] for piece in pieces] != list(range(len(pieces))):
+        raise ValueError(
+            f"{folder / _WHOLE} must number its {len(pieces):,} pieces from 0 without gaps, "
+            "found other ids"
+        )
+    if listed_path.is_file():
+        listed = read_pieces(listed_path)
+        tokens = entry(whole, "added_tokens", list, folder / _WHOLE) or ()
+        added = [token.get("content") for token in tokens if isinstance(token, dict)]
+        new = tuple(
+            content for content in added if isinstance(content, str) and content not in vocabulary
+        )
+        if listed not in (pieces, pieces + new):
+            at = next((i for i, (a, b) in enumerate(zip(listed, pieces, strict=False)) if a != b),
+                      min(len(listed), len(pieces)))  # fmt: skip
             raise ValueError(
-                f"{tokenizer} must normalize as BERT does (BertNormalizer), "
-                f"found {found.get('type')}"
+                f"{listed_path} and tokenizer.json must hold the same vocabulary, found "
+                f"{len(listed):,} and {len(pieces):,} pieces that differ from id {at:,} on; "
+                "remove the file that is not the model's"
             )
-        return _normalization(
-            *(found.get(name) for name in ("lowercase", "strip_accents", "handle_chinese_chars"))
-        )
-    return None
+    return pieces
+
+
+def read_pieces(path: Path) -> tuple[str, ...]:
+    """The pieces of a `vocab.txt`, a line each; raises ValueError, naming it, where it holds none.
+
+    Only a line feed ends a line: some vocabularies hold pieces such as U+2028.
+    """
+    text = read_text(path)
+    if not text.strip():
+        raise ValueError(f"{path} must hold a piece a line, found an empty file")
+    return tuple(line.rstrip("\r") for line in text.removesuffix("\n").split("\n"))
 
 
 def _normalization(
-    lowercase: bool | None, strip_accents: bool | None, split_chinese: bool | None
+    folder: Path, settings: dict[str, Any], whole: dict[str, Any] | None, lowercase: bool | None
 ) -> Normalization:
+    first, second = folder / _SETTINGS, folder / _WHOLE
+    rules = (whole or {}).get("normalizer") or {}
+    said = (
+        (first, {name: entry(settings, name, bool, first) for name in _CASE if name in settings}),
+        (second, {name: entry(rules, theirs, bool, second)
+                  for name, theirs in _CASE.items() if theirs in rules}),
+    )  # fmt: skip
+    found: dict[str, bool | None] = {}
+    for name in _CASE:
+        values = [(path, values[name]) for path, values in said if name in values]
+        if name != "strip_accents":  # null says nothing of these
+            values = [each for each in values if each[1] is not None]
+        if len(values) == 2 and values[0][1] != values[1][1]:
+            if name == "do_lower_case" and lowercase is not None:
+                values = [(folder, lowercase)]
+            else:
+                raise ValueError(
+                    f"{values[0][0]} and {values[1][0].name} must say the same of {name}, found "
+                    f"{values[0][1]} and {values[1][1]}; "
+                    + ("say which it is, or " if name == "do_lower_case" else "")
+                    + "mend the file that is wrong"
+                )
+        found[name] = values[0][1] if values else None
     return Normalization(
-        lowercase=True if lowercase is None else lowercase,
-        strip_accents=strip_accents,
-        split_chinese_characters=True if split_chinese is None else split_chinese,
+        lowercase=_case(folder, found["do_lower_case"], lowercase),
+        strip_accents=found["strip_accents"],
+        split_chinese_characters=found["tokenize_chinese_chars"] is not False,
     )
+
+
+def _case(folder: Path, said: bool | None, asked: bool | None) -> bool:
+    if said is None:
+        if asked is None:
+            raise ValueError(
+                f"{folder} holds a vocabulary but neither tokenizer_config.json nor tokenizer.json "
+                "say whether it is uncased; say it (lowercase=True or False in Python, --uncased "
+                "or --cased on the command line)"
+            )
+        return asked
+    if asked is not None and asked != said:
+        raise ValueError(
+            f"the tokenizer in {folder} says lowercase={said}, but lowercase={asked} was asked "
+            "for; leave it out or mend the files"
+        )
+    return said

@@ -2,176 +2,256 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import torch
 from torch import Tensor
 
 from bert_core.config import EncoderConfig
-from bert_core.files.json_files import read_json
-from bert_core.files.tensor_files import read_tensors
+from bert_core.files.json_files import entry, read_json
+from bert_core.hugging_face.checkpoint import Checkpoint
 from bert_core.hugging_face.names import CONFIG_NAMES, PROBLEMS, TASKS
-from bert_core.hugging_face.tensors import from_hugging_face
+from bert_core.hugging_face.sentence_transformers import model_folder, read_embedding
+from bert_core.hugging_face.tensors import REDUNDANT, from_hugging_face, to_hugging_face
 from bert_core.model.catalogue import MODELS, Model, build_model
+
+# Raise where the same files would give another model or other pieces than before.
+READING_VERSION: Final = 3
+_TASK_HEADS: Final = ("classifier.weight", "qa_outputs.weight")
+# What a checkpoint of each architecture must hold beside the encoder.
+_HEAD_OF: Final = {
+    **dict.fromkeys(("BertForPreTraining", "BertForMaskedLM", "BertLMHeadModel"),
+                    "cls.predictions.bias"),
+    **dict.fromkeys(TASKS, "classifier.weight"),
+    "BertLMHeadModel": "cls.predictions.bias",
+    "BertForQuestionAnswering": "qa_outputs.weight",
+    "BertForNextSentencePrediction": "cls.seq_relationship.weight",
+}  # fmt: skip
+_PUBLISHED: Final = (
+    ("hidden_act", "gelu"), ("position_embedding_type", "absolute"),
+    ("add_cross_attention", False),
+)  # fmt: skip
+_LABELLED: Final = (
+    "sequence_classification", "multi_label_classification", "token_classification",
+)  # fmt: skip
 
 
 def import_model(directory: Path | str, head: str | None = None) -> Model:
     """The model in a Hugging Face BERT directory, with every tensor accounted for.
 
-    The head is read from the checkpoint; `is_decoder` makes a causal encoder under any head.
-    Naming a `head` keeps that one alone and leaves the tensors of others behind. Raises ValueError
-    for another architecture or task than ours, and for missing or unexpected tensors, listing them.
+    The head is read from the checkpoint; `is_decoder` makes a causal encoder under any head. Of
+    sentence-transformers' folders the model's `embedding` says how they make vectors. Naming a
+    `head` keeps that one alone and leaves the tensors of others behind. Raises ValueError, naming
+    the file, for one that is broken, for another architecture or task than ours, and for missing or
+    unexpected tensors, listing them.
     """
-    folder = Path(directory)
-    config = _read_json(folder / "config.json")
-    tensors = from_hugging_face(_read_tensors(folder))
+    root = Path(directory)
+    folder = model_folder(root)
+    path = folder / "config.json"
+    if not path.is_file():
+        raise ValueError(f"{folder} must hold config.json, found none; is it a saved model?")
+    config = read_json(path)
     if head is not None and head not in MODELS:
         raise ValueError(f"head must be one of {', '.join(MODELS)}, got {head!r}")
-    found = _head_of(config, tensors) if head is None else head
-    settings = _settings_of(found, config, tensors)
-    is_causal = bool(config.get("is_decoder")) or found == "language_model"
-    encoder = _encoder_config(config, folder, causal=is_causal)
+    _refuse_other_architecture(config, path)
+    checkpoint = Checkpoint(folder)
+    tensors = checkpoint.tensors
+    found = _head_of(config, tensors, path) if head is None else head
+    settings = _settings_of(found, config, tensors, path)
+    is_causal = bool(entry(config, "is_decoder", bool, path)) or found == "language_model"
+    encoder = _encoder_config(config, path, causal=is_causal)
     if encoder.positions == "sinusoidal":
-        tensors.pop("encoder.embeddings.position", None)
+        tensors.pop("bert.embeddings.position_embeddings.weight", None)
+    wanted = _wanted(found, encoder, settings, tensors, path)
+    known = {*wanted, *REDUNDANT}
+    tensors = {
+        name: tensor
+        for name, tensor in tensors.items()
+        # A model without a pooler leaves that of the encoder it was made from unread.
+        if name in known or not (head is not None or name.startswith("bert.pooler."))
+    }
+    _check(wanted, checkpoint, tensors, folder, found)
+    _refuse_untied(config, tensors, path)
+    embedding = read_embedding(root, encoder.max_position_embeddings, encoder.hidden_size)
     model = build_model(found, encoder, **settings)
-    wanted = model.state_dict()
-    if head is not None:
-        tensors = {name: tensor for name, tensor in tensors.items() if name in wanted}
-    _check(wanted, tensors, folder, found)
-    model.load_state_dict(tensors)
+    model.load_state_dict(from_hugging_face(tensors))
+    model.embedding = embedding
     return model
 
 
-def _head_of(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    """The head that takes every tensor."""
-    architecture = (config.get("architectures") or [""])[0]
-    is_decoder = bool(config.get("is_decoder"))
-    if "vocabulary_head.bias" in tensors:
-        if architecture == "BertLMHeadModel" and not is_decoder:
+def _refuse_other_architecture(config: dict[str, Any], path: Path) -> None:
+    kind = entry(config, "model_type", str, path)
+    if kind not in (None, "bert"):
+        raise ValueError(f"{path} must describe a model of type bert, found {kind!r}")
+    if config.get("auto_map"):
+        raise ValueError(
+            f"{path} must describe BERT as published, found code of its own (auto_map), which is "
+            "not run here"
+        )
+    for name, published in _PUBLISHED:
+        if config.get(name, published) != published:
             raise ValueError(
-                "config.json must say is_decoder=true for a BertLMHeadModel, found "
-                f"{config.get('is_decoder')}: its tokens would see what they have to predict; name "
-                "the head language_model to read it as causal, or pretraining as it is"
+                f"{path} must say {name}={published!r}, as published, found {config[name]!r:.80}"
             )
-        is_language_model = architecture == "BertLMHeadModel" or (is_decoder and not architecture)
+
+
+def _head_of(config: dict[str, Any], tensors: Mapping[str, Tensor], path: Path) -> str:
+    """The head that takes every tensor."""
+    architecture = _architecture(config, path)
+    needed = _HEAD_OF.get(architecture)
+    if needed is not None and needed not in tensors:
+        raise ValueError(
+            f"{path.parent} must hold the head of the {architecture} that its config.json names, "
+            f"found its weights without {needed}; name the head encoder to read the encoder alone"
+        )
+    is_decoder = bool(entry(config, "is_decoder", bool, path))
+    if "cls.predictions.bias" in tensors:
+        # One that is no decoder reads both sides of a token, whatever its class is called: the
+        # reference loads it with a warning and masks nothing.
+        is_language_model = is_decoder and architecture in ("", "BertLMHeadModel")
         return "language_model" if is_language_model else "pretraining"
-    if "next_sentence_head.dense.weight" in tensors:
+    if "cls.seq_relationship.weight" in tensors:
         return "next_sentence"
-    if "task_head.dense.weight" not in tensors:
+    if not any(name in tensors for name in _TASK_HEADS):
         return "encoder"
     head = TASKS.get(architecture, "")
     if not head:
         raise ValueError(
-            "config.json must say in `architectures` what the head is for, one of "
+            f"{path} must say in `architectures` what the head is for, one of "
             f"{', '.join(TASKS)}; found {architecture!r}"
         )
     if head != "sequence_classification":
         return head
-    if _is_regression(config, tensors):
+    if _is_regression(config, tensors, path):
         return "regression"
     several = config.get("problem_type") == PROBLEMS["multi_label_classification"]
     return "multi_label_classification" if several else head
 
 
+def _architecture(config: dict[str, Any], path: Path) -> str:
+    listed = entry(config, "architectures", list, path) or [""]
+    if not isinstance(listed[0], str):
+        raise ValueError(f"{path} must name its architectures, found {listed[0]!r:.80}")
+    return listed[0]
+
+
 def _settings_of(
-    head: str, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    head: str, config: dict[str, Any], tensors: Mapping[str, Tensor], path: Path
 ) -> dict[str, Any]:
     if head == "encoder":
-        return {"pooler": "pooler.dense.weight" in tensors}
+        return {"pooler": "bert.pooler.dense.weight" in tensors}
     if head == "pretraining":
-        return {"next_sentence": "next_sentence_head.dense.weight" in tensors}
-    if head in ("sequence_classification", "multi_label_classification", "token_classification"):
-        if "task_head.dense.weight" not in tensors:
-            raise ValueError(f"the checkpoint must hold a head for {head}, found none")
-        num_labels = tensors["task_head.dense.weight"].shape[0]
-        _check_problem(head, config)
-        names = config.get("id2label") or {}
-        labels = [names.get(str(index)) for index in range(num_labels)]
-        return {"num_labels": num_labels, "labels": None if None in labels else labels}
-    return {}
+        return {"next_sentence": "cls.seq_relationship.weight" in tensors}
+    if head not in _LABELLED:
+        return {}
+    weight = tensors.get("classifier.weight")
+    if weight is None or weight.dim() != 2:
+        raise ValueError(f"{path.parent} must hold a head for {head}, found none in its weights")
+    _check_problem(head, config, path)
+    return {"num_labels": len(weight), "labels": _labels(config, len(weight), path)}
 
 
-def _is_regression(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bool:
-    num_outputs = tensors["task_head.dense.weight"].shape[0]
+def _labels(config: dict[str, Any], num_labels: int, path: Path) -> list[str] | None:
+    """The names of the classes; None where there are none."""
+    names = entry(config, "id2label", dict, path)
+    if not names:
+        return None
+    if sorted(names) != sorted(str(index) for index in range(num_labels)):
+        raise ValueError(
+            f"{path} must name the {num_labels} classes of its head in id2label, found "
+            f"{len(names)}: {', '.join(map(str, list(names)[:8]))}"
+        )
+    labels = [names[str(index)] for index in range(num_labels)]
+    for label in labels:
+        if not isinstance(label, str | int) or isinstance(label, bool) or label == "":
+            raise ValueError(
+                f"{path} must give every class a name in id2label, found {label!r:.80}"
+            )
+    if len({str(label) for label in labels}) != num_labels:
+        raise ValueError(f"{path} must give every class a name of its own in id2label")
+    return [str(label) for label in labels]
+
+
+def _is_regression(config: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path) -> bool:
+    weight = next(tensors[name] for name in _TASK_HEADS if name in tensors)
+    num_outputs = weight.shape[0] if weight.dim() else 0
     problem = config.get("problem_type")
     if problem == "regression" and num_outputs != 1:
         raise ValueError(
-            f"a regression must give one number a text, found {num_outputs} outputs with "
-            "problem_type 'regression'; name the head encoder to read the encoder alone"
+            f"{path} says problem_type 'regression', which must give one number a text, found "
+            f"{num_outputs} outputs; name the head encoder to read the encoder alone"
         )
     return problem == "regression" or (problem is None and num_outputs == 1)
 
 
-def _check_problem(head: str, config: Mapping[str, Any]) -> None:
+def _check_problem(head: str, config: Mapping[str, Any], path: Path) -> None:
     wanted, problem = PROBLEMS.get(head), config.get("problem_type")
     if wanted and problem not in (None, wanted):
         raise ValueError(
-            f"config.json must say problem_type={wanted!r} for the head {head}, found "
-            f"{problem!r}; name the head encoder to read the encoder alone"
+            f"{path} must say problem_type={wanted!r} for the head {head}, found "
+            f"{problem!r:.80}; name the head encoder to read the encoder alone"
         )
 
 
-def _encoder_config(config: Mapping[str, Any], folder: Path, *, causal: bool) -> EncoderConfig:
-    for name, published in (
-        ("hidden_act", "gelu"), ("position_embedding_type", "absolute"),
-        ("add_cross_attention", False),
-    ):  # fmt: skip
-        if config.get(name, published) != published:
-            raise ValueError(
-                f"{folder / 'config.json'} must say {name}={published!r}, as published, "
-                f"found {config[name]!r}"
-            )
-    if config.get("model_type", "bert") != "bert":
-        raise ValueError(
-            f"{folder / 'config.json'} must describe a model of type bert, "
-            f"found {config['model_type']!r}"
-        )
+def _encoder_config(config: dict[str, Any], path: Path, *, causal: bool) -> EncoderConfig:
     values = {ours: config[theirs] for ours, theirs in CONFIG_NAMES.items() if theirs in config}
-    return EncoderConfig.from_dict({**values, "causal": causal})
+    try:
+        return EncoderConfig.from_dict({**values, "causal": causal})
+    except ValueError as error:
+        raise ValueError(f"{path} must describe a BERT, but {error}") from error
 
 
-def _read_tensors(folder: Path) -> dict[str, Tensor]:
-    """All tensors of a checkpoint: safetensors or the older .bin, in one file or in shards."""
-    for name in ("model.safetensors", "pytorch_model.bin"):
-        path = folder / name
-        index = folder / f"{name}.index.json"
-        if path.is_file():
-            return _read_file(path)
-        if index.is_file():
-            shards = sorted(set(_read_json(index)["weight_map"].values()))
-            return {n: t for shard in shards for n, t in _read_file(folder / shard).items()}
-    raise ValueError(f"{folder} must hold model.safetensors or pytorch_model.bin, found neither")
-
-
-def _read_file(path: Path) -> dict[str, Tensor]:
-    return {
-        name: tensor.float() if tensor.is_floating_point() else tensor
-        for name, tensor in read_tensors(path).items()
-    }
+def _wanted(
+    head: str, encoder: EncoderConfig, settings: dict[str, Any],
+    tensors: Mapping[str, Tensor], path: Path,
+) -> dict[str, Tensor]:  # fmt: skip
+    """What the files must hold, by today's names: shapes without numbers."""
+    start = "bert.encoder.layer."
+    layers = {name.removeprefix(start).split(".")[0] for name in tensors if name.startswith(start)}
+    if len(layers) != encoder.num_layers:
+        raise ValueError(
+            f"{path} must say how many layers the weights have, {len(layers)}, found "
+            f"num_hidden_layers={encoder.num_layers}"
+        )
+    try:
+        with torch.device("meta"):
+            model = build_model(head, encoder, **settings)
+    except (RuntimeError, TypeError) as error:  # sizes that no tensor can have
+        raise ValueError(f"{path} must describe a BERT, but its sizes are impossible") from error
+    task_head = "qa_outputs" if head == "span_prediction" else "classifier"
+    return to_hugging_face(model.state_dict(), task_head=task_head)
 
 
 def _check(
-    wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor], folder: Path, head: str
-) -> None:
+    wanted: Mapping[str, Tensor], checkpoint: Checkpoint, tensors: Mapping[str, Tensor],
+    folder: Path, head: str,
+) -> None:  # fmt: skip
+    missing = [name for name in wanted if name not in tensors]
+    unexpected = [name for name in tensors if name not in wanted and name not in REDUNDANT]
+    other = [
+        f"{checkpoint.name_of(name)} {list(tensors[name].shape)} instead of {list(tensor.shape)}"
+        for name, tensor in wanted.items()
+        if name in tensors and tensors[name].shape != tensor.shape
+    ]
     problems = {
-        "missing": [name for name in wanted if name not in tensors],
-        "unexpected": [name for name in tensors if name not in wanted],
-        "of another shape": [
-            f"{name} {list(tensors[name].shape)} instead of {list(tensor.shape)}"
-            for name, tensor in wanted.items()
-            if name in tensors and tensors[name].shape != tensor.shape
-        ],
+        "missing": checkpoint.listed(missing),
+        "unexpected": checkpoint.listed(unexpected),
+        "of another shape than config.json says": ", ".join(other[:8]),
     }
     if any(problems.values()):
-        listed = "; ".join(
-            f"{what}: {', '.join(names)}" for what, names in problems.items() if names
-        )
+        listed = "; ".join(f"{what}: {names}" for what, names in problems.items() if names)
         raise ValueError(
             f"{folder} must hold exactly the tensors of a BERT with the head {head}, found {listed}"
-            + ("; name the head to keep to leave others behind" if problems["unexpected"] else "")
+            + ("; name the head to keep to leave others behind" if unexpected else "")
         )
 
 
-def _read_json(path: Path) -> Any:
-    if not path.is_file():
-        raise ValueError(f"{path.parent} must hold {path.name}, found none; is it a saved model?")
-    return read_json(path)
+def _refuse_untied(config: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path) -> None:
+    """A decoder that is said to be another table must not be taken from the embeddings."""
+    has_head = "cls.predictions.bias" in tensors
+    is_untied = config.get("tie_word_embeddings", True) is not True
+    if has_head and is_untied and "cls.predictions.decoder.weight" not in tensors:
+        raise ValueError(
+            f"{path} says tie_word_embeddings=false, and the decoder that must then be among the "
+            "weights is not: cls.predictions.decoder.weight"
+        )

@@ -35,7 +35,7 @@ _HEADS: Final = {  # modules with a weight and a bias
 }
 _PARTS: Final = ("query", "key", "value")
 # Copies of other tensors and fixed tables, which carry nothing of their own.
-_REDUNDANT: Final = (
+REDUNDANT: Final = (
     "cls.predictions.decoder.weight",
     "cls.predictions.decoder.bias",
     "bert.embeddings.position_ids",
@@ -50,13 +50,13 @@ def from_hugging_face(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Raises ValueError for a decoder that is not the embedding matrix itself (ours is tied, as
     published), and for an attention of which a part is missing.
     """
-    theirs = {_modern(name): tensor for name, tensor in tensors.items()}
+    theirs = {modern_name(name): tensor for name, tensor in tensors.items()}
     _check_tied(theirs)
     names = _their_to_our_names(theirs)
     ours = {
         names.get(name, name): tensor
         for name, tensor in theirs.items()
-        if name not in _REDUNDANT and not _is_attention_part(name)
+        if name not in REDUNDANT and not _is_attention_part(name)
     }
     for layer in _layers_with_parts(theirs):
         for kind in ("weight", "bias"):
@@ -102,7 +102,7 @@ def to_hugging_face(
     return result
 
 
-def _modern(name: str) -> str:
+def modern_name(name: str) -> str:
     """Today's name of a tensor: `weight` and `bias` in normalizations, and the prefix."""
     for old, new in (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")):
         if name.endswith(old):

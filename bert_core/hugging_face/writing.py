@@ -1,18 +1,19 @@
 """Write a directory that `transformers` and sentence-transformers open without a word."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from safetensors.torch import save_file
 
+from bert_core.config import EmbeddingConfig
 from bert_core.files.folders import publish
 from bert_core.hugging_face.names import CONFIG_NAMES, PROBLEMS, TASKS
+from bert_core.hugging_face.sentence_transformers import POOLINGS, write_embedding
 from bert_core.hugging_face.tensors import to_hugging_face
 from bert_core.model.catalogue import Model
 from bert_core.vocabulary import WordPieceTokenizer
-
-_POOLING: Final = ("mean", "cls")
 
 
 def export_model(
@@ -24,12 +25,13 @@ def export_model(
 ) -> None:
     """Write `model` and its tokenizer to a new folder for `transformers`.
 
-    With `pooling` ("mean" or "cls") the encoder is written for sentence-transformers, which then
-    computes the same embeddings as ours, and opens for `AutoModel` too. Raises ValueError for
-    another pooling, and where `directory` is in use.
+    With `pooling` ("mean", "cls", "max" or "mean_sqrt_len") the encoder alone is written, for
+    sentence-transformers, which then computes the same embeddings as ours, and opens for
+    `AutoModel` too. Without it a model that says how it makes vectors is written for
+    sentence-transformers, too, with the heads it has. Raises ValueError for another pooling, and
+    where `directory` is in use.
     """
-    if pooling is not None and pooling not in _POOLING:
-        raise ValueError(f"pooling must be one of {', '.join(_POOLING)}, got {pooling!r}")
+    embedding = _embedding(model, pooling)
 
     def write(draft: Path) -> None:
         source = dict(model.state_dict())
@@ -47,10 +49,21 @@ def export_model(
         _write_json(draft / "config.json", _their_config(model, architecture, tokenizer))
         if tokenizer is not None:
             tokenizer.save(draft, max_tokens=model.config.max_position_embeddings)
-        if pooling is not None:
-            _write_sentence_transformers(draft, model, pooling)
+        if embedding is not None:
+            config = model.config
+            write_embedding(draft, embedding, config.hidden_size, config.max_position_embeddings)
 
     publish(Path(directory), write)
+
+
+def _embedding(model: Model, pooling: str | None) -> EmbeddingConfig | None:
+    """How sentence-transformers is to make vectors; None where nobody asks for it."""
+    if pooling is None:
+        return model.embedding
+    if pooling not in POOLINGS:
+        raise ValueError(f"pooling must be one of {', '.join(POOLINGS)}, got {pooling!r}")
+    asked: Any = pooling
+    return replace(model.embedding or EmbeddingConfig(), pooling=asked)
 
 
 def _their_config(
@@ -93,31 +106,6 @@ def _architecture(model: Model) -> str:
         return "BertForSequenceClassification"
     tasks = {head: architecture for architecture, head in TASKS.items()}
     return tasks[model.head_name]
-
-
-def _write_sentence_transformers(draft: Path, model: Model, pooling: str) -> None:
-    modules = [
-        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-        {"idx": 1, "name": "1", "path": "1_Pooling",
-         "type": "sentence_transformers.models.Pooling"},
-        {"idx": 2, "name": "2", "path": "2_Normalize",
-         "type": "sentence_transformers.models.Normalize"},
-    ]  # fmt: skip
-    _write_json(draft / "modules.json", modules)
-    _write_json(
-        draft / "sentence_bert_config.json",
-        {"max_seq_length": model.config.max_position_embeddings, "do_lower_case": False},
-    )
-    (draft / "1_Pooling").mkdir()
-    (draft / "2_Normalize").mkdir()
-    _write_json(
-        draft / "1_Pooling" / "config.json",
-        {
-            "word_embedding_dimension": model.config.hidden_size,
-            "pooling_mode_cls_token": pooling == "cls",
-            "pooling_mode_mean_tokens": pooling == "mean",
-        },
-    )
 
 
 def _write_json(path: Path, value: Any) -> None:

@@ -4,8 +4,8 @@ N = texts or vectors, B = sequences of a batch, T = ragged tokens, D = hidden si
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,13 +14,14 @@ from torch import Tensor
 
 from bert_core.backends.precision import Precision
 from bert_core.batch import RaggedBatch
+from bert_core.config import EmbeddingConfig
 from bert_core.inference.asking import Progress, run_batches
 from bert_core.inference.texts import Text, encode_texts
 from bert_core.model.catalogue import Model
-from bert_core.model.pooling import mean_of_sequences
+from bert_core.model.pooling import pooled
 from bert_core.vocabulary import WordPieceTokenizer
 
-Pooling = Literal["mean", "cls", "pooled"]
+Pooling = Literal["mean", "cls", "max", "mean_sqrt_len", "pooled"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -36,50 +37,52 @@ def embed(
     tokenizer: WordPieceTokenizer,
     texts: Sequence[Text],
     *,
-    pooling: Pooling = "mean",
-    normalize: bool = True,
+    pooling: Pooling | None = None,
+    normalize: bool | None = None,
+    max_tokens: int | None = None,
     batch_tokens: int | None = None,
     precision: Precision = "float32",
     progress: Progress | None = None,
 ) -> Embedded:
-    """One vector per text: the mean of its tokens, its [CLS], or the pooler's output.
+    """One vector per text, made as the model says, or as is said here: see `EmbeddingConfig`.
 
-    The mean counts [CLS] and [SEP], as sentence-transformers does. With `normalize` every vector
-    has length 1, so that a dot product is a cosine similarity. Raises ValueError for a pooling
-    that there is not or that the model has not, and for what is not a list of texts.
+    A model that says nothing gives the mean of the hidden states, of length 1. The mean counts
+    [CLS] and [SEP], as sentence-transformers does. With `normalize` every vector has length 1, so
+    that a dot product is a cosine similarity. Raises ValueError for a pooling that there is not or
+    that the model has not, for more tokens than it reads, and for what is not a list of texts.
     """
-    if pooling not in ("mean", "cls", "pooled"):
-        raise ValueError(f"pooling must be mean, cls or pooled, got {pooling!r}")
-    if pooling == "pooled" and getattr(model, "pooler", None) is None:
+    said: dict[str, Any] = {"pooling": pooling, "normalize": normalize, "max_tokens": max_tokens}
+    given = {name: value for name, value in said.items() if value is not None}
+    how = replace(model.embedding or EmbeddingConfig(), **given)
+    if how.pooling == "pooled" and getattr(model, "pooler", None) is None:
         raise ValueError(
             f"pooled embeddings need a model with a pooler, and {model.head_name} has none; "
             "take mean or cls"
         )
-    encoded = encode_texts(tokenizer, texts, model.config.max_position_embeddings)
+    readable = model.config.max_position_embeddings
+    if (how.max_tokens or 0) > readable:
+        raise ValueError(
+            f"max_tokens must be at most the {readable} that the model reads, got {how.max_tokens}"
+        )
+    if how.lowercase:
+        texts = [_lowered(text) for text in texts]
+    encoded = encode_texts(tokenizer, texts, how.max_tokens or readable)
     vectors = torch.empty(len(texts), model.config.hidden_size)
 
     def vectors_of(tokens: RaggedBatch) -> Tensor:
-        pooled = _pool(model, tokens, pooling).float()
-        return torch.nn.functional.normalize(pooled, dim=-1) if normalize else pooled
+        vectors = pooled(model, tokens, how.pooling).float()
+        return torch.nn.functional.normalize(vectors, dim=-1) if how.normalize else vectors
 
-    for members, _, pooled in run_batches(
+    for members, _, found in run_batches(
         model, encoded, vectors_of, batch_tokens=batch_tokens, precision=precision,
         progress=progress,
     ):  # fmt: skip
-        vectors[members] = pooled
+        vectors[members] = found
     return Embedded(vectors=vectors.numpy(), num_truncated=encoded.num_truncated)
 
 
-def _pool(model: Model, tokens: RaggedBatch, pooling: Pooling) -> Tensor:
-    if pooling == "mean":
-        return mean_of_sequences(model.encoder(tokens).float(), tokens)
-    first: Tensor = model.encoder(tokens, None, tokens.first_positions)
-    if pooling == "cls":
-        return first
-    pooler = model.pooler
-    assert callable(pooler)
-    pooled: Tensor = pooler(first)
-    return pooled
+def _lowered(text: Text) -> Text:
+    return text.lower() if isinstance(text, str) else (text[0].lower(), text[1].lower())
 
 
 def cosine_similarity(left: NDArray[np.float32], right: NDArray[np.float32]) -> NDArray[np.float32]:

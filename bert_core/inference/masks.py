@@ -39,8 +39,8 @@ def fill_mask(
         raise ValueError(
             f"filling masks needs a model with the head pretraining, got {model.head_name}"
         )
-    if not 1 <= top_k <= model.config.vocab_size:
-        raise ValueError(f"top_k must lie in [1, {model.config.vocab_size}], got {top_k}")
+    if not 1 <= top_k <= tokenizer.vocab_size:
+        raise ValueError(f"top_k must lie in [1, {tokenizer.vocab_size}], got {top_k}")
     ids = [tokenizer.cls_id]
     for index, part in enumerate(text.split(MASK)):
         ids += ([tokenizer.mask_id] if index else []) + tokenizer.encode(part)
@@ -56,7 +56,8 @@ def fill_mask(
     tokens = RaggedBatch.from_sequences([ids]).to(model.device)
     with model.precision(precision):
         logits, _ = model(tokens, torch.tensor(positions, device=model.device))
-    best = logits.float().softmax(dim=-1).topk(top_k, dim=-1)
+    # The table may have rows that are no pieces.
+    best = logits.float().softmax(dim=-1)[:, : tokenizer.vocab_size].topk(top_k, dim=-1)
     return [
         [
             Candidate(piece=tokenizer.id_to_piece(index), probability=probability)

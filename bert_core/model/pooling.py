@@ -1,12 +1,38 @@
-"""Hidden states of sequences as one vector each. T = ragged tokens, B = sequences, D = hidden."""
+"""Sequences as one vector each. T = ragged tokens, B = sequences, D = hidden size."""
 
 import torch
 from torch import Tensor
 
+from bert_core.backends.dropout import DropoutKey
 from bert_core.batch import RaggedBatch
+from bert_core.model.trainable import Model
 
 
-def mean_of_sequences(hidden: Tensor, tokens: RaggedBatch) -> Tensor:
-    """[T, D] -> [B, D]."""
+def pooled(
+    model: Model, tokens: RaggedBatch, pooling: str, dropout_key: DropoutKey | None = None
+) -> Tensor:
+    """[B, D] of the hidden states of `model`, as `EmbeddingConfig` says of `pooling`.
+
+    The mean counts [CLS] and [SEP]. Raises ValueError for a pooler that `model` has not.
+    """
+    if pooling in ("cls", "pooled"):
+        first = model.encoder(tokens, dropout_key, tokens.first_positions)
+        return first if pooling == "cls" else _through_pooler(model, first)
+    hidden = model.encoder(tokens, dropout_key).float()
     lengths = tokens.cu_seqlens.diff().long()
-    return torch.segment_reduce(hidden, "mean", lengths=lengths, axis=0, unsafe=True)
+    if pooling == "mean":
+        return torch.segment_reduce(hidden, "mean", lengths=lengths, axis=0, unsafe=True)
+    reduce = "max" if pooling == "max" else "sum"
+    reduced = torch.segment_reduce(hidden, reduce, lengths=lengths, axis=0, unsafe=True)
+    return reduced if pooling == "max" else reduced / lengths.sqrt()[:, None]
+
+
+def _through_pooler(model: Model, first: Tensor) -> Tensor:
+    pooler = getattr(model, "pooler", None)
+    if pooler is None:
+        raise ValueError(
+            f"pooled embeddings need a model with a pooler, and {model.head_name} has none; "
+            "take mean or cls"
+        )
+    vectors: Tensor = pooler(first)
+    return vectors

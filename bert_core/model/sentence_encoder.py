@@ -9,9 +9,10 @@ from torch import Tensor
 
 from bert_core.backends.dropout import DropoutKey
 from bert_core.batch import LabelledBatch, RaggedBatch
+from bert_core.config import EmbeddingConfig, EncoderConfig
 from bert_core.model.classes import TaskModel
 from bert_core.model.losses import squared_error_sum
-from bert_core.model.pooling import mean_of_sequences
+from bert_core.model.pooling import pooled
 from bert_core.model.trainable import Sum, Sums
 
 SCALE = 20.0  # of cosines among which one is to be chosen (a temperature of 0.05)
@@ -29,10 +30,14 @@ class SentenceEncoder(TaskModel):
     head_name = "sentence_embedding"
     figures = ("loss",)
 
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__(config)
+        self.embedding = EmbeddingConfig()
+
     def forward(self, tokens: RaggedBatch, dropout_key: DropoutKey | None = None) -> Tensor:
-        """[B, D] float32: the mean of each text's hidden states, of length 1."""
-        hidden = self.encoder(tokens, dropout_key).float()
-        return F.normalize(mean_of_sequences(hidden, tokens), dim=-1)
+        """[B, D] float32: each text's hidden states, pooled as `embedding` says, of length 1."""
+        how = self.embedding or EmbeddingConfig()
+        return F.normalize(pooled(self, tokens, how.pooling, dropout_key).float(), dim=-1)
 
     def loss_sums(self, batch: LabelledBatch, dropout_key: DropoutKey | None = None) -> Sums:
         vectors, labels = self(batch.tokens, dropout_key), batch.labels

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from bert_core.backends.dropout import DropoutKey
 from bert_core.backends.operations import backend_for
 from bert_core.backends.precision import Precision, autocast, compute_dtype
-from bert_core.config import EncoderConfig
+from bert_core.config import EmbeddingConfig, EncoderConfig
 from bert_core.model.encoder import Encoder
 from bert_core.model.losses import cross_entropy_sum, num_correct
 
@@ -40,6 +40,8 @@ class Model(nn.Module):
         super().__init__()
         self.config = config
         self.encoder = Encoder(config)
+        # How texts become vectors with this encoder, where someone said; it is saved with it.
+        self.embedding: EmbeddingConfig | None = None
 
     def head_settings(self) -> dict[str, Any]:
         """What beside the encoder's config is needed to build this model again."""

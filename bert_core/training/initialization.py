@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from bert_core.config import EmbeddingConfig
 from bert_core.model.catalogue import Model
 from bert_core.training.state import check_names, check_same_encoder, read_config, read_weights
 
@@ -22,7 +23,8 @@ class Initialization:
 def load_encoder_into(model: Model, source: Model | Path | str) -> Initialization:
     """Start `model` from the encoder of another model, and from its heads that both have.
 
-    These are the pooler and the two of pretraining; a task's own head is learned anew.
+    These are the pooler and the two of pretraining; a task's own head is learned anew. A model that
+    makes vectors of texts makes them as the other one does, where that says how.
 
     `source` is a model, such as `import_model` gives, or the folder of a saved one; its numbers
     are copied to the device of `model`. Returns which tensors were loaded, so that the caller can
@@ -31,9 +33,12 @@ def load_encoder_into(model: Model, source: Model | Path | str) -> Initializatio
     """
     if isinstance(source, Model):
         tensors, config = source.state_dict(), source.config.to_dict()
-        name = f"the {source.head_name} model"
+        name, embedding = f"the {source.head_name} model", source.embedding
     else:
-        tensors, config, name = read_weights(source), read_config(source)["encoder"], str(source)
+        saved = read_config(source)
+        tensors, config, name = read_weights(source), saved["encoder"], str(source)
+        told = saved.get("embedding")
+        embedding = None if told is None else EmbeddingConfig.from_dict(told)
     check_same_encoder(model.config, config, name)
     own = model.state_dict()
     shared = ("encoder.", *(head for head in _HEADS if _has(own, head) and _has(tensors, head)))
@@ -41,6 +46,8 @@ def load_encoder_into(model: Model, source: Model | Path | str) -> Initializatio
     offered = {name: tensor for name, tensor in tensors.items() if name.startswith(shared)}
     check_names(wanted, offered, name)
     model.load_state_dict({**own, **offered})
+    if model.embedding is not None and embedding is not None:
+        model.embedding = embedding
     return Initialization(
         loaded=tuple(sorted(wanted)),
         new=tuple(sorted(set(own) - wanted)),

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from bert_core.config import EncoderConfig
+from bert_core.config import EmbeddingConfig, EncoderConfig
 from bert_core.files.folders import publish
 from bert_core.files.json_files import read_json
 from bert_core.files.tensor_files import read_tensors
@@ -26,6 +26,7 @@ WEIGHTS_FILE = "model.safetensors"
 CONFIG_FILE = "config.json"
 TRAINING_STATE_FILE = "training_state.pt"
 FORMAT = 1
+_MOST_NAMES = 12  # that a message lists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +56,24 @@ def load_model(folder: Path | str, device: torch.device | str = "cpu") -> Model:
 
     Raises ValueError where the folder holds no such model, or not exactly its tensors.
     """
-    config = read_config(folder)
-    model = build_model(
-        config["head"], EncoderConfig.from_dict(config["encoder"]), **config["settings"]
-    )
-    _load_exactly(model, read_weights(folder), Path(folder) / WEIGHTS_FILE)
+    config, path = read_config(folder), Path(folder) / CONFIG_FILE
+    tensors = read_weights(folder)
+    try:
+        encoder = EncoderConfig.from_dict(config["encoder"])
+        embedding = config.get("embedding")
+        if embedding is not None:
+            embedding = EmbeddingConfig.from_dict(embedding)
+        # Before memory is taken for what a broken file may say.
+        _check_num_layers(encoder, tensors)
+        with torch.device("meta"):
+            shapes = build_model(config["head"], encoder, **config["settings"]).state_dict()
+    except (ValueError, TypeError, RuntimeError) as error:
+        said = " ".join(str(error).split())
+        raise ValueError(f"{path} must describe a model, but {said}; is it whole?") from error
+    _check_shapes(shapes, tensors, Path(folder) / WEIGHTS_FILE)
+    model = build_model(config["head"], encoder, **config["settings"])
+    model.load_state_dict(tensors)
+    model.embedding = embedding
     return model.to(device)
 
 
@@ -110,7 +124,8 @@ def load_checkpoint(folder: Path | str, model: Model, optimizer: Optimizer) -> P
 def read_config(folder: Path | str) -> dict[str, Any]:
     """The entries `format`, `head`, `settings` and `encoder` of a saved model.
 
-    Raises ValueError where the folder holds none, or one of another format.
+    And `embedding`, where the model says how it makes vectors of texts. Raises ValueError where the
+    folder holds none, or one of another format.
     """
     path = _existing(folder, CONFIG_FILE)
     config = read_json(path)
@@ -119,21 +134,27 @@ def read_config(folder: Path | str) -> dict[str, Any]:
             f"{path} must be a Bertsmith model of format {FORMAT}, found something else; "
             "a Hugging Face directory has to be imported first"
         )
-    if config.get("head") not in MODELS:
+    if config.get("head") not in list(MODELS):
         raise ValueError(
             f"{path} must name one of the heads {', '.join(MODELS)}, found {config.get('head')!r}"
         )
+    for name in ("settings", "encoder"):
+        if not isinstance(config.get(name), dict):
+            raise ValueError(f"{path} must hold the object {name}, found none; is it whole?")
     return config
 
 
 def model_config(model: Model) -> dict[str, Any]:
     """What `config.json` says of a model."""
-    return {
+    config = {
         "format": FORMAT,
         "head": model.head_name,
         "settings": model.head_settings(),
         "encoder": model.config.to_dict(),
     }
+    if model.embedding is not None:
+        config["embedding"] = model.embedding.to_dict()
+    return config
 
 
 def _write_model(draft: Path, model: Model) -> None:
@@ -155,9 +176,21 @@ def read_weights(folder: Path | str) -> dict[str, Tensor]:
     return read_tensors(_existing(folder, WEIGHTS_FILE))
 
 
-def _load_exactly(model: Model, tensors: dict[str, Tensor], path: Path) -> None:
-    check_names(set(model.state_dict()), tensors, path)
-    model.load_state_dict(tensors)
+def _check_num_layers(encoder: EncoderConfig, tensors: Mapping[str, Tensor]) -> None:
+    start = "encoder.layers."
+    found = {name.removeprefix(start).split(".")[0] for name in tensors if name.startswith(start)}
+    if encoder.num_layers > len(tensors) and encoder.num_layers != len(found):
+        raise ValueError(f"num_layers is {encoder.num_layers}, and the weights have {len(found)}")
+
+
+def _check_shapes(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor], path: Path) -> None:
+    check_names(set(wanted), tensors, path)
+    for name, tensor in tensors.items():
+        if tensor.shape != wanted[name].shape:
+            raise ValueError(
+                f"{path} must hold {name} {list(wanted[name].shape)}, as its {CONFIG_FILE} says, "
+                f"found {list(tensor.shape)}"
+            )
 
 
 def check_names(wanted: set[str], tensors: Mapping[str, Tensor], source: Path | str) -> None:
@@ -166,8 +199,14 @@ def check_names(wanted: set[str], tensors: Mapping[str, Tensor], source: Path | 
     if missing or unexpected:
         raise ValueError(
             f"{source} must hold exactly the tensors of the model: missing "
-            f"{', '.join(missing) or 'none'}; unexpected {', '.join(unexpected) or 'none'}"
+            f"{_listed(missing)}; unexpected {_listed(unexpected)}"
         )
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - _MOST_NAMES
+    shown = ", ".join(names[:_MOST_NAMES]) or "none"
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def _check_same_architecture(model: Model, config: dict[str, Any], folder: Path | str) -> None:

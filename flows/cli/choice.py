@@ -8,6 +8,7 @@ from pipelines.core.errors import UserError
 
 OWN_TEXT_PRESET = "own-text"
 OWN_ENCODER_PRESET = "own-encoder"
+CONTINUE_PRESET = "continue"
 DEFAULT_PRESET = "demo"
 # Devlin et al., 2019, appendix A.3.
 _GRID_OF_THE_PAPER = {
@@ -29,6 +30,7 @@ class Choice:
     heldout: str | None = None
     task: str | None = None
     encoder: str | None = None
+    is_pretraining: bool = False  # the encoder is one that a pretraining goes on from
     text_column: str | None = None
     second_text_column: str | None = None
     label_column: str | None = None
@@ -43,8 +45,13 @@ class Choice:
     def source(self) -> str:
         """The preset or file to read: one's own text or encoder has a preset of its own."""
         if self.recipe is None and self.encoder is not None:
-            return OWN_ENCODER_PRESET
+            return CONTINUE_PRESET if self._goes_on else OWN_ENCODER_PRESET
         return self.recipe or (OWN_TEXT_PRESET if self.corpus else DEFAULT_PRESET)
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether pretraining goes on from the encoder: with a text of one's own it does."""
+        return self.is_pretraining or bool(self.corpus)
 
     def all_overrides(self) -> list[str]:
         """Options first, then `--set`, which has the last word.
@@ -69,7 +76,7 @@ class Choice:
             "place.num_workers": self.num_workers,
             "place.training_workers": self.training_workers,
             "labelled.family": self.task,
-            "finetuning.encoder": self.encoder,
+            "pretraining.encoder" if self._goes_on else "finetuning.encoder": self.encoder,
             "finetuning.num_seeds": self.seeds,
             "finetuning.search": _GRID_OF_THE_PAPER if self.search else None,
         }

@@ -66,8 +66,9 @@ Encoder = Annotated[
     str | None,
     typer.Option(
         metavar="MODEL",
-        help="Fine-tune this encoder and pretrain none: a folder (ours or a published BERT), "
-        "models:/name@alias, or a fingerprint of the store.",
+        help="Begin with this encoder: a folder (ours or a published BERT), models:/name@alias, or "
+        "a fingerprint of the store. With --corpus it is pretrained further; without, nothing is "
+        "pretrained.",
     ),
 ]
 Seeds = Annotated[

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.cli.commands.models import newest, tracker_of
+from flows.cli.commands.models import named, newest, tracker_of
 from pipelines.core.errors import UserError
 
 Table = dict[str, list[Any]]  # columns of one length
@@ -74,10 +74,10 @@ def ask_model(
 
     if out is not None:
         refuse_other_output(out)
-    tracker = tracker_of(home, needs=None if model else asked.kinds[0])
+    tracker = tracker_of(home, needs=asked.kinds[0] if model is None else None)
     from pipelines.insight.asking import ask
 
-    reference = model or newest(tracker, *asked.kinds)
+    reference = named(model, home) or newest(tracker, *asked.kinds)
     answers = ask(
         tracker, reference, table, heads=asked.heads, watch=_watch if out is not None else _silent
     )

@@ -51,9 +51,9 @@ def fill(tracker: Tracker, reference: str, text: str, top_k: int) -> list[list[C
     model reads, and for a `top_k` beyond its vocabulary.
     """
     model, tokenizer = _load(tracker, reference, PretrainingModel)
-    if top_k > model.config.vocab_size:
+    if top_k > tokenizer.vocab_size:
         raise UserError(
-            f"{reference} has {model.config.vocab_size:,} pieces to choose from, asked were the "
+            f"{reference} has {tokenizer.vocab_size:,} pieces to choose from, asked were the "
             f"{top_k:,} likeliest; ask for fewer"
         )
     try:

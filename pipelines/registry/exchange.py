@@ -1,58 +1,90 @@
-"""Models in and out: Hugging Face BERT directories and our own folders."""
+"""Models in and out: Hugging Face BERT directories, vocabularies and our own folders."""
 
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bert_core.hugging_face import export_model, import_model
+from bert_core.files.folders import publish
+from bert_core.hugging_face import export_model
 from bert_core.model.catalogue import count_parameters
-from bert_core.training.state import save_model
-from bert_core.vocabulary import WordPieceTokenizer
+from pipelines.artifacts import Artifact
 from pipelines.core.errors import UserError
+from pipelines.core.stage import StageContext
 from pipelines.core.tracking.tracker import Tracker
-from pipelines.registry.opening import explained, open_model
+from pipelines.registry.opening import open_model
+from pipelines.stages.vocabulary.stage import import_vocabulary
+from pipelines.training.starting import take_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchanged:
-    """A model that was brought in or out."""
+    """A model that was written out."""
 
     folder: Path
     head: str
     num_parameters: int
 
 
-def bring_in(directory: Path, target: Path, head: str | None = None) -> Exchanged:
-    """Turn the Hugging Face BERT directory `directory` into one of our model folders, `target`.
+def is_vocabulary(path: Path | str) -> bool:
+    """Whether `path` is a vocab.txt, or a folder with a tokenizer and no model."""
+    path = Path(path)
+    return path.is_file() or (path.is_dir() and _holds_a_tokenizer_alone(path))
 
-    Raises UserError where a tensor is missing or unexpected, listing them, or where the directory
-    is not a BERT's.
+
+def bring_in(
+    path: Path | str,
+    context: StageContext,
+    *,
+    head: str | None = None,
+    lowercase: bool | None = None,
+) -> Artifact:
+    """What is at `path` as an artifact of the store: a model with its tokenizer, or a vocabulary.
+
+    A vocabulary is a vocab.txt or a folder with a tokenizer and no model. Raises UserError, and
+    leaves nothing behind, where files are missing or broken, or another architecture's.
     """
-    if not directory.is_dir():
+    if not str(path).strip():
+        raise UserError("what to import must be a folder or a vocab.txt, found an empty name")
+    path = Path(path)
+    if is_vocabulary(path):
+        if head is not None:
+            raise UserError(f"{path} holds a vocabulary and no model with the head {head}")
+        return import_vocabulary(path, context, lowercase=lowercase)
+    if not path.is_dir():
         raise UserError(
-            f"a model to import must be a folder with config.json, weights and a vocabulary, "
-            f"found no folder at {directory}"
+            "what to import must be a folder with config.json, weights and a vocabulary, or a "
+            f"vocab.txt, found neither at {path}"
         )
-    with explained(directory):
-        model = import_model(directory, head)
-        tokenizer = WordPieceTokenizer.from_directory(directory)
-    try:
-        save_model(target, model)
-    except ValueError as error:
-        raise UserError(str(error)) from error
-    tokenizer.save(target)
-    return Exchanged(folder=target, head=model.head_name, num_parameters=count_parameters(model))
+    return take_in(path, context, source=str(path), head=head, lowercase=lowercase)
 
 
-def take_out(tracker: Tracker, reference: str, target: Path, pooling: str | None) -> Exchanged:
-    """Write the model that `reference` names as a directory that `transformers` opens.
+def write_out(artifact: Artifact, target: Path) -> None:
+    """Copy the files of an imported model into the new folder `target`, as one of our models.
 
-    With `pooling` ("mean" or "cls") sentence-transformers opens it, too, as an encoder. Raises
-    UserError where `reference` names no model, and where `target` is a folder with something in
-    it or cannot be written.
+    Raises UserError where it cannot be written.
     """
-    model, tokenizer = open_model(tracker, reference)
+
+    def write(draft: Path) -> None:
+        for name in artifact.names():
+            shutil.copyfile(artifact.local(name), draft / name)
+
+    with _writing(target):
+        publish(target, write)
+
+
+def _holds_a_tokenizer_alone(folder: Path) -> bool:
+    names = {path.name for path in folder.iterdir()}
+    has_weights = any(name.endswith((".safetensors", ".bin", ".index.json")) for name in names)
+    is_model = "config.json" in names or "modules.json" in names or has_weights
+    return bool(names & {"vocab.txt", "tokenizer.json"}) and not is_model
+
+
+@contextmanager
+def _writing(target: Path) -> Iterator[None]:
     try:
-        export_model(target, model, tokenizer, pooling=pooling)
+        yield
     except ValueError as error:
         raise UserError(str(error)) from error
     except OSError as error:
@@ -60,4 +92,17 @@ def take_out(tracker: Tracker, reference: str, target: Path, pooling: str | None
             f"{target} must be a new folder where this user may write, but it could not be "
             f"written ({error.strerror or error}); choose another"
         ) from error
+
+
+def take_out(tracker: Tracker, reference: str, target: Path, pooling: str | None) -> Exchanged:
+    """Write the model that `reference` names as a directory that `transformers` opens.
+
+    With `pooling` sentence-transformers opens it, too, as an encoder; without, where the model says
+    itself how it makes vectors. Raises
+    UserError where `reference` names no model, and where `target` is a folder with something in
+    it or cannot be written.
+    """
+    model, tokenizer = open_model(tracker, reference)
+    with _writing(target):
+        export_model(target, model, tokenizer, pooling=pooling)
     return Exchanged(folder=target, head=model.head_name, num_parameters=count_parameters(model))

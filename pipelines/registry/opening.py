@@ -56,7 +56,9 @@ def located(tracker: Tracker, reference: str) -> Iterator[Path]:
 def opened(folder: Path) -> OpenedModel:
     """The model in `folder` and its tokenizer; UserError, naming it, where it holds none whole."""
     with explained(folder):
-        return load_model(folder), WordPieceTokenizer.from_directory(folder)
+        model, tokenizer = load_model(folder), WordPieceTokenizer.from_directory(folder)
+        tokenizer.refuse_other_table(model.config.vocab_size)
+        return model, tokenizer
 
 
 @contextmanager

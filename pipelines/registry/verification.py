@@ -23,6 +23,7 @@ from pipelines.registry.tags import (
     entries,
 )
 from pipelines.tasks import family, family_names
+from pipelines.training.starting import IMPORTED, PROBE
 
 _OF_ENCODERS = ("eval/mlm_accuracy", "eval/clm_accuracy")
 _TOLERANCE = 0.001  # between two machines; an answer that hangs by a rounding may always differ
@@ -33,7 +34,8 @@ class Proof:
     """A registered model to prove, and the held-out data for it."""
 
     model: RegisteredModel
-    data: Artifact  # the examples of an encoder, the labelled items of a task
+    # The examples of an encoder, the labelled items of a task, of an imported model itself.
+    data: Artifact
     max_examples: int = 0  # of an encoder's final evaluation
 
 
@@ -94,7 +96,8 @@ def _verification(
     proof: Proof, store_url: str, tracker: Tracker, client: MlflowClient
 ) -> Verification:
     model = proof.model
-    metric = metric_of(model.kind, model.metrics)
+    is_import = proof.data.kind == IMPORTED
+    metric = PROBE if is_import else metric_of(model.kind, model.metrics)
     version = client.get_model_version(model.name, str(model.version))
     logged_on = entries(COMPUTED_ON_TAG, version.tags)
     evaluation = evaluated(
@@ -108,7 +111,9 @@ def _verification(
         max_examples=proof.max_examples,
         threads=logged_on.get("threads"),
     )
-    bound, comparison = _comparison(logged_on, evaluation.machine, evaluation.num_items)
+    # What one answer changes of a figure; a response is no share of answers.
+    answer_weight = 0.0 if is_import else 1 / evaluation.num_items
+    bound, comparison = _comparison(logged_on, evaluation.machine, answer_weight)
     verification = Verification(
         model=model,
         metric=metric,
@@ -129,12 +134,12 @@ def _verification(
 
 
 def _comparison(
-    logged_on: Mapping[str, str], here: Mapping[str, str], num_examples: int
+    logged_on: Mapping[str, str], here: Mapping[str, str], answer_weight: float
 ) -> tuple[float, str]:
     """How far the figures may be apart, and in words why."""
     if dict(logged_on) == dict(here):
         return 0.0, "exact"
-    bound = max(_TOLERANCE, 1 / num_examples)
+    bound = max(_TOLERANCE, answer_weight)
     if not logged_on:
         return bound, f"within {bound:.2g}: it is not known on which machine it was logged"
     differing = [key for key in here if logged_on.get(key) != here[key]]

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from bert_core.config import EncoderConfig
+from bert_core.config import EmbeddingConfig, EncoderConfig
 from bert_core.model.catalogue import Model, SentenceEncoder, TrainableModel
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
@@ -149,11 +149,14 @@ class SentenceEmbedding:
         world_size: int = 1,
     ) -> Answers:
         """The cosine of each pair, of vectors as `bert_core.inference.embed` gives them."""
-        rows = items.rows
+        rows, how = items.rows, model.embedding or EmbeddingConfig()
+        first_texts, second_texts = (
+            [_lowered(item[name], how) for item in rows] for name in ("text", "second_text")
+        )
+        longest = min(reading.max_tokens, how.max_tokens or reading.max_tokens)
         nothing: list[str | None] = [None] * len(rows)
         pairs = encoded_pairs(
-            [item["text"] for item in rows], [item["second_text"] for item in rows], nothing,
-            np.zeros(len(rows)), tokenizer, reading.max_tokens,
+            first_texts, second_texts, nothing, np.zeros(len(rows)), tokenizer, longest,
         )  # fmt: skip
         vectors = np.zeros((2 * len(rows), model.config.hidden_size))
         for members, tokens in share(pairs.encoded, rank, world_size):
@@ -198,6 +201,10 @@ def _others(learned: Sequence[Item], items: Sequence[Item]) -> list[str | None]:
         if item["value"] == 0.0:
             contradicting.setdefault(item["text"], item["second_text"])
     return [item["other_text"] or contradicting.get(item["text"]) for item in learned]
+
+
+def _lowered(text: str, how: EmbeddingConfig) -> str:
+    return text.lower() if how.lowercase else text
 
 
 def _shared_words(item: Item) -> float:

@@ -1,31 +1,38 @@
-"""The encoder that a training goes on from, as an artifact: everyone reads it from the store."""
+"""Models that were made elsewhere, as artifacts: everyone reads them from the store."""
 
 import hashlib
+import json
 import re
 import tempfile
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from bert_core.files.json_files import read_json
-from bert_core.hugging_face import import_model
+from bert_core.files.tokenizer_files import TOKENIZER_FILES
+from bert_core.hugging_face import READING_VERSION, import_model, model_folder
+from bert_core.inference.probing import PROBES, probe
 from bert_core.model.catalogue import Model, count_parameters
 from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, Built, Draft
-from pipelines.artifacts.fingerprint import sha256_of_file
+from pipelines.artifacts.fingerprint import fingerprint_of, sha256_of_file
+from pipelines.core.cluster.machine import computing_machine
 from pipelines.core.errors import UserError
 from pipelines.core.redaction import redacted
 from pipelines.core.stage import StageContext
 
-IMPORTED: Final = "imported_encoder"
-_VERSION: Final = 2
-_KINDS: Final = (IMPORTED, "encoder")  # of artifacts that hold an encoder and its tokenizer
+IMPORTED: Final = "imported_model"
+PROBE_FILE: Final = "probe.json"  # the texts whose answers it is recognized by
+PROBE: Final = "probe/response"
+# Kinds of artifacts that hold a model and its tokenizer; `imported_encoder` was the first's name.
+_KINDS: Final = (IMPORTED, "encoder", "finetuned", "imported_encoder")
 _FINGERPRINT: Final = re.compile("[0-9a-f]{32}")
-# Architectures whose heads a pretraining may take, as `import_model` reads them off the tensors.
-_OF_PRETRAINING: Final = (
-    "BertModel", "BertForPreTraining", "BertLMHeadModel", "BertForNextSentencePrediction",
+# Architectures that `import_model` reads whole, as it finds them.
+_READ_WHOLE: Final = (
+    "BertModel", "BertForPreTraining", "BertForMaskedLM", "BertLMHeadModel",
+    "BertForNextSentencePrediction", "BertForSequenceClassification",
+    "BertForTokenClassification", "BertForMultipleChoice", "BertForQuestionAnswering",
 )  # fmt: skip
-_TOKENIZER_FILES: Final = ("vocab.txt", "tokenizer.json", "tokenizer_config.json")
 
 
 def starting_encoder(reference: str, context: StageContext) -> Artifact:
@@ -34,87 +41,176 @@ def starting_encoder(reference: str, context: StageContext) -> Artifact:
     What is in a folder is taken into the store, named by its bytes. Raises UserError where there
     is none, or none that can be read.
     """
-    if _FINGERPRINT.fullmatch(reference):
-        for kind in _KINDS:
-            found = context.store.find(kind, reference)
-            if found is not None:
-                return found
+    found = find_model_artifact(reference, context)
+    if found is not None:
+        return found
+    if is_fingerprint(reference):
         raise UserError(
             f"an encoder must be a fingerprint in the store {context.store.url}, "
             f"found none with {reference}; see `bertsmith store`"
         )
-    if Path(reference).is_dir():
+    if reference.strip() and Path(reference).is_dir():
         return take_in(Path(reference), context, source=reference)
     raise UserError(
         "an encoder must be a folder with a model, models:/<name>@<alias> or the fingerprint of "
-        f"one in the store, found no such: {reference}"
+        f"one in the store, found no such: {reference or 'an empty name'}"
     )
 
 
-def take_in(folder: Path, context: StageContext, *, source: str) -> Artifact:
+def is_fingerprint(reference: str) -> bool:
+    """Whether `reference` is written as the name of an artifact."""
+    return _FINGERPRINT.fullmatch(reference) is not None
+
+
+def find_model_artifact(fingerprint: str, context: StageContext) -> Artifact | None:
+    """The artifact with a model that has this fingerprint; None where the store has none."""
+    if not is_fingerprint(fingerprint):
+        return None
+    for kind in _KINDS:
+        found = context.store.find(kind, fingerprint)
+        if found is not None:
+            return found
+    return None
+
+
+def is_ours(folder: Path) -> bool:
+    """Whether a folder holds one of our own models, and not another's.
+
+    Raises UserError where its config.json cannot be read.
+    """
+    try:
+        config = read_json(model_folder(folder) / "config.json")
+    except (ValueError, OSError) as error:
+        raise _complaint(folder, error) from error
+    return "head" in config and "format" in config
+
+
+def take_in(
+    folder: Path,
+    context: StageContext,
+    *,
+    source: str,
+    head: str | None = None,
+    lowercase: bool | None = None,
+) -> Artifact:
     """The model in `folder` and its tokenizer as an artifact; `source` says whence they came.
 
-    The artifact is named by the files, wherever they lie. Raises UserError where they are not
-    whole.
+    The artifact is named by the files, wherever they lie, and by how they are read: the version of
+    the reading, the one `head` that is kept where one is named, and `lowercase` where the folder
+    does not say. Raises UserError, and leaves nothing behind, where they are not whole.
     """
-    names = sorted(
-        path.name
-        for path in folder.iterdir()
-        if path.name == "config.json"
-        or path.name in _TOKENIZER_FILES
-        or path.suffix in (".safetensors", ".bin")
-        or path.name.endswith(".index.json")
+    said = {"head": head, "lowercase": lowercase}
+    settings = {name: value for name, value in said.items() if value is not None}
+    files = {name: _digest(folder / name, folder) for name in files_of_model(folder)}
+    lines = "".join(f"{name} {digest}\n" for name, digest in files.items())
+    inputs = {"files": hashlib.sha256(lines.encode()).hexdigest()}
+    found = context.store.find(
+        IMPORTED, fingerprint_of(IMPORTED, READING_VERSION, settings, inputs)
     )
-    digest = hashlib.sha256()
-    for name in names:
-        digest.update(f"{name} {sha256_of_file(folder / name)}\n".encode())
+    if found is not None:
+        return found
+    model, tokenizer = _read(folder, head, lowercase)
+    config = {} if is_ours(folder) else read_json(model_folder(folder) / "config.json")
+    left_behind = _other_architecture(config)
 
     def build(draft: Draft) -> Built:
-        model, tokenizer = _read(folder)
-        with tempfile.TemporaryDirectory(prefix="bertsmith-encoder-") as scratch:
+        with tempfile.TemporaryDirectory(prefix="bertsmith-import-") as scratch:
             saved = Path(scratch) / "model"
             save_model(saved, model)
             tokenizer.save(saved, max_tokens=model.config.max_position_embeddings)
-            files = sorted(saved.iterdir())
-            for file in files:
-                with draft.file(file.name) as target:
-                    target.path.write_bytes(file.read_bytes())
-        statistics = {
-            "source": redacted(source),
-            "head": model.head_name,
-            "size": tokenizer.vocab_size,
-            "num_parameters": count_parameters(model),
-        }
-        return Built([file.name for file in files], statistics)
+            (saved / PROBE_FILE).write_text(json.dumps({"texts": PROBES}, ensure_ascii=False))
+            names = sorted(file.name for file in saved.iterdir())
+            for name in names:
+                with draft.file(name) as target:
+                    target.path.write_bytes((saved / name).read_bytes())
+        told = {"source": redacted(source), "source_files": files, "left_behind": left_behind}
+        return Built(names, {**_statistics(model, tokenizer), **told})
 
     return context.store.get_or_build(
-        IMPORTED,
-        version=_VERSION,
-        settings={},
-        inputs={"files": digest.hexdigest()},
-        build=build,
+        IMPORTED, version=READING_VERSION, settings=settings, inputs=inputs, build=build
     )
 
 
-def _read(folder: Path) -> tuple[Model, WordPieceTokenizer]:
-    try:
-        is_ours = "head" in read_json(folder / "config.json")
-        model = load_model(folder) if is_ours else import_model(folder, _head_to_keep(folder))
-        return model, WordPieceTokenizer.from_directory(folder)
-    except (ValueError, OSError) as error:
-        said = " ".join(str(error).split())
-        raise UserError(
-            f"{folder} must hold a model and its tokenizer that can be read, but {said}"
-        ) from error
+def files_of_model(folder: Path) -> list[str]:
+    """Names, below `folder`, of the files that reading the model in it looks at.
 
-
-def _head_to_keep(folder: Path) -> str | None:
-    """The head that a pretraining takes of a published checkpoint; None: what it holds.
-
-    Older checkpoints of BertForMaskedLM kept a pooler that nothing reads, and of a model for
-    another task the encoder alone is wanted, whatever its head is.
+    Raises UserError where the folder cannot be read, or lists modules that are not.
     """
-    architecture = (read_json(folder / "config.json").get("architectures") or [""])[0]
-    if architecture == "BertForMaskedLM":
-        return "pretraining"
-    return None if not architecture or architecture in _OF_PRETRAINING else "encoder"
+    try:
+        model = model_folder(folder)
+        found = {
+            path
+            for path in model.iterdir()
+            if path.name == "config.json"
+            or path.name in TOKENIZER_FILES
+            or path.name.startswith("sentence_bert_config")
+            or path.suffix in (".safetensors", ".bin")
+            or path.name.endswith(".index.json")
+        }
+        found |= {path for path in folder.glob("*_*/config.json") if model.name not in path.parts}
+        names = ("modules.json", "config_sentence_transformers.json")
+        found |= {folder / name for name in names if (folder / name).is_file()}
+    except (ValueError, OSError) as error:
+        raise _complaint(folder, error) from error
+    return sorted(path.relative_to(folder).as_posix() for path in found)
+
+
+def _digest(path: Path, folder: Path) -> str:
+    try:
+        return sha256_of_file(path)
+    except OSError as error:
+        raise _complaint(folder, error) from error
+
+
+def _statistics(model: Model, tokenizer: WordPieceTokenizer) -> dict[str, Any]:
+    response, num_numbers = probe(model, tokenizer)
+    embedding = model.embedding
+    return {
+        "head": model.head_name,
+        "size": tokenizer.vocab_size,
+        "rows": model.config.vocab_size,
+        "added_tokens": len(tokenizer.added_tokens),
+        "num_parameters": count_parameters(model),
+        "embedding": embedding.to_dict() if embedding is not None else None,
+        PROBE: response,
+        "probe/numbers": num_numbers,
+        "computed_on": computing_machine(),
+    }
+
+
+def _read(
+    folder: Path, head: str | None, lowercase: bool | None
+) -> tuple[Model, WordPieceTokenizer]:
+    try:
+        where = model_folder(folder)
+        if is_ours(folder):
+            if head is not None:
+                raise ValueError("it is a Bertsmith model, whose heads are kept; leave out --head")
+            model = load_model(where)
+        else:
+            other = _other_architecture(read_json(where / "config.json"))
+            model = import_model(folder, head or ("encoder" if other else None))
+        tokenizer = WordPieceTokenizer.from_directory(where, lowercase=lowercase)
+        tokenizer.refuse_other_table(model.config.vocab_size)
+    except (ValueError, OSError) as error:
+        raise _complaint(folder, error) from error
+    return model, tokenizer
+
+
+def _other_architecture(config: dict[str, Any]) -> str:
+    """The model that a published config names, where it has a head that is none of ours.
+
+    Of such a one the encoder alone is read.
+    """
+    listed = config.get("architectures")
+    name = listed[0] if isinstance(listed, list) and listed else ""
+    return name if isinstance(name, str) and name and name not in _READ_WHOLE else ""
+
+
+def _complaint(folder: Path, error: Exception) -> UserError:
+    if isinstance(error, UserError):
+        return error
+    said = " ".join(str(error).split())
+    if str(folder) not in said:
+        said = f"{folder} must hold a model and its tokenizer that can be read, but {said}"
+    return UserError(said)

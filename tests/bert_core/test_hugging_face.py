@@ -1,5 +1,7 @@
 """Checkpoints travel to the Hugging Face layout and back without losing a bit."""
 
+import re
+
 import pytest
 import torch
 import transformers
@@ -128,7 +130,7 @@ def test_a_missing_tensor_is_listed_not_replaced_by_random_numbers(tmp_path):
     export_model(tmp_path / "cut", new_model())
     gone = "bert.encoder.layer.1.output.dense.weight"
     rewrite(tmp_path / "cut", lambda tensors: {n: t for n, t in tensors.items() if n != gone})
-    with pytest.raises(ValueError, match=r"missing: encoder\.layers\.1\.feed_forward\.narrow"):
+    with pytest.raises(ValueError, match=f"missing: {re.escape(gone)}$"):
         import_model(tmp_path / "cut")
 
 
@@ -143,13 +145,13 @@ def test_a_tensor_of_another_shape_is_listed(tmp_path):
     export_model(tmp_path / "odd", new_model())
     name = "cls.predictions.bias"
     rewrite(tmp_path / "odd", lambda tensors: {**tensors, name: torch.zeros(7)})
-    with pytest.raises(ValueError, match=r"vocabulary_head\.bias \[7\] instead of \[120\]"):
+    with pytest.raises(ValueError, match=r"cls\.predictions\.bias \[7\] instead of \[120\]"):
         import_model(tmp_path / "odd")
 
 
 def test_a_head_the_checkpoint_lacks_is_an_error(tmp_path):
     export_model(tmp_path / "encoder", new_model("encoder"))
-    with pytest.raises(ValueError, match="missing: vocabulary_head"):
+    with pytest.raises(ValueError, match=r"missing: cls\.predictions"):
         import_model(tmp_path / "encoder", head="pretraining")
     with pytest.raises(ValueError, match="must hold a head for sequence_classification"):
         import_model(tmp_path / "encoder", head="sequence_classification")

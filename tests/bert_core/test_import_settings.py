@@ -43,11 +43,18 @@ def test_a_causal_encoder_stays_causal_under_any_head(tmp_path, head):
         torch.testing.assert_close(model(tokens), theirs, atol=1e-5, rtol=0)
 
 
-def test_a_language_model_that_is_no_decoder_is_refused_unless_its_head_is_named(tmp_path):
+def test_a_language_model_that_is_no_decoder_reads_both_sides_as_in_the_reference(tmp_path):
     export_model(tmp_path / "lm", new_model("language_model"))
     reconfigure(tmp_path / "lm", is_decoder=False)
-    with pytest.raises(ValueError, match="must say is_decoder=true for a BertLMHeadModel"):
-        import_model(tmp_path / "lm")
+    model = import_model(tmp_path / "lm")
+    assert (model.head_name, model.config.causal) == ("pretraining", False)
+    reference = transformers.BertLMHeadModel.from_pretrained(tmp_path / "lm").eval()
+    tokens = ragged_batch((9,))
+    theirs = reference(
+        input_ids=tokens.input_ids[None], token_type_ids=tokens.token_type_ids[None]
+    ).logits[0]
+    ours, _ = model(tokens, torch.arange(9))
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
     assert import_model(tmp_path / "lm", head="language_model").config.causal
     assert not import_model(tmp_path / "lm", head="pretraining").config.causal
 

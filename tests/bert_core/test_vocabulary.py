@@ -92,7 +92,7 @@ def test_either_file_of_a_tokenizer_is_enough(tmp_path, tokenizer):
 def test_a_bare_vocabulary_needs_to_be_told_its_case(tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(PIECES) + "\n", encoding="utf-8")
     assert not WordPieceTokenizer.from_directory(tmp_path, lowercase=False).lowercase
-    with pytest.raises(ValueError, match="say with lowercase=True or False"):
+    with pytest.raises(ValueError, match="say whether it is uncased; say it"):
         WordPieceTokenizer.from_directory(tmp_path)
 
 

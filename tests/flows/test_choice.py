@@ -16,6 +16,19 @@ def test_the_demo_is_the_default_and_own_text_has_its_own_preset() -> None:
     assert Choice(corpus=("a.txt",), recipe="demo").source == "demo"
 
 
+def test_an_encoder_is_fine_tuned_or_gone_on_from_with_a_text() -> None:
+    assert Choice(encoder="theirs").source == "own-encoder"
+    assert Choice(encoder="theirs").all_overrides() == ['finetuning.encoder="theirs"']
+    for choice in (
+        Choice(encoder="theirs", corpus=("a.txt",)),
+        Choice(encoder="theirs", is_pretraining=True),
+    ):
+        assert choice.source == "continue"
+        recipe = read_recipe(EndToEndRecipe, choice.source, choice.all_overrides())
+        assert recipe.pretraining.encoder == "theirs"
+        assert recipe.finetuning.encoder is None
+
+
 def test_options_reach_the_recipe() -> None:
     choice = Choice(
         recipe="demo",

@@ -9,12 +9,14 @@ from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
+from pipelines.artifacts import ArtifactStore
 from pipelines.core.errors import UserError
+from pipelines.core.stage import StageContext
 from pipelines.core.tracking.tracker import Tracker
 from pipelines.insight.attention_page import inspect
 from pipelines.insight.predictions import fill
 from pipelines.insight.similarity_picture import draw_similarities, similarities
-from pipelines.registry.exchange import bring_in, take_out
+from pipelines.registry.exchange import bring_in, take_out, write_out
 
 NOWHERE = Tracker(uri="sqlite:////nowhere.db", experiment="unused")  # folders need no tracker
 PNG = b"\x89PNG"
@@ -31,10 +33,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def test_out_and_in_again_changes_no_bit(folder: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def context(tmp_path: Path) -> StageContext:
+    return StageContext(store=ArtifactStore(tmp_path / "store"))
+
+
+def test_out_and_in_again_changes_no_bit(
+    folder: Path, context: StageContext, tmp_path: Path
+) -> None:
     written = take_out(NOWHERE, str(folder), tmp_path / "theirs", None)
-    read = bring_in(tmp_path / "theirs", tmp_path / "ours")
-    assert read.num_parameters == written.num_parameters
+    read = bring_in(tmp_path / "theirs", context)
+    assert read.statistics["num_parameters"] == written.num_parameters
+    write_out(read, tmp_path / "ours")
     before, after = load_model(folder).state_dict(), load_model(tmp_path / "ours").state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -42,12 +52,13 @@ def test_out_and_in_again_changes_no_bit(folder: Path, tmp_path: Path) -> None:
     assert tokenizer.pieces == WordPieceTokenizer.from_directory(folder).pieces
 
 
-def test_what_is_no_model_is_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="found no folder at"):
-        bring_in(tmp_path / "nothing", tmp_path / "target")
+def test_what_is_no_model_is_refused(folder: Path, context: StageContext, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="found neither at"):
+        bring_in(tmp_path / "nothing", context)
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=r"must hold config\.json"):
-        bring_in(tmp_path / "empty", tmp_path / "target")
+        bring_in(tmp_path / "empty", context)
+    assert not (tmp_path / "store").exists()
     with pytest.raises(UserError, match="must be new or empty"):
         take_out(NOWHERE, str(folder), folder, None)
     (tmp_path / "file").write_text("in the way")

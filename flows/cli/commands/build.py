@@ -26,7 +26,7 @@ from flows.cli.options import (
     TrainingWorkers,
     Workers,
 )
-from pipelines.stages import CHAIN, EVALUATION, LABELLED, with_what_they_need
+from pipelines.stages import CHAIN, EVALUATION, LABELLED, PRETRAINING, with_what_they_need
 
 Recipe = Annotated[
     str | None,
@@ -52,6 +52,8 @@ def add_to(app: typer.Typer) -> None:
             continue  # its command takes registered models, too: `evaluation.py`
         takes_labels = LABELLED in with_what_they_need([stage])
         make = _labelled_command if takes_labels else _text_command
+        if stage is PRETRAINING:
+            make = _pretraining_command
         app.command(stage.command, help=_help(stage.purpose, stage.example))(make(stage.command))
 
 
@@ -77,6 +79,43 @@ def _text_command(name: str) -> Callable[..., None]:
         choice = Choice(
             recipe=recipe,
             overrides=tuple(overrides or ()),
+            corpus=tuple(corpus or ()),
+            layout=layout,
+            home=home,
+            store=store,
+            num_workers=workers,
+            training_workers=training_workers,
+        )
+        execute(name, choice, show_recipe=show_recipe)
+
+    return command
+
+
+def _pretraining_command(name: str) -> Callable[..., None]:
+    def command(
+        recipe: Recipe = None,
+        overrides: Overrides = None,
+        encoder: Annotated[
+            str | None,
+            typer.Option(
+                metavar="MODEL",
+                help="Go on from this encoder: a folder (ours or a published BERT), "
+                "models:/name@alias, or a fingerprint of the store.",
+            ),
+        ] = None,
+        corpus: Corpus = None,
+        layout: Layout = None,
+        home: Home = None,
+        store: Store = None,
+        workers: Workers = None,
+        training_workers: TrainingWorkers = None,
+        show_recipe: ShowRecipe = False,
+    ) -> None:
+        choice = Choice(
+            recipe=recipe,
+            overrides=tuple(overrides or ()),
+            encoder=encoder,
+            is_pretraining=True,
             corpus=tuple(corpus or ()),
             layout=layout,
             home=home,

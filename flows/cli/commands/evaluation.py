@@ -7,9 +7,19 @@ import typer
 
 from flows.cli.choice import Choice
 from flows.cli.commands.build import Recipe
-from flows.cli.commands.models import tracker_of
+from flows.cli.commands.models import named, tracker_of
 from flows.cli.execution import execute
-from flows.cli.options import AsJson, Home, LabelColumn, Labels, Overrides, TextColumn
+from flows.cli.options import (
+    AsJson,
+    Encoder,
+    Heldout,
+    Home,
+    LabelColumn,
+    Labels,
+    Overrides,
+    Task,
+    TextColumn,
+)
 from pipelines.core.errors import UserError
 
 
@@ -22,9 +32,14 @@ def evaluate(
     recipe: Recipe = None,
     model: Annotated[
         str | None,
-        typer.Option(help="A fine-tuned model (name, name@alias, name/version) or a folder."),
+        typer.Option(
+            help="A fine-tuned model: name, name@alias, name/version, a fingerprint or a folder."
+        ),
     ] = None,
     labels: Labels = None,
+    heldout: Heldout = None,
+    task: Task = None,
+    encoder: Encoder = None,
     text_column: TextColumn = None,
     label_column: LabelColumn = None,
     overrides: Overrides = None,
@@ -38,10 +53,10 @@ def evaluate(
 
     Example: bertsmith evaluate --model bertsmith-classifier@champion --labels more.csv
     """
-    if model is not None and (recipe is not None or overrides):
+    if model is not None and (recipe is not None or overrides or encoder or task or heldout):
         raise UserError(
-            "--model evaluates a registered model, which a recipe and --set cannot change; "
-            "leave out --model, or the recipe and --set"
+            "--model evaluates a model that is there, which a recipe, --set, --encoder, --task and "
+            "--heldout cannot change; leave out --model, or these"
         )
     if model is None and as_json:
         raise UserError("--json prints the figures of a --model, found none; name one")
@@ -50,6 +65,9 @@ def evaluate(
             recipe=recipe,
             overrides=tuple(overrides or ()),
             labels=labels,
+            heldout=heldout,
+            task=task,
+            encoder=encoder,
             text_column=text_column,
             label_column=label_column,
             home=home,
@@ -65,7 +83,7 @@ def evaluate(
     labelled = LabelledFile(
         path=labels, text_column=text_column or "", label_column=label_column or ""
     )
-    figures, report = evaluate_file(tracker, model, labelled)
+    figures, report = evaluate_file(tracker, named(model, home) or model, labelled)
     if as_json:
         print(json.dumps({**figures, **report}, ensure_ascii=False))
         return

@@ -2,13 +2,24 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.cli.commands.models import Model, newest, tracker_of
-from flows.cli.options import Home
+from flows.cli.commands.models import (
+    Model,
+    context_of,
+    named,
+    newest,
+    place_of,
+    registered_name,
+    tracker_of,
+)
+from flows.cli.options import Home, Store
 from pipelines.core.errors import UserError
+
+if TYPE_CHECKING:
+    from pipelines.artifacts import Artifact
 
 
 def add_to(app: typer.Typer) -> None:
@@ -20,29 +31,97 @@ def add_to(app: typer.Typer) -> None:
 
 
 def bring_in(
-    directory: Annotated[Path, typer.Argument(help="A Hugging Face BERT directory.")],
-    to: Annotated[
-        Path | None, typer.Option(help="New folder. [default: <directory>-bertsmith]")
+    path: Annotated[
+        str, typer.Argument(help="A folder with a BERT or a tokenizer, or a vocab.txt.")
+    ],
+    name: Annotated[
+        str | None, typer.Option(help="Register the model under this name, too.")
     ] = None,
     head: Annotated[str | None, typer.Option(help="Keep this head alone.")] = None,
+    is_uncased: Annotated[
+        bool | None,
+        typer.Option("--uncased/--cased", help="What texts are, where no file says it."),
+    ] = None,
+    to: Annotated[Path | None, typer.Option(help="Write it as a new folder, too.")] = None,
+    home: Home = None,
+    store: Store = None,
 ) -> None:
-    """Turn a Hugging Face BERT directory into a model folder that every command takes.
+    """Bring a BERT or a vocabulary that was made elsewhere into the store, and the registry.
 
-    Example: bertsmith import bert-base-uncased --to my-bert
+    Every command and recipe takes it from there.
+
+    Example: bertsmith import all-MiniLM-L6-v2 --name minilm
     """
     from pipelines.registry import exchange
 
-    target = to or directory.with_name(f"{directory.name}-bertsmith")
-    model = exchange.bring_in(directory, target, head)
-    print(f"{model.folder}: a {model.head} model with {model.num_parameters:,} parameters")
-    print(f"next: bertsmith inspect 'Some text.' --model {model.folder} --out attention.html")
+    if name is not None:
+        registered_name(name)
+        if exchange.is_vocabulary(path):
+            raise UserError("--name registers a model, and a vocabulary is none; leave it out")
+        place_of(home, store).refuse_unreachable_tracker()
+    context = context_of(home, store)
+    artifact = exchange.bring_in(path, context, head=head, lowercase=is_uncased)
+    for line in _what_it_is(artifact):
+        print(line)
+    if to is not None:
+        exchange.write_out(artifact, to)
+        print(f"  written to {to}")
+    if artifact.kind == "vocabulary":
+        print(
+            "next: bertsmith run --corpus 'texts/*.txt' --set "
+            f"vocabulary.tokenizer={artifact.fingerprint}"
+        )
+        return
+    reference = artifact.fingerprint
+    if name is not None:
+        from pipelines.registry.importing import register_import
+
+        registered = register_import(artifact, name, place_of(home, store).context())
+        version, proof = registered.model, registered.verification
+        how = f"repeated its answers ({proof.comparison})" if proof else "was registered before"
+        print(f"  {version.uri}, loaded in a process of its own, {how}; {registered.alias}")
+        reference = f"models:/{version.name}@{registered.alias}"
+    print(f"next: bertsmith finetune --encoder {reference} --labels FILE")
+
+
+def _what_it_is(artifact: "Artifact") -> list[str]:
+    """What came in, a line each."""
+    told = artifact.statistics
+    found = "found in the store" if artifact.reused else "taken into the store"
+    lines = [f"{artifact.kind}/{artifact.fingerprint}: {found}"]
+    if artifact.kind == "vocabulary":
+        case = "uncased" if told["lowercase"] else "cased"
+        return [*lines, f"  {told['size']:,} pieces, {case}"]
+    added = f", {told['added_tokens']} of them added tokens" if told["added_tokens"] else ""
+    lines.append(
+        f"  head {told['head']}, {told['num_parameters']:,} parameters, {told['size']:,} pieces"
+        + added
+    )
+    if told["left_behind"]:
+        lines.append(f"  its head, {told['left_behind']}, is none that is read here: left behind")
+    if told["rows"] > told["size"]:
+        more = told["rows"] - told["size"]
+        lines.append(f"  {more:,} rows of its embeddings are no pieces: no text reads them")
+    if told["embedding"]:
+        how = told["embedding"]
+        length = "of length 1" if how["normalize"] else "of any length"
+        lines.append(
+            f"  texts become vectors by {how['pooling']} of at most {how['max_tokens']} tokens, "
+            f"{length}"
+        )
+    return lines
 
 
 def take_out(
     model: Annotated[str, typer.Argument(help="name, name@alias, name/version or a folder.")],
     to: Annotated[Path, typer.Option(help="New folder for transformers.")],
     pooling: Annotated[
-        str | None, typer.Option(help="mean or cls: for sentence-transformers, too.")
+        str | None,
+        typer.Option(
+            help="mean, cls, max or mean_sqrt_len: the encoder alone, for sentence-transformers. "
+            "[default: as the model itself says]",
+            show_default=False,
+        ),
     ] = None,
     home: Home = None,
 ) -> None:
@@ -52,7 +131,7 @@ def take_out(
     """
     from pipelines.registry import exchange
 
-    written = exchange.take_out(tracker_of(home), model, to, pooling)
+    written = exchange.take_out(tracker_of(home), named(model, home) or model, to, pooling)
     print(f"{written.folder}: a {written.head} model with {written.num_parameters:,} parameters")
 
 
@@ -67,11 +146,11 @@ def inspect(
     Example: bertsmith inspect 'Returns the sum of the array.' --out attention.html
     """
     _require_place(out, (".html", ".png"))
-    tracker = tracker_of(home, needs=None if model else "encoder")
+    tracker = tracker_of(home, needs="encoder" if model is None else None)
     from pipelines.insight.attention_page import inspect as draw
     from pipelines.registry.opening import located
 
-    with located(tracker, model or newest(tracker, "encoder")) as folder:
+    with located(tracker, named(model, home) or newest(tracker, "encoder")) as folder:
         maps = draw(folder, text, out)
     layers, heads = maps.probabilities.shape[:2]
     print(f"{out}: {layers} layers, {heads} heads, {len(maps.pieces)} tokens")
@@ -91,11 +170,11 @@ def similar(
     """
     if out is not None:
         _require_place(out, (".png",))
-    tracker = tracker_of(home, needs=None if model else "encoder")
+    tracker = tracker_of(home, needs="encoder" if model is None else None)
     from pipelines.insight.similarity_picture import draw_similarities, similarities
     from pipelines.registry.opening import located
 
-    with located(tracker, model or newest(tracker, "encoder")) as folder:
+    with located(tracker, named(model, home) or newest(tracker, "encoder")) as folder:
         matrix, plane = similarities(folder, texts)
     width = max(len(text) for text in texts)
     for text, row in zip(texts, matrix.tolist(), strict=True):

@@ -12,6 +12,8 @@ from flows.environment import home_folder, set_defaults
 from pipelines.core.errors import UserError
 
 if TYPE_CHECKING:
+    from pipelines.core.place import PlaceSettings
+    from pipelines.core.stage import StageContext
     from pipelines.core.tracking.tracker import Tracker
     from pipelines.registry.listing import ListedModel
 
@@ -20,7 +22,8 @@ _SHOWN_MOVES = 10  # of a name; --json has all
 Model = Annotated[
     str | None,
     typer.Option(
-        help="name, name@alias, name/version or a folder. [default: the newest of its kind]",
+        help="name, name@alias, name/version, a fingerprint of the store or a folder, ours or a "
+        "published BERT. [default: the newest of its kind]",
         show_default=False,
     ),
 ]
@@ -48,10 +51,11 @@ def fill_mask(
             f"the text must hold [MASK] in place of a word, found none in {text!r}; "
             "write for example 'Returns the [MASK] of the array.'"
         )
-    tracker = tracker_of(home, needs=None if model else "encoder")
+    tracker = tracker_of(home, needs="encoder" if model is None else None)
     from pipelines.insight import predictions
 
-    gaps = predictions.fill(tracker, model or newest(tracker, "encoder"), text, top_k=top)
+    reference = named(model, home) or newest(tracker, "encoder")
+    gaps = predictions.fill(tracker, reference, text, top_k=top)
     if as_json:
         print(json.dumps([[asdict(candidate) for candidate in gap] for gap in gaps]))
         return
@@ -126,6 +130,66 @@ def tracker_of(home: Path | None, *, needs: str | None = None) -> "Tracker":
     if needs is not None and not place.has_registry():
         raise _no_model(f"of {place.home_folder()}", needs)
     return place.tracker({})
+
+
+def place_of(home: Path | None, store: str | None = None) -> "PlaceSettings":
+    """Where this home keeps things.
+
+    Raises UserError where `store` cannot be one.
+    """
+    set_defaults(home_folder(home))
+    from pydantic import ValidationError
+
+    from pipelines.core.place import PlaceSettings
+    from pipelines.core.recipes.files import explain
+
+    try:
+        return PlaceSettings(store=store or "")
+    except ValidationError as error:
+        raise UserError(explain(error, "the place")) from None
+
+
+def context_of(home: Path | None, store: str | None = None) -> "StageContext":
+    """The surroundings of a command that reads and writes the store, and asks no tracker.
+
+    Raises UserError where `store` cannot be one.
+    """
+    from pipelines.artifacts import ArtifactStore
+    from pipelines.core.stage import StageContext
+
+    return StageContext(store=ArtifactStore(place_of(home, store).store_url()))
+
+
+def registered_name(name: str) -> str:
+    """`name`, where the registry takes it; raises UserError where it does not."""
+    from pydantic import TypeAdapter, ValidationError
+
+    from pipelines.registry.settings import RegistryName
+
+    try:
+        TypeAdapter(RegistryName).validate_python(name)
+    except ValidationError:
+        raise UserError(
+            "--name must be letters, digits, '.', '_' and '-', and begin with a letter or a digit, "
+            f"found {name or 'an empty name'}"
+        ) from None
+    return name
+
+
+def named(model: str | None, home: Path | None) -> str | None:
+    """What `--model` says, as the registry's look-ups take it: a name there, or a folder of ours.
+
+    A fingerprint becomes the folder of its artifact; a published BERT is taken into the store
+    first. Raises UserError for an empty name, a fingerprint that the store has not, and a folder
+    that holds no model.
+    """
+    if model is None:
+        return None
+    if not model.strip():
+        raise UserError("--model must name a model or a folder, found an empty name")
+    from pipelines.registry.starting import local_model
+
+    return local_model(model, context_of(home))
 
 
 def newest(tracker: "Tracker", *kinds: str) -> str:

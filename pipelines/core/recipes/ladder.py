@@ -106,7 +106,8 @@ class PretrainingRecipe(ExamplesRecipe):
     @property
     def tokenizer_encoder(self) -> str | None:
         """Who goes on from an encoder takes its tokenizer, unless the vocabulary says another."""
-        return self.vocabulary.encoder or self.pretraining.encoder
+        own = self.vocabulary.encoder
+        return own if own or self.vocabulary.tokenizer else self.pretraining.encoder
 
     def resolved(self) -> Self:
         vocabulary = self.vocabulary.model_copy(update={"encoder": self.tokenizer_encoder})

@@ -81,6 +81,7 @@ def evaluated(
                 "uri": uri,
                 "digest": digest,
                 "metric": metric,
+                "data_kind": data.kind,
                 "fingerprint": data.fingerprint,
                 "max_examples": max_examples,
                 "threads": threads,

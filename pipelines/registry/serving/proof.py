@@ -74,12 +74,11 @@ def _fetched_data(request: dict[str, Any]) -> Any:
     """The artifact with the held-out data, its files on this machine."""
     from pipelines.artifacts import ArtifactStore
 
-    kind = "examples" if request["kind"] == "encoder" else "labelled"
-    fingerprint = request["fingerprint"]
+    kind, fingerprint = request["data_kind"], request["fingerprint"]
     data = ArtifactStore(request["store_url"]).find(kind, fingerprint)
     if data is None:
         raise LookupError(f"the held-out {kind} {fingerprint} must be in the store, found none")
-    for name in data.names("heldout"):
+    for name in (*data.names("heldout"), *data.names("probe")):
         data.local(name)
     return data
 
@@ -98,7 +97,8 @@ def _reached(request: dict[str, Any], package: Path, data: Any) -> dict[str, Any
     _refusing_pickle.clear()
     _check_own_code()
     loaded.predict(loaded.input_example)  # as whoever serves it asks
-    reach = _of_encoder if request["kind"] == "encoder" else _of_task
+    reaches = {"examples": _of_encoder, "labelled": _of_task}
+    reach = reaches.get(request["data_kind"], _response)
     value, answers = reach(loaded, data, request)
     Path(request["answers_file"]).write_text(json.dumps(answers))
     model = loaded.unwrap_python_model().model
@@ -174,6 +174,16 @@ def _of_encoder(loaded: Any, examples: Any, request: dict[str, Any]) -> tuple[fl
     figures = pretraining_figures(model, reader, request["max_examples"])
     losses = sequence_losses(model, reader, request["max_examples"])
     return figures[request["metric"]], losses.tolist()
+
+
+def _response(loaded: Any, imported: Any, request: dict[str, Any]) -> tuple[float, list[Any]]:
+    """Of an imported model, for which there are no figures: what it gives for texts."""
+    from bert_core.inference.probing import probe
+
+    served = loaded.unwrap_python_model()
+    texts = json.loads(imported.local("probe.json").read_text(encoding="utf-8"))["texts"]
+    response, count = probe(served.model, served.tokenizer, texts)
+    return response, [count]
 
 
 def _check_own_code() -> None:

@@ -52,6 +52,7 @@ class FinetuningSettings(TrainingSettings):
 
     encoder: str | None = Field(
         default=None,
+        min_length=1,
         description="The encoder to start from, in place of one that is pretrained: a folder (ours "
         "or a published BERT), models:/<name>@<alias>, or the fingerprint of one in the store. "
         "Corpus, vocabulary, examples and pretraining are left out. Empty: the recipe's own.",

@@ -29,7 +29,8 @@ def settled(
     tokenizer = WordPieceTokenizer.from_directory(encoder.local_folder())
     ours = load_tokenizer(vocabulary)
     is_same = ours.pieces[: tokenizer.vocab_size] == tokenizer.pieces
-    if not is_same or ours.normalization != tokenizer.normalization:
+    rules = (ours.normalization, ours.added_tokens)
+    if not is_same or rules != (tokenizer.normalization, tokenizer.added_tokens):
         raise UserError(
             "the examples must be in the pieces of pretraining.encoder, with others only after "
             f"them, found the vocabulary {vocabulary.fingerprint}, which is another; set "
@@ -83,6 +84,7 @@ def continued_model(
     else:
         model = PretrainingModel(config, next_sentence=told.objective == "mlm_nsp")
     load_encoder_into(model, source)
+    model.embedding = source.embedding
     return model
 
 

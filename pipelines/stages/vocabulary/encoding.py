@@ -35,6 +35,8 @@ class SentenceEncoder:
 
     def encode(self, sentences: pa.StringArray) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """Ids of all sentences in a row, and the number of pieces of each sentence."""
+        if self.tokenizer.added_tokens:
+            return self._encode_whole(sentences)
         if len(self._counts) > _MAX_WORDS:
             self._forget()
         text, offsets = _text_of(sentences)
@@ -47,6 +49,15 @@ class SentenceEncoder:
         ids = self._pieces[shift + np.arange(shift.size)]
         totals = np.concatenate([[0], last])[np.searchsorted(starts, offsets)]
         return ids, np.diff(totals)
+
+    def _encode_whole(
+        self, sentences: pa.StringArray
+    ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """The same sentence by sentence: added tokens may hold blanks and marks."""
+        encoded = self.tokenizer.encode_batch(sentences.to_pylist())
+        counts = np.fromiter(map(len, encoded), np.int64, len(encoded))
+        pieces = (piece for sentence in encoded for piece in sentence)
+        return np.fromiter(pieces, np.uint32, int(counts.sum())), counts
 
     def _forget(self) -> None:
         self._table = WordTable()

@@ -9,7 +9,7 @@ from pipelines.core.settings import Settings
 
 
 class VocabularySettings(Settings):
-    """Size and kind of the WordPiece vocabulary."""
+    """Size and kind of the WordPiece vocabulary, or which one is taken over."""
 
     size: int = Field(default=8192, ge=100, le=2**31, description="Number of pieces, all in all.")
     lowercase: bool = Field(default=True, description="Uncased: lower case, and no accents.")
@@ -51,6 +51,13 @@ class VocabularySettings(Settings):
         "models:/name@alias or a fingerprint in the store; empty: that of pretraining.encoder, if "
         "there is one.",
     )
+    tokenizer: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Take over this vocabulary and learn none: a folder with a tokenizer, a "
+        "vocab.txt, or the fingerprint of one in the store (`bertsmith import` makes it, and is "
+        "told there whether it is cased where no file says so); empty: learned or the encoder's.",
+    )
     added_pieces: int = Field(
         default=0,
         ge=0,
@@ -60,18 +67,23 @@ class VocabularySettings(Settings):
 
     def named(self) -> dict[str, Any]:
         """As they name a vocabulary that is learned, whose name is what it always was."""
-        return self.model_dump(mode="json", exclude={"encoder", "added_pieces"})
+        return self.model_dump(mode="json", exclude={"encoder", "tokenizer", "added_pieces"})
 
     def fault_with(self, encoder: str | None) -> str:
         """Why these settings cannot go with taking over the tokenizer of `encoder`; empty if not.
 
         None: no tokenizer is taken over.
         """
-        if self.added_pieces and encoder is None:
+        if self.encoder is not None and self.tokenizer is not None:
             return (
-                "vocabulary.added_pieces must go with pretraining.encoder, whose tokenizer they "
-                f"are added to, got added_pieces={self.added_pieces} without; raise "
-                "vocabulary.size to learn more pieces"
+                "vocabulary.encoder and vocabulary.tokenizer both say which vocabulary is taken "
+                "over; leave out one of them"
+            )
+        if self.added_pieces and encoder is None and self.tokenizer is None:
+            return (
+                "vocabulary.added_pieces must go with pretraining.encoder or vocabulary.tokenizer, "
+                f"whose pieces they are added to, got added_pieces={self.added_pieces} without; "
+                "raise vocabulary.size to learn more pieces"
             )
         return ""
 

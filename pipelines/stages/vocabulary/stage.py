@@ -1,16 +1,19 @@
 """Stage: from the training part of a corpus to its WordPiece vocabulary."""
 
 import hashlib
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
 
-from bert_core.vocabulary import SPECIAL_PIECES, WordPieceTokenizer
+from bert_core.files.tokenizer_files import read_pieces
+from bert_core.vocabulary import SPECIAL_PIECES, Normalization, WordPieceTokenizer
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.artifacts.attempts.workspace import Workspace
 from pipelines.core.errors import UserError
+from pipelines.core.redaction import redacted
 from pipelines.core.stage import StageContext
 from pipelines.core.versions import versions_of
 from pipelines.stages.corpus.shards import read_tables
@@ -28,7 +31,7 @@ _HELDOUT_BYTES = 64 * 2**20  # of held-out text that the figures are taken from
 def build_vocabulary(
     settings: VocabularySettings, corpus: Artifact, context: StageContext
 ) -> Artifact:
-    """Learn a vocabulary from the training part of `corpus`, or take over an encoder's.
+    """Learn a vocabulary from the training part of `corpus`, or take over another's.
 
     Files: `vocab.txt`, `tokenizer.json`, `tokenizer_config.json`. The same corpus and settings give
     the same bytes in any run on any number of workers. Raises UserError where the corpus does not
@@ -38,7 +41,13 @@ def build_vocabulary(
     if fault:
         raise UserError(fault)
     if settings.encoder is not None:
-        return _of_encoder(settings, settings.encoder, corpus, context)
+        encoder = starting_encoder(settings.encoder, context)
+        return _of_another(settings, {"encoder": encoder}, corpus, context)
+    if settings.tokenizer is not None:
+        tokenizer = taken_over(settings.tokenizer, context)
+        if not settings.added_pieces:
+            return tokenizer
+        return _of_another(settings, {"tokenizer": tokenizer}, corpus, context)
     return context.store.get_or_build(
         VOCABULARY.kind,
         version=VOCABULARY.version,
@@ -50,18 +59,21 @@ def build_vocabulary(
 
 
 def import_vocabulary(
-    directory: str | Path, context: StageContext, *, lowercase: bool | None = None
+    path: str | Path, context: StageContext, *, lowercase: bool | None = None
 ) -> Artifact:
-    """Take over a published vocabulary: a folder with `vocab.txt` or `tokenizer.json`.
+    """Take over a published vocabulary: a vocab.txt, or a folder with that or `tokenizer.json`.
 
-    `lowercase` is needed where no settings lie beside the vocabulary.
+    `lowercase` is needed where no settings lie beside the vocabulary. Raises UserError, naming the
+    file, where it cannot be read or follows other rules than BERT's.
     """
-    tokenizer = WordPieceTokenizer.from_directory(directory, lowercase=lowercase)
+    tokenizer = _tokenizer_at(Path(path), lowercase)
     files = tokenizer.files()
     digest = hashlib.sha256("".join(files[name] for name in sorted(files)).encode()).hexdigest()
 
     def build(draft: Draft) -> Built:
-        return Built(_write(tokenizer, draft), _figures(tokenizer))
+        return Built(
+            _write(tokenizer, draft), {**_figures(tokenizer), "source": redacted(str(path))}
+        )
 
     return context.store.get_or_build(
         VOCABULARY.kind,
@@ -72,12 +84,47 @@ def import_vocabulary(
     )
 
 
-def _of_encoder(
-    settings: VocabularySettings, reference: str, corpus: Artifact, context: StageContext
-) -> Artifact:
-    """An encoder's own vocabulary, with words of the corpus as further pieces where asked for."""
-    encoder = starting_encoder(reference, context)
-    inputs: dict[str, Artifact | str] = {"encoder": encoder, "libraries": versions_of("tokenizers")}
+def _tokenizer_at(path: Path, lowercase: bool | None) -> WordPieceTokenizer:
+    try:
+        if path.is_dir():
+            return WordPieceTokenizer.from_directory(path, lowercase=lowercase)
+        pieces = read_pieces(path)
+        if lowercase is None:
+            raise ValueError(
+                f"{path} does not say whether it is uncased; say it with --uncased or --cased"
+            )
+        return WordPieceTokenizer(pieces, Normalization(lowercase=lowercase))
+    except (ValueError, OSError) as error:
+        said = " ".join(str(error).split())
+        if str(path) not in said:
+            said = f"{path} must hold BERT's vocabulary, but {said}"
+        raise UserError(said) from error
+
+
+def taken_over(reference: str, context: StageContext) -> Artifact:
+    """The vocabulary that `reference` names: a fingerprint of the store, a folder or a vocab.txt.
+
+    Raises UserError where there is none.
+    """
+    if re.fullmatch("[0-9a-f]{32}", reference):
+        found = context.store.find(VOCABULARY.kind, reference)
+        if found is not None:
+            return found
+    elif reference.strip() and Path(reference).exists():
+        return import_vocabulary(reference, context)
+    raise UserError(
+        "vocabulary.tokenizer must be a folder with a tokenizer, a vocab.txt or the fingerprint of "
+        f"a vocabulary in the store {context.store.url}, found no such: {reference}"
+    )
+
+
+def _of_another(
+    settings: VocabularySettings, source: dict[str, Artifact], corpus: Artifact,
+    context: StageContext,
+) -> Artifact:  # fmt: skip
+    """The vocabulary of `source`, with words of the corpus as further pieces where asked for."""
+    before = next(iter(source.values()))
+    inputs: dict[str, Artifact | str] = {**source, "libraries": versions_of("tokenizers")}
     decides = {}
     if settings.added_pieces:
         inputs["corpus"] = corpus
@@ -85,11 +132,11 @@ def _of_encoder(
         decides = {name: getattr(settings, name) for name in names}
 
     def build(draft: Draft) -> Built:
-        tokenizer = WordPieceTokenizer.from_directory(encoder.local_folder())
+        tokenizer = WordPieceTokenizer.from_directory(before.local_folder())
         statistics = {}
         if settings.added_pieces:
             work, smoothing = Workspace.of(draft), settings.language_smoothing
-            before = _heldout_figures(tokenizer, corpus)
+            figures = _heldout_figures(tokenizer, corpus)
             counts, _ = counted_words(tokenizer.normalization, smoothing, corpus, context, work)
             tokenizer = extended(
                 tokenizer,
@@ -97,7 +144,7 @@ def _of_encoder(
                 num_pieces=settings.added_pieces,
                 min_frequency=settings.min_frequency,
             )
-            statistics = {"heldout": _heldout_figures(tokenizer, corpus), "heldout_before": before}
+            statistics = {"heldout": _heldout_figures(tokenizer, corpus), "heldout_before": figures}
         return Built(_write(tokenizer, draft), {**_figures(tokenizer), **statistics})
 
     return context.store.get_or_build(

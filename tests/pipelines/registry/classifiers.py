@@ -20,7 +20,7 @@ from pipelines.registry.promotion import settle
 from pipelines.registry.registration import RegisteredModel, Submission, register
 from pipelines.registry.settings import RegistrationSettings
 from pipelines.registry.verification import Proof, verify
-from pipelines.stages.finetuning.stage import figures_of
+from pipelines.stages.finetuning.training import figures_of
 from pipelines.stages.labelled.settings import LabelledFile, LabelledSettings
 from pipelines.stages.labelled.stage import build_labelled, family_of, read_items
 from pipelines.stages.vocabulary.stage import load_tokenizer

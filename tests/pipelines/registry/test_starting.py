@@ -10,7 +10,7 @@ def test_a_registered_encoder_is_taken_into_the_store(models, tracker):
     registered = models.register(models.trained(5))
     reference = f"models:/{registered.name}/{registered.version}"
     found = settled_encoder(reference, tracker, models.context)
-    assert found.kind == "imported_encoder"
+    assert found.kind == "imported_model"
     assert found.statistics["source"] == reference
     weights = "model.safetensors"
     assert found.manifest.files[weights].sha256 == (

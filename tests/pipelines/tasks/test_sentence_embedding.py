@@ -10,12 +10,16 @@ import pytest
 import torch
 
 from bert_core.batch import LabelledBatch, RaggedBatch
-from bert_core.config import EncoderConfig
+from bert_core.config import EmbeddingConfig, EncoderConfig
+from bert_core.hugging_face import export_model, import_model
 from bert_core.inference.embedding import embed
 from bert_core.inference.tables import answer_table
+from bert_core.model.catalogue import EncoderModel
 from bert_core.model.sentence_encoder import SCALE, SentenceEncoder
+from bert_core.training.initialization import load_encoder_into
 from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW, OptimizationConfig
+from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import ArtifactStore
 from pipelines.core.errors import UserError
@@ -201,3 +205,27 @@ def test_tables_are_answered_with_vectors_or_with_cosines(
     rows = items(pair("a b", "a b", "1"), pair("c", "d", "0"))
     answers = FAMILY.answers(model, tokenizer, rows, Reading(16))
     assert answers.values == pytest.approx(both["value"])
+
+
+def test_vectors_are_made_as_the_encoder_makes_them_in_training_saved_and_exported(
+    tokenizer: WordPieceTokenizer, tmp_path: Path
+) -> None:
+    torch.manual_seed(1)
+    encoder = EncoderModel(CONFIG, pooler=False)
+    encoder.embedding = EmbeddingConfig(pooling="cls", max_tokens=4)
+    save_model(tmp_path / "encoder", encoder)
+    started = SentenceEncoder(CONFIG)
+    load_encoder_into(started, tmp_path / "encoder")
+    assert started.embedding == encoder.embedding
+    texts = ["a b", "c d e f"]
+    expected = embed(encoder, tokenizer, texts).vectors
+    np.testing.assert_array_equal(embed(started, tokenizer, texts).vectors, expected)
+    rows = items(pair(*texts, "1"), pair("a", "a", "0"))
+    answered = FAMILY.answers(started, tokenizer, rows, Reading(16)).values
+    assert answered[0] == pytest.approx(float(expected[0] @ expected[1]))
+    save_model(tmp_path / "saved", started)
+    export_model(tmp_path / "exported", started, tokenizer)
+    for folder, read in (("saved", load_model), ("exported", import_model)):
+        again = read(tmp_path / folder)
+        assert again.embedding == encoder.embedding
+        np.testing.assert_array_equal(embed(again, tokenizer, texts).vectors, expected)
