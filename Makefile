@@ -84,7 +84,9 @@ dist: $(TOOLS)
 notices: $(SHIPPED) $(TOOLS)
 	.release/tools/bin/pip-licenses --python .release/shipped/bin/python --from=mixed \
 		--order=name --with-urls --format=markdown --ignore-packages bertsmith pip setuptools \
-		--output-file THIRD-PARTY-NOTICES.md
+		> .release/notices.md
+	{ printf '# Third-party notices\n\nWhat an installation with servers and clusters brings along, as its packages declare it (`make notices`). None of it is part of the wheel; the image contains it, each package with the text of its licence in its `dist-info`.\n\n'; \
+		cat .release/notices.md; } > THIRD-PARTY-NOTICES.md
 
 sbom: $(SHIPPED) $(TOOLS)
 	mkdir -p dist
