@@ -95,7 +95,7 @@ sbom: $(SHIPPED) $(TOOLS)
 		--output-file dist/bertsmith.cdx.json
 
 audit: $(TOOLS)
-	.release/tools/bin/pip-audit --disable-pip --no-deps --requirement constraints.txt
+	.release/tools/bin/pip-audit --strict --disable-pip --no-deps --requirement constraints.txt
 
 image-check:
 	infra/check-image.sh

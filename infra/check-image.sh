@@ -34,7 +34,7 @@ fi
 echo "== the steps of infra/Dockerfile"
 mounts=()
 for path in ${BERTSMITH_CHECK_MOUNTS:-}; do mounts+=(--volume "$path:$path:ro"); done
-builder bud --isolation chroot --pull-never --layers --file infra/Dockerfile --tag "$image" \
+builder bud --isolation chroot --pull-never --file infra/Dockerfile --tag "$image" \
     --build-arg BASE="$base" --build-arg CPU_WHEELS= "${mounts[@]}" .
 
 echo "== inside, as its own user"
