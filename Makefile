@@ -4,6 +4,7 @@ PYTHON ?= python3
 INSTALLED := .venv/installed
 
 .PHONY: help run test test-slow test-gpu bench-gpu lint up down clean
+.PHONY: dist notices sbom audit image-check
 
 help:
 	@echo "make run        raw text to a registered, fine-tuned BERT: the demo recipe"
@@ -12,6 +13,11 @@ help:
 	@echo "make test-gpu   the tests marked gpu, and parity on the card; installs nothing where PYTHON has torch"
 	@echo "make bench-gpu  pretraining steps on the card against the usual stack; likewise"
 	@echo "make up / down  start and stop the Prefect and MLflow servers and a worker"
+	@echo "make dist       the sdist and the wheel, in dist/"
+	@echo "make notices    the licences of what Bertsmith stands on: THIRD-PARTY-NOTICES.md"
+	@echo "make sbom       a software bill of materials, in dist/"
+	@echo "make audit      known vulnerabilities of the pinned versions; asks a database on the network"
+	@echo "make image-check  build the image without an engine and enter it (Debian, root)"
 	@echo "make clean      remove the environment and everything that runs made here"
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -55,5 +61,44 @@ up: $(INSTALLED)
 down: $(INSTALLED)
 	@.venv/bin/bertsmith down
 
+# What an installation brings along, and nothing that tests or releases need: notices and bills of
+# materials are about it. The tools that look at it stay outside of it.
+SHIPPED := .release/shipped/complete
+TOOLS := .release/tools/complete
+
+$(SHIPPED): pyproject.toml constraints.txt
+	rm -rf .release/shipped
+	$(PYTHON) -m venv .release/shipped
+	.release/shipped/bin/python -m pip install --quiet --constraint constraints.txt '.[cluster]'
+	@touch $(SHIPPED)
+
+$(TOOLS): pyproject.toml
+	rm -rf .release/tools
+	$(PYTHON) -m venv .release/tools
+	.release/tools/bin/python -m pip install --quiet build cyclonedx-bom pip-audit pip-licenses
+	@touch $(TOOLS)
+
+dist: $(TOOLS)
+	.release/tools/bin/python -m build --outdir dist
+
+notices: $(SHIPPED) $(TOOLS)
+	.release/tools/bin/pip-licenses --python .release/shipped/bin/python --from=mixed \
+		--order=name --with-urls --format=markdown --ignore-packages bertsmith pip setuptools \
+		> .release/notices.md
+	{ printf '# Third-party notices\n\nWhat an installation with servers and clusters brings along, as its packages declare it (`make notices`). None of it is part of the wheel; the image contains it, each package with the text of its licence in its `dist-info`.\n\n'; \
+		cat .release/notices.md; } > THIRD-PARTY-NOTICES.md
+
+sbom: $(SHIPPED) $(TOOLS)
+	mkdir -p dist
+	.release/tools/bin/cyclonedx-py environment .release/shipped/bin/python \
+		--pyproject pyproject.toml --output-reproducible --output-format JSON \
+		--output-file dist/bertsmith.cdx.json
+
+audit: $(TOOLS)
+	.release/tools/bin/pip-audit --strict --disable-pip --no-deps --requirement constraints.txt
+
+image-check:
+	infra/check-image.sh
+
 clean:
-	rm -rf .venv .bertsmith build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .release dist .venv .bertsmith build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -11,6 +11,8 @@ from prefect.client.orchestration import get_client
 from prefect.runtime import deployment, flow_run
 from pydantic import Field
 
+from flows.observability.json_lines import logs_of_run, logs_of_stage
+from flows.observability.publishing import published_figures
 from flows.parent_run import ParentRun, open_parent_run
 from flows.reporting.quantities import duration, memory
 from flows.reporting.report import publish_report
@@ -23,7 +25,7 @@ from pipelines.artifacts import Artifact
 from pipelines.core.recipes.files import completed, differences
 from pipelines.core.recipes.ladder import CorpusRecipe
 from pipelines.core.redaction import redacted
-from pipelines.core.stage import StageContext
+from pipelines.core.stage import Progress, StageContext
 from pipelines.core.tracking.tracker import Tracker
 from pipelines.training.telemetry.undelivered import deliver_kept
 
@@ -72,9 +74,10 @@ class Run(Generic[Recipe]):
         self._sampler.start_stage()
         started = time.perf_counter()
         try:
-            result = task.with_options(task_run_name=f"{name} of {self.recipe.name}")(
-                *inputs, **options
-            )
+            with logs_of_stage(name):
+                result = task.with_options(task_run_name=f"{name} of {self.recipe.name}")(
+                    *inputs, **options
+                )
         except BaseException as error:
             self.story.failure = f"{_how_it_ended(error)} in stage {name}: {_sentence(error)}"
             raise
@@ -116,18 +119,26 @@ def started_run(
         "bertsmith.flow": flow,
         "bertsmith.recipe": recipe.name,
     }
+    name = f"{recipe.name} {str(flow_run.id)[:8]}"
     with (
+        logs_of_run(name, str(flow_run.id)),
         stops_noted(flow_run.id),
         recorded_run(flow_run.id),
+        published_figures(name, str(flow_run.id)) as figures,
         MemorySampler() as sampler,
         Watch(flow) as watch,
     ):
         for sentence in changed:
             watch.note(sentence)
+
+        def observe(progress: Progress) -> None:
+            figures.observe(progress)
+            watch.observe(progress)
+
         parent = open_parent_run(
             recipe.place.tracker(tags), f"{flow} of {recipe.name}", recipe, story.flow_run_url
         )
-        context = recipe.place.context(observe=watch.observe, tags={**tags, **parent.tags})
+        context = recipe.place.context(observe=observe, tags={**tags, **parent.tags})
         run = Run(recipe, context, story, watch, sampler, parent)
         for sentence in deliver_kept(context.store, run.tracker):
             watch.note(sentence)

@@ -5,6 +5,7 @@ Commands import what they need when they run: help has to come at once.
 
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 from typer.exceptions import Abort, Exit, TyperException
@@ -17,12 +18,14 @@ from flows.cli.commands import (
     exchange,
     lookups,
     models,
+    platform,
     promotion,
     recipes,
     services,
     store,
 )
 from pipelines.core.errors import UserError
+from pipelines.core.versions import code_version
 
 DONE, FAILED, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 
@@ -35,6 +38,26 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _say_version(is_asked: bool) -> None:
+    if is_asked:
+        print(f"bertsmith {code_version()}")
+        raise Exit
+
+
+@app.callback()
+def _before_any_command(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_say_version, is_eager=True, help="Say which version this is."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
 build.add_to(app)
 evaluation.add_to(app)
 asking.add_to(app)
@@ -46,6 +69,7 @@ recipes.add_to(app)
 store.add_to(app)
 checks.add_to(app)
 services.add_to(app)
+platform.add_to(app)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -7,7 +7,7 @@ brought up to date. One that was deleted is made anew, as infra/prefect.yaml dec
 
 import subprocess
 import sys
-import sysconfig
+from importlib.metadata import files
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,9 @@ def deployments_file() -> Path:
     checkout = Path(__file__).parents[2] / "infra" / _FILE
     if checkout.is_file():
         return checkout
-    return Path(sysconfig.get_path("data")) / "share" / "bertsmith" / _FILE
+    # Asked of the installation itself: with `pip install --user` it lies in no folder of Python's.
+    installed = (file for file in files("bertsmith") or [] if file.name == _FILE)
+    return Path(str(next(installed).locate())).resolve()
 
 
 def deploy(work_pool: str) -> list[str]:

@@ -1,0 +1,1 @@
+"""What a deployment of the image does once: passwords, the bucket, the deployments of the flows."""

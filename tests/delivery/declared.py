@@ -1,0 +1,106 @@
+"""What the files of infra/ may name: commands, variables and modules that exist in the code."""
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+ROOT = Path(__file__).parents[2]
+INFRA = ROOT / "infra"
+KUBERNETES = INFRA / "kubernetes"
+PROMETHEUS = INFRA / "monitoring" / "prometheus.yaml"
+ENTRYPOINT = "/usr/local/bin/entrypoint"
+
+# Variables that other programs read, by whom; those of Prefect are asked of its own settings.
+_AWS = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION"}
+
+
+def is_command(words: Sequence[str]) -> bool:
+    """Whether the image can run `words`: a program of its environment, and what it is asked for."""
+    program, *rest = map(str, words)
+    if program in ("python", sys.executable):
+        return rest[0] == "-m" and find_spec(rest[1]) is not None
+    if program == "bertsmith":
+        return _is_bertsmith(rest)
+    if program == "sh":
+        return rest[0] == "-c"
+    return bool(entry_points(group="console_scripts", name=program))
+
+
+def _is_bertsmith(arguments: Sequence[str]) -> bool:
+    from flows.cli.app import app
+
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    return arguments[0] in commands or arguments[0].startswith("-")
+
+
+def foreign_names(variables: Iterable[str]) -> set[str]:
+    """Of `variables` those that nothing reads."""
+    return {name for name in variables if not _is_read(name)}
+
+
+def _is_read(name: str) -> bool:
+    if name in _AWS:
+        return True
+    if name.startswith("BERTSMITH_"):
+        return name in _names_in(ROOT / "flows", ROOT / "pipelines", INFRA / "entrypoint.sh")
+    if name.startswith("PREFECT_"):
+        from prefect.settings import Settings
+
+        return name.lower() in _prefect_names(Settings)
+    if name.startswith("MLFLOW_"):
+        import mlflow.environment_variables as known
+
+        stated = name in _names_in(ROOT / "pipelines" / "core" / "tracking")
+        return stated or hasattr(known, name)
+    if name.startswith("RAY_"):
+        return name.encode() in _words_of_ray()
+    return False
+
+
+def as_prefect_takes_them(variables: Mapping[str, str]) -> None:
+    """Raise where Prefect's settings refuse a value of `variables`."""
+    from prefect.settings import Settings
+
+    own = {name: str(value) for name, value in variables.items() if name.startswith("PREFECT_")}
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        for name, value in own.items():
+            monkeypatch.setenv(name, value)
+        Settings()
+
+
+def _prefect_names(model: type, prefix: str = "prefect_") -> set[str]:
+    from pydantic import AliasChoices, BaseModel
+
+    names = set()
+    for name, field in model.model_fields.items():  # type: ignore[attr-defined]
+        annotation = field.annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            inner = annotation.model_config.get("env_prefix") or f"{prefix}{name}_"
+            names |= _prefect_names(annotation, str(inner).lower())
+            continue
+        names.add(f"{prefix}{name}")
+        if isinstance(field.validation_alias, AliasChoices):
+            names |= {str(each).lower() for each in field.validation_alias.choices}
+    return names
+
+
+def _names_in(*places: Path) -> str:
+    files = [f for p in places for f in ([p] if p.is_file() else p.rglob("*.py"))]
+    return "\n".join(file.read_text(encoding="utf-8") for file in files)
+
+
+@cache
+def _words_of_ray() -> bytes:
+    """Ray's core, which reads most of its variables, and two parts of its own in Python."""
+    spec = find_spec("ray")
+    assert spec is not None
+    assert spec.origin is not None
+    folder = Path(spec.origin).parent
+    others = _names_in(folder / "dashboard" / "modules" / "metrics", folder / "_common" / "usage")
+    return (folder / "_raylet.so").read_bytes() + others.encode()

@@ -1,0 +1,71 @@
+"""The image as it is declared: what it copies is there, and it is for what compose and pods say."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flows.services.first_start.credentials import make_credentials
+from tests.delivery.declared import ENTRYPOINT, INFRA, ROOT, foreign_names, is_command
+
+DOCKERFILE = (INFRA / "Dockerfile").read_text(encoding="utf-8")
+LAST_STAGE = DOCKERFILE[DOCKERFILE.rindex("\nFROM ") :]
+
+
+def words(instruction: str, text: str = DOCKERFILE) -> list[list[str]]:
+    """The words of every such instruction, its continued lines joined, options left out."""
+    joined = text.replace("\\\n", " ")
+    found = re.findall(rf"^{instruction} (.+)$", joined, flags=re.MULTILINE)
+    return [[word for word in each.split() if not word.startswith("--")] for each in found]
+
+
+def test_what_it_copies_is_there_and_sent_to_the_builder() -> None:
+    sources = [
+        name
+        for line in re.findall(r"^COPY (?!--from)(.+)$", DOCKERFILE, flags=re.MULTILINE)
+        for name in line.split()[:-1]
+        if not name.startswith("--")
+    ]
+    assert {"bert_core", "pipelines", "flows", "pyproject.toml", "constraints.txt"} <= set(sources)
+    sent = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if "!" in line}
+    for name in sources:
+        assert (ROOT / name).exists(), name
+        assert name in sent, f"{name} is left out by .dockerignore"
+    assert sent == set(sources)
+
+
+def test_its_variables_mean_something() -> None:
+    variables = re.findall(r"^(?:ENV)?\s+([A-Z_]+)=", LAST_STAGE, flags=re.MULTILINE)
+    theirs = {"PATH", "PYTHONUNBUFFERED", "DO_NOT_TRACK"}
+    assert {"BERTSMITH_HOME", *theirs} <= set(variables)
+    assert not foreign_names(set(variables) - theirs)
+
+
+def test_it_runs_as_nobody_special_and_says_whether_it_is_well() -> None:
+    assert words("USER", LAST_STAGE) == [["1000:1000"]]
+    health = yaml.safe_load(re.findall(r"^\s+CMD (\[.+\])$", LAST_STAGE, flags=re.MULTILINE)[0])
+    assert is_command(health)
+    assert f'ENTRYPOINT ["{ENTRYPOINT}"]' in LAST_STAGE
+    command = yaml.safe_load(re.findall(r"^CMD (\[.+\])$", LAST_STAGE, flags=re.MULTILINE)[0])
+    assert is_command(command)
+
+
+def test_nothing_is_installed_but_what_constraints_pin() -> None:
+    installs = re.findall(r"pip install (.+)", DOCKERFILE)
+    assert len(installs) == 2
+    assert all("--constraint constraints.txt" in each or "--no-deps" in each for each in installs)
+    assert "apt-get" not in DOCKERFILE
+
+
+def test_a_folder_of_passwords_belongs_to_its_user_for_each_that_is_made(tmp_path: Path) -> None:
+    make_credentials(tmp_path)
+    for part in tmp_path.iterdir():
+        assert f"/credentials/{part.name}" in LAST_STAGE
+
+
+@pytest.mark.parametrize("name", ["infra/Dockerfile", "infra/check-image.sh", "infra/compose.yaml"])
+def test_it_is_called_by_the_version_of_the_project(name: str) -> None:
+    version = re.findall(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    tags = set(re.findall(r"\bbertsmith:(\d[\w.]*)", (ROOT / name).read_text()))
+    assert tags == set(version)

@@ -1,0 +1,231 @@
+"""The overlays for Kubernetes, rendered: schemas, and that what they name is there."""
+
+import asyncio
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from flows.services.first_start.credentials import make_credentials
+from tests.delivery.declared import (
+    KUBERNETES,
+    as_prefect_takes_them,
+    foreign_names,
+    is_command,
+)
+
+OVERLAYS = ("cpu", "gpu", "spot")
+VERSIONS = ("1.31.0", "1.37.0")  # of Kubernetes: the oldest and the newest that are checked
+Manifest = dict[str, Any]
+
+
+@pytest.fixture(scope="module", params=OVERLAYS)
+def overlay(request: pytest.FixtureRequest) -> list[Manifest]:
+    """Every object of an overlay, as `kubectl apply --kustomize` would send it."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl renders the overlays, and there is none")
+    done = subprocess.run(
+        ["kubectl", "kustomize", KUBERNETES / "overlays" / request.param],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def of_kind(objects: list[Manifest], kind: str) -> dict[str, Manifest]:
+    return {each["metadata"]["name"]: each for each in objects if each["kind"] == kind}
+
+
+def pod_templates(objects: list[Manifest]) -> Iterator[tuple[str, Manifest]]:
+    """Every template of pods, by the name of what makes them."""
+    for each in objects:
+        name, spec = f"{each['kind']} {each['metadata']['name']}", each.get("spec", {})
+        if each["kind"] in ("Deployment", "Job"):
+            yield name, spec["template"]
+        if each["kind"] == "RayCluster":
+            yield name, spec["headGroupSpec"]["template"]
+            for group in spec["workerGroupSpecs"]:
+                yield f"{name} {group['groupName']}", group["template"]
+
+
+def containers(template: Manifest) -> list[Manifest]:
+    return [*template["spec"].get("initContainers", ()), *template["spec"]["containers"]]
+
+
+def work_pool(objects: list[Manifest]) -> Manifest:
+    maps = of_kind(objects, "ConfigMap")
+    (held,) = (each for name, each in maps.items() if name.startswith("work-pool"))
+    image = maps["places"]["data"]["BERTSMITH_IMAGE"]
+    read: Manifest = json.loads(held["data"]["work-pool.json"].replace("BERTSMITH_IMAGE", image))
+    return read
+
+
+@pytest.fixture(scope="module")
+def secrets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
+    """The names in the two Secrets, which are made from these files."""
+    folder = tmp_path_factory.mktemp("credentials")
+    make_credentials(folder)
+    return {
+        f"bertsmith-{part}": set(re.findall(r"^(\w+)=", (folder / part / "environment").read_text(),
+                                            flags=re.MULTILINE))
+        for part in ("clients", "servers")
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_kubernetes_takes_every_object(overlay: list[Manifest], version: str) -> None:
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    for each in overlay:
+        if not each["apiVersion"].startswith("ray.io/"):
+            kubernetes_validate.validate(each, version, strict=True)
+    for name, template in pod_templates(overlay):
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, **template}
+        pod["metadata"] = {**template["metadata"], "name": re.sub(r"\W", "-", name).lower()}
+        kubernetes_validate.validate(pod, version, strict=True)
+
+
+def test_rays_own_autoscaler_reads_the_cluster(overlay: list[Manifest]) -> None:
+    from ray.autoscaler._private.kuberay import autoscaling_config
+
+    (cluster,) = of_kind(overlay, "RayCluster").values()
+    read = autoscaling_config._derive_autoscaling_config_from_ray_cr(cluster)
+    nodes = read["available_node_types"]
+    assert nodes[read["head_node_type"]]["resources"]["CPU"] == 0
+    cpu = nodes["cpu"]
+    assert (cpu["min_workers"], cpu["max_workers"], cpu["resources"]["CPU"]) == (0, 8, 4)
+    is_cuda = containers(cluster["spec"]["headGroupSpec"]["template"])[0]["image"].endswith("-cuda")
+    assert is_cuda == ("gpu" in nodes)
+    if is_cuda:
+        assert (nodes["gpu"]["resources"]["CPU"], nodes["gpu"]["resources"]["GPU"]) == (8, 1)
+
+
+def test_rays_version_is_the_images(overlay: list[Manifest]) -> None:
+    (cluster,) = of_kind(overlay, "RayCluster").values()
+    pins = (KUBERNETES.parents[1] / "constraints.txt").read_text().splitlines()
+    assert f"ray=={cluster['spec']['rayVersion']}" in pins
+
+
+def test_one_image_everywhere_and_for_runs(overlay: list[Manifest]) -> None:
+    images = {each["image"] for _, pod in pod_templates(overlay) for each in containers(pod)}
+    assert images == {work_pool(overlay)["variables"]["properties"]["image"]["default"]}
+
+
+def test_every_role_is_a_command_of_the_image(overlay: list[Manifest]) -> None:
+    for name, template in pod_templates(overlay):
+        for each in containers(template):
+            assert "RayCluster" in name or is_command(each["args"]), f"{name}: {each.get('args')}"
+
+
+def test_every_variable_means_something(
+    overlay: list[Manifest], secrets: dict[str, set[str]]
+) -> None:
+    places = of_kind(overlay, "ConfigMap")
+    job = work_pool(overlay)["job_configuration"]["job_manifest"]["spec"]["template"]
+    for name, template in [*pod_templates(overlay), ("a flow run", job)]:
+        for each in containers(template):
+            listed = each["env"] if isinstance(each.get("env"), list) else []
+            variables = {own["name"]: own["value"] for own in listed}
+            for source in each.get("envFrom", ()):
+                if "configMapRef" in source:
+                    variables |= places[source["configMapRef"]["name"]]["data"]
+                else:
+                    variables |= dict.fromkeys(secrets[source["secretRef"]["name"]], "a:b")
+            image = variables.pop("BERTSMITH_IMAGE", "bertsmith")  # the preparation's own
+            assert image.startswith("bertsmith")
+            assert not foreign_names(variables), name
+            as_prefect_takes_them(variables)
+
+
+def test_ports_that_are_named_are_open(overlay: list[Manifest]) -> None:
+    services = of_kind(overlay, "Service")
+    deployments = of_kind(overlay, "Deployment")
+    for name, service in services.items():
+        (container,) = containers(deployments[name]["spec"]["template"])
+        opened = {each["name"]: each["containerPort"] for each in container["ports"]}
+        for port in service["spec"]["ports"]:
+            assert opened[port["targetPort"]] == port["port"]
+            assert any(str(port["port"]) in argument for argument in container["args"])
+    asked = [v for each in of_kind(overlay, "ConfigMap").values() for v in each["data"].values()]
+    for host, port in re.findall(r"http://([a-z]+):(\d+)", " ".join(asked)):
+        if host in services:
+            assert services[host]["spec"]["ports"][0]["port"] == int(port)
+    named = {port["name"] for _, pod in pod_templates(overlay) for each in containers(pod)
+             for port in each.get("ports", ())}  # fmt: skip
+    for policy in of_kind(overlay, "NetworkPolicy").values():
+        for rule in policy["spec"].get("ingress", ()):
+            assert {port["port"] for port in rule.get("ports", ())} <= named
+
+
+def test_policies_and_budgets_choose_pods_that_are_there(overlay: list[Manifest]) -> None:
+    labels = [template["metadata"]["labels"] for _, template in pod_templates(overlay)]
+    chosen = [
+        (each["kind"], each["spec"].get("podSelector") or each["spec"].get("selector"))
+        for kind in ("NetworkPolicy", "PodDisruptionBudget")
+        for each in of_kind(overlay, kind).values()
+    ]
+    assert len(chosen) == 7
+    for kind, selector in chosen:
+        assert not selector or any(_chooses(selector, each) for each in labels), (
+            f"{kind} {selector}"
+        )
+
+
+def _chooses(selector: Manifest, labels: dict[str, str]) -> bool:
+    matches = selector.get("matchLabels", {}).items() <= labels.items()
+    return matches and all(
+        labels.get(each["key"]) in each["values"] for each in selector.get("matchExpressions", ())
+    )
+
+
+def test_no_pod_is_root_or_may_become_it(overlay: list[Manifest]) -> None:
+    job = work_pool(overlay)["job_configuration"]["job_manifest"]["spec"]["template"]
+    for name, template in [*pod_templates(overlay), ("a flow run", job)]:
+        assert template["spec"]["securityContext"]["runAsNonRoot"] is True, name
+        for each in containers(template):
+            assert each["securityContext"]["allowPrivilegeEscalation"] is False, name
+            assert each["securityContext"]["capabilities"] == {"drop": ["ALL"]}, name
+            assert each["resources"]["requests"].keys() >= {"cpu", "memory"}, name
+            assert each["resources"]["limits"]["memory"], name
+
+
+def test_prefect_makes_a_job_of_the_work_pool(overlay: list[Manifest], prefect_api: str) -> None:
+    worker = pytest.importorskip("prefect_kubernetes.worker")
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    pool = work_pool(overlay)
+    made = asyncio.run(
+        worker.KubernetesWorkerJobConfiguration.from_template_and_values(
+            base_job_template=pool, values={"env": {"SOME": "value"}, "name": "run"}
+        )
+    )
+    made.command = "prefect flow-run execute"
+    made._populate_env_in_manifest()
+    made._populate_command_if_not_present()
+    manifest = made.job_manifest
+    (container,) = manifest["spec"]["template"]["spec"]["containers"]
+    assert {"name": "SOME", "value": "value"} in container["env"]
+    assert container["args"] == ["prefect", "flow-run", "execute"]
+    assert is_command(container["args"])
+    assert container["image"] == pool["variables"]["properties"]["image"]["default"]
+    manifest["metadata"]["generateName"] = "run-"
+    kubernetes_validate.validate(manifest, VERSIONS[-1], strict=True)
+
+
+def test_the_run_is_a_command_on_that_cluster(overlay: list[Manifest]) -> None:
+    job = yaml.safe_load(Path(KUBERNETES / "rayjob.yaml").read_text())
+    (cluster,) = of_kind(overlay, "RayCluster")
+    assert job["spec"]["clusterSelector"] == {"ray.io/cluster": cluster}
+    assert job["metadata"]["namespace"] in of_kind(overlay, "Namespace")
+    words = job["spec"]["entrypoint"].split()
+    assert is_command(words)
+
+    from pipelines.core.recipes.files import read_recipe
+    from pipelines.core.recipes.ladder import EndToEndRecipe
+
+    given = [words[n + 1] for n, word in enumerate(words) if word == "--set"]
+    assert read_recipe(EndToEndRecipe, words[2], given).place.training_workers == (1, 4)

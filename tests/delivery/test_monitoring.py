@@ -1,0 +1,141 @@
+"""Prometheus' configuration, its rules and Grafana's dashboards: what they ask for is told."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry, generate_latest
+
+from flows.observability.exporter import Answering, Asked, prefect_families, store_families
+from flows.observability.run_figures import RunFigures
+from pipelines.core.stage import Progress
+from tests.delivery.declared import INFRA, PROMETHEUS
+
+MONITORING = INFRA / "monitoring"
+DASHBOARDS = sorted((MONITORING / "dashboards").glob("*.json"))
+FUNCTIONS = {
+    "by", "changes", "deriv", "increase", "le", "rate", "sum", "up", "ALERTS",
+    "SeaweedFS_s3_request_total",  # SeaweedFS' own
+}  # fmt: skip
+
+
+def panels(path: Path) -> Iterator[dict[str, Any]]:
+    yield from json.loads(path.read_text(encoding="utf-8"))["panels"]
+
+
+def expressions() -> dict[str, str]:
+    """Every query, by where it stands."""
+    found = {}
+    for path in DASHBOARDS:
+        for panel in panels(path):
+            for target in panel["targets"]:
+                found[f"{path.stem}: {panel['title']} {target['refId']}"] = target["expr"]
+    rules = yaml.safe_load((MONITORING / "rules.yaml").read_text())
+    for group in rules["groups"]:
+        for rule in group["rules"]:
+            found[f"rule {rule['alert']}"] = rule["expr"]
+    return found
+
+
+def as_prometheus_sees_it(expression: str) -> str:
+    """Without Grafana's variables, which it puts in before it asks."""
+    return re.sub(r"\$\w+", ".*", expression)
+
+
+@pytest.fixture(scope="module")
+def told(prefect_api: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What the exporter answers of a training, a data stage, a store and Prefect."""
+    figures = RunFigures("a run")
+    figures.observe(Progress(
+        stage="pretraining", done=3, total=9, unit="steps",
+        figures={
+            "train/loss": 2.0, "speed/tokens_per_second": 900.0, "speed/step_seconds": 0.5,
+            "speed/step_seconds_p50": 0.5, "speed/step_seconds_p95": 0.6,
+            "speed/step_seconds_p99": 0.7, "total/data_wait_seconds": 1.0, "total/steps": 3,
+            "total/step_seconds": 1.5, "checkpoint/bytes": 100, "checkpoint/stored_at": 1.0,
+        },
+    ))  # fmt: skip
+    figures.observe(Progress(stage="corpus", done=1, total=4, unit="shards"))
+    registry = CollectorRegistry()
+    registry.register(figures)
+    families = [*store_families(str(tmp_path_factory.mktemp("store"))), *prefect_families()]
+    asked = Asked("all", lambda: families, seconds=3600.0)
+    registry.register(asked)
+    registry.register(Answering({"all": asked}))
+    return generate_latest(registry).decode()
+
+
+def test_every_figure_of_ours_that_is_asked_for_is_told(told: str) -> None:
+    names = set(re.findall(r"^# TYPE (\w+)", told, flags=re.MULTILINE))
+    samples = set(re.findall(r"^(bertsmith_\w+)", told, flags=re.MULTILINE)) | names
+    asked = {name for each in expressions().values() for name in re.findall(r"bertsmith_\w+", each)}
+    assert len(asked) > 12
+    assert not asked - samples
+
+
+def test_every_figure_of_rays_that_is_asked_for_exists() -> None:
+    spec = find_spec("ray.dashboard.modules.reporter.reporter_agent")
+    assert spec is not None
+    assert spec.origin is not None
+    source = Path(spec.origin).read_text(encoding="utf-8")
+    known = {f"ray_{name}" for name in re.findall(r'"(node_\w+)"', source)}
+    asked = {name for each in expressions().values() for name in re.findall(r"ray_\w+", each)}
+    assert len(asked) > 5
+    assert not asked - known
+
+
+def test_nothing_else_is_asked_for() -> None:
+    for where, each in expressions().items():
+        bare = re.sub(r'"[^"]*"|\{[^}]*\}|\[[^\]]*\]|\bby \([^)]*\)', "", each)
+        others = {
+            name for name in re.findall(r"[A-Za-z_]\w*", bare)
+            if not name.startswith(("bertsmith_", "ray_"))
+        }  # fmt: skip
+        assert others <= FUNCTIONS, where
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Prometheus' promtool")
+def test_prometheus_takes_its_configuration_and_every_query(tmp_path: Path) -> None:
+    def checked(*arguments: str | Path) -> str:
+        done = subprocess.run(
+            ["promtool", "check", *arguments], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    checked("config", "--syntax-only", PROMETHEUS)
+    assert "8 rules found" in checked("rules", MONITORING / "rules.yaml")
+    asked = expressions()
+    rules = [
+        {"record": f"query:{number}", "expr": as_prometheus_sees_it(each)}
+        for number, each in enumerate(asked.values())
+    ]
+    file = tmp_path / "queries.yaml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": rules}]}))
+    assert f"{len(asked)} rules found" in checked("rules", file)
+
+
+def test_dashboards_are_three_and_ask_the_source_that_is_there() -> None:
+    assert [path.stem for path in DASHBOARDS] == ["data", "platform", "training"]
+    source = yaml.safe_load((MONITORING / "grafana-source.yaml").read_text())["datasources"][0]
+    provider = yaml.safe_load((MONITORING / "grafana-dashboards.yaml").read_text())["providers"][0]
+    mounted = "./monitoring/dashboards:" + provider["options"]["path"]
+    assert mounted in (INFRA / "compose.yaml").read_text()
+    names = set()
+    for path in DASHBOARDS:
+        board = json.loads(path.read_text(encoding="utf-8"))
+        names.add(board["uid"])
+        identities = [panel["id"] for panel in board["panels"]]
+        assert len(identities) == len(set(identities))
+        for panel in board["panels"]:
+            assert panel["datasource"]["uid"] == source["uid"]
+            place = panel["gridPos"]
+            assert place["x"] + place["w"] <= 24
+    assert len(names) == 3

@@ -1,0 +1,56 @@
+"""What the image does once: the buckets that are named, the flows on a server."""
+
+import subprocess
+import sys
+
+import boto3
+import pytest
+
+from flows.services.first_start.preparation import make_buckets
+from pipelines.artifacts import ArtifactStore
+from pipelines.core.errors import UserError
+from tests.integration.object_stores import s3_server
+
+MODULE = "flows.services.first_start.preparation"
+
+
+def test_buckets_that_are_named_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with s3_server(monkeypatch):
+        monkeypatch.setenv("BERTSMITH_STORE", "s3://first/store")
+        monkeypatch.setenv("MLFLOW_ARTIFACTS_DESTINATION", "s3://second/files")
+        assert make_buckets() == ["first", "second"]
+        assert make_buckets() == []
+        names = {each["Name"] for each in boto3.client("s3").list_buckets()["Buckets"]}
+        assert {"first", "second"} <= names
+        assert ArtifactStore("s3://first/store").find("corpus", "0" * 32) is None
+
+
+def test_places_that_are_no_buckets_are_left_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: object
+) -> None:
+    monkeypatch.setenv("BERTSMITH_STORE", f"{tmp_path}/store")
+    monkeypatch.delenv("MLFLOW_ARTIFACTS_DESTINATION", raising=False)
+    assert make_buckets() == []
+
+
+def test_a_store_that_does_not_answer_gets_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BERTSMITH_STORE", "s3://first/store")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    with pytest.raises(UserError, match="s3://first must be readable and writable, but"):
+        make_buckets()
+
+
+@pytest.mark.slow
+def test_the_flows_are_deployed_again_without_harm(prefect_api: str) -> None:
+    from prefect.client.orchestration import get_client
+
+    command = [sys.executable, "-m", MODULE, "--deploy-to", "bertsmith"]
+    for _ in range(2):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    with get_client(sync_client=True) as client:
+        pools = {each.name: each.work_pool_name for each in client.read_deployments()}
+    assert pools["demo"] == pools["promote"] == "bertsmith"
