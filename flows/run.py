@@ -11,6 +11,8 @@ from prefect.client.orchestration import get_client
 from prefect.runtime import deployment, flow_run
 from pydantic import Field
 
+from flows.observability.json_lines import logs_of_run, logs_of_stage
+from flows.observability.publishing import published_figures
 from flows.reporting.quantities import duration, memory
 from flows.reporting.report import publish_report
 from flows.reporting.story import StageRecord, Story
@@ -22,7 +24,7 @@ from pipelines.artifacts import Artifact
 from pipelines.core.recipes.files import completed, differences
 from pipelines.core.recipes.ladder import CorpusRecipe
 from pipelines.core.redaction import redacted
-from pipelines.core.stage import StageContext
+from pipelines.core.stage import Progress, StageContext
 from pipelines.core.tracking.tracker import Tracker
 from pipelines.training.telemetry.undelivered import deliver_kept
 
@@ -70,9 +72,10 @@ class Run(Generic[Recipe]):
         self._sampler.start_stage()
         started = time.perf_counter()
         try:
-            result = task.with_options(task_run_name=f"{name} of {self.recipe.name}")(
-                *inputs, **options
-            )
+            with logs_of_stage(name):
+                result = task.with_options(task_run_name=f"{name} of {self.recipe.name}")(
+                    *inputs, **options
+                )
         except BaseException as error:
             self.story.failure = f"{_how_it_ended(error)} in stage {name}: {_sentence(error)}"
             raise
@@ -112,15 +115,23 @@ def started_run(
         "bertsmith.flow": flow,
         "bertsmith.recipe": recipe.name,
     }
+    name = f"{recipe.name} {str(flow_run.id)[:8]}"
     with (
+        logs_of_run(name, str(flow_run.id)),
         stops_noted(flow_run.id),
         recorded_run(flow_run.id),
+        published_figures(name, str(flow_run.id)) as figures,
         MemorySampler() as sampler,
         Watch(flow) as watch,
     ):
         for sentence in changed:
             watch.note(sentence)
-        context = recipe.place.context(observe=watch.observe, tags=tags)
+
+        def observe(progress: Progress) -> None:
+            figures.observe(progress)
+            watch.observe(progress)
+
+        context = recipe.place.context(observe=observe, tags=tags)
         run = Run(recipe, context, story, watch, sampler)
         for sentence in deliver_kept(context.store, run.tracker):
             watch.note(sentence)

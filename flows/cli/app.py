@@ -16,6 +16,7 @@ from flows.cli.commands import (
     evaluation,
     exchange,
     models,
+    platform,
     recipes,
     services,
     store,
@@ -42,6 +43,7 @@ recipes.add_to(app)
 store.add_to(app)
 checks.add_to(app)
 services.add_to(app)
+platform.add_to(app)
 
 
 def run(arguments: Sequence[str]) -> int:

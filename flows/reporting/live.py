@@ -9,6 +9,8 @@ from flows.reporting.quantities import duration, memory, number
 
 Figures = Mapping[str, float | str]
 
+_FOR_PROGRAMS = ("total/", "checkpoint/")  # a line has rates and times left in their place
+
 # What evaluations judge, by the beginning of its figures' names.
 _JUDGED = {
     "mlm_": "masked tokens",
@@ -20,7 +22,7 @@ _JUDGED = {
 
 def phrases(figures: Figures) -> list[str]:
     """A phrase for each of `figures`; those that belong together share one."""
-    left = dict(figures)
+    left = {name: v for name, v in figures.items() if not name.startswith(_FOR_PROGRAMS)}
     said = [
         *_losses(left),
         *_rates(left),

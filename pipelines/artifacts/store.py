@@ -19,6 +19,7 @@ from pipelines.artifacts.attempts.claims import LEASE_SECONDS, remove
 from pipelines.artifacts.attempts.commit import create_only, flush, flush_folders, write_to_disk
 from pipelines.artifacts.draft import Built, Draft, keep_only
 from pipelines.artifacts.fingerprint import fingerprint_of
+from pipelines.artifacts.in_the_making import making
 from pipelines.artifacts.layout import MANIFEST_NAME, Place
 from pipelines.artifacts.manifest import DamagedManifestError, Manifest, read_manifest
 from pipelines.core.versions import code_version, library_versions
@@ -101,7 +102,8 @@ class ArtifactStore:
                 return found
             draft.note_inputs(names)
             started = time.perf_counter()
-            built = build(draft)
+            with making(kind, fingerprint):
+                built = build(draft)
             manifest = Manifest(
                 kind=kind,
                 version=version,

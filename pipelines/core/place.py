@@ -39,7 +39,7 @@ class PlaceSettings(Settings):
     store: Uri = Field(
         default="",
         description="Artifact store: a folder or a URL such as s3://bucket/prefix; "
-        "empty: the folder store of the home.",
+        "empty: $BERTSMITH_STORE, or the folder store of the home.",
     )
     tracking_uri: Uri = Field(
         default="",
@@ -112,7 +112,8 @@ class PlaceSettings(Settings):
 
     def store_url(self) -> str:
         """The absolute URL or path of the artifact store."""
-        store = self.store or str(self.home_folder() / "store")
+        named = self.store or os.environ.get("BERTSMITH_STORE", "")
+        store = named or str(self.home_folder() / "store")
         return store if "://" in store else str(expanded(Path(store)).absolute())
 
     def refuse_unreachable_tracker(self) -> None:
@@ -129,7 +130,7 @@ class PlaceSettings(Settings):
 
         Raises UserError for a store or a tracker that cannot be one, or that does not answer.
         """
-        if self.store.startswith("memory://"):
+        if self.store_url().startswith("memory://"):
             raise UserError(
                 "place.store must be where other processes see it, found memory://, which each "
                 "process has for itself; choose a folder or s3://bucket/prefix"

@@ -4,11 +4,11 @@ Each is a folder of its own, on any store. Its last file says what size and SHA-
 have: a folder without it is no checkpoint, and one that it does not fit is damaged.
 """
 
-import hashlib
 import logging
 import math
 import secrets
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
@@ -18,6 +18,7 @@ from typing import NamedTuple
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem, copy_files
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from pipelines.artifacts import sha256_of_file
 from pipelines.artifacts.access import store_errors
 from pipelines.core.cluster.ranks import Keeping
 from pipelines.core.errors import UserError
@@ -27,7 +28,6 @@ logger = logging.getLogger(__name__)
 
 _PREFIX = "checkpoint_"
 _CHECKSUMS = "checksums.json"
-_PIECE_BYTES = 1 << 22
 
 
 class _File(BaseModel):
@@ -77,6 +77,7 @@ class Checkpoints:
         self.damage: list[str] = []  # a sentence for each damaged one that was met
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
         self._storing: Future[str] | None = None
+        self._last: dict[str, float] = {}
 
     def stored(self) -> list[Checkpoint]:
         """All that are complete, the newest first."""
@@ -152,6 +153,13 @@ class Checkpoints:
         """Whether the one handed over last is still on its way, after so many seconds at most."""
         return self._storing is not None and bool(wait([self._storing], seconds).not_done)
 
+    def figures(self) -> dict[str, float]:
+        """Of the one this process stored last: its bytes, and when, in seconds since the epoch.
+
+        Empty until there is one.
+        """
+        return dict(self._last)
+
     def wait(self) -> str:
         """Wait until the one handed over last is stored; returns its name, empty without one.
 
@@ -176,6 +184,8 @@ class Checkpoints:
             )  # fmt: skip
             with self._filesystem.open_output_stream(f"{path}/{_CHECKSUMS}") as file:
                 file.write(checkpoint.model_dump_json().encode())
+            num_bytes = sum(each.size for each in checkpoint.files.values())
+            self._last = {"checkpoint/bytes": float(num_bytes), "checkpoint/stored_at": time.time()}
         finally:
             shutil.rmtree(draft)
         try:
@@ -217,7 +227,9 @@ def kept_by(keep: Keeping, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint
 def _files(folder: Path) -> dict[str, _File]:
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     return {
-        path.relative_to(folder).as_posix(): _File(size=path.stat().st_size, sha256=_sha256(path))
+        path.relative_to(folder).as_posix(): _File(
+            size=path.stat().st_size, sha256=sha256_of_file(path)
+        )
         for path in paths
     }
 
@@ -231,13 +243,5 @@ def _verify(folder: Path, files: dict[str, _File]) -> None:
             raise DamagedCheckpointError(
                 f"{name} has {path.stat().st_size} bytes of {expected.size}"
             )
-        if _sha256(path) != expected.sha256:
+        if sha256_of_file(path) != expected.sha256:
             raise DamagedCheckpointError(f"{name} has another SHA-256")
-
-
-def _sha256(path: Path) -> str:
-    total = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(_PIECE_BYTES):
-            total.update(piece)
-    return total.hexdigest()

@@ -93,6 +93,7 @@ class Lap:
             if is_logged:
                 telemetry.log(done, self._figures(report))
                 telemetry.log_speed(done, float(num_tokens))
+                telemetry.show_checkpoint(standing.checkpoints.figures())
             if is_evaluation:
                 with optimizer.averaged():
                     telemetry.log(done, work.evaluate(model))

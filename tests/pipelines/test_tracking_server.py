@@ -8,12 +8,16 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
 
 from flows.services.processes.health import answers
 from flows.services.processes.ports import free_port
+from pipelines.core.errors import UserError
+from pipelines.core.tracking.server import Kept
 from pipelines.core.tracking.sign_in import HOME_PASSWORD, HOME_USER
 
 CREATE = "/api/2.0/mlflow/registered-models/create"
@@ -21,26 +25,34 @@ READ = "/api/2.0/mlflow/registered-models/get?name=mine"
 OWN = "Basic " + base64.b64encode(b"bertsmith:secret").decode()
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a server on a home of its own (in a path with a space)."""
-    home, port = tmp_path_factory.mktemp("a home"), free_port()
+@contextmanager
+def served(folder: Path, *arguments: str, **environment: str) -> Iterator[str]:
+    """The URL of a server; what it says never holds its password."""
+    port = free_port()
     secret = {HOME_USER: "bertsmith", HOME_PASSWORD: "secret"}
-    with (home / "log").open("wb") as log:
+    with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "pipelines.core.tracking.server", "--home", str(home),
-             "--port", str(port)],
-            env={**os.environ, **secret}, stdout=log, stderr=log,
+            [sys.executable, "-m", "pipelines.core.tracking.server", "--port", str(port),
+             *arguments],
+            env={**os.environ, **secret, **environment}, stdout=log, stderr=log,
         )  # fmt: skip
     url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + 120
     while not answers(f"{url}/health"):
-        assert process.poll() is None, (home / "log").read_text()
+        assert process.poll() is None, (folder / "log").read_text()
         assert time.monotonic() < deadline
         time.sleep(0.1)
     yield url
     process.terminate()
     process.wait()
-    assert "secret" not in (home / "log").read_text()
+    assert "secret" not in (folder / "log").read_text()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a server on a home of its own (in a path with a space)."""
+    home = tmp_path_factory.mktemp("a home")
+    with served(home, "--home", str(home)) as url:
+        yield url
 
 
 def status(url: str, body: bytes | None = None, **headers: str) -> int:
@@ -97,3 +109,31 @@ def test_its_own_page_and_clients_read_and_write(
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "secret")
     client = MlflowClient(server, server)
     assert [model.name for model in client.search_registered_models()] == ["mine"]
+
+
+def test_a_team_s_server_keeps_runs_in_its_database_and_files_behind_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "bertsmith")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "secret")
+    kept = {
+        "MLFLOW_BACKEND_STORE_URI": f"sqlite:///{tmp_path / 'runs.db'}",
+        "MLFLOW_ARTIFACTS_DESTINATION": (tmp_path / "files").as_uri(),
+    }
+    (tmp_path / "note.txt").write_text("of a run")
+    with served(tmp_path, **kept) as url:
+        client = MlflowClient(url)
+        run = client.create_run(client.create_experiment("proxied"))
+        client.log_artifact(run.info.run_id, str(tmp_path / "note.txt"))
+        assert run.info.artifact_uri.startswith("mlflow-artifacts:/")
+        path = client.download_artifacts(run.info.run_id, "note.txt", str(tmp_path))
+        assert Path(path).read_text() == "of a run"
+        assert status(f"{url}/api/2.0/mlflow-artifacts/artifacts/x", b"mine") == 401
+    assert [path.name for path in (tmp_path / "files").rglob("*.txt")] == ["note.txt"]
+
+
+@pytest.mark.parametrize("missing", ["MLFLOW_BACKEND_STORE_URI", "MLFLOW_ARTIFACTS_DESTINATION"])
+def test_a_server_that_is_told_half_of_where_to_keep_things_says_so(missing: str) -> None:
+    told = {"MLFLOW_BACKEND_STORE_URI": "sqlite:///x", "MLFLOW_ARTIFACTS_DESTINATION": "s3://x"}
+    with pytest.raises(UserError, match=f"found no {missing}$"):
+        Kept.by_reference({**told, missing: ""})

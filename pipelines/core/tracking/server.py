@@ -1,22 +1,31 @@
-"""An MLflow server of one home that asks every request who it is.
+"""An MLflow server that asks every request who it is.
 
     python -m pipelines.core.tracking.server --port 5000 --home /path/of/the/home
+    MLFLOW_BACKEND_STORE_URI=postgresql://… MLFLOW_ARTIFACTS_DESTINATION=s3://… \
+        python -m pipelines.core.tracking.server --host 0.0.0.0 --allowed-hosts mlflow:5000
+
+The first keeps everything in a home, for clients of this machine. The second is a team's: runs in
+its database, files in its object store, which clients reach through the server alone. Both URIs
+come from the environment, because one of them holds a password and everybody sees arguments.
 
 Name and password come from BERTSMITH_MLFLOW_USERNAME and BERTSMITH_MLFLOW_PASSWORD. MLflow's own
-`basic-auth` app would need two more packages, a user database and a slow hash for every request;
-a home has one user: docs/decisions/0010.
+`basic-auth` app would need two more packages, a user database and a slow hash for every request:
+docs/decisions/0010.
 """
 
 import argparse
 import base64
 import hmac
 import os
+import sys
 import uuid
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pipelines.core.tracking.tracker  # noqa: F401  (MLflow's environment, before MLflow)
+from pipelines.core.errors import UserError
 from pipelines.core.tracking.sign_in import HOME_PASSWORD, HOME_USER
 
 Scope = MutableMapping[str, Any]
@@ -66,46 +75,108 @@ async def _refuse(
     await send({"type": "http.response.body", "body": sentence.encode()})
 
 
-def serve(home: Path, port: int, user: str, password: str) -> None:
-    """Serve the runs and models of `home` on the loopback until the process is told to end."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """Where a server keeps what it is told."""
+
+    database: str = field(repr=False)  # runs and the registry; its URI may hold a password
+    artifacts: str  # where clients are told to put the files of new experiments
+    destination: str = ""  # where the server puts files that clients hand to it
+
+    @classmethod
+    def in_home(cls, home: Path) -> "Kept":
+        """All of it in a home, whose clients write files themselves."""
+        database = f"sqlite:///{home / 'mlflow.db'}"
+        return cls(database=database, artifacts=(home / "mlartifacts").as_uri())
+
+    @classmethod
+    def by_reference(cls, environment: Mapping[str, str]) -> "Kept":
+        """In the database and the object store that `environment` names as MLflow calls them.
+
+        Raises UserError where it names one of them alone, or none.
+        """
+        names = ("MLFLOW_BACKEND_STORE_URI", "MLFLOW_ARTIFACTS_DESTINATION")
+        missing = [name for name in names if not environment.get(name)]
+        if missing:
+            raise UserError(
+                f"an MLflow server needs --home, or {' and '.join(names)} in its environment, "
+                f"found no {' and no '.join(missing)}"
+            )
+        database, destination = (environment[name] for name in names)
+        return cls(database=database, artifacts="mlflow-artifacts:/", destination=destination)
+
+    def variables(self) -> dict[str, str]:
+        """What `mlflow server` hands to the process that serves.
+
+        The names are imported, so that another MLflow, where they may differ, fails at once.
+        """
+        from mlflow.server import constants
+
+        proxied = {
+            constants.SERVE_ARTIFACTS_ENV_VAR: "true",
+            constants.ARTIFACTS_DESTINATION_ENV_VAR: self.destination,
+        }
+        return {
+            constants.BACKEND_STORE_URI_ENV_VAR: self.database,
+            constants.REGISTRY_STORE_URI_ENV_VAR: self.database,
+            constants.ARTIFACT_ROOT_ENV_VAR: self.artifacts,
+            **(proxied if self.destination else {}),
+        }
+
+
+def serve(
+    kept: Kept, user: str, password: str, *, host: str, port: int, hosts: Sequence[str]
+) -> None:
+    """Serve runs and models until the process is told to end.
+
+    `hosts` are the names, with ports, that clients on other machines call this server by.
+    """
     import uvicorn
     from mlflow import environment_variables
-    from mlflow.server import constants
     from mlflow.server.handlers import initialize_backend_stores
 
-    database, artifacts = f"sqlite:///{home / 'mlflow.db'}", (home / "mlartifacts").as_uri()
-    # What `mlflow server` hands to the process that serves; the names are imported, so that
-    # another MLflow, where they may differ, fails at once.
+    origins = [f"http://{name}" for name in (f"127.0.0.1:{port}", f"localhost:{port}", *hosts)]
     os.environ |= {
-        constants.BACKEND_STORE_URI_ENV_VAR: database,
-        constants.REGISTRY_STORE_URI_ENV_VAR: database,
-        constants.ARTIFACT_ROOT_ENV_VAR: artifacts,
-        environment_variables.MLFLOW_SERVER_ALLOWED_HOSTS.name: _HOSTS,
-        environment_variables.MLFLOW_SERVER_CORS_ALLOWED_ORIGINS.name: (
-            f"http://127.0.0.1:{port},http://localhost:{port}"
-        ),
+        **kept.variables(),
+        environment_variables.MLFLOW_SERVER_ALLOWED_HOSTS.name: ",".join((_HOSTS, *hosts)),
+        environment_variables.MLFLOW_SERVER_CORS_ALLOWED_ORIGINS.name: ",".join(origins),
         environment_variables._MLFLOW_SERVER_BOOT_ID.name: uuid.uuid4().hex,
         environment_variables._MLFLOW_IN_JOB_EXECUTOR.name: "false",  # never runs stored code
     }
-    initialize_backend_stores(database, database, artifacts)
+    initialize_backend_stores(kept.database, kept.database, kept.artifacts)
 
     from mlflow.server.fastapi_app import app
 
-    uvicorn.run(Guard(app, user, password), host="127.0.0.1", port=port, access_log=False)
+    uvicorn.run(Guard(app, user, password), host=host, port=port, access_log=False)
 
 
 def main() -> None:
-    """Serve as the command line says."""
+    """Serve as the command line and the environment say."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--home", type=Path, required=True)
-    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--home", type=Path)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=5000)
+    parser.add_argument("--allowed-hosts", default="", help="names with ports, between commas")
     options = parser.parse_args()
-    serve(
-        options.home,
-        options.port,
-        os.environ[HOME_USER],
-        os.environ[HOME_PASSWORD],
-    )
+    try:
+        serve(
+            Kept.in_home(options.home) if options.home else Kept.by_reference(os.environ),
+            _required(HOME_USER),
+            _required(HOME_PASSWORD),
+            host=options.host,
+            port=options.port,
+            hosts=[name.strip() for name in options.allowed_hosts.split(",") if name.strip()],
+        )
+    except UserError as error:
+        sys.exit(str(error))
+
+
+def _required(name: str) -> str:
+    """Of the environment: without it anybody would be let in."""
+    value = os.environ.get(name, "")
+    if not value:
+        raise UserError(f"an MLflow server needs {name} in its environment, found none")
+    return value
 
 
 if __name__ == "__main__":

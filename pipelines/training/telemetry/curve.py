@@ -72,8 +72,13 @@ class Telemetry:
         self.num_tokens = num_tokens
         figures = self._speed.figures(step, num_tokens, self.training_seconds)
         self._latest.update(figures)
+        self._latest.update(self._speed.totals())
         if self._metrics is not None:
             self._metrics.add(step, figures)
+
+    def show_checkpoint(self, figures: Mapping[str, float]) -> None:
+        """Tell of the newest stored checkpoint, beside the progress line."""
+        self._latest.update(figures)
 
     def show(self, step: int, note: str = "") -> None:
         """Move the progress line; at most twice a second unless there is a note."""

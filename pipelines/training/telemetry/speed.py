@@ -35,6 +35,8 @@ class Speed:
         self._seconds = self._waited = self._operations = 0.0
         self._own_tokens = 0
         self._tokens_before = 0.0
+        self._all_seconds = self._all_waited = 0.0  # of this process
+        self._num_taken = 0
 
     def timed(self, model: TrainableModel, micro_batches: MicroBatches) -> MicroBatches:
         """The same micro-batches; what the caller waits for them is noted, and what they take."""
@@ -42,7 +44,9 @@ class Speed:
         def timed_batches(step: int) -> Iterator[tuple[int, Batch]]:
             started = time.perf_counter()
             batches: Sequence[tuple[int, Batch]] = list(micro_batches(step))
-            self._waited += time.perf_counter() - started
+            waited = time.perf_counter() - started
+            self._waited += waited
+            self._all_waited += waited
             for _, batch in batches:
                 self._operations += batch_operations(model, batch)
                 self._own_tokens += batch.tokens.num_tokens
@@ -60,6 +64,8 @@ class Speed:
             self._first = (step, time.monotonic())
         self._step_seconds.append(seconds)
         self._seconds += seconds
+        self._all_seconds += seconds
+        self._num_taken += 1
 
     def seconds_left(self, step: int) -> float | None:
         """Until the last step, evaluations and checkpoints included; None while nobody knows."""
@@ -67,6 +73,14 @@ class Speed:
             return None
         begun, at = self._first
         return (self._num_steps - step) * (time.monotonic() - at) / (step - begun)
+
+    def totals(self) -> dict[str, float]:
+        """What only grows while this process trains, for whoever computes rates of their own."""
+        return {
+            "total/steps": float(self._num_taken),
+            "total/step_seconds": self._all_seconds,
+            "total/data_wait_seconds": self._all_waited,
+        }
 
     def figures(self, step: int, num_tokens: float, training_seconds: float) -> dict[str, float]:
         """What holds after `step` steps, since it was last asked and over all.

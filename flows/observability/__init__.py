@@ -1,0 +1,1 @@
+"""What other programs are told of runs: figures for Prometheus, and logs as JSON lines."""
