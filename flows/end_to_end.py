@@ -4,6 +4,7 @@ from prefect import flow
 
 from flows.chain import build_chain
 from flows.continuing import with_settled_encoder
+from flows.reporting.events import tell_of_promotion
 from flows.reporting.story import Story
 from flows.run import Overrides, Run, started_run
 from flows.stopped import cancel_if_stopped
@@ -85,6 +86,7 @@ def _register_and_prove(run: Run[EndToEndRecipe], made: dict[str, Artifact]) -> 
             tracker, model.name, str(model.version), names.alias,
         )  # fmt: skip
         run.story.promotions.append(promoted)
+        tell_of_promotion(promoted)
 
 
 def _lineage(

@@ -7,6 +7,8 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.runtime import flow_run
 from pydantic import Field
 
+from flows.reporting.events import tell_of_promotion
+from flows.services.platform.place_block import use_place_of_deployment
 from flows.services.run_records import recorded_run
 from flows.tasks import task_that_reaches_out
 from pipelines.core.place import PlaceSettings
@@ -43,6 +45,7 @@ _DEFAULT = PromotionRecipe()
 )
 def promote(recipe: PromotionRecipe = _DEFAULT) -> Promotion:
     """Give an alias to the version that another alias or a number names."""
+    use_place_of_deployment()
     recipe.place.refuse_unreachable_tracker()
     move = task_that_reaches_out(registry.promote).with_options(
         task_run_name=f"{recipe.alias} of {recipe.name}"
@@ -50,6 +53,7 @@ def promote(recipe: PromotionRecipe = _DEFAULT) -> Promotion:
     with recorded_run(flow_run.id):
         moved = move(recipe.place.tracker({}), recipe.name, recipe.source, recipe.alias)
     promotion = cast(Promotion, moved)  # a coroutine only where the task is one
+    tell_of_promotion(promotion)
     create_markdown_artifact(
         f"`{promotion.alias}` of **{promotion.name}** is now version {promotion.version}"
         + (f", before it was {promotion.previous_version}." if promotion.previous_version else "."),
