@@ -68,7 +68,12 @@ def use_place_of_deployment() -> None:
 
     Nothing happens where the server has no such block, nor in a run that a person started here.
     """
-    place = read_place() if deployment.id is not None else None
+    if deployment.id is not None:
+        use_place(read_place())
+
+
+def use_place(place: "BertsmithPlace | None") -> None:
+    """Give this process what `place` says and its environment does not."""
     if place is None:
         return
     said = place.variables()
