@@ -30,6 +30,7 @@ _CEPH = """
 fsid = {cluster}
 mon host = [v2:127.0.0.1:{monitor_port}]
 public addr = 127.0.0.1
+cluster addr = 127.0.0.1
 auth cluster required = none
 auth service required = none
 auth client required = none
