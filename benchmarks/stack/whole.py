@@ -93,6 +93,7 @@ class Stack:
             "BERTSMITH_STORE": STORE,
             "PREFECT_API_URL": f"{self.prefect_url}/api",
             **self.credentials.for_prefect_clients(),
+            "PREFECT_CLIENT_RETRY_EXTRA_CODES": "500",
             "MLFLOW_TRACKING_URI": self.mlflow_url,
             **self.credentials.for_mlflow_clients(),
             **self.store.environment(),

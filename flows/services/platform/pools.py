@@ -1,5 +1,8 @@
 """Work pools: made where they are missing, never changed."""
 
+from copy import deepcopy
+from typing import Any
+
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.exceptions import ObjectNotFound
@@ -19,7 +22,7 @@ def make_pool(client: SyncPrefectClient, pool: WorkPool, kind: str = PROCESS) ->
     try:
         client.read_work_pool(pool.name)
     except ObjectNotFound:
-        template = ProcessWorker.get_default_base_job_template() if kind == PROCESS else {}
+        template = _process_template() if kind == PROCESS else {}
         client.create_work_pool(
             WorkPoolCreate(
                 name=pool.name,
@@ -31,3 +34,15 @@ def make_pool(client: SyncPrefectClient, pool: WorkPool, kind: str = PROCESS) ->
         )
         return True
     return False
+
+
+def _process_template() -> dict[str, Any]:
+    """Prefect's own, whose runs also wait for a server whose database restarts.
+
+    It answers 500 then, which its clients take for a mistake unless they are told.
+    """
+    template = deepcopy(ProcessWorker.get_default_base_job_template())
+    template["variables"]["properties"]["env"]["default"] = {
+        "PREFECT_CLIENT_RETRY_EXTRA_CODES": "500"
+    }
+    return template
