@@ -8,6 +8,7 @@ from prefect.runtime import flow_run
 from pydantic import Field
 
 from flows.reporting.watch import Watch
+from flows.services.platform.place_block import use_place_of_deployment
 from flows.services.run_records import recorded_run
 from flows.stopped import cancel_if_stopped, stops_noted
 from flows.tasks import task_that_reaches_out
@@ -36,6 +37,7 @@ _DEFAULT = BatchPredictionRecipe()
 )
 def batch_prediction(recipe: BatchPredictionRecipe = _DEFAULT) -> Artifact:
     """Answer every row of files with a registered model; a killed run goes on at its shard."""
+    use_place_of_deployment()
     recipe.place.refuse_unreachable()
     settings = BatchSettings(**recipe.model_dump(exclude={"place"}))
     with stops_noted(flow_run.id), recorded_run(flow_run.id), Watch("batch-prediction") as watch:

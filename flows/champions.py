@@ -9,6 +9,7 @@ from prefect.input import RunInput
 from prefect.runtime import deployment
 from pydantic import Field
 
+from flows.reporting.events import tell_of_promotion
 from flows.run import Run
 from flows.tasks import task_that_reaches_out
 from pipelines.core.recipes.ladder import EndToEndRecipe
@@ -53,6 +54,8 @@ def compare_and_promote(
     run.story.judgements.append(judgement)
     promoted = run.stage(f"promotion, {model.kind}", promotion, run.tracker, judgement, names, by)
     run.story.promotions.append(promoted)
+    if promoted.previous_version != promoted.version:
+        tell_of_promotion(promoted)
 
 
 def approval_of(judgement: Judgement, names: RegistrationSettings) -> Approval | None:

@@ -22,6 +22,7 @@ _DEFAULTS = {
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
     "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",
     "PREFECT_CLI_PROMPT": "false",
+    "PREFECT_CLIENT_RETRY_EXTRA_CODES": "500",  # what a server answers while its database is away
 }
 # A terminal shows one line of progress and the summary; all log lines stay with the Prefect run.
 _QUIET = {

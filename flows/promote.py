@@ -7,6 +7,8 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.runtime import flow_run
 from pydantic import Field
 
+from flows.reporting.events import tell_of_promotion
+from flows.services.platform.place_block import use_place_of_deployment
 from flows.services.run_records import recorded_run
 from flows.tasks import task_that_reaches_out
 from pipelines.core.place import PlaceSettings
@@ -54,6 +56,7 @@ _PROMOTION, _ROLLBACK = PromotionRecipe(), RollbackRecipe()
 )
 def promote(recipe: PromotionRecipe = _PROMOTION) -> Promotion:
     """Give an alias to the version that another alias or a number names."""
+    use_place_of_deployment()
     recipe.place.refuse_unreachable_tracker()
     move = task_that_reaches_out(registry.promote).with_options(
         task_run_name=f"{recipe.alias} of {recipe.name}"
@@ -73,6 +76,7 @@ def promote(recipe: PromotionRecipe = _PROMOTION) -> Promotion:
 )
 def rollback(recipe: RollbackRecipe = _ROLLBACK) -> Promotion:
     """Give an alias back to the version that had it before; no run of a recipe undoes that."""
+    use_place_of_deployment()
     recipe.place.refuse_unreachable_tracker()
     move = task_that_reaches_out(registry.rollback).with_options(
         task_run_name=f"{recipe.alias} of {recipe.name} goes back"
@@ -83,6 +87,7 @@ def rollback(recipe: RollbackRecipe = _ROLLBACK) -> Promotion:
 
 
 def _told(promotion: Promotion) -> Promotion:
+    tell_of_promotion(promotion)
     create_markdown_artifact(
         f"`{promotion.alias}` of **{promotion.name}** is now version {promotion.version}"
         + (f", before it was {promotion.previous_version}" if promotion.previous_version else "")

@@ -19,6 +19,7 @@ from flows.reporting.report import publish_report
 from flows.reporting.story import StageRecord, Story
 from flows.reporting.usage import MemorySampler
 from flows.reporting.watch import Watch
+from flows.services.platform.place_block import use_place_of_deployment
 from flows.services.run_records import recorded_run
 from flows.stopped import stops_noted
 from pipelines.artifacts import Artifact
@@ -110,6 +111,7 @@ def started_run(
     node of the cluster cannot take part.
     """
     started = time.perf_counter()
+    use_place_of_deployment()
     recipe, changed = _resolved(recipe, overrides, default)
     recipe.place.refuse_unreachable()
     recipe.place.refuse_strangers()

@@ -1,17 +1,23 @@
 """Live progress of a flow run: to its log, to a progress artifact, and to the terminal."""
 
 import contextvars
+import logging
 import threading
 import time
 from typing import cast
 from uuid import UUID
 
+import httpx
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
+from prefect.exceptions import PrefectHTTPStatusError
 from prefect.logging import get_run_logger
 
 from flows.reporting.terminal import current_progress_line, sentence
 from pipelines.core.stage import Progress
 
+logger = logging.getLogger(__name__)
+
+_AWAY = (httpx.HTTPError, PrefectHTTPStatusError)  # a server that restarts, or whose database does
 _LOG_SECONDS = 10.0
 _ARTIFACT_SECONDS = 3.0
 
@@ -97,15 +103,21 @@ class Watch:
             is_last_round = self._stopping.wait(_ARTIFACT_SECONDS)
             latest = self._latest
             if latest is not None and latest is not published:
-                progress, text = latest
-                percent = round(100 * progress.fraction, 1)
-                if artifact_id is None:
-                    created = create_progress_artifact(
-                        percent, key=f"{self._key}-progress", description=text
-                    )
-                    artifact_id = cast(UUID, created)  # a coroutine only inside an event loop
-                else:
-                    update_progress_artifact(artifact_id, percent, description=text)
-                published = latest
+                try:
+                    artifact_id = self._show(artifact_id, *latest)
+                    published = latest
+                except _AWAY as error:  # a line of progress is worth another try, and no more
+                    logger.warning("progress is not shown on the page: %s", error)
             if is_last_round:
                 return
+
+    def _show(self, artifact_id: UUID | None, progress: Progress, text: str) -> UUID:
+        """Make or update the artifact; returns its id."""
+        percent = round(100 * progress.fraction, 1)
+        if artifact_id is None:
+            created = create_progress_artifact(
+                percent, key=f"{self._key}-progress", description=text
+            )
+            return cast(UUID, created)  # a coroutine only inside an event loop
+        update_progress_artifact(artifact_id, percent, description=text)
+        return artifact_id

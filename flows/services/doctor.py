@@ -25,10 +25,26 @@ _GIBIBYTE = 2**30
 _MEMORY_BYTES = 4 * _GIBIBYTE  # what the demo takes at most
 _DISK_BYTES = 2 * _GIBIBYTE
 _RAY_SECONDS = 180
-_RAY_PROBE = (
-    "from pipelines.core.cluster.connection import connect, disconnect, local_cpus; "
-    "connect(); disconnect(); print(local_cpus(), 'CPUs here')"
-)
+_RAY_PROBE = """
+import os, sys
+from pipelines.artifacts import ArtifactStore
+from pipelines.core.cluster.connection import connect, disconnect, local_cpus, nodes
+from pipelines.core.cluster.strangers import refuse_strangers
+from pipelines.core.errors import UserError
+connect()
+try:
+    refuse_strangers(ArtifactStore(sys.argv[1]))
+except UserError as error:
+    sys.exit(str(error))
+found = nodes()
+disconnect()
+if os.environ.get("RAY_ADDRESS"):
+    cpus, gpus = (sum(node.get(kind, 0) for node in found) for kind in ("CPU", "GPU"))
+    print(f"{len(found)} nodes with the versions of this process, which see the store: "
+          f"{cpus:.0f} CPUs, {gpus:.0f} GPUs")
+else:
+    print(local_cpus(), "CPUs here")
+"""
 _RAY_ADVICE = "unset RAY_ADDRESS, or look into /tmp/ray/session_latest/logs"
 _BF16_FLAGS = ("avx512_bf16", "amx_bf16")
 
@@ -120,12 +136,15 @@ def check_servers(home: Path, prefect_port: int, mlflow_port: int) -> Check:
     return Check("servers", "ok", f"not running; ports {prefect_port} and {mlflow_port} are free")
 
 
-def check_ray() -> Check:
-    """Ray starts, or the cluster that RAY_ADDRESS names answers; tried in a process of its own."""
+def check_ray(store_url: str) -> Check:
+    """Ray starts, or every node of the cluster that RAY_ADDRESS names can take part.
+
+    It is tried in a process of its own: its versions, and whether it sees the store.
+    """
     address = os.environ.get("RAY_ADDRESS")
     try:
         completed = subprocess.run(
-            [sys.executable, "-c", _RAY_PROBE],
+            [sys.executable, "-c", _RAY_PROBE, store_url],
             capture_output=True,
             text=True,
             timeout=_RAY_SECONDS,
@@ -141,9 +160,10 @@ def check_ray() -> Check:
 
 
 def check_store(url: str) -> Check:
-    """The artifact store can be written and read."""
+    """The artifact store can be written and read, and creates a thing only where none is."""
     from pipelines.artifacts import ArtifactStore
     from pipelines.artifacts.access import explained
+    from pipelines.artifacts.attempts.commit import create_only
 
     shown = redacted(url)
     try:
@@ -151,11 +171,18 @@ def check_store(url: str) -> Check:
         probe = f"{store.root}/.doctor-{os.getpid()}"
         with explained(url):
             store.filesystem.makedirs(store.root, exist_ok=True)
-            store.filesystem.pipe_file(probe, b"probe")
+            first = create_only(store.filesystem, probe, b"probe")
+            second = create_only(store.filesystem, probe, b"another")
+            is_kept = first and not second and store.filesystem.cat_file(probe) == b"probe"
             store.filesystem.rm(probe)
     except (OSError, ValueError, ImportError) as error:
         said = redacted(f"{shown}: {_first_line(error)}")
         return Check("store", "fail", said, "choose one with --store")
+    if not is_kept:
+        return Check(
+            "store", "warn", f"{shown} creates a thing where one is (no If-None-Match)",
+            "run one builder of an artifact at a time, or choose a store with conditional writes",
+        )  # fmt: skip
     return Check("store", "ok", shown)
 
 
@@ -170,6 +197,12 @@ def check_tracker() -> Check:
     except UserError as error:
         return Check(
             "tracker", "fail", _first_line(error), "start it, or unset MLFLOW_TRACKING_URI"
+        )
+    there, here = tracker.server_version(), version("mlflow")
+    if there and there.split(".")[:2] != here.split(".")[:2]:
+        advice = "bring the older of both up to date: the server first"
+        return Check(
+            "tracker", "warn", f"{tracker.shown_uri} is {there}, here it is {here}", advice
         )
     return Check("tracker", "ok", tracker.shown_uri)
 
@@ -187,7 +220,7 @@ def checks(
         lambda: check_servers(home, prefect_port, mlflow_port),
         lambda: check_store(store_url),
         check_tracker,
-        check_ray,
+        lambda: check_ray(store_url),
     ]
 
 

@@ -1,5 +1,6 @@
 """Commands for those who run a platform for others."""
 
+import os
 from typing import Annotated
 
 import typer
@@ -16,11 +17,63 @@ MetricsHost = Annotated[
         show_default=False,
     ),
 ]
+PoolType = Annotated[
+    str, typer.Option(help="What new work pools start runs with: process, docker or kubernetes.")
+]
+Image = Annotated[
+    str | None, typer.Option(help="Image that runs start in, for pools of containers.")
+]
+Git = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="Repository that workers clone for each run."),
+]
+Reference = Annotated[str, typer.Option(help="Branch or tag of --git.")]
+TokenBlock = Annotated[
+    str, typer.Option(help="Secret block of Prefect's whose value lets workers into --git.")
+]
 
 
 def add_to(app: typer.Typer) -> None:
     """Add these commands to the application."""
+    app.command()(deploy)
     app.command()(metrics)
+
+
+def deploy(
+    pool_type: PoolType = "process",
+    image: Image = None,
+    git: Git = None,
+    reference: Reference = "main",
+    token_block: TokenBlock = "",
+) -> None:
+    """Put work pools, deployments, automations and the place on a team's Prefect server.
+
+    It is the server that PREFECT_API_URL names. Safe to repeat: what is there stays as people left
+    it; what is missing is made, and the code and what the environment says of store, tracker and
+    cluster (BERTSMITH_STORE, MLFLOW_TRACKING_URI, RAY_ADDRESS, AWS_…) are brought up to date.
+
+    Example: bertsmith deploy --git https://example.org/team/bertsmith --reference v0.1.0
+    """
+    if image and git:
+        raise UserError("runs take their code from --image or from --git, found both; leave one")
+    set_defaults(home_folder(None))
+    if not os.environ.get("PREFECT_API_URL"):
+        raise UserError(
+            "a Prefect server must be named to deploy to, found no PREFECT_API_URL; set it, or use "
+            "`bertsmith up`, which deploys to its own"
+        )
+    from flows.services.deployments import Source
+    from flows.services.platform.applying import apply
+    from flows.services.platform.declaration import read_platform
+
+    source = Source.installed()
+    if image:
+        source = Source.image(image)
+    elif git:
+        source = Source.git(git, reference, token_block)
+    for sentence in apply(read_platform(), source, os.environ, pool_type):
+        print(sentence)
+    print("Everything that infra/platform.yaml and infra/prefect.yaml declare is there.")
 
 
 def metrics(

@@ -14,6 +14,7 @@ os.environ.setdefault("MLFLOW_ENABLE_TELEMETRY", "false")
 os.environ.setdefault("DO_NOT_TRACK", "true")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 
+import requests
 from filelock import FileLock
 from mlflow import MlflowClient
 from mlflow.entities import DatasetInput, Metric, Param, RunTag
@@ -42,6 +43,7 @@ _TRANSIENT_CODES = frozenset(
 )  # fmt: skip
 _TOO_MANY_REQUESTS = 429
 _PARAMS_AT_ONCE, _MOST_CHARACTERS = 100, 6_000  # that MLflow takes, of a batch and of a value
+_VERSION_SECONDS = 10.0
 
 
 def is_transient(error: object) -> bool:
@@ -98,6 +100,22 @@ class Tracker:
         address = server_address(self.uri)
         make_default(address)
         return MlflowClient(tracking_uri=address, registry_uri=address)
+
+    def server_version(self) -> str:
+        """Of the MLflow server; empty for a database that this process opens itself.
+
+        Raises UserError where the server does not answer.
+        """
+        address = server_address(self.uri)
+        if not address.startswith("http"):
+            return ""
+        try:
+            answer = requests.get(f"{address.rstrip('/')}/version", timeout=_VERSION_SECONDS)
+        except requests.RequestException as error:
+            raise UserError(
+                f"the tracker {self.shown_uri} must answer, found {redacted(str(error))}; start it"
+            ) from error
+        return answer.text.strip() if answer.ok else ""
 
     def experiment_id(self) -> str:
         """The experiment's id; the experiment is created where it is missing.

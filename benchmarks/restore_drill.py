@@ -1,0 +1,231 @@
+"""A drill: both databases and the store are backed up, lost, and brought back; each step is timed.
+
+    python benchmarks/restore_drill.py                    # a store of 500 MB
+    python benchmarks/restore_drill.py --megabytes 2000
+
+Real servers (benchmarks/stack), PostgreSQL's own pg_dump and pg_restore, and rclone for the store.
+Afterwards every artifact is read and verified, and the servers know what they knew before.
+"""
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import numpy as np
+
+from benchmarks.alternating import report
+from benchmarks.stack.object_store import BUCKET
+from benchmarks.stack.runs import bertsmith, client_of, trigger
+from benchmarks.stack.whole import STORE, Stack, missing_servers, started_stack
+from flows.services.platform.place_block import read_place
+from flows.services.processes.health import answers
+from pipelines.artifacts import ArtifactStore, Built, Draft
+
+_NUM_ARTIFACTS = 5
+_NUM_FILES = 10
+_NUM_RUNS = 20
+_DATABASES = ("prefect", "mlflow")
+
+
+@contextmanager
+def environment(values: dict[str, str]) -> Iterator[None]:
+    """This process as a client of the platform."""
+    before = dict(os.environ)
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def fill(stack: Stack, megabytes: int) -> None:
+    """Artifacts in the store, runs and a model in MLflow, deployments and runs in Prefect."""
+    store = ArtifactStore(STORE)
+    size = megabytes * 10**6 // (_NUM_ARTIFACTS * _NUM_FILES)
+    for number in range(_NUM_ARTIFACTS):
+        generator = np.random.default_rng(number)
+
+        def build(draft: Draft, generator: np.random.Generator = generator) -> Built:
+            names = [f"part-{part}" for part in range(_NUM_FILES)]
+            for name in names:
+                with draft.file(name) as file:
+                    file.path.write_bytes(generator.bytes(size))
+            return Built(names, {})
+
+        store.get_or_build("corpus", version=1, settings={"number": number}, inputs={}, build=build)
+    from mlflow import MlflowClient
+
+    mlflow = MlflowClient(stack.mlflow_url)
+    experiment = mlflow.create_experiment("drill")
+    for number in range(_NUM_RUNS):
+        run = mlflow.create_run(experiment)
+        mlflow.log_metric(run.info.run_id, "loss", 1 / (1 + number))
+        mlflow.log_text(run.info.run_id, f"of run {number}", "note.txt")
+        mlflow.set_terminated(run.info.run_id)
+    bertsmith(stack, "deploy")
+    for number in range(_NUM_RUNS):
+        trigger(stack, "corpus/corpus", {"recipe": {"name": f"drill-{number}"}})
+
+
+def known(stack: Stack) -> dict[str, Any]:
+    """What the platform knows, each file of the store read and verified."""
+    from mlflow import MlflowClient
+
+    store = ArtifactStore(STORE)
+    digests = {}
+    for key in stack.store.keys_below("store/"):
+        if key.endswith("/manifest.json"):
+            _, kind, fingerprint, _ = key.split("/")
+            artifact = store.find(kind, fingerprint)
+            assert artifact is not None
+            for name in artifact.names():
+                content = artifact.local(name).read_bytes()  # checked by size and SHA-256
+                digests[f"{fingerprint}/{name}"] = hashlib.sha256(content).hexdigest()
+    mlflow = MlflowClient(stack.mlflow_url)
+    (experiment,) = (each for each in mlflow.search_experiments() if each.name == "drill")
+    runs = mlflow.search_runs([experiment.experiment_id])
+    with client_of(stack) as client:
+        flow_runs = [run.name for run in client.read_flow_runs(limit=200)]
+        deployments = [each.name for each in client.read_deployments()]
+        pools = [each.name for each in client.read_work_pools()]
+        place = read_place()
+        assert place is not None
+    return {
+        "files of the store": digests,
+        "runs in MLflow": sorted((run.info.run_id, run.data.metrics["loss"]) for run in runs),
+        "their files": sorted(stack.store.keys_below("mlflow/")),
+        "runs in Prefect": sorted(flow_runs),
+        "deployments": sorted(deployments),
+        "work pools": sorted(pools),
+        "values of the block, secrets too": place.variables(),
+    }
+
+
+class Drill:
+    """Each step, timed."""
+
+    def __init__(self, stack: Stack, folder: Path) -> None:
+        self._stack = stack
+        self._folder = folder
+        self.seconds: dict[str, float] = {}
+
+    def step(self, name: str, do: Callable[[], object]) -> None:
+        """Do it, and note how long it took."""
+        started = time.perf_counter()
+        do()
+        self.seconds[name] = time.perf_counter() - started
+        sys.stderr.write(f"{name}: {self.seconds[name]:.1f} s\n")
+
+    def dump(self) -> None:
+        """Both databases, each as of one instant, while their servers go on."""
+        for database in _DATABASES:
+            target = str(self._folder / f"{database}.dump")
+            self._stack.postgres.client("pg_dump", "--format=custom", f"--file={target}", database)
+
+    def copy(self) -> None:
+        """The store after the databases: what they name is there then."""
+        self._rclone("sync", f"platform:{BUCKET}", str(self._folder / "store"))
+
+    def lose(self) -> None:
+        """Both databases and every object are gone."""
+        for server in (self._stack.prefect, self._stack.mlflow):
+            server.stop()
+        for database in _DATABASES:
+            self._stack.postgres.client("dropdb", "--force", database)
+        self._rclone("delete", f"platform:{BUCKET}")
+        assert not self._stack.store.keys_below("")
+
+    def restore_store(self) -> None:
+        """The objects first: nothing must name what is not there."""
+        self._rclone("sync", str(self._folder / "store"), f"platform:{BUCKET}")
+
+    def restore_databases(self) -> None:
+        """Into new, empty ones."""
+        for database in _DATABASES:
+            self._stack.postgres.create(database)
+            source = str(self._folder / f"{database}.dump")
+            self._stack.postgres.client("pg_restore", f"--dbname={database}", source)
+
+    def start_servers(self) -> None:
+        """Until both answer."""
+        stack = self._stack
+        stack.prefect.start(lambda: answers(f"{stack.prefect_url}/api/health"))
+        stack.mlflow.start(lambda: answers(f"{stack.mlflow_url}/health"))
+
+    def _rclone(self, *arguments: str) -> None:
+        store = self._stack.store
+        remote = {
+            "TYPE": "s3",
+            "PROVIDER": "Ceph" if store.is_ceph else "Other",
+            "ENDPOINT": store.url,
+            "ACCESS_KEY_ID": store.access_key,
+            "SECRET_ACCESS_KEY": store.secret_key,
+            "REGION": "us-east-1",
+        }
+        named = {f"RCLONE_CONFIG_PLATFORM_{name}": value for name, value in remote.items()}
+        command = ["rclone", "--config=/dev/null", "--checksum", "--transfers=4", *arguments]
+        subprocess.run(command, env={**os.environ, **named}, check=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--megabytes", type=int, default=500)
+    megabytes = parser.parse_args().megabytes
+    if missing := missing_servers() or ("" if shutil.which("rclone") else "rclone must be there"):
+        sys.exit(missing)
+    with started_stack() as stack, tempfile.TemporaryDirectory() as name:
+        (Path(name) / "home").mkdir()
+        with environment(stack.clients(Path(name))):
+            drill = Drill(stack, Path(name))
+            fill(stack, megabytes)
+            before = known(stack)
+            drill.step("both databases dumped (pg_dump)", drill.dump)
+            drill.step("the store copied (rclone sync)", drill.copy)
+            drill.lose()
+            shutil.rmtree(Path(name) / "cache")  # what this machine still has must not answer
+            drill.step("the store brought back (rclone sync)", drill.restore_store)
+            drill.step("both databases restored (pg_restore)", drill.restore_databases)
+            drill.step("both servers started, until they answer", drill.start_servers)
+            after: dict[str, Any] = {}
+            drill.step("every artifact read and verified", lambda: after.update(known(stack)))
+            sizes = {each.name: each.stat().st_size / 2**20 for each in Path(name).glob("*.dump")}
+        servers = f"PostgreSQL {stack.postgres.version()}, {stack.store.version()}"
+    lines = [
+        f"{servers}, Prefect {version('prefect')}, MLflow {version('mlflow')}; a machine of "
+        f"{os.cpu_count()} cores that other work kept busy besides (load average "
+        f"{os.getloadavg()[2]:.0f} over the last quarter of an hour). Dumps: "
+        + ", ".join(f"{name} {size:.1f} MiB" for name, size in sorted(sizes.items())) + ".",
+        "",
+        "| step | seconds |",
+        "|---|---|",
+        *(f"| {step} | {seconds:.1f} |" for step, seconds in drill.seconds.items()),
+        "",
+        "| what is known | before | after | the same |",
+        "|---|---|---|---|",
+        *(
+            f"| {what} | {len(before[what])} | {len(after[what])} "
+            f"| {'yes' if before[what] == after[what] else 'NO'} |"
+            for what in before
+        ),
+        "",
+    ]  # fmt: skip
+    report("restore", f"Databases and a store of {megabytes} MB, lost and brought back", lines, {})
+    if before != after:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""PostgreSQL from Debian's package, in a folder of its own, on the loopback, with a password."""
+
+import os
+import secrets
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.stack.processes import Server, ordinary_user, own_folder
+from flows.services.processes.ports import free_port
+
+_USER = "bertsmith"
+
+
+def binaries() -> Path | None:
+    """The folder of the newest server that is installed; None where there is none."""
+    found = [
+        folder
+        for folder in Path("/usr/lib/postgresql").glob("*/bin")
+        if (folder / "initdb").exists() and folder.parent.name.isdigit()
+    ]
+    if found:
+        return max(found, key=lambda folder: int(folder.parent.name))
+    initdb = shutil.which("initdb")
+    return Path(initdb).parent if initdb else None
+
+
+class Postgres:
+    """One cluster of databases; it starts empty and lasts as long as its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        found = binaries()
+        if found is None:
+            raise RuntimeError("PostgreSQL must be installed, found no initdb")
+        self._binaries = found
+        self._user = ordinary_user("postgres")
+        self.password = secrets.token_urlsafe(18)
+        self.port = free_port()
+        self._data = own_folder(folder / "postgres", self._user) / "data"
+        self._password_file = self._data.parent / "password"
+        self._password_file.touch(0o600)
+        self._password_file.write_text(self.password + "\n")
+        if self._user is not None:
+            shutil.chown(self._password_file, self._user)
+        self._call(
+            "initdb", "--pgdata", str(self._data), "--username", _USER, "--auth=scram-sha-256",
+            "--pwfile", str(self._password_file), "--encoding=UTF8", "--no-locale", "--no-sync",
+        )  # fmt: skip
+        options = {
+            "port": self.port,
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": "",
+            "max_connections": 200,
+        }
+        arguments = [part for key, value in options.items() for part in ("-c", f"{key}={value}")]
+        self.server = Server(
+            "PostgreSQL",
+            [str(self._binaries / "postgres"), "-D", str(self._data), *arguments],
+            {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"},
+            folder / "postgres.log",
+            user=self._user,
+        )
+
+    def start(self) -> None:
+        """Return when it answers."""
+        self.server.start(self.answers)
+
+    def stop(self) -> None:
+        """End it as its package does: connections are cut, nothing is lost."""
+        self._call("pg_ctl", "stop", "--pgdata", str(self._data), "--mode=fast", "--wait")
+        self.server.stop()
+
+    def answers(self) -> bool:
+        """Whether it takes connections."""
+        command = [str(self._binaries / "pg_isready"), "-h", "127.0.0.1", "-p", str(self.port)]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+    def version(self) -> str:
+        """Of the server."""
+        said = self._call("postgres", "--version")
+        return said.split()[2]
+
+    def uri(self, database: str, driver: str = "postgresql") -> str:
+        """How clients name the database; it holds the password."""
+        return f"{driver}://{_USER}:{self.password}@127.0.0.1:{self.port}/{database}"
+
+    def create(self, database: str) -> None:
+        """A new, empty database."""
+        self.client("createdb", database)
+
+    def sql(self, database: str, statement: str) -> str:
+        """What a statement answers, fields between tabs."""
+        arguments = ["--no-align", "--tuples-only", "--field-separator=\t", "--command", statement]
+        return self.client("psql", *arguments, "--dbname", database).strip()
+
+    def client(self, program: str, *arguments: str) -> str:
+        """What one of PostgreSQL's own programs says, as the owner of the databases."""
+        connection = ["--host=127.0.0.1", f"--port={self.port}", f"--username={_USER}"]
+        return self._call(program, *connection, *arguments, PGPASSWORD=self.password)
+
+    def _call(self, program: str, *arguments: str, **environment: str) -> str:
+        server_side: Sequence[str] = ("initdb", "pg_ctl", "postgres")
+        user = self._user if program in server_side else None
+        completed = subprocess.run(
+            [str(self._binaries / program), *arguments],
+            env={"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", **environment},
+            user=user,
+            cwd="/",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if completed.returncode:
+            raise RuntimeError(f"{program} failed: {completed.stderr.strip()}")
+        return completed.stdout

@@ -1,0 +1,146 @@
+"""What a team's Prefect server is told: applied twice it is the same; events become actions."""
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+from prefect.client.orchestration import get_client
+
+from flows.reporting.events import PROMOTED
+from flows.services.deployments import Source, deployments_file
+from flows.services.platform.applying import apply
+from flows.services.platform.automations import NOTIFY_VARIABLE
+from flows.services.platform.declaration import Automation, read_platform
+from flows.services.platform.place_block import (
+    BertsmithPlace,
+    read_place,
+    save_place,
+)
+
+pytestmark = pytest.mark.slow
+
+_SECRET = "never-to-be-seen"
+_ENVIRONMENT = {
+    "BERTSMITH_STORE": "s3://bucket/store",
+    "MLFLOW_TRACKING_URI": "http://mlflow:5000",
+    "MLFLOW_TRACKING_USERNAME": "bertsmith",
+    "MLFLOW_TRACKING_PASSWORD": _SECRET,
+    "AWS_ACCESS_KEY_ID": "key",
+    "AWS_SECRET_ACCESS_KEY": _SECRET,
+}
+
+
+@pytest.fixture
+def webhook(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
+    """What a chat room's webhook is sent; its address is a secret, as theirs are."""
+    heard: list[dict[str, Any]] = []
+
+    class Room(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            heard.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Room)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv(
+        NOTIFY_VARIABLE, f"http://127.0.0.1:{server.server_address[1]}/hook-{_SECRET}"
+    )
+    yield heard
+    server.shutdown()
+    server.server_close()
+
+
+def state() -> dict[str, Any]:
+    """Everything that was declared, as the server tells it, without the dates of last looks."""
+    later = {"updated", "last_polled", "status"}
+    with get_client(sync_client=True) as client:
+        told: dict[str, Any] = {
+            "pools": client.read_work_pools(),
+            "deployments": client.read_deployments(),
+            "automations": client.read_automations(),
+            "blocks": [
+                document
+                for document in client.read_block_documents(include_secrets=False)
+                if document.block_type_name != "Secret"
+            ],
+        }
+    return {
+        kind: sorted(
+            json.dumps(each.model_dump(mode="json", exclude=later), sort_keys=True)
+            for each in found
+        )
+        for kind, found in told.items()
+    }
+
+
+def test_it_is_applied_twice_and_is_the_same_and_no_secret_shows(
+    prefect_api: str, webhook: list[dict[str, Any]]
+) -> None:
+    platform = read_platform()
+    apply(platform, Source.installed(), _ENVIRONMENT)
+    once = state()
+    assert _SECRET not in json.dumps(once)
+    declared = yaml.safe_load(deployments_file().read_text())["deployments"]
+    assert len(once["deployments"]) >= len(declared)
+    said = apply(platform, Source.installed(), _ENVIRONMENT)
+    assert state() == once
+    assert not [sentence for sentence in said if "is new" in sentence]
+    assert _SECRET not in " ".join(said)
+    with get_client(sync_client=True) as client:
+        pools = {each.name: each for each in client.read_work_pools()}
+        assert pools["bertsmith-training"].concurrency_limit == 1
+        found = client.read_deployment_by_name("corpus/corpus")
+        assert found.work_pool_name == "bertsmith-data"
+
+        # What a person changed stays.
+        from prefect.client.schemas.actions import WorkPoolUpdate
+
+        client.update_work_pool("bertsmith-data", WorkPoolUpdate(concurrency_limit=9))
+        apply(platform, Source.installed(), {})
+        assert client.read_work_pool("bertsmith-data").concurrency_limit == 9
+
+
+def test_each_declared_deployment_has_a_pool() -> None:
+    platform = read_platform()
+    for declared in yaml.safe_load(deployments_file().read_text())["deployments"]:
+        assert platform.pool_of(declared["tags"]) in {pool.name for pool in platform.work_pools}
+
+
+def test_what_is_not_given_again_stays_in_the_block(prefect_api: str) -> None:
+    save_place(_ENVIRONMENT)
+    save_place({"AWS_SECRET_ACCESS_KEY": "another"})  # a rotation
+    place = read_place()
+    assert isinstance(place, BertsmithPlace)
+    variables = place.variables()
+    assert variables["AWS_SECRET_ACCESS_KEY"] == "another"
+    assert variables["MLFLOW_TRACKING_PASSWORD"] == _SECRET
+    assert "another" not in repr(place)
+    assert not save_place({})
+
+
+def test_an_automation_does_one_thing() -> None:
+    for more in ({}, {"notify": "x", "run": "y"}):
+        with pytest.raises(ValueError, match="must either notify or run"):
+            Automation.model_validate({"name": "a", "when": {"expect": ["x"]}, **more})
+
+
+def test_code_from_an_image_and_from_git() -> None:
+    assert Source.image("registry/bertsmith:1").job_variables == {"image": "registry/bertsmith:1"}
+    (step,) = Source.git("https://example.org/x", "v1", "token").pull_steps
+    (values,) = step.values()
+    assert values["access_token"] == "{{ prefect.blocks.secret.token }}"
+    assert values["branch"] == "v1"
+
+
+def test_the_event_of_a_promotion_names_what_automations_ask_for(prefect_api: str) -> None:
+    automation = next(each for each in read_platform().automations if each.run)
+    assert automation.when.expect == (PROMOTED,)
+    assert automation.when.match == {"bertsmith.alias": "champion"}

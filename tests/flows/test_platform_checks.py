@@ -1,0 +1,78 @@
+"""What `bertsmith doctor --platform` finds, and what it says to do."""
+
+import pytest
+from prefect.client.orchestration import get_client
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+
+from flows.services.doctor import check_store
+from flows.services.platform.checks import check_pools, check_prefect, check_secrets
+from flows.services.platform.declaration import Platform, WorkPool
+from flows.services.platform.place_block import VARIABLE, save_place
+from flows.services.platform.pools import make_pool
+from flows.services.processes.ports import free_port
+from pipelines.artifacts.attempts import commit
+from tests.integration.object_stores import BUCKET, s3_server
+
+
+def test_a_prefect_server_answers_lets_in_and_is_of_this_version(prefect_api: str) -> None:
+    assert check_prefect().state == "ok"
+    with temporary_settings({PREFECT_API_AUTH_STRING: "bertsmith:wrong"}):
+        found = check_prefect()
+    assert (found.state, "lets nobody in" in found.finding) == ("fail", True)
+    assert "PREFECT_API_AUTH_STRING" in found.advice
+    with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{free_port()}/api"}):
+        found = check_prefect()
+    assert (found.state, "does not answer" in found.finding) == ("fail", True)
+
+
+def test_no_server_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    assert check_prefect().state == "fail"
+
+
+def test_a_pool_must_be_there_and_have_a_worker_that_lives(prefect_api: str) -> None:
+    pool = WorkPool(name="of-a-doctor", tags=("data",), concurrency_limit=3)
+    platform = Platform(work_pools=(pool,))
+    (missing,) = check_pools(platform)
+    assert (missing.state, missing.advice) == ("fail", "make it: bertsmith deploy")
+    with get_client(sync_client=True) as client:
+        assert make_pool(client, pool)
+        (idle,) = check_pools(platform)
+        assert idle.advice == "start one: prefect worker start --pool of-a-doctor"
+        client.request(
+            "POST", "/work_pools/{work_pool_name}/workers/heartbeat",
+            path_params={"work_pool_name": pool.name}, json={"name": "here"},
+        )  # fmt: skip
+    (alive,) = check_pools(platform)
+    assert (alive.state, alive.finding) == ("ok", "of-a-doctor: here; 3 runs at once")
+
+
+def test_secrets_are_named_and_never_shown(
+    prefect_api: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "of-a-doctor")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    place = {VARIABLE: "of-a-doctor", "BERTSMITH_STORE": "s3://bucket/store"}
+    save_place(place)
+    found = check_secrets()
+    assert found.state == "warn"
+    assert "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in found.finding
+    save_place({**place, "AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "hidden-word"})
+    found = check_secrets()
+    assert found.state == "ok"
+    assert "AWS_SECRET_ACCESS_KEY" in found.finding
+    assert "hidden-word" not in found.finding
+
+
+def test_a_store_must_create_a_thing_only_where_none_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    with s3_server(monkeypatch):
+        assert check_store(f"s3://{BUCKET}/store").state == "ok"
+
+        def overwriting(filesystem, path: str, data: bytes) -> bool:  # type: ignore[no-untyped-def]
+            filesystem.pipe_file(path, data)
+            return True
+
+        monkeypatch.setattr(commit, "create_only", overwriting)
+        found = check_store(f"s3://{BUCKET}/store")
+        assert (found.state, "no If-None-Match" in found.finding) == ("warn", True)
