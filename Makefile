@@ -3,13 +3,14 @@
 PYTHON ?= python3
 INSTALLED := .venv/installed
 
-.PHONY: help run test test-slow test-gpu bench-gpu lint up down clean
+.PHONY: help run test test-slow test-platform test-gpu bench-gpu lint up down clean
 .PHONY: dist notices sbom audit image-check
 
 help:
 	@echo "make run        raw text to a registered, fine-tuned BERT: the demo recipe"
 	@echo "make test       lint, import contracts, types and the quick tests"
 	@echo "make test-slow  the long tests: kills, servers, whole runs"
+	@echo "make test-platform  a whole platform of real servers, each part of which fails once"
 	@echo "make test-gpu   the tests marked gpu, and parity on the card; installs nothing where PYTHON has torch"
 	@echo "make bench-gpu  pretraining steps on the card against the usual stack; likewise"
 	@echo "make up / down  start and stop the Prefect and MLflow servers and a worker"
@@ -31,10 +32,15 @@ run: $(INSTALLED)
 	@.venv/bin/bertsmith run demo
 
 test: lint
-	.venv/bin/python -m pytest -q -m "not slow"
+	.venv/bin/python -m pytest -q -m "not slow and not platform"
 
 test-slow: $(INSTALLED)
-	.venv/bin/python -m pytest -q -m slow
+	.venv/bin/python -m pytest -q -m "slow and not platform"
+
+# Servers of Debian's packages (postgresql, ceph-mon, ceph-osd, radosgw, …): what is missing is said.
+test-platform: $(INSTALLED)
+	.venv/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[servers]'
+	.venv/bin/python -m pytest -q -m platform tests/platform
 
 # A machine with a GPU brings its own torch: what PYTHON has is used as it is.
 # Looked up once, where a target needs it: the first use puts what was found in its own place.

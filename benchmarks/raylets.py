@@ -26,7 +26,8 @@ from pipelines.core.cluster import connection  # sets the environment of Ray's p
 assert connection
 
 _OBJECT_STORE_BYTES = 80 * 2**20
-_START_SECONDS = 120.0
+_START_SECONDS = 240.0
+_TRIES = 3
 _START = "from ray.scripts.scripts import main; main()"
 
 
@@ -68,7 +69,11 @@ class Raylets:
         self.head = self._start(
             num_cpus, "--head", f"--port={self._port}", "--include-dashboard=false"
         )  # fmt: skip
-        self._await(self.head)
+        try:
+            self._await(self.head)
+        except RuntimeError:
+            self.close()
+            raise
 
     @property
     def of_drivers(self) -> dict[str, str]:
@@ -82,11 +87,23 @@ class Raylets:
 
     def join_all(self, *num_cpus: int) -> list[Node]:
         """New nodes with so many CPUs each, started together."""
-        nodes = [self._start(count, f"--address={self.address}") for count in num_cpus]
-        for node in nodes:
-            self._await(node)
+        begun = [self._start(count, f"--address={self.address}") for count in num_cpus]
+        nodes = [self._joined(node, count) for node, count in zip(begun, num_cpus, strict=True)]
         self.nodes += nodes
         return nodes
+
+    def _joined(self, node: Node, num_cpus: int) -> Node:
+        """The node, or the one that starts in its place: on a busy machine a raylet may give up."""
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                self._await(node)
+            except RuntimeError:
+                if not tries_left:
+                    raise
+                node = self._start(num_cpus, f"--address={self.address}")
+            else:
+                return node
+        raise AssertionError("the last try returns or raises")
 
     def lose(self, node: Node) -> None:
         """Kill a node's raylet, and with it all that the node computes."""
@@ -144,7 +161,6 @@ class Raylets:
         log = node.folder / "log"
         while "--block" not in (said := log.read_text(errors="replace")):
             if node.process.poll() is not None or time.monotonic() > deadline:
-                self.close()
                 raise RuntimeError(f"the node {node.address} has not started; it said: {said}")
             time.sleep(0.1)
 

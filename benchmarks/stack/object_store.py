@@ -131,8 +131,8 @@ class ObjectStore:
             for found in page.get("Contents", [])
         )
 
-    def add_user(self, name: str) -> Mapping[str, str]:
-        """Another pair of keys for the same data: what a rotation needs."""
+    def add_key(self) -> Mapping[str, str]:
+        """Another pair of keys of the same user: what a rotation begins with."""
         pair = {"access_key": uuid.uuid4().hex, "secret_key": uuid.uuid4().hex}
         self._admin(
             "key", "create", f"--uid={_USER}", "--key-type=s3",

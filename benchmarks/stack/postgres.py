@@ -94,6 +94,12 @@ class Postgres:
         arguments = ["--no-align", "--tuples-only", "--field-separator=\t", "--command", statement]
         return self.client("psql", *arguments, "--dbname", database).strip()
 
+    def stranger(self) -> str:
+        """What somebody with another password gets. Raises RuntimeError: a refusal."""
+        connection = ["--host=127.0.0.1", f"--port={self.port}", f"--username={_USER}"]
+        select = ["--command=select 1", "--dbname=postgres"]
+        return self._call("psql", *connection, *select, PGPASSWORD="wrong")
+
     def client(self, program: str, *arguments: str) -> str:
         """What one of PostgreSQL's own programs says, as the owner of the databases."""
         connection = ["--host=127.0.0.1", f"--port={self.port}", f"--username={_USER}"]

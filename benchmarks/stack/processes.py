@@ -70,7 +70,7 @@ class Server:
     def resident_bytes(self) -> int:
         """Of it and all that it started; 0 where it does not run."""
         total = 0
-        for process in self._family():
+        for process in self.family():
             try:
                 total += process.memory_info().rss
             except psutil.NoSuchProcess:
@@ -81,7 +81,7 @@ class Server:
         """Tell it to end, and end what does not."""
         if self._process is None:
             return
-        family = self._family()
+        family = self.family()
         self._process.terminate()
         _, stubborn = psutil.wait_procs(family, timeout=_STOP_SECONDS)
         for process in stubborn:
@@ -94,7 +94,8 @@ class Server:
             self._process.kill()
             self._process.wait()
 
-    def _family(self) -> list[psutil.Process]:
+    def family(self) -> list[psutil.Process]:
+        """Every process of it that lives."""
         try:
             parent = psutil.Process(self.pid)
             return [parent, *parent.children(recursive=True)]

@@ -2,15 +2,21 @@
 
 import http.server
 import json
+import os
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import yaml
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import DeploymentFilter
+from prefect.states import Failed, Running
 
-from flows.reporting.events import PROMOTED
+from flows.chain import flow_of
 from flows.services.deployments import Source, deployments_file
 from flows.services.platform.applying import apply
 from flows.services.platform.automations import NOTIFY_VARIABLE
@@ -32,6 +38,14 @@ _ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "key",
     "AWS_SECRET_ACCESS_KEY": _SECRET,
 }
+
+
+_PROMOTIONS = """
+from flows.reporting.events import tell_of_promotion
+from pipelines.registry.promotion import Promotion
+for alias in ("candidate", "champion"):
+    tell_of_promotion(Promotion(name="m", version=2, alias=alias, previous_version=1))
+"""
 
 
 @pytest.fixture
@@ -140,7 +154,41 @@ def test_code_from_an_image_and_from_git() -> None:
     assert values["branch"] == "v1"
 
 
-def test_the_event_of_a_promotion_names_what_automations_ask_for(prefect_api: str) -> None:
-    automation = next(each for each in read_platform().automations if each.run)
-    assert automation.when.expect == (PROMOTED,)
-    assert automation.when.match == {"bertsmith.alias": "champion"}
+def wait_for(found: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 240
+    while not found():
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+
+
+def test_a_failed_run_writes_to_the_webhook_once(
+    prefect_api: str, webhook: list[dict[str, Any]]
+) -> None:
+    apply(read_platform(), Source.installed(), {})
+    with get_client(sync_client=True) as client:
+        deployment = client.read_deployment_by_name("corpus/corpus")
+        run = client.create_flow_run_from_deployment(deployment.id, name="of-a-webhook")
+        client.set_flow_run_state(run.id, Running())
+        client.set_flow_run_state(run.id, Failed(message="the disk is full"))
+    wait_for(lambda: bool(webhook))
+    assert webhook == [{"text": "Bertsmith: of-a-webhook is Failed: the disk is full"}]
+
+
+def test_a_new_champion_starts_the_batch_prediction(prefect_api: str) -> None:
+    corpus = flow_of("corpus")
+    with get_client(sync_client=True) as client:
+        deployment = client.create_deployment(
+            flow_id=client.create_flow(corpus), name="batch-prediction", tags=["registry"]
+        )
+        notes = apply(read_platform(), Source.installed(), {})
+        assert not [note for note in notes if "batch-prediction" in note]
+
+        def runs() -> int:
+            chosen = DeploymentFilter.model_validate({"id": {"any_": [deployment]}})
+            return len(client.read_flow_runs(deployment_filter=chosen))
+
+        # In a process of its own, as a run's: Prefect sends events by the settings of a process.
+        subprocess.run([sys.executable, "-c", _PROMOTIONS], env=dict(os.environ), check=True)
+        wait_for(lambda: runs() > 0)
+        time.sleep(2)
+        assert runs() == 1  # a candidate is no champion

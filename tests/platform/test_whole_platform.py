@@ -1,0 +1,135 @@
+"""The demo's chain through a deployment on a whole platform; each of its parts fails once.
+
+PostgreSQL, S3, Prefect, MLflow and a Prefect worker are processes of their own, Ray a head and two
+nodes that share nothing but S3. One run is left alone. In the other a node is lost while data is
+made and one while the encoder learns, PostgreSQL stops, and S3 answers 503 for twenty seconds. It
+must come to its end by itself, with what the first one made.
+"""
+
+import os
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from benchmarks.stack.runs import wait_until
+from benchmarks.stack.whole import Stack
+from tests.platform.whole import NODES, Made, Platform
+
+pytestmark = pytest.mark.platform
+
+_DATABASE_AWAY_SECONDS = 10.0
+_BUSY_SECONDS = 20.0
+_DATA = ("corpus", "vocabulary", "examples", "labelled")
+_WEIGHTS = "model.safetensors"
+
+
+def test_a_run_that_meets_every_failure_makes_what_an_undisturbed_one_makes(
+    platform: Platform, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stack, cluster = platform.stack, platform.cluster
+    started = time.monotonic()
+    alone = platform.run("undisturbed")
+    platform.finished(alone)
+    alone_seconds = time.monotonic() - started
+
+    started = time.monotonic()
+    disturbed = platform.run("disturbed")
+    platform.await_keys(disturbed, "disturbed/corpus/.work-", "")
+    lost = cluster.nodes[-1].address
+    cluster.lose(cluster.nodes[-1])
+    cluster.join(NODES[-1])
+
+    platform.await_keys(disturbed, "disturbed/encoder/.work-", "checkpoint_")
+    lost_in_training = cluster.nodes[-1].address
+    cluster.lose(cluster.nodes[-1])
+    before = _last_checkpoint(stack)
+    cluster.join(NODES[-1])
+    wait_until(lambda: _last_checkpoint(stack) > before, 1800, "the training must go on")
+
+    # A training cannot end without its last checkpoint, so it meets both.
+    platform.busy.be_busy(_BUSY_SECONDS)
+    stack.postgres.stop()
+    time.sleep(_DATABASE_AWAY_SECONDS)
+    stack.postgres.start()
+    platform.finished(disturbed)
+    seconds = time.monotonic() - started
+
+    expected, found = platform.made("undisturbed"), platform.made("disturbed")
+    assert sorted(found) == sorted(expected)
+    for kind in _DATA:
+        assert found[kind] == expected[kind], kind
+    trained = [kind for kind, made in expected.items() if _WEIGHTS in made.files]
+    assert len(trained) == 2, "an encoder, and the model that was fine-tuned from it"
+    for kind in trained:
+        assert found[kind].fingerprint == expected[kind].fingerprint
+        assert found[kind].files[_WEIGHTS] == expected[kind].files[_WEIGHTS], kind
+    assert platform.busy.num_refused
+    assert not [key for key in stack.store.keys_below("disturbed/") if "/.work-" in key]
+    assert [key for key in stack.store.keys_below("mlflow/") if key.endswith("model.safetensors")]
+
+    rows = [
+        ("PostgreSQL (under Prefect and MLflow)", stack.postgres.version(),
+         f"stopped while the encoder learned, started again after {_DATABASE_AWAY_SECONDS:.0f} s",
+         "the training went on; both servers found it again"),
+        ("S3", stack.store.version(),
+         f"answered 503 for {_BUSY_SECONDS:.0f} s ({platform.busy.num_refused} requests) while "
+         "the encoder learned", "asked again until it answered"),
+        ("Ray node", version("ray"), f"{lost} killed (SIGKILL) while the corpus was read",
+         "its parts were read by others; the same bytes"),
+        ("Ray node", version("ray"), f"{lost_in_training} killed (SIGKILL) while the encoder "
+         "learned", "another node took its place, from the last checkpoint; the same bits"),
+        ("Prefect server and worker", version("prefect"), "their database went away and came back",
+         "the run ended as completed"),
+        ("MLflow server", version("mlflow"), "its database went away and came back",
+         "points, files and both models arrived; both models proved themselves"),
+    ]  # fmt: skip
+    table = _table(rows, alone_seconds, seconds, expected)
+    with capsys.disabled():
+        sys.stdout.write(f"\n{table}\n")
+    if target := os.environ.get("BERTSMITH_PLATFORM_TABLE"):
+        Path(target).write_text(table, encoding="utf-8")
+
+
+def _last_checkpoint(stack: Stack) -> str:
+    keys = stack.store.keys_below("disturbed/encoder/.work-")
+    return max(
+        (key.partition("checkpoint_")[2] for key in keys if "checkpoint_" in key), default=""
+    )
+
+
+def _table(
+    rows: list[tuple[str, str, str, str]],
+    alone_seconds: float,
+    seconds: float,
+    made: dict[str, Made],
+) -> str:
+    lines = [
+        "# The demo's chain on a whole platform, each part of which fails once",
+        "",
+        f"{time.strftime('%Y-%m-%d')}. {os.cpu_count()} cores, which carry all servers and nodes "
+        f"(load average {os.getloadavg()[2]:.0f} over the last quarter of an hour).",
+        "",
+        "| component | version | what was done to it | outcome |",
+        "|---|---|---|---|",
+        *(f"| {' | '.join(row)} |" for row in rows),
+        "",
+        f"The run that was left alone took {alone_seconds:.0f} s, this one {seconds:.0f} s. Both "
+        "made the same artifacts:",
+        "",
+        "| artifact | fingerprint | what was compared |",
+        "|---|---|---|",
+        *(
+            f"| {kind} | {made[kind].fingerprint} | SHA-256 of all {len(made[kind].files)} files |"
+            for kind in _DATA
+        ),
+        *(
+            f"| {kind.partition(',')[0]} | {each.fingerprint} | SHA-256 of the weights |"
+            for kind, each in made.items()
+            if _WEIGHTS in each.files
+        ),
+        "",
+    ]
+    return "\n".join(lines)
