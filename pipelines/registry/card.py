@@ -21,6 +21,7 @@ _ASKED: Final = {
     "regression": '{"text": "…", "second_text": "…"}', "tagging": '{"text": "…"}',
     "multiple_choice": '{"text": "…", "choices": ["…", "…"]}',
     "question_answering": '{"question": "…", "context": "…"}',
+    "sentence_embedding": '{"text": "…"}',
 }  # fmt: skip
 _LIMITS: Final = {
     "encoder": "It knows the language and the subjects of its corpus, and whatever bias that has.",
@@ -39,8 +40,7 @@ def model_card(
         "## Made from\n\n" + "\n".join(_made_from(artifact, lineage)),
         "## Held-out figures\n\n| figure | reached | to compare |\n|---|---|---|\n"
         + "\n".join(_figures(statistics)),
-        f"Trained once, with the seed {_seed(artifact)}; how much another seed changes is not "
-        "known from one training.",
+        _seeds(artifact),
         "## Limits\n\n" + _limits(kind, lineage),
         "## Use\n\n```python\nimport mlflow\n\nmodel = mlflow.pyfunc.load_model("
         f'"models:/{name}@champion")\nmodel.predict([{_ASKED.get(kind, _ASKED["encoder"])}])\n```',
@@ -113,8 +113,23 @@ def _titled(artifact: Artifact) -> str:
     return artifact.kind if stage is None else stage.title
 
 
-def _seed(artifact: Artifact) -> str:
-    return str(artifact.manifest.settings.get("seed", "of another tool"))
+def _seeds(artifact: Artifact) -> str:
+    """How much of the main figure is the seed's."""
+    seed = artifact.manifest.settings.get("seed", "of another tool")
+    statistics = artifact.statistics
+    score = statistics.get("score", "")
+    deviation = statistics.get(f"deviation/{score}")
+    if deviation is None:
+        return (
+            f"Trained once, with the seed {seed}; how much another seed changes is not known from "
+            "one training."
+        )
+    return (
+        f"The best of {statistics['num_seeds']} seeds, from {seed} on, whose "
+        f"{score.removeprefix('eval/').replace('_', ' ')} is {statistics[f'mean/{score}']:.4f} in "
+        f"the mean with a standard deviation of {deviation:.4f}"
+        + (f", and of {statistics['num_trials']} trainings." if statistics["chosen"] else ".")
+    )
 
 
 def _cut(text: str, most: int = _MOST_CHARACTERS) -> str:

@@ -2,13 +2,14 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pipelines.artifacts import Artifact
 from pipelines.insight.evidence import confusion_picture, log_evidence
-from pipelines.registry.card import with_comparison
+from pipelines.registry.card import model_card, with_comparison
 from tests.pipelines.registry.classifiers import finetuned, labelled_texts
 from tests.pipelines.registry.conftest import Models
 
@@ -25,6 +26,20 @@ def test_a_card_says_what_it_is_from_what_how_good_and_how_it_is_asked(models: M
     ):  # fmt: skip
         assert words in card
     assert len(card) <= 5_000
+
+
+def test_a_card_of_the_best_of_several_seeds_tells_their_spread(models: Models) -> None:
+    artifact = models.trained(1)
+    told = {
+        "score": "eval/mlm_loss", "mean/eval/mlm_loss": 6.25, "deviation/eval/mlm_loss": 0.125,
+        "num_seeds": 3, "num_trials": 20, "chosen": {"learning_rate": 1e-3},
+    }  # fmt: skip
+    statistics = {**artifact.statistics, **told}
+    manifest = artifact.manifest.model_copy(update={"statistics": statistics})
+    card = model_card("encoder", "What it is.", "x", replace(artifact, manifest=manifest), {})
+    assert "The best of 3 seeds, from 0 on" in card
+    assert "6.2500 in the mean with a standard deviation of 0.1250, and of 20 trainings." in card
+    assert "Trained once" in model_card("encoder", "What it is.", "x", artifact, {})
 
 
 def test_a_comparison_takes_the_place_of_the_one_before_and_fits(models: Models) -> None:
