@@ -46,7 +46,7 @@ class Task:
 
 
 TASKS = {
-    "SST-2, first 8,000": Task(
+    "SST-2": Task(
         family="classification", train=GLUE / "SST-2/train.tsv", heldout=GLUE / "SST-2/dev.tsv",
         first_lines=8001,
     ),
@@ -63,7 +63,7 @@ TASKS = {
     "STS-B": Task(
         family="regression", train=GLUE / "STS-B/train.tsv", heldout=GLUE / "STS-B/dev.tsv",
     ),
-    "STS-B, cosines": Task(
+    "STS-B as cosines": Task(
         family="sentence_embedding", train=GLUE / "STS-B/train.tsv", heldout=GLUE / "STS-B/dev.tsv",
         settings={"micro_batch_examples": 32},
     ),
@@ -75,7 +75,7 @@ TASKS = {
         family="multiple_choice", train=DATA / "multiple_choice/codah.tsv",
         columns={"text_column": "2", "choice_columns": ("3", "4", "5", "6"), "label_column": "7"},
     ),
-    "SQuAD, 7,228 questions": Task(
+    "SQuAD": Task(
         family="question_answering", train=DATA / "squad/train-subset-v1.1.json",
         heldout=DATA / "squad/dev-sample-v1.1.json", epochs=2, seeds=1,
     ),

@@ -43,7 +43,7 @@ from pipelines.tasks import Items, Reading, family
 from pipelines.tasks.encoding.sequences import shuffled
 
 BATCH, DROPOUT, EPOCHS = 32, 0.1, 3
-NAMES = ("MRPC", "SST-2, first 8,000")
+NAMES = ("MRPC", "SST-2")
 
 
 class Outcome(NamedTuple):
