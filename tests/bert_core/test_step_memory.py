@@ -172,7 +172,9 @@ def test_reading_without_gradients_needs_at_most_what_was_estimated(size, length
     estimated = forward_memory(
         model.config, num_tokens=sum(lengths), longest=max(lengths), dtype=dtype
     )
-    assert 0.6 * estimated < measured < 1.1 * estimated
+    # Who asks takes 80% of what is free. oneDNN's room of its own differs by processor: with AMX in
+    # bf16 it was up to 19% of the estimate, elsewhere less than 10%.
+    assert 0.6 * estimated < measured < estimated / 0.8
 
 
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
