@@ -93,7 +93,9 @@ def test_of_all_second_texts_the_own_one_is_chosen_and_those_about_the_same_stan
         math.log(sum(math.exp(scores[row, place]) for place in places)) - scores[row, places[0]]
         for row, places in enumerate(against)
     )
-    assert float(model.loss_sums(batch)["label"].total.detach()) == pytest.approx(expected, rel=1e-5)
+    assert float(model.loss_sums(batch)["label"].total.detach()) == pytest.approx(
+        expected, rel=1e-5
+    )
 
 
 def test_a_batch_of_too_few_texts_is_refused(model: SentenceEncoder) -> None:
