@@ -2,9 +2,11 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import boto3
 import pytest
+from s3fs import S3FileSystem
 
 from flows.services.first_start.preparation import make_buckets
 from pipelines.artifacts import ArtifactStore
@@ -33,6 +35,15 @@ def test_places_that_are_no_buckets_are_left_alone(
     assert make_buckets() == []
 
 
+@pytest.fixture
+def fresh_s3() -> Iterator[None]:
+    """s3fs keeps a connection for whoever asks the same; nobody else is to get this test's."""
+    S3FileSystem.clear_instance_cache()
+    yield
+    S3FileSystem.clear_instance_cache()
+
+
+@pytest.mark.usefixtures("fresh_s3")
 def test_a_store_that_does_not_answer_gets_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BERTSMITH_STORE", "s3://first/store")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
