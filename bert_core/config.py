@@ -67,12 +67,7 @@ class EncoderConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """The config that `to_dict` described; raises ValueError for unknown or missing entries."""
-        known = {field.name for field in fields(cls)}
-        if unknown := sorted(set(values) - known):
-            raise ValueError(
-                f"an encoder config has no entry named {', '.join(unknown)}; "
-                f"it has {', '.join(sorted(known))}"
-            )
+        _refuse_unknown("encoder", {field.name for field in fields(cls)}, values)
         if "vocab_size" not in values:
             raise ValueError("an encoder config must say its vocab_size")
         return cls(**values)
@@ -118,13 +113,16 @@ class EmbeddingConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """What `to_dict` described; raises ValueError for unknown entries."""
-        known = {field.name for field in fields(cls)}
-        if unknown := sorted(set(values) - known):
-            raise ValueError(
-                f"an embedding config has no entry named {', '.join(unknown)}; "
-                f"it has {', '.join(sorted(known))}"
-            )
+        _refuse_unknown("embedding", {field.name for field in fields(cls)}, values)
         return cls(**values)
+
+
+def _refuse_unknown(kind: str, known: set[str], values: Mapping[str, Any]) -> None:
+    if unknown := sorted(set(values) - known):
+        raise ValueError(
+            f"an {kind} config has no entry named {', '.join(unknown)}; "
+            f"it has {', '.join(sorted(known))}"
+        )
 
 
 def _check_whole(name: str, value: object) -> None:
