@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         RaggedBatch,
         next_token_labels,
     )
-    from bert_core.config import SIZES, EncoderConfig, encoder_config
+    from bert_core.config import SIZES, EmbeddingConfig, EncoderConfig, encoder_config
     from bert_core.hugging_face import export_model, import_model
     from bert_core.inference import (
         answer,
@@ -80,7 +80,12 @@ if TYPE_CHECKING:
         step_memory,
         train,
     )
-    from bert_core.vocabulary import SPECIAL_PIECES, Normalization, WordPieceTokenizer
+    from bert_core.vocabulary import (
+        SPECIAL_PIECES,
+        AddedToken,
+        Normalization,
+        WordPieceTokenizer,
+    )
 
 _NAMES_BY_MODULE = {
     "backends.dropout": ("DropoutKey",),
@@ -89,7 +94,7 @@ _NAMES_BY_MODULE = {
     "batch": (
         "IGNORED_LABEL", "LabelledBatch", "PretrainingBatch", "RaggedBatch", "next_token_labels",
     ),
-    "config": ("SIZES", "EncoderConfig", "encoder_config"),
+    "config": ("SIZES", "EmbeddingConfig", "EncoderConfig", "encoder_config"),
     "hugging_face": ("export_model", "import_model"),
     "inference": (
         "answer", "assign_labels", "attention_maps", "choose", "classify", "complete",
@@ -111,12 +116,13 @@ _NAMES_BY_MODULE = {
         "evaluate", "load_checkpoint", "load_encoder_into", "load_model", "save_checkpoint",
         "save_model", "step_memory", "train",
     ),
-    "vocabulary": ("SPECIAL_PIECES", "Normalization", "WordPieceTokenizer"),
+    "vocabulary": ("SPECIAL_PIECES", "AddedToken", "Normalization", "WordPieceTokenizer"),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
 __all__ = [
-    "IGNORED_LABEL", "LAMB", "SIZES", "SPECIAL_PIECES", "AdamW", "DropoutKey", "EncoderConfig",
+    "IGNORED_LABEL", "LAMB", "SIZES", "SPECIAL_PIECES", "AdamW", "AddedToken", "DropoutKey",
+    "EmbeddingConfig", "EncoderConfig",
     "EncoderModel", "GuardConfig", "LabelledBatch", "LanguageModel", "MaskingConfig", "Model",
     "MultiLabelClassifier", "MultipleChoice", "Muon", "NextSentencePredictor",
     "Normalization", "OptimizationConfig", "Optimizer", "Position",

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows.reporting.story import Story
+from tests.flows.published_folders import saved
 
 _CREDENTIALS = (
     "PREFECT_API_AUTH_STRING", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD",
@@ -53,3 +54,9 @@ def whole_run(
     home = tmp_path_factory.mktemp("whole run")  # a path with a space
     recipe = read_recipe(EndToEndRecipe, str(small_recipe), [f"place.home={home}"])
     yield WholeRun(home, small_recipe, end_to_end(recipe))
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small model as others publish it."""
+    return saved(tmp_path_factory.mktemp("published") / "model")

@@ -1,0 +1,182 @@
+"""Models that are damaged or foreign, on the command line: one sentence, and nothing kept."""
+
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from bert_core.vocabulary import SPECIAL_PIECES, WordPieceTokenizer
+from flows.cli.app import MISTAKE, run
+from tests.flows.published_folders import WORDS
+
+WEIGHTS, OLD_WEIGHTS = "model.safetensors", "pytorch_model.bin"
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" + 64 * "0" + "\nsize 9\n"
+
+
+def rewrite(path: Path, **entries: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **entries}))
+
+
+def cut(path: Path, share: float) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * share)])
+
+
+def in_bin(folder: Path, value: object) -> None:
+    (folder / WEIGHTS).unlink()
+    torch.save(value, folder / OLD_WEIGHTS)
+
+
+def in_shards(folder: Path) -> None:
+    names = sorted(load_file(folder / WEIGHTS))
+    (folder / WEIGHTS).unlink()
+    places = {name: f"model-0000{1 + index % 2}-of-00002.safetensors"
+              for index, name in enumerate(names)}  # fmt: skip
+    (folder / f"{WEIGHTS}.index.json").write_text(json.dumps({"weight_map": places}))
+
+
+def without(folder: Path, gone: str) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    save_file({n: t for n, t in tensors.items() if n != gone}, folder / WEIGHTS)
+
+
+class Runs:
+    """What a pickle with code in it would do."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return Path.touch, (Path("/nowhere/was-run"),)  # type: ignore[return-value]
+
+
+def pickled(folder: Path) -> None:
+    (folder / WEIGHTS).unlink()
+    (folder / OLD_WEIGHTS).write_bytes(pickle.dumps(Runs()))
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a pointer of Git LFS": (
+        lambda folder: (folder / WEIGHTS).write_text(POINTER), f"{WEIGHTS} must be the file itself"
+    ),
+    "a pointer in place of the tokenizer": (
+        lambda folder: (folder / "tokenizer.json").write_text(POINTER), "tokenizer.json must be"
+    ),
+    "a file that is cut off": (lambda folder: cut(folder / WEIGHTS, 0.5), WEIGHTS),
+    "an empty file": (lambda folder: cut(folder / WEIGHTS, 0), WEIGHTS),
+    "a shard that is missing": (in_shards, "found no model-00001-of-00002.safetensors"),
+    "a training checkpoint": (
+        lambda folder: in_bin(folder, {"state_dict": load_file(folder / WEIGHTS), "epoch": 3}),
+        "'state_dict'",
+    ),
+    "a whole pickled object": (pickled, "whose code is not run here"),
+    "a list of tensors": (lambda folder: in_bin(folder, [torch.ones(2)]), "found a list"),
+    "a number that is none": (
+        lambda folder: rewrite(folder / "config.json", hidden_size="768"),
+        "config.json must describe a BERT, but hidden_size must be a whole number, got '768'",
+    ),
+    "a number that is no number": (
+        lambda folder: rewrite(folder / "config.json", layer_norm_eps=float("nan")),
+        "layer_norm_eps must be a number, got nan",
+    ),
+    "sizes beyond any memory": (
+        lambda folder: rewrite(folder / "config.json", vocab_size=10**15, intermediate_size=10**12),
+        "of another shape than config.json says",
+    ),
+    "more layers than there are": (
+        lambda folder: rewrite(folder / "config.json", num_hidden_layers=10**9),
+        "must say how many layers the weights have, 2",
+    ),
+    "JSON that is none": (lambda folder: cut(folder / "config.json", 0.5), "config.json must hold"),
+    "a list for an object": (
+        lambda folder: (folder / "config.json").write_text("[]"), "found a list"
+    ),
+    "a tokenizer that is cut off": (
+        lambda folder: cut(folder / "tokenizer.json", 0.5), "tokenizer.json must hold JSON"
+    ),
+    "RoBERTa": (
+        lambda folder: rewrite(folder / "config.json", model_type="roberta"),
+        "config.json must describe a model of type bert, found 'roberta'",
+    ),
+    "DistilBERT": (
+        lambda folder: rewrite(folder / "config.json", model_type="distilbert"), "'distilbert'"
+    ),
+    "code of its own": (
+        lambda folder: rewrite(folder / "config.json", auto_map={"AutoModel": "x.Y"}), "auto_map"
+    ),
+    "weights of TensorFlow": (
+        lambda folder: (folder / WEIGHTS).rename(folder / "tf_model.h5"), "tf_model.h5"
+    ),
+    "a missing tensor": (
+        lambda folder: without(folder, "bert.encoder.layer.0.attention.self.key.bias"),
+        "missing: bert.encoder.layer.0.attention.self.key.bias",
+    ),
+    "numbers that are not finite": (
+        lambda folder: save_file(
+            {name: tensor / 0 if name.endswith("LayerNorm.bias") else tensor
+             for name, tensor in load_file(folder / WEIGHTS).items()}, folder / WEIGHTS),
+        "must hold finite numbers",
+    ),
+    "quantized weights": (
+        lambda folder: save_file(
+            {name: tensor.char() for name, tensor in load_file(folder / WEIGHTS).items()},
+            folder / WEIGHTS),
+        "floating-point numbers",
+    ),
+    "more pieces than rows": (
+        lambda folder: WordPieceTokenizer([*SPECIAL_PIECES, *WORDS, "more"]).save(folder),
+        "a row for each of the 12 pieces of the vocabulary, found 11",
+    ),
+    "two vocabularies": (
+        lambda folder: (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n"),
+        "vocab.txt and tokenizer.json must hold the same vocabulary",
+    ),
+    "an empty name of a token": (
+        lambda folder: rewrite(folder / "tokenizer_config.json", added_tokens_decoder={
+            "11": {"content": ""}}), "found an empty one"),
+    "a Japanese tokenizer": (
+        lambda folder: rewrite(folder / "tokenizer_config.json", word_tokenizer_type="mecab",
+                               tokenizer_class="BertJapaneseTokenizer"),
+        "the word segmenter mecab",
+    ),
+    "another tokenizer": (
+        lambda folder: rewrite(folder / "tokenizer_config.json", tokenizer_class="XLNetTokenizer"),
+        "found XLNetTokenizer",
+    ),
+    "a tokenizer that disagrees with itself": (
+        lambda folder: rewrite(folder / "tokenizer_config.json", do_lower_case=False),
+        "must say the same of do_lower_case",
+    ),
+    "another special piece": (
+        lambda folder: rewrite(folder / "tokenizer_config.json", cls_token="<s>"),
+        "must call the cls_token [CLS]",
+    ),
+    "a module that is not read": (
+        lambda folder: (folder / "modules.json").write_text(json.dumps(
+            [{"type": f"sentence_transformers.models.{name}", "path": ""}
+             for name in ("Transformer", "Pooling", "Dense")])),
+        "found Transformer, Pooling, Dense",
+    ),
+    "nothing at all": (
+        lambda folder: [path.unlink() for path in folder.iterdir()], "must hold config.json"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damage_ends_in_a_sentence_that_names_the_file_and_leaves_nothing(
+    name: str, published: Path, own_home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(published, folder)
+    damage, words = DAMAGE[name]
+    damage(folder)
+    assert run(["import", str(folder)]) == MISTAKE
+    said = capsys.readouterr().err.strip()
+    assert words in said
+    assert str(folder) in said
+    assert len(said.splitlines()) == 1
+    assert "Traceback" not in said
+    assert not (own_home / "store").exists()
