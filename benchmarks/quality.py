@@ -99,7 +99,7 @@ def draw(runs: Mapping[str, Run]) -> None:
 def table(
     runs: Mapping[str, Run],
     judged: Mapping[str, list[tuple[float, float]]],
-    accuracies: Mapping[str, list[float]],
+    tasks: Mapping[str, downstream.Found],
 ) -> list[str]:
     """A row a side, then what the curves say of each other."""
     lines = [
@@ -109,13 +109,14 @@ def table(
     ]
     for name, run in runs.items():
         (loss, accuracy), (pair_loss, pair_accuracy) = judged[name]
-        seeds = accuracies[name]
+        seeds = tasks[name].accuracies
         lines.append(
             f"| {name} | {run.how} | {run.num_tokens / 1e6:.2f} M | {loss:.3f} | "
             f"{np.exp(loss):.1f} | {accuracy:.1%} | {pair_loss:.3f} | {pair_accuracy:.1%} | "
             f"{', '.join(f'{found:.1%}' for found in seeds)} | {np.mean(seeds):.1%} |"
         )
     lines.append("")
+    lines += [f"- SST-2, {name}: {each}." for name, each in tasks.items()]
     for name, ours_name in COMPARED.items():
         if name in runs and ours_name in runs:
             last = runs[name].curve[-1]
@@ -159,13 +160,10 @@ def main() -> None:
             for name, run in runs.items()
         }
         tokenizer = downstream.tokenizer_in(Path(data.vocabulary.local_folder()))
-        accuracies = {
-            name: [downstream.accuracy(run.model, tokenizer, seed) for seed in downstream.SEEDS]
-            for name, run in runs.items()
-        }
+        tasks = {name: downstream.found(run.model, tokenizer) for name, run in runs.items()}
         draw(runs)
         title = f"BERT-{size} after {minutes:g} minutes: ours and the usual script"
-        report("quality", title, table(runs, judged, accuracies))
+        report("quality", title, table(runs, judged, tasks))
 
 
 if __name__ == "__main__":

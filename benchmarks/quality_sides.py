@@ -25,7 +25,7 @@ from pipelines.stages.vocabulary.stage import VocabularySettings, build_vocabula
 from pipelines.training.arithmetic import settle
 
 NOVELS = ROOT.parent / "shared" / "data" / "corpus" / "english_novels"
-RATES = (1e-3, 2e-3)  # that the usual script is tuned over, and on beyond the better one
+RATES = (5e-4, 1e-3)  # that the usual script is tuned over, and on beyond the better one
 NUM_POINTS = 8  # of a curve
 
 

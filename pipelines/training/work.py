@@ -1,7 +1,7 @@
 """One training as its workers see it."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from bert_core.batch import Batch
@@ -30,6 +30,7 @@ class Work:
     # Before the first step of a training that finds no checkpoint; every rank calls it.
     begin: Callable[[TrainableModel], None] | None = None
     layer_decay: float = 1.0  # see `OptimizationConfig`
+    rate_scales: Mapping[str, float] = field(default_factory=dict)  # likewise
     restart: Restart | None = None  # of the learning rate
     patience: int | None = None  # evaluations without a lower held-out loss; None: all steps
     # One step of every kind there is: each must fit the memory.

@@ -53,6 +53,7 @@ def optimization(work: Work, *, shard_optimizer_state: bool) -> OptimizationConf
         betas=settings.betas,
         muon_momentum=settings.muon_momentum,
         layer_decay=work.layer_decay,
+        rate_scales=work.rate_scales,
         averaging_decay=settings.averaging_decay,
         exchange_dtype=settings.exchange_dtype,
         shard_optimizer_state=shard_optimizer_state,
@@ -75,7 +76,7 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
     return_freed_memory()  # the parameters move when the optimizer is built
     device = ray.train.torch.get_device()
     inputs = {name: each.fingerprint for name, each in values.items() if isinstance(each, Artifact)}
-    told_to_all = f"{work.num_steps} {work.layer_decay} {settings.model_dump_json()} {inputs}"
+    told_to_all = f"{work.num_steps} {settings.model_dump_json()} {inputs}"
     refuse_strange_ranks(work.stage, device, get_node_ip_address(), told_to_all)
     torch.manual_seed(settings.seed)
     model = work.build_model()

@@ -33,12 +33,16 @@ def test_every_setting_reaches_the_optimizer():
     settings = FinetuningSettings(
         optimizer="muon", averaging_decay=0.99, exchange_dtype="bf16", layer_decay=0.8,
         schedule="warmup_stable_decay", decay_fraction=0.5, betas=(0.8, 0.98), muon_momentum=0.9,
+        embeddings_rate=20.0,
     )  # fmt: skip
-    found = config_of(settings, shards=True, layer_decay=settings.layer_decay)
+    found = config_of(
+        settings, shards=True, layer_decay=settings.layer_decay, rate_scales=settings.rate_scales
+    )
     assert found == OptimizationConfig(
         num_steps=100, learning_rate=settings.learning_rate, warmup_steps=10, optimizer="muon",
         averaging_decay=0.99, exchange_dtype="bf16", layer_decay=0.8, shard_optimizer_state=True,
         schedule="warmup_stable_decay", decay_fraction=0.5, betas=(0.8, 0.98), muon_momentum=0.9,
+        rate_scales={"*embeddings.*": 20.0},
     )  # fmt: skip
 
 
@@ -49,6 +53,7 @@ def test_every_setting_reaches_the_optimizer():
         {"averaging_decay": 1.0},
         {"exchange_dtype": "fp8"},
         {"layer_decay": 0},
+        {"embeddings_rate": 0},
         {"schedule": "square"},
         {"decay_fraction": 0},
         {"betas": [0.9]},

@@ -32,6 +32,9 @@ class SearchSettings(Settings):
     layer_decay: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field(
         default=(), description="How many times its upper neighbour's rate a layer learns at."
     )
+    embeddings_rate: tuple[Annotated[float, Field(gt=0, le=10**6)], ...] = Field(
+        default=(), description="How many times the rate the embeddings learn at."
+    )
     freeze_layers: tuple[Annotated[int, Field(ge=0)], ...] = Field(
         default=(), description="How many of the lowest layers stay as they are."
     )
@@ -79,6 +82,13 @@ class FinetuningSettings(TrainingSettings):
         le=1,
         description="Each layer learns at so many times the rate of the one above it, the "
         "embeddings slowest, the head at the whole rate; 1: all alike.",
+    )
+    embeddings_rate: float = Field(
+        default=1.0,
+        gt=0,
+        le=10**6,
+        description="The embeddings learn at so many times the rate. An encoder that saw little "
+        "text knows few words well: they have most to learn from the labels (docs/tasks.md).",
     )
     freeze_embeddings: bool = Field(
         default=False, description="Leave the encoder's embeddings as they are."
@@ -145,6 +155,11 @@ class FinetuningSettings(TrainingSettings):
     def is_one_training(self) -> bool:
         """Whether neither seeds nor values are compared."""
         return self.num_seeds == 1 and len(self.search.points()) == 1
+
+    @property
+    def rate_scales(self) -> dict[str, float]:
+        """Times the rate, by the pattern that parameters' names fit."""
+        return {} if self.embeddings_rate == 1 else {"*embeddings.*": self.embeddings_rate}
 
     def evaluate_every_steps(self, num_steps: int) -> int:
         """How many steps lie between evaluations: never more of these than were asked for."""

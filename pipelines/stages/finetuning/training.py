@@ -172,6 +172,7 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
         section=STAGE,
         settings=settings,
         layer_decay=settings.layer_decay,
+        rate_scales=settings.rate_scales,
         num_steps=values["num_steps"],
         evaluate_every_steps=settings.evaluate_every_steps(values["num_steps"]),
         patience=settings.patience,
