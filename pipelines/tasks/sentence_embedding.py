@@ -17,6 +17,7 @@ from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading
 from pipelines.tasks.encoding.pairs import Pairs, encoded_pairs
 from pipelines.tasks.encoding.texts import share
 from pipelines.tasks.scoring.numbers import number_figures
+from pipelines.tasks.scoring.weighted import WeightedScore, of_numbers
 from pipelines.training.reduction import sum_over_ranks
 
 # How near a premise and a hypothesis are, for the score.
@@ -168,6 +169,11 @@ class SentenceEmbedding:
         """Spearman's and Pearson's correlation of the cosines with the numbers."""
         found = number_figures(answers.values, [item["value"] for item in items.rows])
         return {name: found[name] for name in ("eval/spearman", "eval/pearson")}
+
+    def weighted(self, answers: Answers, items: Items) -> Mapping[str, WeightedScore]:
+        """The same as functions of how often each pair counts."""
+        known = of_numbers(answers.values, [item["value"] for item in items.rows])
+        return {name: known[name] for name in ("eval/spearman", "eval/pearson")}
 
     def report(self, answers: Answers, items: Items) -> dict[str, Any]:
         """The pairs whose place among all is farthest from where it should be."""
