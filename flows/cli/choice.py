@@ -84,18 +84,21 @@ class Choice:
             layout = {} if self.layout is None else {"layout": self.layout}
             options["corpus.sources"] = [{"kind": "text", "paths": list(self.corpus), **layout}]
         if self.labels is not None:
-            columns = {
-                "heldout_path": self.heldout,
-                "text_column": self.text_column,
-                "second_text_column": self.second_text_column,
-                "label_column": self.label_column,
-            }
-            options["labelled.source"] = {
-                "kind": "labelled_file",
-                "path": self.labels,
-                **{key: value for key, value in columns.items() if value is not None},
-            }
+            options["labelled.source"] = self._labelled_source(self.labels)
         given = [
             f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None
         ]
         return [*given, *self.overrides]
+
+    def _labelled_source(self, labels: str) -> dict[str, str]:
+        """A folder is a data set, whose splits have names; anything else is a file."""
+        if Path(labels).is_dir():
+            place = {"kind": "hugging_face", "dataset": labels, "heldout_split": self.heldout}
+        else:
+            place = {"kind": "labelled_file", "path": labels, "heldout_path": self.heldout}
+        columns = {
+            "text_column": self.text_column,
+            "second_text_column": self.second_text_column,
+            "label_column": self.label_column,
+        }
+        return {key: value for key, value in (place | columns).items() if value is not None}

@@ -45,12 +45,17 @@ Labels = Annotated[
     typer.Option(
         metavar="FILE",
         help="Your labelled items to fine-tune on: CSV, TSV, JSONL or Parquet; for --task tagging "
-        "also CoNLL's columns, for question_answering SQuAD's JSON.",
+        "also CoNLL's columns, for question_answering SQuAD's JSON. A folder: a Hugging Face data "
+        "set.",
     ),
 ]
 Heldout = Annotated[
     str | None,
-    typer.Option(metavar="FILE", help="Items to evaluate on. [default: a share of --labels]"),
+    typer.Option(
+        metavar="FILE",
+        help="Items to evaluate on; of a data set's folder the split. [default: a share of "
+        "--labels]",
+    ),
 ]
 Task = Annotated[
     str | None,

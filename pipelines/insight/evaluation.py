@@ -6,17 +6,19 @@ from bert_core.model.catalogue import Model
 from pipelines.core.errors import UserError
 from pipelines.core.tracking.tracker import Tracker
 from pipelines.registry.opening import open_model
-from pipelines.stages.labelled.files import LeftOut, read_labelled_file
-from pipelines.stages.labelled.settings import LabelledFile
+from pipelines.stages.labelled.files import LeftOut, read_labelled_file, read_labelled_split
+from pipelines.stages.labelled.hugging_face import resolved
+from pipelines.stages.labelled.settings import LabelledDataset, LabelledFile
 from pipelines.tasks import Items, Reading, families_of, family
 
 
 def evaluate_file(
-    tracker: Tracker, reference: str, settings: LabelledFile
+    tracker: Tracker, reference: str, settings: LabelledFile | LabelledDataset
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Figures and report of the fine-tuned model that `reference` names, on all items of a file.
+    """Figures and report of the fine-tuned model that `reference` names, on all items of a source.
 
-    Raises UserError for labels that the model was not trained on, for a file that cannot be read
+    That is a file, or the split of a data set that is learned from otherwise. Raises UserError for
+    labels that the model was not trained on, for a file that cannot be read
     as items of its task, and for a reference that names no fine-tuned model.
     """
     model, tokenizer = open_model(tracker, reference)
@@ -27,12 +29,16 @@ def evaluate_file(
             f"{model.head_name} model"
         )
     task, left_out = family(name), LeftOut()
-    rows = [each.item for each in read_labelled_file(settings.path, task, settings, left_out)]
+    if isinstance(settings, LabelledDataset):
+        found = read_labelled_split(settings.split, task, resolved(settings), left_out)
+    else:
+        found = read_labelled_file(settings.path, task, settings, left_out)
+    rows = [each.item for each in found]
     items = Items(rows, _classes_of(model))
     unknown = sorted(task.classes_of(rows) - set(items.labels))
     if items.labels and unknown:
         raise UserError(
-            f"every label of {settings.path} must be one that {reference} was trained on "
+            f"every label of {settings.place} must be one that {reference} was trained on "
             f"({', '.join(items.labels)[:200]}), found {', '.join(unknown[:5])}"
         )
     answers = task.answers(model, tokenizer, items, Reading(model.config.max_position_embeddings))

@@ -49,6 +49,14 @@ def test_options_reach_the_recipe() -> None:
     assert (recipe.place.num_workers, recipe.place.training_workers) == (3, 2)
 
 
+def test_a_folder_of_labels_is_a_data_set_and_what_is_held_out_its_split(tmp_path: Path) -> None:
+    choice = Choice(encoder="theirs", labels=str(tmp_path), heldout="validation", task="tagging")
+    source = read_recipe(EndToEndRecipe, choice.source, choice.all_overrides()).labelled.source
+    assert (source.kind, source.dataset, source.split, source.heldout_split) == (
+        "hugging_face", str(tmp_path), "train", "validation"
+    )  # fmt: skip
+
+
 def test_set_has_the_last_word() -> None:
     choice = Choice(recipe="demo", num_workers=3, overrides=("place.num_workers=5",))
     recipe = read_recipe(EndToEndRecipe, choice.source, choice.all_overrides())

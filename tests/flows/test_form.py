@@ -24,7 +24,7 @@ def test_sources_and_labelled_data_are_tabs_with_fields(definitions: dict[str, A
             assert model["title"]
             assert model["properties"]["kind"]["const"] == model["properties"]["kind"]["default"]
     names = {tab["$ref"].rpartition("/")[2] for tab in labels["anyOf"]}
-    assert names == {"CorpusSourceLabels", "LabelledFile", "NoLabels"}
+    assert names == {"CorpusSourceLabels", "LabelledFile", "LabelledDataset", "NoLabels"}
 
 
 def test_nothing_in_the_form_is_an_empty_box(definitions: dict[str, Any]) -> None:

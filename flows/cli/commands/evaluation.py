@@ -1,6 +1,7 @@
 """The command that says how good a fine-tuned model is."""
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -49,14 +50,21 @@ def evaluate(
     """Evaluate a fine-tuned model.
 
     A recipe's own on its held-out items, building what is missing; or, with --model, a registered
-    one on every item of a labelled file of its task.
+    one on every item of a labelled file of its task, or of the split that --heldout names where
+    --labels is a data set's folder.
 
     Example: bertsmith evaluate --model bertsmith-classifier@champion --labels more.csv
     """
-    if model is not None and (recipe is not None or overrides or encoder or task or heldout):
+    is_dataset = labels is not None and Path(labels).is_dir()
+    is_for_recipe = heldout and not is_dataset
+    if model is not None and (recipe is not None or overrides or encoder or task or is_for_recipe):
         raise UserError(
             "--model evaluates a model that is there, which a recipe, --set, --encoder, --task and "
             "--heldout cannot change; leave out --model, or these"
+        )
+    if model is not None and is_dataset and not heldout:
+        raise UserError(
+            f"--heldout must name the split of {labels} to evaluate on, found none; give it"
         )
     if model is None and as_json:
         raise UserError("--json prints the figures of a --model, found none; name one")
@@ -78,11 +86,15 @@ def evaluate(
         raise UserError("--model needs labelled items to be evaluated on; name them with --labels")
     tracker = tracker_of(home)
     from pipelines.insight.evaluation import evaluate_file
-    from pipelines.stages.labelled.settings import LabelledFile
+    from pipelines.stages.labelled.settings import LabelledDataset, LabelledFile
 
-    labelled = LabelledFile(
-        path=labels, text_column=text_column or "", label_column=label_column or ""
-    )
+    labelled: LabelledDataset | LabelledFile
+    if heldout:
+        labelled = LabelledDataset(dataset=labels, split=heldout)
+    else:
+        labelled = LabelledFile(path=labels)
+    columns = {"text_column": text_column or "", "label_column": label_column or ""}
+    labelled = labelled.model_copy(update=columns)
     figures, report = evaluate_file(tracker, named(model, home) or model, labelled)
     if as_json:
         print(json.dumps({**figures, **report}, ensure_ascii=False))

@@ -6,13 +6,20 @@ from fsspec.core import url_to_fs
 
 from pipelines.core.errors import UserError
 from pipelines.core.reading.files import compression_of, reached, require_answer
-from pipelines.stages.labelled.division import checked, parts_of_files
+from pipelines.stages.labelled.division import checked, parts_of_dataset, parts_of_files
 from pipelines.stages.labelled.files import LeftOut, read_labelled_file
+from pipelines.stages.labelled.hugging_face import num_bytes_of, resolved
 from pipelines.stages.labelled.records import format_of, opened
-from pipelines.stages.labelled.settings import CorpusSourceLabels, LabelledFile, LabelledSettings
-from pipelines.tasks import family
+from pipelines.stages.labelled.settings import (
+    CorpusSourceLabels,
+    LabelledDataset,
+    LabelledFile,
+    LabelledSettings,
+)
+from pipelines.tasks import TaskFamily, family
 
 _BYTES_LOOKED_AT: Final = 4 * 2**20  # read in half a second
+_ROWS_LOOKED_AT: Final = 1000  # of a large data set
 _EXPANSION: Final = 8  # most that text grows by, about, when it is decompressed
 _READ_WHOLE: Final = ("squad",)  # formats without lines
 
@@ -30,9 +37,11 @@ def check_inputs(settings: LabelledSettings, corpus_labels: frozenset[str] = fro
             f"{min(corpus_labels)!r} alone; give labelled texts (--labels), or set "
             "labelled.source to {kind: none}"
         )
+    task = family(settings.family)
+    if isinstance(source, LabelledDataset):
+        _check_dataset(source, task)
     if not isinstance(source, LabelledFile):
         return
-    task = family(settings.family)
     paths = [source.path, *([source.heldout_path] if source.heldout_path else [])]
     for path in paths:
         format_of(path, task.form)
@@ -46,6 +55,15 @@ def check_inputs(settings: LabelledSettings, corpus_labels: frozenset[str] = fro
             return
         parts = parts_of_files(source, task, LeftOut())
     checked(parts, task)
+
+
+def _check_dataset(source: LabelledDataset, task: TaskFamily) -> None:
+    source = resolved(source)
+    size = num_bytes_of(source)
+    if size is None or size > _BYTES_LOOKED_AT:
+        parts_of_dataset(source, task, LeftOut(), _ROWS_LOOKED_AT)
+    else:
+        checked(parts_of_dataset(source, task, LeftOut()), task)
 
 
 def _is_large(path: str) -> bool:

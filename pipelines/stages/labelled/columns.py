@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from pipelines.core.errors import UserError
-from pipelines.stages.labelled.settings import LabelledFile
+from pipelines.stages.labelled.settings import LabelledDataset, LabelledFile
 from pipelines.tasks import Form
 
 _TEXTS: Final = ("text", "sentence", "message", "content", "review", "document", "body")
@@ -51,7 +51,9 @@ class Columns(NamedTuple):
     first_row: int = 1  # that holds data
 
 
-def columns_of(settings: LabelledFile, form: Form, rows: Sequence[Sequence[Any]]) -> Columns:
+def columns_of(
+    settings: LabelledFile | LabelledDataset, form: Form, rows: Sequence[Sequence[Any]]
+) -> Columns:
     """The columns of a table, from its first row's names; two columns need none.
 
     Of two columns without names the one with fewer different values is the label. Raises UserError
@@ -83,7 +85,7 @@ def columns_of(settings: LabelledFile, form: Form, rows: Sequence[Sequence[Any]]
     if text is None or (label is None and not has_gold):
         if not named:
             raise UserError(
-                f"the columns of {settings.path} must be told: found "
+                f"the columns of {settings.place} must be told: found "
                 f"{', '.join(header)[:200]}; name them with text_column and label_column"
             )
         missing, usual = ("text_column", texts) if text is None else ("label_column", labels)
@@ -101,8 +103,8 @@ def columns_of(settings: LabelledFile, form: Form, rows: Sequence[Sequence[Any]]
         raise _missing(settings, "group_column", (), header)
     if form == "choices" and not choices:
         raise UserError(
-            f"{settings.path} must have columns with the choices, found {', '.join(header)[:200]}; "
-            "name them with choice_columns"
+            f"{settings.place} must have columns with the choices, found "
+            f"{', '.join(header)[:200]}; name them with choice_columns"
         )
     return Columns(
         text=text,
@@ -129,7 +131,7 @@ def _pair_in(lowered: Sequence[str]) -> tuple[str, str] | None:
 
 
 def _choices(
-    settings: LabelledFile, lowered: Sequence[str], header: Sequence[str]
+    settings: LabelledFile | LabelledDataset, lowered: Sequence[str], header: Sequence[str]
 ) -> tuple[tuple[int, ...], bool]:
     """The columns of the choices, and whether the first of them is always the right one."""
     if settings.choice_columns:
@@ -150,7 +152,10 @@ def _choices(
 
 
 def _of_pairs(
-    settings: LabelledFile, header: Sequence[str], lowered: Sequence[str], first_row: int
+    settings: LabelledFile | LabelledDataset,
+    header: Sequence[str],
+    lowered: Sequence[str],
+    first_row: int,
 ) -> Columns:
     """Two texts that belong together, or as much so as their label says, where there is one."""
     pair = _pair_in(lowered) or ((_TEXTS[0], "second_text") if "second_text" in lowered else ())
@@ -179,11 +184,14 @@ def _of_two(rows: Sequence[Sequence[Any]]) -> Columns:
 
 
 def _missing(
-    settings: LabelledFile, setting: str, usual: Sequence[str], header: Sequence[str]
+    settings: LabelledFile | LabelledDataset,
+    setting: str,
+    usual: Sequence[str],
+    header: Sequence[str],
 ) -> UserError:
     wanted = getattr(settings, setting)
     candidates = [wanted] if isinstance(wanted, str) and wanted else list(usual)
     return UserError(
-        f"{settings.path} must have a column {' or '.join(repr(name) for name in candidates)}, "
+        f"{settings.place} must have a column {' or '.join(repr(name) for name in candidates)}, "
         f"found {', '.join(header)[:200]}; set {setting} to the one you mean"
     )

@@ -8,8 +8,13 @@ import numpy as np
 
 from bert_core.randomness import random_bits, uniform
 from pipelines.core.errors import UserError
-from pipelines.stages.labelled.files import Grouped, LeftOut, read_labelled_file
-from pipelines.stages.labelled.settings import LabelledFile
+from pipelines.stages.labelled.files import (
+    Grouped,
+    LeftOut,
+    read_labelled_file,
+    read_labelled_split,
+)
+from pipelines.stages.labelled.settings import LabelledDataset, LabelledFile
 from pipelines.tasks import Item, Items, TaskFamily
 
 
@@ -37,6 +42,19 @@ def parts_of_files(settings: LabelledFile, family: TaskFamily, left_out: LeftOut
     if not settings.heldout_path:
         return divide(items, settings.heldout_fraction, settings.seed)
     heldout = read_labelled_file(settings.heldout_path, family, settings, left_out)
+    return Parts([each.item for each in items], [each.item for each in heldout])
+
+
+def parts_of_dataset(
+    settings: LabelledDataset, family: TaskFamily, left_out: LeftOut, num_rows: int | None = None
+) -> Parts:
+    """The items of a data set's splits, divided by the rule or as they come."""
+    items = read_labelled_split(settings.split, family, settings, left_out, num_rows=num_rows)
+    if not settings.heldout_split:
+        return divide(items, settings.heldout_fraction, settings.seed)
+    heldout = read_labelled_split(
+        settings.heldout_split, family, settings, left_out, num_rows=num_rows
+    )
     return Parts([each.item for each in items], [each.item for each in heldout])
 
 

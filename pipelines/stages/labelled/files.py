@@ -1,4 +1,4 @@
-"""Labelled files as items of a family: read, checked one by one, refused or left out."""
+"""Labelled records as items of a family: read, checked one by one, refused or left out."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 from pipelines.core.errors import UserError
 from pipelines.stages.corpus.cleaning.tally import Tally
 from pipelines.stages.labelled.conll import conll_records
+from pipelines.stages.labelled.hugging_face import rows_of_split
 from pipelines.stages.labelled.records import Record, format_of
-from pipelines.stages.labelled.settings import LabelledFile
+from pipelines.stages.labelled.settings import LabelledDataset, LabelledFile
 from pipelines.stages.labelled.squad import squad_records
-from pipelines.stages.labelled.tables import table_records
+from pipelines.stages.labelled.tables import rows_of_file, table_records
 from pipelines.tasks import BadItemError, Item, TaskFamily
 
 _PLACES = 20  # of items that were left out, which are told
@@ -54,8 +55,34 @@ def read_labelled_file(
     UserError, saying where, for a record that cannot be read, and by the rule of
     `settings.bad_items` for one that cannot be learned from.
     """
+    records = _records(path, family, settings, left_out.tally, head_bytes)
+    return _items(records, path, family, settings, left_out)
+
+
+def read_labelled_split(
+    split: str,
+    family: TaskFamily,
+    settings: LabelledDataset,
+    left_out: LeftOut,
+    *,
+    num_rows: int | None = None,
+) -> list[Grouped]:
+    """The items of a data set's split, likewise; with `num_rows` the first of them."""
+    path = f"{settings.dataset}, split {split}"
+    rows = rows_of_split(settings, split, num_rows)
+    records = table_records(rows, family.form, settings, path, left_out.tally)
+    return _items(records, path, family, settings, left_out)
+
+
+def _items(
+    records: Iterator[Record],
+    path: str,
+    family: TaskFamily,
+    settings: LabelledFile | LabelledDataset,
+    left_out: LeftOut,
+) -> list[Grouped]:
     found: list[Grouped] = []
-    for record in _records(path, family, settings, left_out.tally, head_bytes):
+    for record in records:
         try:
             item = family.item(record.fields)
         except BadItemError as error:
@@ -81,4 +108,5 @@ def _records(
         return conll_records(path, settings, tally, head_bytes)
     if kind == "squad":
         return squad_records(path)
-    return table_records(path, family.form, settings, tally, head_bytes)
+    rows = rows_of_file(path, family.form, head_bytes)
+    return table_records(rows, family.form, settings, path, tally)

@@ -22,19 +22,9 @@ class CorpusSourceLabels(Settings):
     min_words: int = Field(default=8, ge=1, description="Documents with fewer words are left out.")
 
 
-class LabelledFile(Settings):
-    """Labelled data in files: tables, CoNLL's columns, SQuAD's JSON, as the family reads them."""
+class LabelledColumns(Settings):
+    """Which columns hold what, and what becomes of the items."""
 
-    kind: Literal["labelled_file"] = "labelled_file"
-    path: Uri = Field(
-        default="",
-        description="CSV, TSV, JSONL or Parquet file (may be compressed), or an fsspec URL; for "
-        "tagging also CoNLL's columns, for question answering SQuAD's JSON.",
-    )
-    heldout_path: Uri = Field(
-        default="",
-        description="File with the items to evaluate on; empty: a share of `path` is held out.",
-    )
     text_column: str = Field(
         default="",
         description="Column that holds the text (tagging: the words, question answering: the "
@@ -75,9 +65,63 @@ class LabelledFile(Settings):
         default=0.2,
         gt=0,
         lt=1,
-        description="Share of the texts held out for evaluation, without heldout_path.",
+        description="Share of the items held out for evaluation, unless a part for it is named.",
     )
     seed: int = Field(default=0, ge=0, description="Seed of the split.")
+
+
+class _FilePlace(Settings):
+    """Stands before the columns in a form, as do all bases named after them."""
+
+    kind: Literal["labelled_file"] = "labelled_file"
+    path: Uri = Field(
+        default="",
+        description="CSV, TSV, JSONL or Parquet file (may be compressed), or an fsspec URL; for "
+        "tagging also CoNLL's columns, for question answering SQuAD's JSON.",
+    )
+    heldout_path: Uri = Field(
+        default="",
+        description="File with the items to evaluate on; empty: a share of `path` is held out.",
+    )
+
+
+class LabelledFile(LabelledColumns, _FilePlace):
+    """Labelled data in files: tables, CoNLL's columns, SQuAD's JSON, as the family reads them."""
+
+    @property
+    def place(self) -> str:
+        """What an error calls it."""
+        return self.path
+
+
+class _DatasetPlace(Settings):
+    kind: Literal["hugging_face"] = "hugging_face"
+    dataset: Uri = Field(
+        default="",
+        description="Name on the hub, or a local folder: as `save_to_disk` writes it, or with data "
+        "files in it.",
+    )
+    configuration: str | None = Field(
+        default=None, description="Configuration (subset) to read, such as mrpc of GLUE."
+    )
+    split: str = Field(default="train", min_length=1, description="Split to learn from.")
+    heldout_split: str = Field(
+        default="",
+        description="Split to evaluate on, such as validation; empty: a share of `split` is held "
+        "out.",
+    )
+    revision: str | None = Field(
+        default=None, description="Commit or tag on the hub; empty: the newest."
+    )
+
+
+class LabelledDataset(LabelledColumns, _DatasetPlace):
+    """Labelled data of a Hugging Face data set; classes are called by their names."""
+
+    @property
+    def place(self) -> str:
+        """What an error calls it."""
+        return self.dataset
 
 
 class NoLabels(Settings):
@@ -87,7 +131,9 @@ class NoLabels(Settings):
 
 
 LabelSource = Annotated[
-    CorpusSourceLabels | LabelledFile | NoLabels, Field(discriminator="kind"), Tabs()
+    CorpusSourceLabels | LabelledFile | LabelledDataset | NoLabels,
+    Field(discriminator="kind"),
+    Tabs(),
 ]
 
 

@@ -15,10 +15,16 @@ from pipelines.core.versions import versions_of
 from pipelines.stages.corpus.cleaning.tally import Tally
 from pipelines.stages.corpus.shards import Split, read_documents
 from pipelines.stages.labelled import LABELLED
-from pipelines.stages.labelled.division import Parts, checked, parts_of_files
+from pipelines.stages.labelled.division import Parts, checked, parts_of_dataset, parts_of_files
 from pipelines.stages.labelled.files import LeftOut
+from pipelines.stages.labelled.hugging_face import name_of_dataset, resolved
 from pipelines.stages.labelled.records import name_of_file
-from pipelines.stages.labelled.settings import CorpusSourceLabels, LabelledFile, LabelledSettings
+from pipelines.stages.labelled.settings import (
+    CorpusSourceLabels,
+    LabelledDataset,
+    LabelledFile,
+    LabelledSettings,
+)
 from pipelines.tasks import Items, TaskFamily
 from pipelines.tasks import family as family_named
 
@@ -35,6 +41,8 @@ def build_labelled(
     """
     source, family = settings.source, family_named(settings.family)
     parts_of: Callable[[LeftOut], Parts]
+    # Parquet files name the library that wrote them; white space is Unicode's.
+    libraries: tuple[str, ...] = ("pyarrow", "unicode")
     if isinstance(source, CorpusSourceLabels):
         if corpus is None:
             raise UserError("labels that are the corpus's sources need a corpus, found none")
@@ -49,14 +57,19 @@ def build_labelled(
         # The same bytes at another place are the same labelled items.
         is_own = "given" if source.heldout_path else ""
         source = source.model_copy(update={"path": "", "heldout_path": is_own})
+    elif isinstance(source, LabelledDataset):
+        source = resolved(source)
+        inputs = {**name_of_dataset(source)}
+        libraries = (*libraries, "datasets")
+        parts_of = partial(parts_of_dataset, source, family)
+        source = source.model_copy(update={"dataset": "", "revision": None})
     else:
         raise UserError("labelled texts must come from somewhere, found a source of kind 'none'")
     return context.store.get_or_build(
         LABELLED.kind,
         version=LABELLED.version,
         settings={"family": settings.family, "source": source.model_dump(mode="json")},
-        # Parquet files name the library that wrote them; white space is Unicode's.
-        inputs={**inputs, "libraries": versions_of("pyarrow", "unicode")},
+        inputs={**inputs, "libraries": versions_of(*libraries)},
         build=partial(_write, settings.family, parts_of),
     )
 

@@ -1,8 +1,9 @@
-"""Records of CSV, TSV, JSONL and Parquet files, by the rules of `pipelines.core.reading`."""
+"""Records of tables: CSV, TSV, JSONL and Parquet files, by the rules of `pipelines.core.reading`,
+and whatever else has rows."""
 
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import IO, Any, Final
 
 from pipelines.core.errors import UserError
@@ -11,41 +12,43 @@ from pipelines.core.reading.text import refuse_binary, restored
 from pipelines.stages.corpus.cleaning.tally import Tally
 from pipelines.stages.labelled.columns import Columns, columns_of
 from pipelines.stages.labelled.records import Record, format_of, opened
-from pipelines.stages.labelled.settings import LabelledFile
+from pipelines.stages.labelled.settings import LabelledDataset, LabelledFile
 from pipelines.stages.labelled.squad import record_of
 from pipelines.tasks import Form
 
 _HEAD_BYTES: Final = 65536
 _ROWS_A_BATCH: Final = 1024
 
-_Row = tuple[int, list[Any]]  # its line, and its cells
+Row = tuple[str, list[Any]]  # where it stands, and its cells
 
 
-def table_records(
-    path: str, form: Form, settings: LabelledFile, tally: Tally, head_bytes: int | None
-) -> Iterator[Record]:
-    """The rows of a table; one without a text is left out and counted.
+def rows_of_file(path: str, form: Form, head_bytes: int | None = None) -> Iterator[Row]:
+    """The rows of a table, the names of its columns first where the format has any.
 
     With `head_bytes` only that much of the file is looked at, and a row that breaks off there is no
     fault. Raises UserError, naming the line, for a row that cannot be read.
     """
     rows = list(_rows(path, form, head_bytes))
-    if head_bytes is not None:
-        rows = rows[:-1]
-    whole: list[_Row] = []
-    for row in rows:
+    for row in rows if head_bytes is None else rows[:-1]:
         if isinstance(row, BadRow):
             raise row.refusal(path)
-        whole.append(row)
+        yield row
+
+
+def table_records(
+    rows: Iterable[Row], form: Form, settings: LabelledFile | LabelledDataset, path: str,
+    tally: Tally,
+) -> Iterator[Record]:  # fmt: skip
+    """The rows below their header as records; one without a text is left out and counted."""
+    whole = list(rows)
     if not whole:
         raise UserError(f"{path} must hold labelled texts, found no row in it")
     columns = columns_of(settings, form, [cells for _, cells in whole])
-    for line, cells in whole[columns.first_row :]:
+    for place, cells in whole[columns.first_row :]:
         if form in ("texts", "pairs", "choices") and not str(cells[columns.text] or "").strip():
             tally.dropped["rows without a text"] += 1
             continue
         group = "" if columns.group is None else _text(cells[columns.group], tally)
-        place = f"line {line:,}"
         if form == "words":
             assert columns.label is not None
             fields = {
@@ -62,7 +65,7 @@ def table_records(
 
 
 def _texts(
-    cells: list[Any], columns: Columns, settings: LabelledFile, tally: Tally
+    cells: list[Any], columns: Columns, settings: LabelledFile | LabelledDataset, tally: Tally
 ) -> dict[str, Any]:
     fields: dict[str, Any] = {"text": _text(cells[columns.text], tally)}
     if columns.second is not None:
@@ -116,7 +119,7 @@ def _question(
         ) from error
 
 
-def _rows(path: str, form: Form, head_bytes: int | None) -> Iterator[_Row | BadRow]:
+def _rows(path: str, form: Form, head_bytes: int | None) -> Iterator[Row | BadRow]:
     """Rows of the file, the names of the columns first where the format has any."""
     kind = format_of(path, form)
     with opened(path) as whole:
@@ -131,10 +134,10 @@ def _rows(path: str, form: Form, head_bytes: int | None) -> Iterator[_Row | BadR
             yield from _rows_of_json(stream)
             return
         for row in delimited_rows(stream, dialect_of(path)):
-            yield row if isinstance(row, BadRow) else (row.line, list(row.cells))
+            yield row if isinstance(row, BadRow) else (_line(row.line), list(row.cells))
 
 
-def _rows_of_json(stream: IO[bytes]) -> Iterator[_Row | BadRow]:
+def _rows_of_json(stream: IO[bytes]) -> Iterator[Row | BadRow]:
     header: list[str] = []
     for number, line in enumerate(stream, start=1):
         if not line.strip():
@@ -145,28 +148,32 @@ def _rows_of_json(stream: IO[bytes]) -> Iterator[_Row | BadRow]:
             continue
         if not header:
             header = list(record)
-            yield number, list(header)
-        yield number, [record.get(key) for key in header]
+            yield _line(number), list(header)
+        yield _line(number), [record.get(key) for key in header]
 
 
-def _rows_of_parquet(path: str, stream: IO[bytes], only_head: bool) -> Iterator[_Row]:
+def _rows_of_parquet(path: str, stream: IO[bytes], only_head: bool) -> Iterator[Row]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         file = pq.ParquetFile(stream)
-        yield 0, list(file.schema_arrow.names)
+        yield _line(0), list(file.schema_arrow.names)
         number = 0
         for batch in file.iter_batches(_ROWS_A_BATCH):
             for values in batch.to_pylist():
                 number += 1
-                yield number, list(values.values())
+                yield _line(number), list(values.values())
             if only_head:
                 return
     except pa.ArrowInvalid as error:
         raise UserError(
             f"{path} must be a whole Parquet file, but it cannot be read ({error}); fetch it again"
         ) from error
+
+
+def _line(number: int) -> str:
+    return f"line {number:,}"
 
 
 def _text(value: Any, tally: Tally) -> str:

@@ -1,0 +1,73 @@
+"""Rows of Hugging Face data sets, streamed by name or read from a local copy."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipelines.artifacts import sha256_of_file
+from pipelines.core.errors import UserError
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One split: its rows in their order, and what its columns are."""
+
+    rows: Iterator[dict[str, Any]]
+    features: Mapping[str, Any]  # of `datasets`, by column; empty where nothing says
+
+
+def commit_of(dataset: str, revision: str | None) -> str | None:
+    """What a branch or tag (or the newest) is on the hub now; None for a local copy.
+
+    Raises UserError where it is neither a local folder nor found on the hub.
+    """
+    if not dataset:
+        raise UserError("a Hugging Face source must name a data set; set `dataset`")
+    if Path(dataset).is_dir():
+        return None
+    from httpx import HTTPError
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+
+    try:
+        found = HfApi().dataset_info(dataset, revision=revision).sha
+    except (HfHubHTTPError, HTTPError, HFValidationError, OfflineModeIsEnabled) as error:
+        raise UserError(
+            f"the data set {dataset} must be a local folder or be found on the hub, but it is not "
+            f"({error}); check its name and the network"
+        ) from error
+    return str(found)
+
+
+def name_of(dataset: str, commit: str | None) -> tuple[str, int]:
+    """What decides its rows, its files' bytes or its commit on the hub; and the bytes known of."""
+    if commit is not None:
+        return f"{dataset}@{commit}", 0
+    folder = Path(dataset)
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    names = [f"{path.relative_to(folder)} {sha256_of_file(path)}" for path in files]
+    digest = hashlib.sha256("\n".join(names).encode()).hexdigest()
+    return digest, sum(path.stat().st_size for path in files)
+
+
+def rows_of(dataset: str, configuration: str | None, split: str, revision: str | None) -> Rows:
+    """The rows of a split, streamed; raises UserError where there is no such split."""
+    import datasets
+
+    folder = Path(dataset)
+    try:
+        if (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file():
+            loaded = datasets.load_from_disk(str(folder))
+            found = loaded[split] if isinstance(loaded, dict) else loaded
+        else:
+            found = datasets.load_dataset(
+                dataset, configuration, split=split, revision=revision, streaming=True
+            )
+    except (ValueError, KeyError, FileNotFoundError) as error:
+        raise UserError(
+            f"the data set {dataset} must have the configuration {configuration or '(default)'} "
+            f"and the split {split}: {error}"
+        ) from error
+    return Rows(iter(found), found.features or {})

@@ -1,0 +1,162 @@
+"""Hugging Face data sets as labelled items: copies on the disk, classes by their names."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
+
+from pipelines.artifacts import Artifact, ArtifactStore
+from pipelines.core.errors import UserError
+from pipelines.core.stage import StageContext
+from pipelines.stages.labelled.checks import check_inputs
+from pipelines.stages.labelled.settings import LabelledDataset, LabelledSettings
+from pipelines.stages.labelled.stage import build_labelled, read_items
+
+PAIRS = Features(
+    {
+        "sentence1": Value("string"),
+        "sentence2": Value("string"),
+        "label": ClassLabel(names=["not_equivalent", "equivalent"]),
+        "idx": Value("int32"),
+    }
+)
+
+
+def rows(count: int, first: int = 0) -> Dataset:
+    """Pairs as GLUE's MRPC has them on the hub."""
+    numbers = range(first, first + count)
+    return Dataset.from_dict(
+        {
+            "sentence1": [f"first {n}" for n in numbers],
+            "sentence2": [f"second {n}" for n in numbers],
+            "label": [n % 2 for n in numbers],
+            "idx": list(numbers),
+        },
+        features=PAIRS,
+    )
+
+
+def built(tmp_path: Path, family: str = "classification", **settings: Any) -> Artifact:
+    labelled = LabelledSettings(family=family, source=LabelledDataset(**settings))
+    check_inputs(labelled)
+    context = StageContext(store=ArtifactStore(str(tmp_path / "store")))
+    return build_labelled(labelled, None, context)
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A data set with two splits, as `save_to_disk` writes it."""
+    folder = tmp_path / "mrpc"
+    DatasetDict({"train": rows(40), "validation": rows(10, 40)}).save_to_disk(str(folder))
+    return folder
+
+
+def test_splits_are_the_parts_and_classes_have_names(copy: Path, tmp_path: Path) -> None:
+    labelled = built(tmp_path, dataset=str(copy), heldout_split="validation")
+    train, heldout = read_items(labelled, "train"), read_items(labelled, "heldout")
+    assert [len(part.rows) for part in (train, heldout)] == [40, 10]
+    assert train.labels == ("equivalent", "not_equivalent")
+    assert heldout.rows[1] == {
+        "text": "first 41", "second_text": "second 41", "label": "equivalent"
+    }  # fmt: skip
+
+
+def test_the_same_bytes_at_another_place_are_the_same_items(copy: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "moved"
+    shutil.copytree(copy, moved)
+    first, second = (built(tmp_path, dataset=str(place)) for place in (copy, moved))
+    assert first.fingerprint == second.fingerprint
+    file = next(moved.rglob("*.arrow"))
+    file.write_bytes(file.read_bytes().replace(b"first 7", b"fourth7"))
+    assert built(tmp_path, dataset=str(moved)).fingerprint != first.fingerprint
+
+
+def test_a_share_is_held_out_where_no_split_is_named(copy: Path, tmp_path: Path) -> None:
+    labelled = built(tmp_path, dataset=str(copy), heldout_fraction=0.3)
+    counts = labelled.statistics["items"]
+    assert counts["train"] + counts["heldout"] == 40
+    assert 2 <= counts["heldout"] <= 25
+
+
+def test_a_folder_of_data_files_is_a_data_set(tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    rows(30).to_parquet(folder / "train.parquet")
+    rows(8, 30).to_parquet(folder / "validation.parquet")
+    labelled = built(tmp_path, dataset=str(folder), heldout_split="validation")
+    assert labelled.statistics["labels"] == ["equivalent", "not_equivalent"]
+    assert labelled.statistics["items"] == {"train": 30, "heldout": 8}
+
+
+def test_tags_have_names(tmp_path: Path) -> None:
+    features = Features(
+        {"tokens": List(Value("string")), "ner_tags": List(ClassLabel(names=["O", "B-PER"]))}
+    )
+    found = Dataset.from_dict(
+        {"tokens": [["Ada", "wrote", str(n)] for n in range(30)], "ner_tags": [[1, 0, 0]] * 30},
+        features=features,
+    )
+    found.save_to_disk(str(tmp_path / "ner"))
+    labelled = built(tmp_path, "tagging", dataset=str(tmp_path / "ner"))
+    assert read_items(labelled, "train").rows[0]["tags"] == ["B-PER", "O", "O"]
+
+
+def test_questions_are_read_as_squad_has_them_on_the_hub(tmp_path: Path) -> None:
+    context = "It was written by Grace Hopper."
+    found = Dataset.from_dict(
+        {
+            "id": [str(n) for n in range(30)],
+            "title": ["t"] * 30,
+            "context": [f"{context} {n}" for n in range(30)],
+            "question": [f"Who wrote {n}?" for n in range(30)],
+            "answers": [{"text": ["Grace Hopper"], "answer_start": [18]}] * 30,
+        }
+    )
+    found.save_to_disk(str(tmp_path / "squad"))
+    labelled = built(tmp_path, "question_answering", dataset=str(tmp_path / "squad"))
+    row = read_items(labelled, "train").rows[0]
+    assert (row["answers"], row["starts"]) == (["Grace Hopper"], [18])
+
+
+def test_a_class_that_is_none_is_refused_with_its_row(copy: Path, tmp_path: Path) -> None:
+    hidden = rows(10).map(lambda row: {"label": -1 if row["idx"] == 3 else row["label"]})
+    DatasetDict({"train": rows(20), "test": hidden}).save_to_disk(str(tmp_path / "hidden"))
+    with pytest.raises(UserError, match=r"hidden, split test must have a label.* in row 4;"):
+        built(tmp_path, dataset=str(tmp_path / "hidden"), heldout_split="test")
+    labelled = built(
+        tmp_path, dataset=str(tmp_path / "hidden"), heldout_split="test", bad_items="skip"
+    )
+    assert labelled.statistics["items"]["heldout"] == 9
+    assert labelled.statistics["left_out"][0].startswith("row 4 of ")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"split": "nowhere"}, "must have the configuration .default. and the split nowhere"),
+        ({"heldout_split": "dev"}, "and the split dev"),
+        ({"heldout_split": "train"}, "must be another split than the one to learn from"),
+        ({"dataset": ""}, "must name a data set"),
+        ({"label_column": "answer"}, "must have a column 'answer', found sentence1, sentence2"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_is_built(
+    changes: dict[str, str], message: str, copy: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=message):
+        built(tmp_path, **({"dataset": str(copy)} | changes))
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_saved_split_has_no_other_one(tmp_path: Path) -> None:
+    rows(20).save_to_disk(str(tmp_path / "one"))
+    with pytest.raises(UserError, match="which holds one split alone"):
+        built(tmp_path, dataset=str(tmp_path / "one"), heldout_split="validation")
+
+
+def test_no_network_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(UserError, match="must be a local folder or be found on the hub"):
+        built(tmp_path, dataset="nyu-mll/glue", configuration="mrpc")
