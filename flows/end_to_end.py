@@ -74,7 +74,8 @@ def _register_and_prove(run: Run[EndToEndRecipe], made: dict[str, Artifact]) -> 
         )
         model = run.stage(f"registration, {kind}", registration, submission, tracker)
         run.story.models.append(model)
-        if not model.reused:
+        # A run that was killed between registration and proof may have left none.
+        if not model.reused or not model.is_verified:
             run.stage(
                 f"evidence, {kind}", evidence, tracker, model.run_id, artifact,
                 made.get("evaluation") if artifact is made.get("finetuning") else None,

@@ -1,6 +1,7 @@
 """Read a Hugging Face BERT directory, with every tensor accounted for."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,9 +15,12 @@ from bert_core.hugging_face.names import CONFIG_NAMES, PROBLEMS, TASKS
 from bert_core.hugging_face.sentence_transformers import model_folder, read_embedding
 from bert_core.hugging_face.tensors import REDUNDANT, from_hugging_face, to_hugging_face
 from bert_core.model.catalogue import MODELS, Model, build_model
+from bert_core.model.embeddings import sinusoids
 
 # Raise where the same files would give another model or other pieces than before.
-READING_VERSION: Final = 3
+READING_VERSION: Final = 4
+_POSITIONS: Final = "bert.embeddings.position_embeddings.weight"
+_ROUNDING_OF_POSITIONS: Final = 0.01  # what half precision leaves of numbers up to 1
 _TASK_HEADS: Final = ("classifier.weight", "qa_outputs.weight")
 # What a checkpoint of each architecture must hold beside the encoder.
 _HEAD_OF: Final = {
@@ -60,8 +64,7 @@ def import_model(directory: Path | str, head: str | None = None) -> Model:
     settings = _settings_of(found, config, tensors, path)
     is_causal = bool(entry(config, "is_decoder", bool, path)) or found == "language_model"
     encoder = _encoder_config(config, path, causal=is_causal)
-    if encoder.positions == "sinusoidal":
-        tensors.pop("bert.embeddings.position_embeddings.weight", None)
+    encoder = _with_its_positions(encoder, tensors)
     wanted = _wanted(found, encoder, settings, tensors, path)
     known = {*wanted, *REDUNDANT}
     tensors = {
@@ -77,6 +80,22 @@ def import_model(directory: Path | str, head: str | None = None) -> Model:
     model.load_state_dict(from_hugging_face(tensors))
     model.embedding = embedding
     return model
+
+
+def _with_its_positions(encoder: EncoderConfig, tensors: dict[str, Tensor]) -> EncoderConfig:
+    """Computed positions where the table holds them; one that was trained since is learned."""
+    if encoder.positions != "sinusoidal":
+        return encoder
+    table = tensors.get(_POSITIONS)
+    if table is None:
+        return encoder
+    same = table.ndim == 2 and torch.allclose(
+        table.float(), sinusoids(*table.shape), atol=_ROUNDING_OF_POSITIONS
+    )
+    if not same:
+        return replace(encoder, positions="learned")
+    del tensors[_POSITIONS]
+    return encoder
 
 
 def _refuse_other_architecture(config: dict[str, Any], path: Path) -> None:

@@ -1,11 +1,9 @@
 """Answers to whole files, shard by shard, by one version of a registered model."""
 
-import posixpath
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field
@@ -19,6 +17,7 @@ from pipelines.core.settings import Settings
 from pipelines.core.stage import Progress, StageContext
 from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
 from pipelines.core.versions import versions_of
+from pipelines.insight.answer_folder import copy_answers
 from pipelines.insight.asking import answers_to
 from pipelines.insight.tables import Table, read_table
 from pipelines.registry.lookups.finding import find_model
@@ -87,7 +86,7 @@ def build_predictions(settings: BatchSettings, tracker: Tracker, context: StageC
         build=partial(_predict, settings, reference, paths, tracker, context),
     )
     if settings.out:
-        _copy(predictions, settings.out)
+        copy_answers(predictions, settings.out)
     return predictions
 
 
@@ -150,20 +149,3 @@ def _write(
     with draft.file(name) as target:
         pq.write_table(pa.table(whole), target.path)
         target.figures["rows"] = size
-
-
-def _copy(predictions: Artifact, target: str) -> None:
-    """Every shard under its name in `target`; each appears whole there."""
-    filesystem, folder = fsspec.url_to_fs(target)
-    try:
-        filesystem.makedirs(folder, exist_ok=True)
-        for name in predictions.names():
-            place = posixpath.join(folder, name)
-            partial_place = f"{place}.partial"
-            filesystem.put_file(str(predictions.local(name)), partial_place)
-            filesystem.mv(partial_place, place)
-    except OSError as error:
-        raise UserError(
-            f"the answers must be copied to a folder or URL where this user may write, {target} "
-            f"is none ({error.strerror or error}); they stand in {predictions.url}"
-        ) from error

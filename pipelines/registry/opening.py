@@ -13,7 +13,7 @@ from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
 from pipelines.core.tracking.tracker import Tracker, server_address
-from pipelines.registry.lookups.finding import find_model
+from pipelines.registry.lookups.finding import REGISTERED, find_model
 from pipelines.registry.serving.integrity import sealed_files
 from pipelines.registry.tags import digest_of
 
@@ -30,11 +30,13 @@ def open_model(tracker: Tracker, reference: str) -> OpenedModel:
 def located(tracker: Tracker, reference: str) -> Iterator[Path]:
     """A local folder with the model files that `reference` names, for as long as it is used.
 
-    `name@alias`, `name/version`, a bare `name` (see `lookups.finding`), or a folder. Raises
+    `name@alias`, `name/version`, a bare `name` (see `lookups.finding`), `models:/` before any of
+    them, or a folder. Raises
     UserError where there is none and where the bytes of a version are not those that were
     registered, MlflowException where the tracker does not answer.
     """
-    if Path(reference).is_dir():
+    # A folder that happens to have a name's own is never what models:/ means.
+    if not reference.startswith(REGISTERED) and Path(reference).is_dir():
         yield Path(reference)
         return
     client = tracker.client()

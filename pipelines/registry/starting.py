@@ -6,6 +6,7 @@ from pipelines.artifacts import Artifact
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
 from pipelines.core.tracking.tracker import Tracker
+from pipelines.registry.lookups.finding import REGISTERED
 from pipelines.registry.opening import located
 from pipelines.training.starting import (
     find_model_artifact,
@@ -15,8 +16,6 @@ from pipelines.training.starting import (
     take_in,
 )
 
-_REGISTERED = "models:/"
-
 
 def settled_encoder(reference: str, tracker: Tracker, context: StageContext) -> Artifact:
     """The encoder that `reference` names: models:/name@alias, a folder, or a fingerprint.
@@ -24,9 +23,9 @@ def settled_encoder(reference: str, tracker: Tracker, context: StageContext) -> 
     A registered one is taken into the store as it is now: when its alias moves, the same recipe
     names another one. Raises UserError where there is none.
     """
-    if not reference.startswith(_REGISTERED):
+    if not reference.startswith(REGISTERED):
         return starting_encoder(reference, context)
-    with located(tracker, reference.removeprefix(_REGISTERED)) as folder:
+    with located(tracker, reference) as folder:
         return take_in(folder, context, source=reference)
 
 
@@ -45,6 +44,7 @@ def local_model(reference: str, context: StageContext) -> str:
                 f"{reference}; see `bertsmith store`"
             )
         return str(found.local_folder())
-    if Path(reference).is_dir() and not is_ours(Path(reference)):
+    is_folder = not reference.startswith(REGISTERED) and Path(reference).is_dir()
+    if is_folder and not is_ours(Path(reference)):
         return str(take_in(Path(reference), context, source=reference).local_folder())
-    return reference.removeprefix(_REGISTERED)
+    return reference

@@ -72,6 +72,19 @@ def test_models_without_pooler_or_pairs_round_trip_too(tmp_path):
         assert_same_model(model, import_model(tmp_path / name))
 
 
+def test_computed_positions_that_were_trained_since_are_learned_ones(tmp_path):
+    model = new_model("encoder", positions="sinusoidal")
+    export_model(tmp_path / "saved", model)
+    weights = tmp_path / "saved" / "model.safetensors"
+    tensors = load_file(weights)
+    (name,) = (name for name in tensors if "position_embeddings" in name)
+    tensors[name][3] += 0.5
+    save_file(tensors, weights, {"format": "pt"})
+    found = import_model(tmp_path / "saved")
+    assert found.config.positions == "learned"
+    assert torch.equal(found.encoder.embeddings.position, tensors[name])
+
+
 def test_sinusoidal_positions_survive_the_round_trip_and_work_in_the_reference(tmp_path):
     model = new_model("encoder", positions="sinusoidal")
     export_model(tmp_path / "there", model)

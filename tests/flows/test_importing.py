@@ -120,3 +120,7 @@ def test_an_imported_model_is_registered_and_proves_itself(
     assert run(["models", "--json"]) == DONE
     rows = json.loads(capsys.readouterr().out.partition("[\n")[2].join(("[", "")))
     assert rows[0]["is_verified"]
+    assert run(["lineage", "theirs@champion"]) == DONE
+    said = capsys.readouterr().out
+    assert "imported_model" in said
+    assert "not in this store" not in said

@@ -34,7 +34,7 @@ CASES = {
     "a layout that is none": (["run", "--corpus", "{here}/*.md", "--layout", "odd"], "layout"),
     "columns of no file": (["run", "--label-column", "genre"], "--labels"),
     "no labelled file": ([*LABELLED, "{here}/none.csv"], "none.csv"),
-    "a folder of labels": ([*LABELLED, "{here}"], "must end in .csv"),
+    "a folder that is no data set": ([*LABELLED, "{here}"], "and the split train"),
     "a pipe of labels": ([*LABELLED, "{here}/pipe.csv"], "pipe.csv"),
     "no such column": ([*LABELLED, "{here}/rows.csv", "--label-column", "genre"], "genre"),
     "one label alone": ([*LABELLED, "{here}/one-label.csv"], "two labels"),

@@ -1,8 +1,15 @@
 """What follows from the settings of a fine-tuning."""
 
+from typing import Any
+
 import pytest
 
+from pipelines.core.errors import UserError
+from pipelines.core.recipes.files import read_recipe
+from pipelines.core.recipes.ladder import EndToEndRecipe
+from pipelines.stages.finetuning.checks import check_settings
 from pipelines.stages.finetuning.settings import FinetuningSettings
+from pipelines.tasks import family
 
 
 @pytest.mark.parametrize(
@@ -21,3 +28,32 @@ def test_there_are_never_more_evaluations_than_were_asked_for(
     every = FinetuningSettings(num_evaluations=asked).evaluate_every_steps(num_steps)
     steps = range(1, num_steps + 1)
     assert [step for step in steps if step % every == 0 or step == num_steps] == evaluated_at
+
+
+@pytest.mark.parametrize(
+    ("family_name", "values", "message"),
+    [
+        ("regression", {"label_smoothing": 0.1}, "those of a regression model do not"),
+        ("question_answering", {"class_weights": "balanced"}, "those of a span_prediction model"),
+        ("multi_label", {"search": {"label_smoothing": [0.0, 0.1]}}, "multi_label_classification"),
+        ("multiple_choice", {"class_weights": "balanced"}, "choices have none"),
+    ],
+)
+def test_what_does_not_fit_the_task_is_refused_before_a_run(
+    family_name: str, values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        check_settings(FinetuningSettings.model_validate(values), family(family_name))
+
+
+@pytest.mark.parametrize("family_name", ["classification", "tagging"])
+def test_what_fits_the_task_is_not(family_name: str) -> None:
+    settings = FinetuningSettings(label_smoothing=0.1, class_weights="balanced")
+    check_settings(settings, family(family_name))
+    check_settings(FinetuningSettings(), family("regression"))
+
+
+def test_more_frozen_layers_than_there_are_is_a_fault_of_the_recipe() -> None:
+    with pytest.raises(UserError, match="at most the 2 layers of an encoder of size tiny, got 3"):
+        read_recipe(EndToEndRecipe, "demo", ["finetuning.freeze_layers=3"])
+    read_recipe(EndToEndRecipe, "demo", ["finetuning.freeze_layers=2"])

@@ -15,6 +15,7 @@ from flows.reporting.figures import _over_seeds
 from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.core.errors import UserError
 from pipelines.core.stage import Progress, StageContext
+from pipelines.registry.comparison.candidates import twin_of
 from pipelines.stages.finetuning import headline
 from pipelines.stages.finetuning.settings import FinetuningSettings, SearchSettings
 from pipelines.stages.finetuning.stage import build_task_model
@@ -104,6 +105,9 @@ def test_values_are_searched_seeds_repeated_and_the_best_is_published(
     random = build_task_model(settings, labelled, encoder, context, initialization="random")
     its = json.loads(random.local("trials.json").read_text())
     assert [(each["changes"], each["seed"]) for each in its] == [(chosen, 0), (chosen, 1)]
+    twin = twin_of(best, context.store)  # what the registry compares a first version with
+    assert twin is not None
+    assert twin.fingerprint == random.fingerprint
 
 
 @pytest.mark.slow

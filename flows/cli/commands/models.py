@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,12 +19,13 @@ if TYPE_CHECKING:
     from pipelines.registry.listing import ListedModel
 
 _SHOWN_MOVES = 10  # of a name; --json has all
+_WITHOUT_A_CHOICE = {"candidate", "challenger"}  # aliases that nobody chose a version by
 
 Model = Annotated[
     str | None,
     typer.Option(
         help="name, name@alias, name/version, a fingerprint of the store or a folder, ours or a "
-        "published BERT. [default: the newest of its kind]",
+        "published BERT. [default: the newest champion of its kind]",
         show_default=False,
     ),
 ]
@@ -54,7 +56,7 @@ def fill_mask(
     tracker = tracker_of(home, needs="encoder" if model is None else None)
     from pipelines.insight import predictions
 
-    reference = named(model, home) or newest(tracker, "encoder")
+    reference = named(model, home) or newest(tracker, "encoder", fills_gaps=True)
     gaps = predictions.fill(tracker, reference, text, top_k=top)
     if as_json:
         print(json.dumps([[asdict(candidate) for candidate in gap] for gap in gaps]))
@@ -192,19 +194,31 @@ def named(model: str | None, home: Path | None) -> str | None:
     return local_model(model, context_of(home))
 
 
-def newest(tracker: "Tracker", *kinds: str) -> str:
-    """The newest model of these kinds."""
+def newest(tracker: "Tracker", *kinds: str, fills_gaps: bool = False) -> str:
+    """The newest champion of these kinds; where none has that alias, the newest proved version.
+
+    With `fills_gaps` one that learned to predict tokens goes before others. Raises UserError where
+    no version proved itself.
+    """
     from pipelines.registry.listing import list_models
 
-    rows: list[ListedModel] = [row for row in list_models(tracker) if row.kind in kinds]
-    if not rows:
+    found = [row for row in list_models(tracker) if row.kind in kinds and row.is_verified]
+    if not found:
         raise _no_model(f"at {tracker.shown_uri}", kinds[0])
-    newest = max(rows, key=lambda row: row.created)
-    return f"{newest.name}/{newest.version}"
+
+    def rank(row: "ListedModel") -> tuple[bool, bool, datetime]:
+        return (
+            fills_gaps and bool(row.metric),
+            bool(set(row.aliases) - _WITHOUT_A_CHOICE),
+            row.created,
+        )
+
+    best = max(found, key=rank)
+    return f"{best.name}/{best.version}"
 
 
 def _no_model(registry: str, kind: str) -> UserError:
     return UserError(
-        f"the registry {registry} must hold a model of the kind {kind} for this, found none; run "
-        "`bertsmith run` first, or name one with --model"
+        f"the registry {registry} must hold a model of the kind {kind} that proved itself, found "
+        "none; run `bertsmith run` first, or name one with --model"
     )

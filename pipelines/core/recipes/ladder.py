@@ -11,6 +11,7 @@ from typing import Self, TypeVar
 import yaml
 from pydantic import Field, model_validator
 
+from bert_core.config import SIZES
 from pipelines.core.place import PlaceSettings
 from pipelines.core.settings import Settings
 from pipelines.registry.settings import RegistrationSettings
@@ -156,6 +157,17 @@ class FinetuningRecipe(PretrainingRecipe):
                 f"finetuning.max_tokens must be at most the {readable} tokens of "
                 f"examples.max_tokens, which the encoder is pretrained on, got {asked}; lower it "
                 "or raise examples.max_tokens"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _frozen_layers_are_there(self) -> Self:
+        size = self.pretraining.size
+        frozen = max((self.finetuning.freeze_layers, *self.finetuning.search.freeze_layers))
+        if not self.given and size is not None and frozen > SIZES[size][0]:
+            raise ValueError(
+                f"finetuning.freeze_layers must be at most the {SIZES[size][0]} layers of an "
+                f"encoder of size {size}, got {frozen}; lower it"
             )
         return self
 

@@ -81,12 +81,14 @@ def candidate_of(version: ModelVersion, store: ArtifactStore) -> Candidate:
     return Candidate(version, kind, metric, data, artifact)
 
 
-def twin_of(candidate: Candidate, store: ArtifactStore) -> Artifact | None:
+def twin_of(artifact: Artifact, store: ArtifactStore) -> Artifact | None:
     """The model of the same recipe from random weights, where one was trained."""
-    manifest = candidate.artifact.manifest
+    manifest = artifact.manifest
     if manifest.settings.get("initialization") != "pretrained":
         return None
     settings = manifest.settings | {"initialization": "random"}
+    if "chosen" in artifact.statistics:  # of a search: random weights took the best values
+        settings["tried"] = [artifact.statistics["chosen"]]
     twin = fingerprint_of(manifest.kind, manifest.version, settings, manifest.inputs)
     return store.find(manifest.kind, twin)
 

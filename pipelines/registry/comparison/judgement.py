@@ -130,7 +130,7 @@ def _against_baselines(
     ours = items.score(evaluation.answers)
     constant = _without_looking(candidate)
     baselines: dict[str, WeightedScore] = {"answering without looking": lambda weights: constant}
-    twin = twin_of(candidate, store)
+    twin = twin_of(candidate.artifact, store)
     if twin is not None:
         answers = _answers_of_artifact(twin, candidate.data)
         baselines["the same budget from random weights"] = items.score(answers)

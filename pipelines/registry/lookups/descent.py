@@ -15,10 +15,11 @@ from pipelines.registry.card import headline
 from pipelines.registry.lookups.finding import find_model
 from pipelines.registry.tags import CODE_TAG, DIGEST_TAG, JUDGEMENT_TAG, KIND_TAG, PROOF_TAG
 from pipelines.stages import CHAIN
+from pipelines.training.starting import IMPORTED
 
 _FINGERPRINT = re.compile(r"[0-9a-f]{32}")
 _STAGES = {stage.kind: stage for stage in CHAIN}
-_KINDS = (*_STAGES, "imported_encoder")
+_KINDS = (*_STAGES, "imported_encoder", IMPORTED)
 _OF_VERSION = {
     "kind": KIND_TAG, "score": f"{PROOF_TAG}.reproduced", "of": f"{PROOF_TAG}.metric",
     "comparison": f"{JUDGEMENT_TAG}.reason", "code": CODE_TAG, "digest": DIGEST_TAG,

@@ -6,10 +6,11 @@ from mlflow.exceptions import MlflowException
 
 from pipelines.core.errors import UserError
 from pipelines.core.tracking.paging import pages
+from pipelines.registry.tags import VERIFIED_TAG
 
 # As recipes name them, if they say nothing.
 _CHAMPION, _CANDIDATE, _CHALLENGER = "champion", "candidate", "challenger"
-_REGISTERED = "models:/"
+REGISTERED = "models:/"
 # What MLflow answers where there is no such model, version or alias; the rest is trouble.
 _MISSING = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE", "NOT_FOUND")
 
@@ -18,12 +19,22 @@ def find_model(client: MlflowClient, reference: str) -> ModelVersion:
     """The version that `name@alias`, `name/version` or a bare `name` names; `models:/` may lead.
 
     A bare name is its champion, else the one other alias that it has besides the candidate's and
-    the challenger's, else its candidate. Raises UserError where there is none, MlflowException
-    where the tracker does not answer.
+    the challenger's, else its candidate, if that proved itself. Raises UserError where there is
+    none, MlflowException where the tracker does not answer.
     """
-    reference = reference.removeprefix(_REGISTERED)
+    reference = reference.removeprefix(REGISTERED)
     name, separator, source = reference.partition("@" if "@" in reference else "/")
-    return find_source(client, name, source if separator else _usual_source(client, name))
+    if separator:
+        return find_source(client, name, source)
+    usual = _usual_source(client, name)
+    version = find_source(client, name, usual)
+    if usual == _CANDIDATE and version.tags.get(VERIFIED_TAG) != "true":
+        raise UserError(
+            f"{name} must have a champion, or a candidate that repeated its logged accuracy, to be "
+            f"named without a version, found version {version.version}, which has not; run its "
+            f"recipe again to verify it, or write {name}/{version.version}"
+        )
+    return version
 
 
 def find_source(client: MlflowClient, name: str, source: str) -> ModelVersion:

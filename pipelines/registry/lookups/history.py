@@ -87,7 +87,9 @@ def is_taken_back(moves: Sequence[Move], alias: str, fingerprint: str) -> bool:
     for move in moves:
         if move.alias != alias or not fingerprint:
             continue
-        is_back = move.how != "comparison" and (move.before or 0) > move.version
+        is_back = move.how == "rollback" or (
+            move.how == "person" and (move.before or 0) > move.version
+        )
         if is_back and move.before_fingerprint == fingerprint:
             taken_back = True
         elif move.fingerprint == fingerprint:

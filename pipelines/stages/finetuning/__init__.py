@@ -27,6 +27,7 @@ FINETUNING = Stage(
     version=1,
     needs=("labelled", "pretraining"),
     build="pipelines.stages.finetuning.stage:build_task_model",
+    check="pipelines.stages.finetuning.checks:check_settings",
     variants=lambda settings: (
         {"fine-tuning, random": {"initialization": "random"}}
         if settings.compare_with_random

@@ -24,8 +24,10 @@ _EXPANSION: Final = 8  # most that text grows by, about, when it is decompressed
 _READ_WHOLE: Final = ("squad",)  # formats without lines
 
 
-def check_inputs(settings: LabelledSettings, corpus_labels: frozenset[str] = frozenset()) -> None:
-    """Raise UserError where the labelled items cannot be read, or give nothing to learn.
+def check_inputs(
+    settings: LabelledSettings, corpus_labels: frozenset[str] = frozenset()
+) -> TaskFamily:
+    """The family; UserError where the labelled items cannot be read, or give nothing to learn.
 
     Of large files the head is looked at. `corpus_labels` are those that the corpus's documents
     will get, where that is known.
@@ -40,8 +42,12 @@ def check_inputs(settings: LabelledSettings, corpus_labels: frozenset[str] = fro
     task = family(settings.family)
     if isinstance(source, LabelledDataset):
         _check_dataset(source, task)
-    if not isinstance(source, LabelledFile):
-        return
+    elif isinstance(source, LabelledFile):
+        _check_files(source, task)
+    return task
+
+
+def _check_files(source: LabelledFile, task: TaskFamily) -> None:
     paths = [source.path, *([source.heldout_path] if source.heldout_path else [])]
     for path in paths:
         format_of(path, task.form)

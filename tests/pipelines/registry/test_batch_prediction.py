@@ -1,5 +1,6 @@
 """Answers to whole files: every row once, the same bytes after a kill, by one version."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from pipelines.artifacts import ArtifactStore
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
 from pipelines.insight import batch_prediction
+from pipelines.insight.answer_folder import LISTING
 from pipelines.insight.batch_prediction import BatchSettings, build_predictions
 from tests.integration.object_stores import BUCKET, s3_server
 from tests.pipelines.registry.conftest import Models
@@ -54,6 +56,7 @@ def test_every_row_of_every_file_is_answered_by_the_version_that_the_alias_named
     assert third["model"] == ["encoder/1"] * 5
     assert len(third["embedding"][0]) == 128
     assert shards(tmp_path / "answers") == shards(tmp_path / "store")
+    assert pq.read_table(tmp_path / "answers").num_rows == 30
 
     models.register(models.encoder(2))
     assert build_predictions(settings, models.tracker, own_context(models, tmp_path)).reused
@@ -97,6 +100,24 @@ def test_a_run_that_was_killed_goes_on_at_its_shard_and_ends_with_the_same_bytes
     assert shards(tmp_path / "2") == shards(tmp_path / "1")
 
 
+def test_the_shards_of_an_earlier_prediction_go_and_nothing_else(
+    models: Models, tmp_path: Path
+) -> None:
+    models.register(models.encoder(1))
+    path, answers = texts(tmp_path, "a.parquet", 30), tmp_path / "answers"
+    answers.mkdir()
+    (answers / "part-99999-99999.parquet").write_bytes(b"somebody else's")
+    settings = BatchSettings(
+        model="encoder/1", files=(path,), rows_per_shard=10, out=str(answers)
+    )  # fmt: skip
+    build_predictions(settings, models.tracker, own_context(models, tmp_path))
+    assert len(shards(answers)) == 4
+    fewer = settings.model_copy(update={"rows_per_shard": 100})
+    build_predictions(fewer, models.tracker, own_context(models, tmp_path))
+    assert sorted(shards(answers)) == ["part-00000-00000.parquet", "part-99999-99999.parquet"]
+    assert json.loads((answers / LISTING).read_text())["files"] == ["part-00000-00000.parquet"]
+
+
 def test_files_and_answers_may_lie_in_an_object_store(
     models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,7 +133,8 @@ def test_files_and_answers_may_lie_in_an_object_store(
         made = build_predictions(settings, models.tracker, replace(models.context, store=store))
         store.filesystem.invalidate_cache()
         found = store.filesystem.ls(f"{BUCKET}/answers", detail=False)
-        assert [path.rpartition("/")[2] for path in sorted(found)] == made.names()
+        names = sorted(path.rpartition("/")[2] for path in found)
+        assert names == sorted([LISTING, *made.names()])
         assert made.statistics["rows"] == 12
 
 

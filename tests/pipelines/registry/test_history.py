@@ -47,3 +47,11 @@ def test_only_what_a_person_went_back_from_is_taken_back() -> None:
     assert not is_taken_back(moves, "blessed", "f2")
     assert not is_taken_back([*moves, moved(3, 1), moved(2, 3, "person")], "champion", "f2")
     assert is_taken_back([moved(2, None), moved(1, 2, "person")], "champion", "f2")
+
+
+def test_going_back_to_a_newer_version_takes_the_older_one_back() -> None:
+    moves = [moved(5, None), moved(3, 5, "person")]
+    assert is_taken_back(moves, "champion", "f5")
+    moves.append(moved(5, 3, "rollback"))
+    assert is_taken_back(moves, "champion", "f3")
+    assert not is_taken_back(moves, "champion", "f5")

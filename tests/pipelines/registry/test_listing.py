@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from flows.cli.commands.models import newest
 from pipelines.core.errors import UserError
 from pipelines.core.tracking.tracker import Tracker
 from pipelines.registry.listing import list_models
 from pipelines.registry.lookups.finding import find_model
+from pipelines.registry.tags import KIND_TAG, VERIFIED_TAG
 
 
 def registered(tracker: Tracker, tmp_path: Path, name: str, count: int, **aliases: int) -> None:
@@ -38,6 +40,7 @@ def test_a_bare_name_is_what_proved_itself_before_what_has_yet_to(
     tracker: Tracker, tmp_path: Path, aliases: dict[str, int], version: int
 ) -> None:
     registered(tracker, tmp_path, "encoder", 3, **aliases)
+    tracker.client().set_model_version_tag("encoder", "3", VERIFIED_TAG, "true")
     assert version_of(tracker, "encoder") == version
 
 
@@ -66,3 +69,19 @@ def test_models_beyond_the_first_page_are_found(tracker: Tracker, tmp_path: Path
     registered(tracker, tmp_path, "last", 1, champion=1)
     assert version_of(tracker, "last") == 1
     assert [(row.name, row.aliases) for row in list_models(tracker)] == [("last", ("champion",))]
+
+
+def test_a_command_asks_a_champion_before_a_newer_version_and_never_an_unproved_one(
+    tracker: Tracker, tmp_path: Path
+) -> None:
+    registered(tracker, tmp_path, "encoder", 3, candidate=3, challenger=2)
+    client = tracker.client()
+    for number in ("1", "2", "3"):
+        client.set_model_version_tag("encoder", number, KIND_TAG, "encoder")
+    with pytest.raises(UserError, match="of the kind encoder that proved itself, found none"):
+        newest(tracker, "encoder")
+    for number in ("1", "2"):
+        client.set_model_version_tag("encoder", number, VERIFIED_TAG, "true")
+    assert newest(tracker, "encoder") == "encoder/2"
+    client.set_registered_model_alias("encoder", "champion", "1")  # a person went back
+    assert newest(tracker, "encoder") == "encoder/1"

@@ -11,6 +11,7 @@ from pipelines.insight.lineage_page import lineage_page
 from pipelines.registry.comparison.versus import versus
 from pipelines.registry.lookups.descent import Origin, descent_of
 from pipelines.registry.promotion import promote, rollback
+from pipelines.training.starting import take_in
 from tests.pipelines.registry.conftest import Models
 
 
@@ -75,6 +76,16 @@ class Page(html.parser.HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.text.append(data)
+
+
+def test_what_was_imported_is_found_under_whatever_its_reader_calls_it(models: Models) -> None:
+    from pipelines.registry.lookups.descent import _of_artifact
+
+    imported = take_in(models.encoder(1).local_folder(), models.context, source="theirs")
+    for name in ("encoder", "finetuned", "went_on_from"):
+        found = _of_artifact(name, imported.fingerprint, models.context.store)
+        assert found.title == "imported_model"
+        assert "model.safetensors" in found.facts["files"]
 
 
 def test_the_page_holds_everything_and_loads_nothing(models: Models) -> None:

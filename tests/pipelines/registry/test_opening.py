@@ -1,5 +1,6 @@
 """A model that has to be fetched: there while it is used, gone afterwards."""
 
+import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from bert_core.training.state import load_model
+from pipelines.core.errors import UserError
 from pipelines.registry.opening import located, open_model
+from pipelines.registry.starting import local_model
 from tests.integration.object_stores import BUCKET, s3_server
 from tests.pipelines.registry.conftest import Models
 
@@ -24,13 +27,36 @@ def test_a_fetched_model_is_removed_after_its_use(
         with located(models.tracker, "encoder@candidate") as folder:
             assert folder.is_relative_to(scratch)
             assert load_model(folder).head_name == "pretraining"
-        model, tokenizer = open_model(models.tracker, "encoder")
+        model, tokenizer = open_model(models.tracker, "models:/encoder/1")
     assert model.config.vocab_size == tokenizer.vocab_size
     assert list(scratch.iterdir()) == []
 
 
 def test_files_of_this_machine_are_used_where_they_lie(models: Models, tmp_path: Path) -> None:
     models.register(models.encoder(1))
-    with located(models.tracker, "encoder") as folder:
+    with located(models.tracker, "encoder@candidate") as folder:
         assert folder.is_relative_to(tmp_path / "files")
     assert load_model(folder).head_name == "pretraining"
+
+
+def test_a_folder_of_the_same_name_is_never_a_registered_model(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models.register(models.encoder(1))
+    with located(models.tracker, "encoder/1") as folder:
+        shutil.copytree(folder, tmp_path / "here" / "encoder" / "1")
+    monkeypatch.chdir(tmp_path / "here")
+    context = models.context
+    assert local_model("models:/encoder/1", context) == "models:/encoder/1"
+    with located(models.tracker, "models:/encoder/1") as folder:
+        assert folder.is_relative_to(tmp_path / "files")
+    with located(models.tracker, "encoder/1") as folder:  # a folder goes before a bare name
+        assert folder == Path("encoder/1")
+
+
+def test_a_name_alone_is_no_candidate_that_proved_nothing(models: Models) -> None:
+    models.register(models.encoder(1))
+    with pytest.raises(UserError, match=r"found version 1, which has not; .* write encoder/1"):
+        open_model(models.tracker, "encoder")
+    models.tracker.client().set_model_version_tag("encoder", "1", "bertsmith.verified", "true")
+    assert open_model(models.tracker, "encoder")[0].head_name == "pretraining"
