@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.cli.commands.models import named, newest, tracker_of
+from flows.cli.asked_model import asked_model
 from pipelines.core.errors import UserError
 
 Table = dict[str, list[Any]]  # columns of one length
@@ -74,13 +74,13 @@ def ask_model(
 
     if out is not None:
         refuse_other_output(out)
-    tracker = tracker_of(home, needs=asked.kinds[0] if model is None else None)
-    from pipelines.insight.asking import ask
+    with asked_model(model, home, *asked.kinds) as (folder, called):
+        from pipelines.insight.asking import ask
+        from pipelines.registry.lookups.folders import opened
 
-    reference = named(model, home) or newest(tracker, *asked.kinds)
-    answers = ask(
-        tracker, reference, table, heads=asked.heads, watch=_watch if out is not None else _silent
-    )
+        model_in_memory = opened(folder)
+    watch = _watch if out is not None else _silent
+    answers = ask(model_in_memory, called, table, heads=asked.heads, watch=watch)
     if no_answer_above is not None:
         answers["answer"] = [
             "" if lead > no_answer_above else text

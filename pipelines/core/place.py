@@ -164,6 +164,11 @@ class PlaceSettings(Settings):
             tags=dict(tags),
         )
 
+    def own_registry(self) -> Path | None:
+        """The database of the home's own registry; None where a tracker is named, or none made."""
+        database = self.home_folder() / DATABASE_NAME
+        return database if not self._named_tracker() and database.is_file() else None
+
     def has_registry(self) -> bool:
         """Whether models may be registered: a tracker is named, or the home's own was made."""
         return bool(self._named_tracker()) or (self.home_folder() / DATABASE_NAME).exists()

@@ -1,4 +1,4 @@
-"""Asking a model that is looked up by name and alias: rows in, answers beside them out."""
+"""Asking a model: rows in, answers beside them out."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -6,9 +6,8 @@ from bert_core.inference.tables import answer_table, question_of
 from bert_core.model.catalogue import Model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
-from pipelines.core.tracking.tracker import Tracker
 from pipelines.insight.tables import Table
-from pipelines.registry.opening import open_model
+from pipelines.registry.lookups.folders import OpenedModel
 
 _ROWS_AT_ONCE = 2048
 
@@ -16,22 +15,22 @@ Watch = Callable[[int, int], None]  # called with rows done, rows in all
 
 
 def ask(
-    tracker: Tracker,
-    reference: str,
+    opened: OpenedModel,
+    called: str,
     table: Table,
     *,
     heads: Sequence[str],
     watch: Watch = lambda done, total: None,
 ) -> Table:
-    """What the model that `reference` names answers to every row, as columns.
+    """What a model, `called` so by whoever asks, answers to every row, as columns.
 
-    Raises UserError where it names none, a model whose head is not one of `heads`, for a table
-    without the columns that are asked about, and for rows that cannot be answered.
+    Raises UserError for a model whose head is not one of `heads`, for a table without the columns
+    that are asked about, and for rows that cannot be answered.
     """
-    model, tokenizer = open_model(tracker, reference)
+    model, tokenizer = opened
     if model.head_name not in heads:
         raise UserError(
-            f"{reference} must be a {' or '.join(heads)} model for this, found a "
+            f"{called} must be a {' or '.join(heads)} model for this, found a "
             f"{model.head_name} model; see `bertsmith models`"
         )
     total = len(next(iter(table.values()), []))

@@ -21,7 +21,8 @@ from pipelines.insight.answer_folder import copy_answers
 from pipelines.insight.asking import answers_to
 from pipelines.insight.tables import Table, read_table
 from pipelines.registry.lookups.finding import find_model
-from pipelines.registry.opening import OpenedModel, open_model
+from pipelines.registry.lookups.folders import OpenedModel
+from pipelines.registry.opening import open_model
 from pipelines.registry.tags import digest_of
 
 KIND = "predictions"

@@ -1,4 +1,4 @@
-"""Answers of models looked up by name and alias, for people and scripts."""
+"""Answers of models, for people and scripts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,8 +9,7 @@ from bert_core.inference.texts import Text
 from bert_core.model.catalogue import Model, PretrainingModel, SequenceClassifier
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
-from pipelines.core.tracking.tracker import Tracker
-from pipelines.registry.opening import open_model
+from pipelines.registry.lookups.folders import OpenedModel
 
 ModelType = TypeVar("ModelType", bound=Model)
 
@@ -25,12 +24,9 @@ class Prediction:
     probabilities: dict[str, float]  # of every label
 
 
-def predict(tracker: Tracker, reference: str, texts: Sequence[Text]) -> list[Prediction]:
-    """Label each text with the classifier that `reference` names (see `opening.located`).
-
-    Raises UserError where it names none, or another kind of model.
-    """
-    model, tokenizer = _load(tracker, reference, SequenceClassifier)
+def predict(opened: OpenedModel, called: str, texts: Sequence[Text]) -> list[Prediction]:
+    """Label each text with a classifier; raises UserError for another kind of model."""
+    model, tokenizer = _as(SequenceClassifier, opened, called)
     answers = classify(model, tokenizer, texts)
     names = model.labels or tuple(str(index) for index in range(model.num_labels))
     return [
@@ -44,16 +40,16 @@ def predict(tracker: Tracker, reference: str, texts: Sequence[Text]) -> list[Pre
     ]
 
 
-def fill(tracker: Tracker, reference: str, text: str, top_k: int) -> list[list[Candidate]]:
-    """For each [MASK] of `text`, the `top_k` likeliest pieces of the encoder `reference` names.
+def fill(opened: OpenedModel, called: str, text: str, top_k: int) -> list[list[Candidate]]:
+    """For each [MASK] of `text`, the `top_k` likeliest pieces in the eyes of an encoder.
 
-    Raises UserError where it names none, or another kind of model, for a text longer than the
-    model reads, and for a `top_k` beyond its vocabulary.
+    Raises UserError for another kind of model, for a text longer than the model reads, and for a
+    `top_k` beyond its vocabulary.
     """
-    model, tokenizer = _load(tracker, reference, PretrainingModel)
+    model, tokenizer = _as(PretrainingModel, opened, called)
     if top_k > tokenizer.vocab_size:
         raise UserError(
-            f"{reference} has {tokenizer.vocab_size:,} pieces to choose from, asked were the "
+            f"{called} has {tokenizer.vocab_size:,} pieces to choose from, asked were the "
             f"{top_k:,} likeliest; ask for fewer"
         )
     try:
@@ -62,13 +58,13 @@ def fill(tracker: Tracker, reference: str, text: str, top_k: int) -> list[list[C
         raise UserError(str(error)) from error
 
 
-def _load(
-    tracker: Tracker, reference: str, expected: type[ModelType]
+def _as(
+    expected: type[ModelType], opened: OpenedModel, called: str
 ) -> tuple[ModelType, WordPieceTokenizer]:
-    model, tokenizer = open_model(tracker, reference)
+    model, tokenizer = opened
     if not isinstance(model, expected):
         raise UserError(
-            f"{reference} must be a {expected.head_name} model for this, found a "
+            f"{called} must be a {expected.head_name} model for this, found a "
             f"{model.head_name} model; see `bertsmith models`"
         )
     return model, tokenizer

@@ -12,7 +12,7 @@ from bert_core.vocabulary import MASK
 from pipelines.artifacts import Artifact
 from pipelines.core.tracking.tracker import Tracker
 from pipelines.insight.predictions import Prediction, fill, predict
-from pipelines.registry.opening import located
+from pipelines.registry.opening import open_model
 from pipelines.stages.corpus.shards import read_documents
 from pipelines.stages.labelled.stage import read_items
 from pipelines.tasks.encoding.texts import text_of
@@ -43,15 +43,15 @@ def filled_masks(
     """
     pieces = set(vocabulary.local(VOCABULARY_FILE).read_text(encoding="utf-8").split("\n"))
     drawn = heapq.nsmallest(count, _gaps(corpus, pieces))
-    with located(tracker, reference) as folder:  # fetched once
-        return [
-            FilledMask(
-                text=text,
-                hidden=hidden,
-                candidates=fill(tracker, str(folder), text, top_k=_CANDIDATES)[0],
-            )
-            for _, text, hidden in drawn
-        ]
+    opened = open_model(tracker, reference)
+    return [
+        FilledMask(
+            text=text,
+            hidden=hidden,
+            candidates=fill(opened, reference, text, top_k=_CANDIDATES)[0],
+        )
+        for _, text, hidden in drawn
+    ]
 
 
 def predictions(
@@ -64,7 +64,8 @@ def predictions(
     """
     heldout = read_items(labelled, "heldout").rows
     drawn = [heldout[index] for index in _one_of_each([item["label"] for item in heldout])[:count]]
-    answers = predict(tracker, reference, [text_of(item) for item in drawn])
+    texts = [text_of(item) for item in drawn]
+    answers = predict(open_model(tracker, reference), reference, texts)
     return [(item["label"], answer) for item, answer in zip(drawn, answers, strict=True)]
 
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flows.cli.asked_model import asked_model
 from flows.cli.commands.models import (
     Model,
     context_of,
     named,
-    newest,
     place_of,
     registered_name,
     tracker_of,
@@ -146,11 +146,9 @@ def inspect(
     Example: bertsmith inspect 'Returns the sum of the array.' --out attention.html
     """
     _require_place(out, (".html", ".png"))
-    tracker = tracker_of(home, needs="encoder" if model is None else None)
     from pipelines.insight.attention_page import inspect as draw
-    from pipelines.registry.opening import located
 
-    with located(tracker, named(model, home) or newest(tracker, "encoder")) as folder:
+    with asked_model(model, home, "encoder") as (folder, _):
         maps = draw(folder, text, out)
     layers, heads = maps.probabilities.shape[:2]
     print(f"{out}: {layers} layers, {heads} heads, {len(maps.pieces)} tokens")
@@ -170,11 +168,9 @@ def similar(
     """
     if out is not None:
         _require_place(out, (".png",))
-    tracker = tracker_of(home, needs="encoder" if model is None else None)
     from pipelines.insight.similarity_picture import draw_similarities, similarities
-    from pipelines.registry.opening import located
 
-    with located(tracker, named(model, home) or newest(tracker, "encoder")) as folder:
+    with asked_model(model, home, "encoder") as (folder, _):
         matrix, plane = similarities(folder, texts)
     width = max(len(text) for text in texts)
     for text, row in zip(texts, matrix.tolist(), strict=True):

@@ -53,11 +53,13 @@ def fill_mask(
             f"the text must hold [MASK] in place of a word, found none in {text!r}; "
             "write for example 'Returns the [MASK] of the array.'"
         )
-    tracker = tracker_of(home, needs="encoder" if model is None else None)
-    from pipelines.insight import predictions
+    from flows.cli.asked_model import asked_model
 
-    reference = named(model, home) or newest(tracker, "encoder", fills_gaps=True)
-    gaps = predictions.fill(tracker, reference, text, top_k=top)
+    with asked_model(model, home, "encoder", fills_gaps=True) as (folder, called):
+        from pipelines.insight import predictions
+        from pipelines.registry.lookups.folders import opened
+
+        gaps = predictions.fill(opened(folder), called, text, top_k=top)
     if as_json:
         print(json.dumps([[asdict(candidate) for candidate in gap] for gap in gaps]))
         return
@@ -189,7 +191,7 @@ def named(model: str | None, home: Path | None) -> str | None:
         return None
     if not model.strip():
         raise UserError("--model must name a model or a folder, found an empty name")
-    from pipelines.registry.starting import local_model
+    from pipelines.registry.lookups.folders import local_model
 
     return local_model(model, context_of(home))
 

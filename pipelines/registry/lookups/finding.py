@@ -6,11 +6,11 @@ from mlflow.exceptions import MlflowException
 
 from pipelines.core.errors import UserError
 from pipelines.core.tracking.paging import pages
+from pipelines.registry.lookups.folders import REGISTERED
 from pipelines.registry.tags import VERIFIED_TAG
 
 # As recipes name them, if they say nothing.
 _CHAMPION, _CANDIDATE, _CHALLENGER = "champion", "candidate", "challenger"
-REGISTERED = "models:/"
 # What MLflow answers where there is no such model, version or alias; the rest is trouble.
 _MISSING = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE", "NOT_FOUND")
 

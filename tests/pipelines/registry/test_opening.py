@@ -9,8 +9,8 @@ import pytest
 
 from bert_core.training.state import load_model
 from pipelines.core.errors import UserError
+from pipelines.registry.lookups.folders import local_model
 from pipelines.registry.opening import located, open_model
-from pipelines.registry.starting import local_model
 from tests.integration.object_stores import BUCKET, s3_server
 from tests.pipelines.registry.conftest import Models
 

@@ -1,0 +1,54 @@
+"""Which model a command asks, as a folder with its files."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from flows.cli.commands.models import named, newest, place_of, tracker_of
+
+
+@contextmanager
+def asked_model(
+    model: str | None, home: Path | None, *kinds: str, fills_gaps: bool = False
+) -> Iterator[tuple[Path, str]]:
+    """The files of the model that `--model` names, or of the newest champion of `kinds`, for as
+    long as they are used; and what it is called.
+
+    What a home's own registry answered is not asked again until somebody writes to it: that spares
+    a first answer the import of MLflow. Raises UserError where there is none.
+    """
+    from pipelines.registry.lookups.folders import is_folder
+    from pipelines.registry.lookups.remembered import remember, state_of
+
+    reference = named(model, home)
+    if reference is not None and is_folder(reference):
+        yield Path(reference), reference
+        return
+    question = reference or f"newest {' '.join(kinds)}{' for gaps' if fills_gaps else ''}"
+    database = place_of(home).own_registry()
+    if database is not None and (known := _known(database, question)) is not None:
+        yield known
+        return
+    state = None if database is None else state_of(database)
+    tracker = tracker_of(home, needs=kinds[0] if reference is None else None)
+    from pipelines.registry.opening import located
+
+    reference = reference or newest(tracker, *kinds, fills_gaps=fills_gaps)
+    with located(tracker, reference) as folder:
+        if database is not None:
+            remember(database, question, reference, folder.parents[1], state)
+        yield folder, reference
+
+
+def _known(database: Path, question: str) -> tuple[Path, str] | None:
+    """What was remembered, after its bytes were checked; None where nothing is, or no more."""
+    from pipelines.registry.lookups.folders import explained
+    from pipelines.registry.lookups.remembered import remembered
+    from pipelines.registry.serving.integrity import sealed_files
+
+    known = remembered(database, question)
+    if known is None or not known.package.is_dir():
+        return None
+    with explained(known.package):
+        sealed_files(known.package, known.digest)
+    return known.package / "artifacts" / "model", known.called
