@@ -137,6 +137,25 @@ def test_parquet_files_are_read(tmp_path: Path) -> None:
     assert rows == [("one", "1"), ("two", "0")]
 
 
+def test_a_parquet_file_that_is_cut_or_corrupt_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    table = pa.table({"text": [f"a text, number {n}" for n in range(500)], "label": [1, 0] * 250})
+    pq.write_table(table, path, compression="none", use_dictionary=False)
+    whole = path.read_bytes()
+    for broken in (whole[:-20], whole[:4] + b"\xff" * 40 + whole[44:]):
+        path.write_bytes(broken)
+        with pytest.raises(UserError, match=r"a\.parquet must be a whole Parquet file"):
+            _items(path)
+
+
+def test_a_key_that_a_later_line_has_is_a_column(tmp_path: Path) -> None:
+    lines = '{"text": "x"}\n{"label": "a", "text": "y"}\n'
+    with pytest.raises(UserError, match="must have a label, found 'none' in line 1"):
+        _read(tmp_path / "a.jsonl", lines)
+    rows = _items(tmp_path / "a.jsonl", bad_items="skip")
+    assert rows == [("y", "a")]
+
+
 def test_the_same_bytes_parsed_otherwise_have_another_name(tmp_path: Path) -> None:
     for name in ("a.csv", "a.tsv", "b.csv"):
         (tmp_path / name).write_text("text,x\tlabel,y\n")
