@@ -44,6 +44,16 @@ def test_a_header_with_unusual_names_is_not_taken_for_data(tmp_path: Path) -> No
     assert rows[0] == ("one", "ham")
 
 
+def test_a_first_row_that_is_taken_for_a_header_is_counted(tmp_path: Path) -> None:
+    left_out = LeftOut()
+    path = tmp_path / "a.tsv"
+    path.write_text("rare\tfirst\nham\tone\nspam\ttwo\nham\tthree\nspam\tx\n")
+    assert len(_items(path, left_out)) == 4
+    assert left_out.tally.dropped == {"first rows taken for a header": 1}
+    path.write_text("ham\tfirst\nham\tone\nspam\ttwo\n")
+    assert len(_items(path, left_out)) == 3
+
+
 def test_named_columns_win(tmp_path: Path) -> None:
     text = "a\tb\tc\n1\tyes\tfine\n2\tno\tbad\n"
     assert _read(tmp_path / "a.tsv", text, text_column="c", label_column="b") == [

@@ -47,6 +47,8 @@ def table_records(
     if not whole:
         raise UserError(f"{path} must hold labelled texts, found no row in it")
     columns = columns_of(settings, form, [cells for _, cells in whole])
+    if columns.is_taken_for_header:
+        tally.dropped["first rows taken for a header"] += 1
     records = _records(whole[columns.first_row :], form, columns, settings, path, tally)
     yield from with_indices(list(records)) if form == "choices" else records
 

@@ -42,6 +42,16 @@ def test_pairs_are_found_by_their_usual_names(tmp_path: Path) -> None:
     assert items(path, "classification")[0]["second_text"] == "s"
 
 
+def test_the_second_text_comes_with_the_first_one_where_that_is_named(tmp_path: Path) -> None:
+    rows = "question,sentence1,sentence2,hypothesis,premise,label\nq,a,b,h,p,x\n"
+    path = written(tmp_path / "a.csv", rows)
+    for named, second in (("", "b"), ("sentence1", "b"), ("premise", "h"), ("question", None)):
+        found = items(path, "classification", text_column=named)
+        assert found[0]["second_text"] == second
+    path = written(tmp_path / "b.csv", "text,second_text,label\na,b,x\n")
+    assert items(path, "classification")[0]["second_text"] == "b"
+
+
 def test_columns_of_a_file_without_a_header_are_numbered(tmp_path: Path) -> None:
     path = written(tmp_path / "a.tsv", "gj04\t1\t\tIt sails.\nks08\t0\t*\tIt the.\n")
     found = items(path, "classification", text_column="4", label_column="2")
@@ -187,6 +197,22 @@ def test_columns_of_conll_in_any_number_parted_by_spaces_or_tabs(tmp_path: Path)
         {"words": ["New York", "#"], "tags": ["B-LOC", "O"]},
         {"words": ["!"], "tags": ["O"]},
     ]
+
+
+def test_a_word_that_begins_like_a_comment_is_one_where_its_tag_is(tmp_path: Path) -> None:
+    lines = "# sent_id = 1\n# O\n1 O\nstreet B-X\n\n# note\n# = O\n# B-X\n\n# 2\nx O\n"
+    path = written(tmp_path / "a.conll", lines)
+    assert [(item["words"], item["tags"]) for item in items(path, "tagging")] == [
+        (["#", "1", "street"], ["O", "O", "B-X"]), (["#"], ["B-X"]), (["x"], ["O"]),
+    ]  # fmt: skip
+    tabs = written(tmp_path / "b.conll", "# text = # x\n# x\tO\ny\tO\n\n# newdoc\nz\tO\n")
+    assert [item["words"] for item in items(tabs, "tagging")] == [["# x", "y"], ["z"]]
+
+
+def test_a_word_of_conll_without_a_tag_is_named(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.conll", "one\tO\ntwo\t\n")
+    with pytest.raises(UserError, match=r"line 2 of .* must hold a tag for its word, found none"):
+        items(path, "tagging")
 
 
 def test_a_line_of_conll_with_another_number_of_columns_is_named(tmp_path: Path) -> None:
