@@ -1,5 +1,6 @@
 """What a model answers to the rows of a table, whatever its head: columns in, columns out."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -21,12 +22,21 @@ class Question(NamedTuple):
     columns: tuple[str, ...]
     optional: tuple[str, ...]
     answered: Callable[[Model, WordPieceTokenizer, Columns], Answered]
+    is_of_pairs: bool = False  # where there is an optional column no row may lack it
+
+
+class Gap(NamedTuple):
+    """A text that is not there: its row, from 0, and its column."""
+
+    row: int
+    column: str
 
 
 def answer_table(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) -> Answered:
     """The answers to every row, as columns of as many rows.
 
-    Raises ValueError for a head that no table is asked of, and where a column is missing.
+    Raises ValueError for a head that no table is asked of, and where a column is missing, or a text
+    of a row. A second text may be: then the first one stands alone.
     """
     question = question_of(model)
     missing = [name for name in question.columns if name not in columns]
@@ -35,7 +45,24 @@ def answer_table(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) 
             f"a {model.head_name} model is asked of the columns {', '.join(question.columns)}, "
             f"found no {', '.join(missing)} among {', '.join(columns) or 'none'}"
         )
+    gap = first_gap(model, columns)
+    if gap is not None:
+        raise ValueError(
+            f"every row must have a {gap.column}, found none in row {gap.row}, counted from 0; "
+            "fill it, or leave the row out"
+        )
     return question.answered(model, tokenizer, columns)
+
+
+def first_gap(model: Model, columns: Columns) -> Gap | None:
+    """The first row that lacks a text which it needs; None where no row does."""
+    question = question_of(model)
+    needed = (*question.columns, *(question.optional if question.is_of_pairs else ()))
+    for name in needed:
+        for row, value in enumerate(columns.get(name, ())):
+            if _is_nothing(value) or (name == "choices" and any(map(_is_nothing, value))):
+                return Gap(row, name)
+    return None
 
 
 def question_of(model: Model) -> Question:
@@ -45,6 +72,15 @@ def question_of(model: Model) -> Question:
     return _QUESTIONS[model.head_name]
 
 
+def _is_nothing(value: Any) -> bool:
+    """Null, NaN, or what pandas has for both."""
+    return (
+        value is None
+        or (isinstance(value, float) and math.isnan(value))
+        or type(value).__name__ == "NAType"
+    )
+
+
 def _texts(columns: Columns) -> list[Text]:
     """Texts, or pairs where there is a second text."""
     texts = [str(text) for text in columns["text"]]
@@ -52,7 +88,7 @@ def _texts(columns: Columns) -> list[Text]:
     if seconds is None:
         return list(texts)
     return [
-        text if second is None else (text, str(second))
+        text if _is_nothing(second) else (text, str(second))
         for text, second in zip(texts, seconds, strict=True)
     ]
 
@@ -127,5 +163,5 @@ _QUESTIONS: Final = {
     "token_classification": Question(("text",), (), _tags),
     "multiple_choice": Question(("text", "choices"), (), _choices),
     "span_prediction": Question(("question", "context"), (), _spans),
-    "sentence_embedding": Question(*_ONE_OR_TWO, _vectors_or_cosines),
+    "sentence_embedding": Question(*_ONE_OR_TWO, _vectors_or_cosines, is_of_pairs=True),
 }

@@ -34,7 +34,7 @@ def table_of(
         )
     if given:
         return given if isinstance(given, dict) else {"text": list(given)}
-    from pipelines.insight.tables import lines_of, read_table
+    from pipelines.insight.tables import numbered_lines, read_table
 
     if file is not None:
         named = {name: theirs for name, theirs in renamed.items() if theirs}
@@ -53,7 +53,7 @@ def table_of(
         )
     data = sys.stdin.buffer.read()
     refuse_binary(data, "standard input")
-    lines = lines_of(decode(data, Counter()))
+    lines = list(numbered_lines(decode(data, Counter())).values())
     if not lines:
         raise UserError("there must be a line of text, found none")
     return {"text": lines}

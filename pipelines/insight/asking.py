@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from bert_core.inference.tables import answer_table, question_of
+from bert_core.inference.tables import answer_table, first_gap, question_of
 from bert_core.model.catalogue import Model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
@@ -36,6 +36,7 @@ def ask(
     total = len(next(iter(table.values()), []))
     if not total:
         raise UserError("there must be a row to answer, found none")
+    refuse_gaps(model, table, range(total), "what is asked")
     answered: Table = {}
     for first in range(0, total, _ROWS_AT_ONCE):
         rows = {name: values[first : first + _ROWS_AT_ONCE] for name, values in table.items()}
@@ -43,6 +44,16 @@ def ask(
             answered.setdefault(name, []).extend(values)
         watch(min(total, first + _ROWS_AT_ONCE), total)
     return answered
+
+
+def refuse_gaps(model: Model, table: Table, numbers: Sequence[int], place: str) -> None:
+    """Raise UserError, with its number of `numbers`, for a row that lacks a text it needs."""
+    gap = first_gap(model, table)
+    if gap is not None:
+        raise UserError(
+            f"every row of {place} must have a {gap.column}, found none in row "
+            f"{numbers[gap.row]}, counted from 0; fill it, or leave the row out"
+        )
 
 
 def answers_to(

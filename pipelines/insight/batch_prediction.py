@@ -18,15 +18,15 @@ from pipelines.core.stage import Progress, StageContext
 from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
 from pipelines.core.versions import versions_of
 from pipelines.insight.answer_folder import copy_answers
-from pipelines.insight.asking import answers_to
-from pipelines.insight.tables import Table, read_table
+from pipelines.insight.asking import answers_to, refuse_gaps
+from pipelines.insight.tables import NumberedTable, read_numbered_table
 from pipelines.registry.lookups.finding import find_model
 from pipelines.registry.lookups.folders import OpenedModel
 from pipelines.registry.opening import open_model
 from pipelines.registry.tags import digest_of
 
 KIND = "predictions"
-_VERSION = 1
+_VERSION = 2
 _ROW = "row"  # column of the row's number in its file, from 0
 
 
@@ -102,15 +102,14 @@ def _predict(
     opened = open_model(tracker, reference)
     names, num_rows, reused = [], 0, 0
     for number, path in enumerate(paths):
-        for shard, (first, table) in enumerate(_shards(settings, path, opened)):
-            size = len(next(iter(table.values())))
+        for shard, rows in enumerate(_shards(settings, path, opened)):
             name = f"part-{number:05}-{shard:05}.parquet"
             if draft.finished(name) is None:
-                _write(draft, name, first, table, opened, reference)
+                _write(draft, name, rows, opened, reference)
             else:
                 reused += 1
             names.append(name)
-            num_rows += size
+            num_rows += len(rows.numbers)
         note = f"{path}: {num_rows:,} rows so far" + (f", {reused} shards found" if reused else "")
         context.observe(
             Progress(stage=KIND, done=number + 1, total=len(paths), unit="files", note=note)
@@ -120,33 +119,33 @@ def _predict(
     return Built(names, {"rows": num_rows, "files": len(paths), "model": reference})
 
 
-def _shards(settings: BatchSettings, path: str, opened: OpenedModel) -> Iterator[tuple[int, Table]]:
-    """The first row's number of each shard of a file, and its rows."""
+def _shards(settings: BatchSettings, path: str, opened: OpenedModel) -> Iterator[NumberedTable]:
+    """The rows of each shard of a file, with their numbers in it."""
     question = question_of(opened[0])
     renamed = {name: theirs for name, theirs in settings.columns.items() if theirs}
-    table = read_table(path, renamed, (*question.columns, *question.optional))
+    numbers, table = read_numbered_table(path, renamed, (*question.columns, *question.optional))
     missing = [name for name in question.columns if name not in table]
     if missing:
         raise UserError(
             f"{path} must have the columns {', '.join(question.columns)}, found no "
             f"{', '.join(missing)}; name them with columns"
         )
-    total = len(table[question.columns[0]])
-    for first in range(0, total, settings.rows_per_shard):
-        after = first + settings.rows_per_shard
-        yield first, {name: values[first:after] for name, values in table.items()}
+    refuse_gaps(opened[0], table, numbers, path)
+    for first in range(0, len(numbers), settings.rows_per_shard):
+        shard = slice(first, first + settings.rows_per_shard)
+        columns = {name: values[shard] for name, values in table.items()}
+        yield NumberedTable(numbers[shard], columns)
 
 
 def _write(
-    draft: Draft, name: str, first: int, table: Table, opened: OpenedModel, reference: str
+    draft: Draft, name: str, rows: NumberedTable, opened: OpenedModel, reference: str
 ) -> None:
-    size = len(next(iter(table.values())))
     whole: dict[str, Any] = {
-        _ROW: list(range(first, first + size)),
-        **table,
-        **answers_to(*opened, table),
-        "model": [reference] * size,
+        _ROW: rows.numbers,
+        **rows.columns,
+        **answers_to(*opened, rows.columns),
+        "model": [reference] * len(rows.numbers),
     }
     with draft.file(name) as target:
         pq.write_table(pa.table(whole), target.path)
-        target.figures["rows"] = size
+        target.figures["rows"] = len(rows.numbers)

@@ -5,16 +5,27 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final, NamedTuple
 
 from pipelines.core.errors import UserError
 from pipelines.core.reading.files import format_suffix, is_local, open_binary, require_regular
+from pipelines.core.reading.parquet import whole_file
 from pipelines.core.reading.records import BadRow, delimited_rows, dialect_of, json_record
-from pipelines.core.reading.text import decode, refuse_binary
+from pipelines.core.reading.text import decode, refuse_binary, restored_in
 
 Table = dict[str, list[Any]]
 
 _OUT: Final = (".csv", ".tsv", ".jsonl", ".parquet")
+
+
+class NumberedTable(NamedTuple):
+    """The columns of a file, and for each row its number there, from 0.
+
+    Of JSONL and of texts that is the line's number, of other tables the row's, its header aside.
+    """
+
+    numbers: list[int]
+    columns: Table
 
 
 def read_table(path: str, renamed: Mapping[str, str], wanted: Sequence[str]) -> Table:
@@ -23,37 +34,28 @@ def read_table(path: str, renamed: Mapping[str, str], wanted: Sequence[str]) -> 
     `renamed` says under which name the file has a column. What is no .csv, .tsv, .jsonl or .parquet
     table holds a `text` a line. Raises UserError for one that cannot be read.
     """
+    return read_numbered_table(path, renamed, wanted).columns
+
+
+def read_numbered_table(
+    path: str, renamed: Mapping[str, str], wanted: Sequence[str]
+) -> NumberedTable:
+    """Likewise, with the number of each row in its file: lines without anything are no rows."""
     if is_local(path):
         require_regular(path.removeprefix("file://"))
     suffix = format_suffix(path)
     with open_binary(path) as stream:
         if suffix == ".parquet":
-            import pyarrow.parquet as pq
-
-            found = pq.read_table(stream).to_pydict()
+            numbers, found = _of_parquet(path, stream)
         elif suffix in (".jsonl", ".ndjson"):
-            records = []
-            for number, line in enumerate(stream, start=1):
-                if not line.strip():
-                    continue
-                record = json_record(line, number)
-                if isinstance(record, BadRow):
-                    raise record.refusal(path)
-                records.append(record)
-            names = list(records[0]) if records else []
-            found = {name: [record.get(name) for record in records] for name in names}
+            numbers, found = _of_json(path, stream)
         elif suffix in (".csv", ".tsv"):
-            rows = []
-            for row in delimited_rows(stream, dialect_of(path)):
-                if isinstance(row, BadRow):
-                    raise row.refusal(path)
-                rows.append(row.cells)
-            header, body = (rows[0], rows[1:]) if rows else ([], [])
-            found = {name: [row[index] for row in body] for index, name in enumerate(header)}
+            numbers, found = _of_delimited(path, stream)
         else:
             data = stream.read()
             refuse_binary(data, path)
-            found = {"text": lines_of(decode(data, Counter()))}
+            lines = numbered_lines(decode(data, Counter()))
+            numbers, found = list(lines), {"text": list(lines.values())}
     table: Table = {}
     for name in wanted:
         theirs = renamed.get(name, name)
@@ -64,18 +66,55 @@ def read_table(path: str, renamed: Mapping[str, str], wanted: Sequence[str]) -> 
                 f"{path} must have a column {theirs!r}, found {', '.join(found)[:200]}; name "
                 "another one"
             )
-    return table
+    return NumberedTable(numbers, table)
 
 
-def lines_of(text: str) -> list[str]:
-    """The lines that hold something."""
-    return [line.strip() for line in text.splitlines() if line.strip()]
+def numbered_lines(text: str) -> dict[int, str]:
+    """The lines that hold something, by their number from 0; line feeds alone part them."""
+    return {number: line.strip() for number, line in enumerate(text.split("\n")) if line.strip()}
+
+
+def _of_parquet(path: str, stream: IO[bytes]) -> NumberedTable:
+    import pyarrow.parquet as pq
+
+    with whole_file(path):
+        table = pq.read_table(stream)
+    return NumberedTable(list(range(table.num_rows)), table.to_pydict())
+
+
+def _of_json(path: str, stream: IO[bytes]) -> NumberedTable:
+    """Every key of any line is a column, which is empty where a line has no such key."""
+    records: dict[int, Any] = {}
+    names: dict[str, None] = {}
+    for number, line in enumerate(stream):
+        if not line.strip():
+            continue
+        record = json_record(line, number + 1)
+        if isinstance(record, BadRow):
+            raise record.refusal(path)
+        records[number] = restored_in(record, Counter())
+        names.update(dict.fromkeys(record))
+    columns = {name: [record.get(name) for record in records.values()] for name in names}
+    return NumberedTable(list(records), columns)
+
+
+def _of_delimited(path: str, stream: IO[bytes]) -> NumberedTable:
+    rows: list[list[str]] = []
+    for row in delimited_rows(stream, dialect_of(path)):
+        if isinstance(row, BadRow):
+            raise row.refusal(path)
+        rows.append(restored_in(row.cells, Counter()))
+    header, body = (rows[0], rows[1:]) if rows else ([], [])
+    columns = {name: [row[index] for row in body] for index, name in enumerate(header)}
+    return NumberedTable(list(range(len(body))), columns)
 
 
 def refuse_other_output(path: Path) -> None:
     """Raise UserError where answers could not be written; asked before anything is answered."""
     if path.suffix not in _OUT:
         raise UserError(f"answers are written to {', '.join(_OUT)} files, found {path}")
+    if path.is_dir():
+        raise UserError(f"answers are written to a file, found the folder {path}; choose a name")
     if not path.absolute().parent.is_dir():
         raise UserError(f"{path} must lie in a folder that exists; make it, or choose another")
 

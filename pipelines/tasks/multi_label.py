@@ -13,7 +13,7 @@ from bert_core.config import EncoderConfig
 from bert_core.model.catalogue import Model, MultiLabelClassifier, TrainableModel
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
-from pipelines.tasks import Answers, Item, Items, Reading
+from pipelines.tasks import Answers, BadItemError, Item, Items, Reading
 from pipelines.tasks.encoding.sequences import Sequences
 from pipelines.tasks.encoding.texts import OfTexts, encoded, share, text_fields
 from pipelines.tasks.scoring.classes import by_label
@@ -40,8 +40,11 @@ class MultiLabel(OfTexts):
     )
 
     def item(self, record: Mapping[str, Any]) -> Item:
-        """A text with its labels; none of them is an answer, too."""
-        return {**text_fields(record), "labels": sorted(set(record["labels"]))}
+        """A text with its labels; none of them is an answer, too.
+
+        Raises BadItemError where nobody has said which they are, or they have no names.
+        """
+        return {**text_fields(record), "labels": _names(record["labels"])}
 
     def labels(self, train: Sequence[Item], heldout: Sequence[Item]) -> tuple[str, ...]:
         """The labels of the training part; raises UserError where there are none to learn."""
@@ -146,6 +149,26 @@ class MultiLabel(OfTexts):
 
 
 FAMILY = MultiLabel()
+
+
+def _names(labels: Any) -> list[str]:
+    """The different labels, in order; numbers are names where they cannot be zeros and ones."""
+    if labels is None:
+        raise BadItemError("have its labels, or an empty list where there are none", "none")
+    if not isinstance(labels, list):
+        raise BadItemError("have its labels in a list or between separators", repr(labels)[:60])
+    if None in labels:
+        raise BadItemError("have a name for each of its labels", f"{labels!r:.60}")
+    numbers = [label for label in labels if not isinstance(label, str)]
+    if (
+        any(type(number) is not int for number in numbers)
+        or len(numbers) > len(set(numbers))
+        or (len(numbers) > 1 and set(numbers) <= {0, 1})
+    ):
+        raise BadItemError(
+            "have a list of its labels' names, not a row of zeros and ones", f"{labels!r:.60}"
+        )
+    return sorted({str(label) for label in labels})
 
 
 def _table(labels: Sequence[Sequence[str]], names: Sequence[str]) -> np.ndarray:

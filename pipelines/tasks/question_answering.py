@@ -53,12 +53,16 @@ class QuestionAnswering:
     def item(self, record: Mapping[str, Any]) -> Item:
         """A question, its text, and its answers where they stand.
 
-        Raises BadItemError where an answer does not stand where it says.
+        Raises BadItemError where an answer does not stand where it says, or something is no text.
         """
         question, context = record["question"], record["context"]
-        if not context.strip():
-            raise BadItemError("have a context", "none")
+        for what, text in (("question", question), ("context", context)):
+            if not isinstance(text, str) or not text.strip():
+                found = "none" if text is None or isinstance(text, str) else f"{text!r:.60}"
+                raise BadItemError(f"have a {what}", found)
         for answer, start in zip(record["answers"], record["starts"], strict=True):
+            if not isinstance(answer, str):
+                raise BadItemError("have answers that are texts", f"{answer!r:.60}")
             if not answer:
                 raise BadItemError("have answers with text", "an empty one")
             there = context[max(0, start) : start + len(answer)]

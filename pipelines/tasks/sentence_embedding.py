@@ -51,7 +51,8 @@ class SentenceEmbedding:
     def item(self, record: Mapping[str, Any]) -> Item:
         """A pair; raises BadItemError where its label is neither a number nor one of the classes.
 
-        A pair without a label belongs together.
+        A pair without a label belongs together. A -1 says of no pair how near it is: it stands for
+        the hidden or missing class of natural language inference.
         """
         if not record["second_text"]:
             raise BadItemError("have both texts of its pair", "an empty second one")
@@ -64,7 +65,7 @@ class SentenceEmbedding:
             value = float(label)
         except ValueError:
             value = math.nan
-        if not math.isfinite(value):
+        if not math.isfinite(value) or value == -1:
             raise BadItemError(
                 f"have a number, {', '.join(_CLASSES)} as its label", repr(label[:60])
             )

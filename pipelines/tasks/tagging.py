@@ -40,12 +40,23 @@ class Tagging:
     schema = pa.schema({"words": pa.list_(pa.string()), "tags": pa.list_(pa.string())})
 
     def item(self, record: Mapping[str, Any]) -> Item:
-        """A sentence's words with as many tags; raises BadItemError for other numbers of these."""
+        """A sentence's words with as many tags; raises BadItemError for other numbers of these.
+
+        Likewise for a word without a tag, and for tags without names.
+        """
         words, tags = list(record["words"]), list(record["tags"])
         if len(words) != len(tags):
             raise BadItemError("have a tag for every word", f"{len(tags)} for {len(words)}")
         if not words:
             raise BadItemError("have words", "none")
+        numbers = [tag for tag in tags if not isinstance(tag, str)]
+        if numbers:
+            raise BadItemError(
+                "have the names of its tags, which a data set's own Parquet files and folders know",
+                f"the number {numbers[0]}",
+            )
+        if "" in tags:
+            raise BadItemError("have a tag for every word", f"none for {words[tags.index('')]!r}")
         return {"words": words, "tags": tags}
 
     def group(self, item: Item) -> str:

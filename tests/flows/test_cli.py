@@ -9,6 +9,7 @@ import pytest
 import typer
 
 from flows.cli.app import DONE, FAILED, MISTAKE, app, run
+from pipelines.stages.labelled.settings import LabelledFile
 
 
 def _commands(group: object = None, path: str = "") -> list[str]:
@@ -152,3 +153,20 @@ def test_the_doctor_fails_where_the_store_cannot_be_written(
     said = capsys.readouterr().out
     assert "fail  store" in said
     assert "-> choose one with --store" in said
+
+
+def test_an_evaluation_reads_the_columns_that_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    def evaluated(tracker: object, reference: str, settings: LabelledFile) -> tuple[dict, dict]:
+        asked.append((settings.text_column, settings.second_text_column, settings.label_column))
+        return {"items": 1}, {}
+
+    monkeypatch.setattr("pipelines.insight.evaluation.evaluate_file", evaluated)
+    named = ["--text-column", "a", "--second-text-column", "b", "--label-column", "c"]
+    for name in ("tracker_of", "named"):
+        monkeypatch.setattr(f"flows.cli.commands.evaluation.{name}", lambda *given: "")
+    assert run(["evaluate", "--model", "m", "--labels", "x.csv", *named]) == DONE
+    assert asked == [("a", "b", "c")]

@@ -77,6 +77,7 @@ CASES = {
     "a picture of no kind": (["inspect", "x", "--out", "{here}/x.gif"], "x.gif"),
     "a model and a recipe": (["evaluate", "demo", "--model", "m"], "--model"),
     "a model and settings": (["evaluate", "--model", "m", "--set", "a.b=1"], "--set"),
+    "a second text of no file": (["evaluate", "--second-text-column", "b"], "--labels"),
     "JSON of no model": (["evaluate", "--json"], "--json"),
     "a model that is not there": (
         ["evaluate", "--model", "m", "--labels", "{here}/header.csv"],

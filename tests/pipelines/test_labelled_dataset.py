@@ -4,6 +4,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 
@@ -11,8 +13,10 @@ from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
 from pipelines.stages.labelled.checks import check_inputs
-from pipelines.stages.labelled.settings import LabelledDataset, LabelledSettings
+from pipelines.stages.labelled.files import LeftOut, read_labelled_file
+from pipelines.stages.labelled.settings import LabelledDataset, LabelledFile, LabelledSettings
 from pipelines.stages.labelled.stage import build_labelled, read_items
+from pipelines.tasks import family
 
 PAIRS = Features(
     {
@@ -130,6 +134,53 @@ def test_a_class_that_is_none_is_refused_with_its_row(copy: Path, tmp_path: Path
     )
     assert labelled.statistics["items"]["heldout"] == 9
     assert labelled.statistics["left_out"][0].startswith("row 4 of ")
+
+
+def of_file(path: Path, family_name: str, **settings: Any) -> list[dict[str, Any]]:
+    source = LabelledFile(path=str(path), **settings)
+    found = read_labelled_file(str(path), family(family_name), source, LeftOut())
+    return [each.item for each in found]
+
+
+def test_one_parquet_file_of_a_data_set_knows_the_names_of_its_classes(tmp_path: Path) -> None:
+    path = tmp_path / "mrpc.parquet"
+    rows(4).map(lambda row: {"label": -1 if row["idx"] == 3 else row["label"]}).to_parquet(path)
+    with pytest.raises(UserError, match="must have a label, found 'none' in line 4"):
+        of_file(path, "classification")
+    found = of_file(path, "classification", bad_items="skip")
+    assert [item["label"] for item in found] == ["not_equivalent", "equivalent", "not_equivalent"]
+    features = Features(
+        {"tokens": List(Value("string")), "ner_tags": List(ClassLabel(names=["O", "B-PER"]))}
+    )
+    tagged = {"tokens": [["Ada", "wrote"]], "ner_tags": [[1, 0]]}
+    Dataset.from_dict(tagged, features=features).to_parquet(tmp_path / "ner.parquet")
+    assert of_file(tmp_path / "ner.parquet", "tagging")[0]["tags"] == ["B-PER", "O"]
+
+
+def test_the_class_of_an_answer_is_its_index(tmp_path: Path) -> None:
+    features = Features(
+        {
+            "question": Value("string"),
+            "choices": List(Value("string")),
+            "answer": ClassLabel(names=["A", "B", "C"]),
+        }
+    )
+    row = {"question": ["x"] * 20, "choices": [["C", "A", "B"]] * 20, "answer": [2] * 20}
+    found = Dataset.from_dict(row, features=features)
+    found.to_parquet(tmp_path / "mmlu.parquet")
+    assert of_file(tmp_path / "mmlu.parquet", "multiple_choice")[0]["answer"] == 2
+    found = found.map(lambda row, index: {"question": f"x {index}"}, with_indices=True)
+    found.save_to_disk(str(tmp_path / "mmlu"))
+    labelled = built(tmp_path, "multiple_choice", dataset=str(tmp_path / "mmlu"))
+    assert read_items(labelled, "train").rows[0]["answer"] == 2
+
+
+def test_features_that_cannot_be_understood_are_one_sentence(tmp_path: Path) -> None:
+    metadata = {b"huggingface": b'{"info": {"features": {"label": {"_type": "Later"}}}}'}
+    table = pa.table({"text": ["x"], "label": [1]}).replace_schema_metadata(metadata)
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=r"the names of the classes of .* must be readable"):
+        of_file(tmp_path / "a.parquet", "classification")
 
 
 @pytest.mark.parametrize(

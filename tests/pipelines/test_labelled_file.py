@@ -44,6 +44,16 @@ def test_a_header_with_unusual_names_is_not_taken_for_data(tmp_path: Path) -> No
     assert rows[0] == ("one", "ham")
 
 
+def test_a_first_row_that_is_taken_for_a_header_is_counted(tmp_path: Path) -> None:
+    left_out = LeftOut()
+    path = tmp_path / "a.tsv"
+    path.write_text("rare\tfirst\nham\tone\nspam\ttwo\nham\tthree\nspam\tx\n")
+    assert len(_items(path, left_out)) == 4
+    assert left_out.tally.dropped == {"first rows taken for a header": 1}
+    path.write_text("ham\tfirst\nham\tone\nspam\ttwo\n")
+    assert len(_items(path, left_out)) == 3
+
+
 def test_named_columns_win(tmp_path: Path) -> None:
     text = "a\tb\tc\n1\tyes\tfine\n2\tno\tbad\n"
     assert _read(tmp_path / "a.tsv", text, text_column="c", label_column="b") == [
@@ -135,6 +145,25 @@ def test_parquet_files_are_read(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": [7, 8], "text": ["one", "two"], "label": [1, 0]}), path)
     rows = _items(path)
     assert rows == [("one", "1"), ("two", "0")]
+
+
+def test_a_parquet_file_that_is_cut_or_corrupt_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    table = pa.table({"text": [f"a text, number {n}" for n in range(500)], "label": [1, 0] * 250})
+    pq.write_table(table, path, compression="none", use_dictionary=False)
+    whole = path.read_bytes()
+    for broken in (whole[:-20], whole[:4] + b"\xff" * 40 + whole[44:]):
+        path.write_bytes(broken)
+        with pytest.raises(UserError, match=r"a\.parquet must be a whole Parquet file"):
+            _items(path)
+
+
+def test_a_key_that_a_later_line_has_is_a_column(tmp_path: Path) -> None:
+    lines = '{"text": "x"}\n{"label": "a", "text": "y"}\n'
+    with pytest.raises(UserError, match="must have a label, found 'none' in line 1"):
+        _read(tmp_path / "a.jsonl", lines)
+    rows = _items(tmp_path / "a.jsonl", bad_items="skip")
+    assert rows == [("y", "a")]
 
 
 def test_the_same_bytes_parsed_otherwise_have_another_name(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from flows.cli.options import (
     LabelColumn,
     Labels,
     Overrides,
+    SecondTextColumn,
     Task,
     TextColumn,
 )
@@ -42,6 +43,7 @@ def evaluate(
     task: Task = None,
     encoder: Encoder = None,
     text_column: TextColumn = None,
+    second_text_column: SecondTextColumn = None,
     label_column: LabelColumn = None,
     overrides: Overrides = None,
     home: Home = None,
@@ -77,6 +79,7 @@ def evaluate(
             task=task,
             encoder=encoder,
             text_column=text_column,
+            second_text_column=second_text_column,
             label_column=label_column,
             home=home,
         )
@@ -93,7 +96,11 @@ def evaluate(
         labelled = LabelledDataset(dataset=labels, split=heldout)
     else:
         labelled = LabelledFile(path=labels)
-    columns = {"text_column": text_column or "", "label_column": label_column or ""}
+    columns = {
+        "text_column": text_column or "",
+        "second_text_column": second_text_column or "",
+        "label_column": label_column or "",
+    }
     labelled = labelled.model_copy(update=columns)
     figures, report = evaluate_file(tracker, named(model, home) or model, labelled)
     if as_json:

@@ -2,7 +2,7 @@
 
 import codecs
 from collections import Counter
-from typing import Final
+from typing import Any, Final
 
 from pipelines.core.errors import UserError
 
@@ -26,6 +26,17 @@ def decode(data: bytes, counts: Counter[str]) -> str:
 def restored(text: str, counts: Counter[str]) -> str:
     """Text that was decoded with `surrogateescape`, its undecodable bytes read as Windows-1252."""
     return decode(text.encode("utf-8", "surrogateescape"), counts)
+
+
+def restored_in(value: Any, counts: Counter[str]) -> Any:
+    """Likewise every text of a JSON value; what is no text stays as it is."""
+    if isinstance(value, str):
+        return value if value.isascii() else restored(value, counts)
+    if isinstance(value, list):
+        return [restored_in(each, counts) for each in value]
+    if isinstance(value, dict):
+        return {name: restored_in(each, counts) for name, each in value.items()}
+    return value
 
 
 def refuse_binary(data: bytes, name: str) -> None:

@@ -17,11 +17,13 @@ _PAIRS: Final = (
     ("sentence1", "sentence2"), ("question1", "question2"), ("premise", "hypothesis"),
     ("#1 string", "#2 string"), ("text1", "text2"), ("text_a", "text_b"),
     ("question", "sentence"), ("query", "passage"), ("anchor", "positive"),
+    ("text", "second_text"),
 )  # fmt: skip
 _LABELS: Final = (
     "label", "gold_label", "class", "category", "target", "tag", "labels", "is_duplicate",
     "quality", "score", "similarity", "similarity_score", "rating",
 )  # fmt: skip
+_INFERENCE: Final = ("premise", "hypothesis")
 _OTHERS: Final = ("negative", "hard_negative")
 _PROMPTS: Final = ("sent1", "prompt", "question", "context", "ctx", "startphrase", *_TEXTS)
 _CHOICE_LISTS: Final = ("choices", "endings", "options")
@@ -49,6 +51,7 @@ class Columns(NamedTuple):
     other: int | None = None  # a text that fits the first one badly
     name: int | None = None  # of a question
     first_row: int = 1  # that holds data
+    is_taken_for_header: bool = False  # the first row, by its label alone
 
 
 def columns_of(
@@ -74,9 +77,9 @@ def columns_of(
         first_row = 1
     lowered = [cell.lower() for cell in header]
     if form == "pairs":
-        return _of_pairs(settings, header, lowered, first_row)
+        return _of_pairs(settings, header, lowered, first_row, rows)
     texts, labels = _USUAL[form]
-    pair = _pair_in(lowered) if form == "texts" and not settings.text_column else None
+    pair = _pair_in(lowered, settings.text_column) if form == "texts" else None
     text = _found(settings.text_column, pair[:1] if pair else texts, header, lowered)
     label = _found(settings.label_column, labels, header, lowered)
     if (text is None or label is None) and not named and form == "texts" and len(header) == 2:
@@ -126,8 +129,10 @@ def _found(
     return next((lowered.index(name) for name in usual if name in lowered), None)
 
 
-def _pair_in(lowered: Sequence[str]) -> tuple[str, str] | None:
-    return next((pair for pair in _PAIRS if set(pair) <= set(lowered)), None)
+def _pair_in(lowered: Sequence[str], first: str) -> tuple[str, str] | None:
+    """The usual pair that the table has; where the first text is named, the one it begins."""
+    begun = [pair for pair in _PAIRS if first.lower() in ("", pair[0])]
+    return next((pair for pair in begun if set(pair) <= set(lowered)), None)
 
 
 def _choices(
@@ -156,9 +161,10 @@ def _of_pairs(
     header: Sequence[str],
     lowered: Sequence[str],
     first_row: int,
+    rows: Sequence[Sequence[Any]],
 ) -> Columns:
     """Two texts that belong together, or as much so as their label says, where there is one."""
-    pair = _pair_in(lowered) or ((_TEXTS[0], "second_text") if "second_text" in lowered else ())
+    pair = _pair_in(lowered, settings.text_column) or ()
     text = _found(settings.text_column, pair[:1], header, lowered)
     second = _found(settings.second_text_column, pair[1:], header, lowered)
     if text is None:
@@ -171,8 +177,20 @@ def _of_pairs(
     group = _found(settings.group_column, (), header, lowered)
     if settings.group_column and group is None:
         raise _missing(settings, "group_column", (), header)
+    if label is not None and {lowered[text], lowered[second]} == set(_INFERENCE):
+        _refuse_numbers_of_classes(settings, {str(row[label]).strip() for row in rows[first_row:]})
     other = _found("", _OTHERS, header, lowered)
     return Columns(text, label, second=second, group=group, other=other, first_row=first_row)
+
+
+def _refuse_numbers_of_classes(settings: LabelledFile | LabelledDataset, labels: set[str]) -> None:
+    """Of a premise and a hypothesis 0 is the number of a class, and entailment in many files."""
+    if labels and labels <= {"-1", "0", "1", "2"}:
+        raise UserError(
+            f"the labels of {settings.place} must be the names of its classes, entailment, neutral "
+            f"and contradiction, found their numbers alone ({', '.join(sorted(labels))}), which "
+            "are no similarities; write the names, or give the data set that knows them"
+        )
 
 
 def _of_two(rows: Sequence[Sequence[Any]]) -> Columns:
@@ -180,7 +198,7 @@ def _of_two(rows: Sequence[Sequence[Any]]) -> Columns:
     label = 0 if len(values[0]) <= len(values[1]) else 1
     # A first row whose label occurs nowhere else is a header.
     is_header = len(rows) > 1 and values[label][str(rows[0][label])] == 1
-    return Columns(1 - label, label, first_row=int(is_header))
+    return Columns(1 - label, label, first_row=int(is_header), is_taken_for_header=is_header)
 
 
 def _missing(

@@ -2,10 +2,13 @@
 
 The first column holds the word and the last one its tag, unless the settings say otherwise, in any
 number of columns. `-DOCSTART-` lines and comments of Universal Dependencies ("# text = …") are no
-words. Where a file has tabs, they alone part its columns: words with spaces are words.
+words; "# O" is one where O is a tag. Where a file has tabs, they alone part its columns: words with
+spaces are words.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
 
 from pipelines.core.errors import UserError
 from pipelines.core.reading.text import refuse_binary, restored
@@ -13,50 +16,93 @@ from pipelines.stages.corpus.cleaning.tally import Tally
 from pipelines.stages.labelled.records import Record, limited, opened
 from pipelines.stages.labelled.settings import LabelledFile
 
-_DOCUMENT = "-DOCSTART-"
-_HEAD_BYTES = 65536
+_DOCUMENT: Final = "-DOCSTART-"
+_HEAD_BYTES: Final = 65536
+_COMMENT: Final = re.compile(r"#\s*[^\s=]+\s*=(\s|$)")  # a key and its value
+
+
+class _Line(NamedTuple):
+    number: int
+    text: str
+    cells: list[str]
+    is_leading: bool  # before the first word of a sentence, and begun like a comment
 
 
 def conll_records(
     path: str, settings: LabelledFile, tally: Tally, head_bytes: int | None
 ) -> Iterator[Record]:
     """Sentences with their words and tags; raises UserError, naming the line, for a bad one."""
+    sentences = _sentences(path, tally, head_bytes)
+    lines = [line for sentence in sentences for line in sentence if not line.is_leading]
+    width = len(lines[0].cells) if lines else 0
+    tags = {
+        _cell(line.cells, settings.label_column, -1, path)
+        for line in lines
+        if len(line.cells) == width
+    }
+    # What breaks off at the end of a head is no sentence.
+    for sentence in sentences if head_bytes is None else sentences[:-1]:
+        words = [
+            line
+            for line in sentence
+            if not line.is_leading or _is_word(line, width, tags, settings, path)
+        ]
+        for line in words:
+            _refuse_other_columns(line, width, settings, path)
+        if words:
+            fields = {
+                "words": [_cell(line.cells, settings.text_column, 0, path) for line in words],
+                "tags": [_cell(line.cells, settings.label_column, -1, path) for line in words],
+            }
+            yield Record(f"line {words[0].number:,}", "", fields)
+
+
+def _sentences(path: str, tally: Tally, head_bytes: int | None) -> list[list[_Line]]:
+    """The lines between empty ones, and those that the file ends with, however few."""
     with opened(path) as stream:
         head = stream.read(_HEAD_BYTES)
         refuse_binary(head, path)
         stream.seek(0)
         separator = "\t" if b"\t" in head else None
-        words: list[str] = []
-        tags: list[str] = []
-        first_line, width = 0, 0
+        sentences: list[list[_Line]] = [[]]
         for number, raw in enumerate(limited(stream, head_bytes), start=1):
-            line = restored(raw.decode("utf-8-sig", "surrogateescape"), tally.repaired)
-            line = line.rstrip("\r\n")
-            if not line.strip():
-                if words:
-                    yield Record(f"line {first_line:,}", "", {"words": words, "tags": tags})
-                words, tags = [], []
+            text = restored(raw.decode("utf-8-sig", "surrogateescape"), tally.repaired)
+            text = text.rstrip("\r\n")
+            if not text.strip():
+                sentences.append([])
                 continue
-            if line.startswith(_DOCUMENT) or (not words and line.startswith("# ")):
+            if text.startswith(_DOCUMENT):
                 continue
-            cells = line.split(separator)
+            cells = text.split(separator)
             if separator and len(cells) == 1:
-                cells = line.split()
-            width = width or len(cells)
-            if len(cells) != width or width < 2:
-                raise UserError(
-                    f"line {number:,} of {path} must hold {max(2, width)} columns like those "
-                    f"before it, found {len(cells)}: {line[:60]!r}; mend or remove it"
-                )
-            if not words:
-                first_line = number
-            words.append(_cell(cells, settings.text_column, 0, path))
-            tags.append(_cell(cells, settings.label_column, -1, path))
-        if words and head_bytes is None:
-            yield Record(f"line {first_line:,}", "", {"words": words, "tags": tags})
+                cells = text.split()
+            is_first = all(line.is_leading for line in sentences[-1])
+            is_leading = is_first and text.startswith("# ")
+            sentences[-1].append(_Line(number, text, cells, is_leading))
+    return sentences
 
 
-def _cell(cells: list[str], column: str, usual: int, path: str) -> str:
+def _is_word(line: _Line, width: int, tags: set[str], settings: LabelledFile, path: str) -> bool:
+    """Whether a line that begins like a comment is the word #: with a tag that other words have."""
+    if len(line.cells) != width or _COMMENT.match(line.text):
+        return False
+    return _cell(line.cells, settings.label_column, -1, path) in tags
+
+
+def _refuse_other_columns(line: _Line, width: int, settings: LabelledFile, path: str) -> None:
+    if len(line.cells) != width or width < 2:
+        raise UserError(
+            f"line {line.number:,} of {path} must hold {max(2, width)} columns like those "
+            f"before it, found {len(line.cells)}: {line.text[:60]!r}; mend or remove it"
+        )
+    if not _cell(line.cells, settings.label_column, -1, path):
+        raise UserError(
+            f"line {line.number:,} of {path} must hold a tag for its word, found none: "
+            f"{line.text[:60]!r}; mend or remove it"
+        )
+
+
+def _cell(cells: Sequence[str], column: str, usual: int, path: str) -> str:
     if not column:
         return cells[usual].strip()
     if not column.isdecimal() or not 1 <= int(column) <= len(cells):

@@ -69,7 +69,7 @@ def read_labelled_split(
 ) -> list[Grouped]:
     """The items of a data set's split, likewise; with `num_rows` the first of them."""
     path = f"{settings.dataset}, split {split}"
-    rows = rows_of_split(settings, split, num_rows)
+    rows = rows_of_split(settings, split, family.form, num_rows)
     records = table_records(rows, family.form, settings, path, left_out.tally)
     return _items(records, path, family, settings, left_out)
 

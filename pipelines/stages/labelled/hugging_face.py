@@ -1,13 +1,15 @@
 """Labelled rows of a Hugging Face data set."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from pipelines.core.errors import UserError
 from pipelines.core.reading.hugging_face import commit_of, name_of, rows_of
+from pipelines.stages.labelled.class_names import names_of_classes
 from pipelines.stages.labelled.settings import LabelledDataset
+from pipelines.tasks import Form
 
 
 def resolved(settings: LabelledDataset) -> LabelledDataset:
@@ -27,7 +29,7 @@ def num_bytes_of(settings: LabelledDataset) -> int | None:
 
 
 def rows_of_split(
-    settings: LabelledDataset, split: str, num_rows: int | None
+    settings: LabelledDataset, split: str, form: Form, num_rows: int | None
 ) -> Iterator[tuple[str, list[Any]]]:
     """The names of the columns, then each row and where it stands; classes by their names.
 
@@ -35,7 +37,7 @@ def rows_of_split(
     such split.
     """
     found = rows_of(settings.dataset, settings.configuration, split, settings.revision)
-    said = _names_of_classes(found.features)
+    said = names_of_classes(found.features, form)
     header: list[str] = []
     for number, row in enumerate(islice(found.rows, num_rows), start=1):
         if not header:
@@ -45,30 +47,6 @@ def rows_of_split(
             f"row {number:,}",
             [said[name](value) if name in said else value for name, value in row.items()],
         )
-
-
-def _names_of_classes(features: Mapping[str, Any]) -> dict[str, Callable[[Any], Any]]:
-    """For columns of classes, and of lists of classes, how a value is called."""
-    from datasets import ClassLabel
-
-    said: dict[str, Callable[[Any], Any]] = {}
-    for name, feature in features.items():
-        inner = getattr(feature, "feature", None)
-        if isinstance(feature, ClassLabel):
-            said[name] = _one(feature)
-        elif isinstance(inner, ClassLabel):
-            said[name] = _several(inner)
-    return said
-
-
-def _one(feature: Any) -> Callable[[int | None], str | None]:
-    names: list[str] = feature.names
-    return lambda value: None if value is None or value < 0 else names[value]
-
-
-def _several(feature: Any) -> Callable[[list[int] | None], list[str | None]]:
-    one = _one(feature)
-    return lambda values: [one(value) for value in values or ()]
 
 
 def _refuse_one_split(settings: LabelledDataset) -> None:

@@ -20,7 +20,7 @@ def squad_records(path: str) -> Iterator[Record]:
         for article in articles:
             for paragraph in article["paragraphs"]:
                 for question in paragraph["qas"]:
-                    yield record_of(question, paragraph["context"], article.get("title", ""))
+                    yield record_of(question, paragraph["context"], str(article.get("title") or ""))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UserError(
             f"{path} must be of SQuAD's structure (data, paragraphs, context, qas), but it is not "
@@ -29,8 +29,11 @@ def squad_records(path: str) -> Iterator[Record]:
         ) from error
 
 
-def record_of(question: dict[str, Any], context: str, group: str) -> Record:
-    """A question as SQuAD and the data set of the same name write it, without its context."""
+def record_of(question: dict[str, Any], context: Any, group: str) -> Record:
+    """A question as SQuAD and the data set of the same name write it, without its context.
+
+    Texts are whatever stands in their place: the family refuses what is none.
+    """
     answers = question.get("answers") or []
     if isinstance(answers, dict):  # of columns, as `datasets` has it
         answers = [

@@ -2,14 +2,17 @@
 and whatever else has rows."""
 
 import io
-import math
 from collections.abc import Iterable, Iterator
 from typing import IO, Any, Final
 
 from pipelines.core.errors import UserError
+from pipelines.core.reading.parquet import whole_file
 from pipelines.core.reading.records import BadRow, delimited_rows, dialect_of, json_record
-from pipelines.core.reading.text import refuse_binary, restored
+from pipelines.core.reading.text import refuse_binary, restored_in
 from pipelines.stages.corpus.cleaning.tally import Tally
+from pipelines.stages.labelled.cells import labels_in, tags_in, text_in, words_in
+from pipelines.stages.labelled.choices import choice_fields, with_indices
+from pipelines.stages.labelled.class_names import features_of_schema, names_of_classes
 from pipelines.stages.labelled.columns import Columns, columns_of
 from pipelines.stages.labelled.records import Record, format_of, opened
 from pipelines.stages.labelled.settings import LabelledDataset, LabelledFile
@@ -44,21 +47,33 @@ def table_records(
     if not whole:
         raise UserError(f"{path} must hold labelled texts, found no row in it")
     columns = columns_of(settings, form, [cells for _, cells in whole])
-    for place, cells in whole[columns.first_row :]:
+    if columns.is_taken_for_header:
+        tally.dropped["first rows taken for a header"] += 1
+    records = _records(whole[columns.first_row :], form, columns, settings, path, tally)
+    yield from with_indices(list(records)) if form == "choices" else records
+
+
+def _records(
+    rows: Iterable[Row], form: Form, columns: Columns, settings: LabelledFile | LabelledDataset,
+    path: str, tally: Tally,
+) -> Iterator[Record]:  # fmt: skip
+    for place, cells in rows:
         if form in ("texts", "pairs", "choices") and not str(cells[columns.text] or "").strip():
             tally.dropped["rows without a text"] += 1
             continue
-        group = "" if columns.group is None else _text(cells[columns.group], tally)
+        group = "" if columns.group is None else text_in(cells[columns.group], tally)
         if form == "words":
             assert columns.label is not None
             fields = {
-                "words": _list(cells[columns.text], tally),
-                "tags": _list(cells[columns.label], tally),
+                "words": words_in(cells[columns.text], tally),
+                "tags": tags_in(cells[columns.label], tally),
             }
         elif form == "questions":
             fields = _question(cells, columns, tally, path, place)
         elif form == "pairs":
             fields = _pair(cells, columns, tally)
+        elif form == "choices":
+            fields = choice_fields(cells, columns, tally)
         else:
             fields = _texts(cells, columns, settings, tally)
         yield Record(place, group, fields)
@@ -67,22 +82,13 @@ def table_records(
 def _texts(
     cells: list[Any], columns: Columns, settings: LabelledFile | LabelledDataset, tally: Tally
 ) -> dict[str, Any]:
-    fields: dict[str, Any] = {"text": _text(cells[columns.text], tally)}
+    assert columns.label is not None
+    fields: dict[str, Any] = {"text": text_in(cells[columns.text], tally)}
     if columns.second is not None:
-        fields["second_text"] = _text(cells[columns.second], tally)
-    raw = 0 if columns.label is None else cells[columns.label]
-    fields["label"] = _text(raw, tally)
-    several = raw if isinstance(raw, list) else fields["label"].split(settings.label_separator)
-    fields["labels"] = [text for each in several if (text := str(each).strip())]
-    if columns.choices:
-        found: list[Any] = [cells[place] for place in columns.choices]
-        if len(found) == 1 and isinstance(found[0], dict):  # of columns, as `datasets` has it
-            found = found[0].get("text", [])
-        elif len(found) == 1 and isinstance(found[0], list):
-            found = found[0]
-        start = "" if columns.start is None else _text(cells[columns.start], tally) + " "
-        texts = [_text(each, tally) for each in found]
-        fields["choices"] = [f"{start}{text}" for text in texts if text]
+        fields["second_text"] = text_in(cells[columns.second], tally)
+    label = cells[columns.label]
+    fields["label"] = text_in(label, tally)
+    fields["labels"] = labels_in(label, settings.label_separator, tally)
     return fields
 
 
@@ -90,10 +96,10 @@ def _pair(cells: list[Any], columns: Columns, tally: Tally) -> dict[str, Any]:
     assert columns.second is not None
     places = {"second_text": columns.second, "label": columns.label, "other_text": columns.other}
     read = {
-        name: None if place is None else _text(cells[place], tally)
+        name: None if place is None else text_in(cells[place], tally)
         for name, place in places.items()
     }
-    return {"text": _text(cells[columns.text], tally), **read}
+    return {"text": text_in(cells[columns.text], tally), **read}
 
 
 def _question(
@@ -106,10 +112,10 @@ def _question(
         return record_of(
             {
                 "id": "" if columns.name is None else str(cells[columns.name]),
-                "question": _text(cells[columns.text], tally),
-                "answers": answers,
+                "question": text_in(cells[columns.text], tally),
+                "answers": restored_in(answers, tally.repaired),
             },
-            str(cells[columns.second]),
+            restored_in(cells[columns.second], tally.repaired),
             "",
         ).fields
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -124,7 +130,7 @@ def _rows(path: str, form: Form, head_bytes: int | None) -> Iterator[Row | BadRo
     kind = format_of(path, form)
     with opened(path) as whole:
         if kind == "parquet":
-            yield from _rows_of_parquet(path, whole, head_bytes is not None)
+            yield from _rows_of_parquet(path, whole, form, head_bytes is not None)
             return
         stream = whole if head_bytes is None else io.BytesIO(whole.read(head_bytes))
         head = stream.read(_HEAD_BYTES)
@@ -138,53 +144,43 @@ def _rows(path: str, form: Form, head_bytes: int | None) -> Iterator[Row | BadRo
 
 
 def _rows_of_json(stream: IO[bytes]) -> Iterator[Row | BadRow]:
-    header: list[str] = []
-    for number, line in enumerate(stream, start=1):
-        if not line.strip():
-            continue
-        record = json_record(line, number)
+    """Every key of any line is a column, which is empty where a line has no such key."""
+    records = [
+        (number, json_record(line, number))
+        for number, line in enumerate(stream, start=1)
+        if line.strip()
+    ]
+    header: dict[str, None] = {}
+    for _, record in records:
+        if not isinstance(record, BadRow):
+            header.update(dict.fromkeys(record))
+    if header:
+        yield _line(records[0][0]), list(header)
+    for number, record in records:
         if isinstance(record, BadRow):
             yield record
-            continue
-        if not header:
-            header = list(record)
-            yield _line(number), list(header)
-        yield _line(number), [record.get(key) for key in header]
+        else:
+            yield _line(number), [record.get(name) for name in header]
 
 
-def _rows_of_parquet(path: str, stream: IO[bytes], only_head: bool) -> Iterator[Row]:
-    import pyarrow as pa
+def _rows_of_parquet(path: str, stream: IO[bytes], form: Form, only_head: bool) -> Iterator[Row]:
     import pyarrow.parquet as pq
 
-    try:
+    with whole_file(path):
         file = pq.ParquetFile(stream)
+        said = names_of_classes(features_of_schema(file.schema_arrow, path), form)
         yield _line(0), list(file.schema_arrow.names)
         number = 0
         for batch in file.iter_batches(_ROWS_A_BATCH):
             for values in batch.to_pylist():
                 number += 1
-                yield _line(number), list(values.values())
+                yield (
+                    _line(number),
+                    [said[name](each) if name in said else each for name, each in values.items()],
+                )
             if only_head:
                 return
-    except pa.ArrowInvalid as error:
-        raise UserError(
-            f"{path} must be a whole Parquet file, but it cannot be read ({error}); fetch it again"
-        ) from error
 
 
 def _line(number: int) -> str:
     return f"line {number:,}"
-
-
-def _text(value: Any, tally: Tally) -> str:
-    """A value as the text of a CSV file; nothing and NaN are empty."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return ""
-    return restored(str(value), tally.repaired).strip()
-
-
-def _list(value: Any, tally: Tally) -> list[str]:
-    """A list of texts; a text is parted at its white space."""
-    if isinstance(value, str):
-        return restored(value, tally.repaired).split()
-    return [_text(each, tally) for each in value or ()]

@@ -39,7 +39,7 @@ def test_every_row_of_every_file_is_answered_by_the_version_that_the_alias_named
     models.register(models.encoder(1))
     models.tracker.client().set_registered_model_alias("encoder", "champion", "1")
     paths = texts(tmp_path, "a.parquet", 25), texts(tmp_path, "b.parquet", 3)
-    (tmp_path / "c.txt").write_text("a line\nand another\n")
+    (tmp_path / "c.txt").write_text("a line\n\nand another\n")
     settings = BatchSettings(
         model="encoder@champion", files=(*paths, str(tmp_path / "*.txt")), rows_per_shard=10,
         out=str(tmp_path / "answers"),
@@ -55,6 +55,7 @@ def test_every_row_of_every_file_is_answered_by_the_version_that_the_alias_named
     assert third["text"][0] == "text 20 of a.parquet"
     assert third["model"] == ["encoder/1"] * 5
     assert len(third["embedding"][0]) == 128
+    assert pq.read_table(made.local("part-00002-00000.parquet")).to_pydict()["row"] == [0, 2]
     assert shards(tmp_path / "answers") == shards(tmp_path / "store")
     assert pq.read_table(tmp_path / "answers").num_rows == 30
 

@@ -3,18 +3,21 @@
 import json
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 
 from bert_core.config import EncoderConfig
+from bert_core.inference.tables import answer_table
 from bert_core.model.catalogue import build_model
-from bert_core.training.state import save_model
+from bert_core.model.sentence_encoder import SentenceEncoder
+from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from flows.cli.app import DONE, MISTAKE, run
 from pipelines.core.errors import UserError
-from pipelines.insight.tables import json_lines, read_table, write_table
+from pipelines.insight.tables import json_lines, read_numbered_table, read_table, write_table
 from tests.pipelines.tasks.test_families import CONFIG, PIECES
 
 TABLE = {"text": ["a b", 'say "c", d'], "second_text": ["x", "y\tz"]}
@@ -41,6 +44,33 @@ def test_lists_are_json_in_a_cell(tmp_path: Path) -> None:
 def test_a_file_of_text_holds_a_text_a_line(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\n\n  two \n")
     assert read_table(str(tmp_path / "a.txt"), {}, ["text"]) == {"text": ["one", "two"]}
+
+
+def test_rows_have_their_numbers_in_the_file(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\none\u2028two\n \nthree\r\n", newline="")
+    assert read_numbered_table(str(tmp_path / "a.txt"), {}, ["text"]) == (
+        [1, 3], {"text": ["one\u2028two", "three"]},
+    )  # fmt: skip
+    (tmp_path / "a.jsonl").write_text('{"text": "x"}\n\n{"second_text": "y", "text": "z"}\n')
+    assert read_numbered_table(str(tmp_path / "a.jsonl"), {}, ["text", "second_text"]) == (
+        [0, 2], {"text": ["x", "z"], "second_text": [None, "y"]},
+    )  # fmt: skip
+    (tmp_path / "a.csv").write_text('text\n"one\ntwo"\nthree\n')
+    assert read_numbered_table(str(tmp_path / "a.csv"), {}, ["text"]).numbers == [0, 1]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_bytes_that_are_not_utf_8_are_read_as_windows_1252(tmp_path: Path, suffix: str) -> None:
+    content = {"csv": "text\ncaf\xe9\n", "jsonl": '{"text": "caf\xe9"}\n'}[suffix]
+    (tmp_path / f"a.{suffix}").write_bytes(content.encode("cp1252"))
+    assert read_table(str(tmp_path / f"a.{suffix}"), {}, ["text"]) == {"text": ["caf\xe9"]}
+
+
+def test_a_parquet_file_that_is_cut_is_named(tmp_path: Path) -> None:
+    write_table(tmp_path / "a.parquet", TABLE)
+    (tmp_path / "a.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-9])
+    with pytest.raises(UserError, match=r"a\.parquet must be a whole Parquet file"):
+        read_table(str(tmp_path / "a.parquet"), {}, ["text"])
 
 
 @pytest.mark.parametrize(
@@ -77,6 +107,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         config = EncoderConfig.from_dict({**CONFIG.to_dict(), "hidden_size": 32})
         save_model(folder / head, build_model(head, config, **settings))
         WordPieceTokenizer(PIECES).save(folder / head)
+    (folder / "a.csv").mkdir()
     return folder
 
 
@@ -124,6 +155,38 @@ def test_a_table_is_answered_row_by_row(
     assert [(row["text"], row["second_text"]) for row in rows] == [("a", "x"), ("b c", "y z")]
 
 
+@pytest.mark.parametrize("nothing", [None, float("nan"), pd.NA])
+def test_a_text_that_is_not_there_is_refused_and_a_second_one_stands_for_none(
+    models: Path, nothing: object
+) -> None:
+    tokenizer = WordPieceTokenizer(PIECES)
+    regression, spans, choices = (
+        load_model(models / head) for head in ("regression", "span_prediction", "multiple_choice")
+    )
+    pairs = {"text": ["a", "b"], "second_text": ["x", nothing]}
+    alone = answer_table(regression, tokenizer, {"text": ["b"]})["value"]
+    assert answer_table(regression, tokenizer, pairs)["value"][1] == pytest.approx(alone[0])
+    for model, column, table in (
+        (regression, "text", {"text": ["a", nothing]}),
+        (spans, "context", {"question": ["a", "b"], "context": ["c", nothing]}),
+        (choices, "choices", {"text": ["a", "b"], "choices": [["c", "d"], ["e", nothing]]}),
+        (choices, "choices", {"text": ["a", "b"], "choices": [["c", "d"], nothing]}),
+        (SentenceEncoder(CONFIG), "second_text", pairs),
+    ):
+        with pytest.raises(ValueError, match=f"have a {column}, found none in row 1, counted"):
+            answer_table(model, tokenizer, table)
+
+
+def test_a_row_without_a_text_is_told_before_any_is_answered(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = ["a"] * 3000 + [None]
+    pq.write_table(pa.table({"text": rows}), tmp_path / "in.parquet")
+    named = ["--model", str(models / "regression"), "--home", str(tmp_path)]
+    assert run(["rate", "--file", str(tmp_path / "in.parquet"), *named]) == MISTAKE
+    assert "must have a text, found none in row 3000, counted from 0" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -133,6 +196,7 @@ def test_a_table_is_answered_row_by_row(
         (["answer", "a", " ", "--model", "{models}/span_prediction"], "must hold a word"),
         (["tag", "a", "--out", "a.pdf", "--model", "{models}/tag"], "answers are written to"),
         (["predict", "a", "--out", "/no/where.csv", "--model", "x"], "in a folder that exists"),
+        (["predict", "a", "--out", "{models}/a.csv", "--model", "x"], "found the folder"),
     ],
 )
 def test_mistakes_are_told(

@@ -42,6 +42,16 @@ def test_pairs_are_found_by_their_usual_names(tmp_path: Path) -> None:
     assert items(path, "classification")[0]["second_text"] == "s"
 
 
+def test_the_second_text_comes_with_the_first_one_where_that_is_named(tmp_path: Path) -> None:
+    rows = "question,sentence1,sentence2,hypothesis,premise,label\nq,a,b,h,p,x\n"
+    path = written(tmp_path / "a.csv", rows)
+    for named, second in (("", "b"), ("sentence1", "b"), ("premise", "h"), ("question", None)):
+        found = items(path, "classification", text_column=named)
+        assert found[0]["second_text"] == second
+    path = written(tmp_path / "b.csv", "text,second_text,label\na,b,x\n")
+    assert items(path, "classification")[0]["second_text"] == "b"
+
+
 def test_columns_of_a_file_without_a_header_are_numbered(tmp_path: Path) -> None:
     path = written(tmp_path / "a.tsv", "gj04\t1\t\tIt sails.\nks08\t0\t*\tIt the.\n")
     found = items(path, "classification", text_column="4", label_column="2")
@@ -49,6 +59,41 @@ def test_columns_of_a_file_without_a_header_are_numbered(tmp_path: Path) -> None
         {"text": "It sails.", "second_text": None, "label": "1"},
         {"text": "It the.", "second_text": None, "label": "0"},
     ]
+
+
+@pytest.mark.parametrize("cell", ["['joy', 'anger']", '["joy", "anger"]'])
+def test_a_list_that_is_written_out_is_a_list_of_labels(tmp_path: Path, cell: str) -> None:
+    path = tmp_path / "a.tsv"
+    written(path, f"text\tlabels\nx\t{cell}\ny\t[]\n")
+    assert [item["labels"] for item in items(path, "multi_label")] == [["anger", "joy"], []]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([0.0, 1.0, 0.0], r"not a row of zeros and ones, found \[0.0, 1.0, 0.0\] in line 2"),
+        ([0, 1], "not a row of zeros and ones"),
+        ([1, 0, 0, 1], "not a row of zeros and ones"),
+        ([True, False], "not a row of zeros and ones"),
+        ("[0, 0, 1]", "not a row of zeros and ones"),
+        (["a", None], r"have a name for each of its labels, found \['a', None\] in line 2"),
+        (None, "have its labels, or an empty list where there are none, found none in line 2"),
+        ("nan", "have its labels, or an empty list"),
+        ("['a' 'b']", "have its labels in a list or between separators"),
+        ("[a, b]", "have its labels in a list or between separators"),
+    ],
+)
+def test_labels_that_have_no_names_are_refused(tmp_path: Path, value: Any, message: str) -> None:
+    lines = [json.dumps({"text": "x", "labels": each}) for each in (["a"], value)]
+    path = written(tmp_path / "a.jsonl", "\n".join(lines))
+    with pytest.raises(UserError, match=message):
+        items(path, "multi_label")
+    assert len(items(path, "multi_label", bad_items="skip")) == 1
+
+
+def test_labels_without_names_that_can_be_nothing_else_are_numbers(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.jsonl", '{"text": "x", "labels": [27, 4]}\n')
+    assert items(path, "multi_label")[0]["labels"] == ["27", "4"]
 
 
 def test_labels_of_a_text_stand_in_a_list_or_between_separators(tmp_path: Path) -> None:
@@ -79,6 +124,56 @@ def test_choices_stand_in_columns_or_in_a_list(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def choice_of(tmp_path: Path, **line: Any) -> int:
+    path = written(tmp_path / "choice.jsonl", json.dumps({"question": "What?", **line}))
+    answer: int = items(path, "multiple_choice")[0]["answer"]
+    return answer
+
+
+NUMBERS = ["8", "2", "24", "120"]
+
+
+def test_an_answer_that_is_a_number_is_an_index(tmp_path: Path) -> None:
+    assert choice_of(tmp_path, choices=NUMBERS, answer=2) == 2
+    assert choice_of(tmp_path, choices=NUMBERS, answer=0.0) == 0
+    assert choice_of(tmp_path, choices=NUMBERS, answer="24") == 2
+    assert choice_of(tmp_path, choices=NUMBERS, answer="c") == 2
+    for wrong in (4, -1):
+        with pytest.raises(UserError, match=f"have a choice's index from 0.*'{wrong}' for 4"):
+            choice_of(tmp_path, choices=NUMBERS, answer=wrong)
+
+
+def test_an_answer_goes_by_the_names_of_the_choices(tmp_path: Path) -> None:
+    for names, answer in ((list("BCAD"), "C"), (list("2314"), "3"), (list("2314"), 3)):
+        table = {"text": NUMBERS, "label": names}
+        assert choice_of(tmp_path, choices=table, answerKey=answer) == 1
+    rows = [{"label": name, "text": text} for name, text in zip("BA", NUMBERS, strict=False)]
+    assert choice_of(tmp_path, choices=rows, answerKey="A") == 1
+    with pytest.raises(UserError, match="have a choice's index from 0"):
+        choice_of(tmp_path, choices={"text": NUMBERS, "label": list("ABCD")}, answerKey="E")
+
+
+def test_an_answer_that_can_be_two_choices_is_refused_with_its_line(tmp_path: Path) -> None:
+    rows = "\n".join(["x,A,8,2,24", "y,2,8,2,24"])
+    path = written(tmp_path / "a.csv", f"question,answer,choice1,choice2,choice3\n{rows}\n")
+    message = "found '2', the text of '2' and the index from 0 of '24', in line 3"
+    with pytest.raises(UserError, match=message):
+        items(path, "multiple_choice")
+    assert [item["answer"] for item in items(path, "multiple_choice", bad_items="skip")] == [0]
+
+
+def test_labels_that_all_are_indices_are_no_texts(tmp_path: Path) -> None:
+    rows = "\n".join(["x,0,8,2,24", "y,2,8,2,24"])
+    path = written(tmp_path / "a.csv", f"question,answer,choice1,choice2,choice3\n{rows}\n")
+    assert [item["answer"] for item in items(path, "multiple_choice")] == [0, 2]
+
+
+def test_choices_without_a_text_move_no_index(tmp_path: Path) -> None:
+    assert choice_of(tmp_path, choices=["a", "b", ""], answer=1) == 1
+    with pytest.raises(UserError, match="have a text in each of its choices"):
+        choice_of(tmp_path, choices=["", "a", "b"], answer=1)
+
+
 CONLL_2003 = """-DOCSTART- -X- -X- O
 
 EU NNP B-NP B-ORG
@@ -104,6 +199,22 @@ def test_columns_of_conll_in_any_number_parted_by_spaces_or_tabs(tmp_path: Path)
     ]
 
 
+def test_a_word_that_begins_like_a_comment_is_one_where_its_tag_is(tmp_path: Path) -> None:
+    lines = "# sent_id = 1\n# O\n1 O\nstreet B-X\n\n# note\n# = O\n# B-X\n\n# 2\nx O\n"
+    path = written(tmp_path / "a.conll", lines)
+    assert [(item["words"], item["tags"]) for item in items(path, "tagging")] == [
+        (["#", "1", "street"], ["O", "O", "B-X"]), (["#"], ["B-X"]), (["x"], ["O"]),
+    ]  # fmt: skip
+    tabs = written(tmp_path / "b.conll", "# text = # x\n# x\tO\ny\tO\n\n# newdoc\nz\tO\n")
+    assert [item["words"] for item in items(tabs, "tagging")] == [["# x", "y"], ["z"]]
+
+
+def test_a_word_of_conll_without_a_tag_is_named(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.conll", "one\tO\ntwo\t\n")
+    with pytest.raises(UserError, match=r"line 2 of .* must hold a tag for its word, found none"):
+        items(path, "tagging")
+
+
 def test_a_line_of_conll_with_another_number_of_columns_is_named(tmp_path: Path) -> None:
     path = written(tmp_path / "a.conll", "one X O\ntwo O\n")
     with pytest.raises(UserError, match=r"line 2 of .* must hold 3 columns .*found 2: 'two O'"):
@@ -113,8 +224,14 @@ def test_a_line_of_conll_with_another_number_of_columns_is_named(tmp_path: Path)
 
 
 def test_words_and_tags_of_lines_of_json(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.jsonl", '{"tokens": ["a", "b"], "ner_tags": [0, 1]}\n')
-    assert items(path, "tagging") == [{"words": ["a", "b"], "tags": ["0", "1"]}]
+    path = written(tmp_path / "a.jsonl", '{"tokens": ["a", "b"], "ner_tags": ["O", "B-V"]}\n')
+    assert items(path, "tagging") == [{"words": ["a", "b"], "tags": ["O", "B-V"]}]
+    path = written(tmp_path / "c.jsonl", '{"tokens": ["a", "b"], "ner_tags": [0, 3]}\n')
+    with pytest.raises(UserError, match=r"have the names of its tags, .*the number 0 in line"):
+        items(path, "tagging")
+    path = written(tmp_path / "d.jsonl", '{"tokens": ["a", "b"], "ner_tags": ["O", null]}\n')
+    with pytest.raises(UserError, match="have a tag for every word, found none for 'b' in line 1"):
+        items(path, "tagging")
     path = written(tmp_path / "b.jsonl", '{"tokens": ["a", "b"], "ner_tags": [0]}\n')
     with pytest.raises(UserError, match="have a tag for every word, found 1 for 2 in line 1"):
         items(path, "tagging")
@@ -151,6 +268,34 @@ def test_answers_that_are_not_where_they_say_are_named_or_counted(tmp_path: Path
     assert left_out.places == [f"question 7 of {path}"]
     with pytest.raises(UserError, match="must be of SQuAD's structure"):
         items(written(tmp_path / "b.json", '{"data": [{}]}'), "question_answering")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"context": None}, "must have a context, found none in line 1"),
+        ({"context": 7}, "must have a context, found 7 in line 1"),
+        ({"question": None}, "must have a question, found none in line 1"),
+        ({"answers": [{"text": 4, "answer_start": 4}]}, "have answers that are texts, found 4 in"),
+    ],
+)
+def test_what_is_no_text_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    line = {"question": "Who?", "context": "The cat sat.", "answers": [], **changes}
+    with pytest.raises(UserError, match=message):
+        items(written(tmp_path / "a.jsonl", json.dumps(line)), "question_answering")
+    context, question = line.pop("context"), {"id": "1", **line}
+    article = {"title": None, "paragraphs": [{"context": context, "qas": [question]}]}
+    path = written(tmp_path / "a.json", json.dumps({"data": [article]}))
+    with pytest.raises(UserError, match=message.replace("line 1", "question 1")):
+        items(path, "question_answering")
+
+
+def test_a_context_keeps_its_characters_where_they_are(tmp_path: Path) -> None:
+    line = {"question": "Who?", "context": "  The caf\xe9.", "answers": {"text": ["caf\xe9"],
+            "answer_start": [6]}}  # fmt: skip
+    (tmp_path / "a.jsonl").write_bytes(json.dumps(line, ensure_ascii=False).encode("cp1252"))
+    found = items(tmp_path / "a.jsonl", "question_answering")[0]
+    assert (found["context"], found["answers"]) == ("  The caf\xe9.", ["caf\xe9"])
 
 
 def test_a_family_says_which_files_it_reads(tmp_path: Path) -> None:

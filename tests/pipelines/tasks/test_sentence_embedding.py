@@ -24,6 +24,7 @@ from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import ArtifactStore
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
+from pipelines.stages.labelled.files import LeftOut, read_labelled_file
 from pipelines.stages.labelled.settings import LabelledFile, LabelledSettings
 from pipelines.stages.labelled.stage import build_labelled, read_items
 from pipelines.tasks import BadItemError, Items, Reading, family
@@ -138,6 +139,7 @@ def test_pairs_that_belong_together_are_learned_without_labels(
         (pair("a", "b", "-"), "'-'"),
         (pair("a", "b", ""), "''"),
         (pair("a", "b", "nan"), "'nan'"),
+        (pair("a", "b", "-1"), "'-1'"),
     ],
 )
 def test_what_is_no_pair_is_refused(record: dict[str, Any], found: str) -> None:
@@ -185,6 +187,35 @@ def test_files_of_triplets_and_of_pairs_with_numbers(suffix: str, tmp_path: Path
     assert [row["value"] for row in read_items(labelled, "heldout").rows] == [3.2, 0.5]
     assert labelled.statistics["pairs_with_another_text"] == 5
     assert "baseline/spearman" in labelled.statistics
+
+
+def test_numbers_of_inferences_classes_are_no_similarities(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    source = LabelledFile(path=str(path))
+
+    def read() -> list[float]:
+        found = read_labelled_file(str(path), FAMILY, source, LeftOut())
+        return [each.item["value"] for each in found]
+
+    path.write_text("premise,hypothesis,label\nx,y,0\nx,z,2\n")
+    with pytest.raises(UserError, match=r"found their numbers alone \(0, 2\), .*write the names"):
+        read()
+    path.write_text("premise,hypothesis,label\nx,y,0\nx,z,4\n")
+    assert read() == [0, 4]
+    path.write_text("sentence1,sentence2,label\nx,y,0\nx,z,1\n")
+    assert read() == [0, 1]
+
+
+def test_a_label_that_a_later_line_has_is_that_of_its_pair(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    rows = [{"premise": "x", "hypothesis": "y"}, {"premise": "x", "hypothesis": "z"}]
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    source = LabelledFile(path=str(path), bad_items="skip")
+    assert len(read_labelled_file(str(path), FAMILY, source, LeftOut())) == 2
+    rows.append({**rows[0], "label": "contradiction"})
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    found = read_labelled_file(str(path), FAMILY, source, LeftOut())
+    assert [each.item["value"] for each in found] == [0.0]
 
 
 def test_a_table_without_a_second_text_is_refused(tmp_path: Path) -> None:

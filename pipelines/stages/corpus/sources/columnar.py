@@ -1,19 +1,19 @@
 """Documents in the columns of Parquet and Arrow files."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import IO, Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipelines.core.errors import UserError
 from pipelines.core.reading.files import open_binary
+from pipelines.core.reading.parquet import whole_file
 from pipelines.stages.corpus.cleaning.tally import Tally
 from pipelines.stages.corpus.settings import Columnar
 from pipelines.stages.corpus.sources.inputs import InputFile, RawDocument, Span, list_files
 from pipelines.stages.corpus.sources.records import document_of, require_fields
 
+_KINDS: Final = "Parquet or Arrow"
 _ROWS_AT_ONCE: Final = 1024
 _PARQUET_MAGIC: Final = b"PAR1"
 _ARROW_FILE_MAGIC: Final = b"ARROW1"
@@ -29,7 +29,7 @@ def read(settings: Columnar, span: Span, tally: Tally) -> Iterator[RawDocument]:
     columns = [settings.text_field]
     if settings.label_field is not None:
         columns.append(settings.label_field)
-    with open_binary(span.file.path) as stream, _whole(span.file.path):
+    with open_binary(span.file.path) as stream, whole_file(span.file.path, _KINDS):
         for batch in _batches(stream, settings, span, columns):
             for record in batch.to_pylist():
                 document = document_of(settings, record, span.file.label, tally)
@@ -42,7 +42,7 @@ def count_rows(settings: Columnar, path: str) -> int | None:
 
     Raises UserError where the file is not whole or lacks a column.
     """
-    with open_binary(path) as stream, _whole(path):
+    with open_binary(path) as stream, whole_file(path, _KINDS):
         magic = stream.read(len(_PARQUET_MAGIC))
         stream.seek(0)
         if magic != _PARQUET_MAGIC:
@@ -50,17 +50,6 @@ def count_rows(settings: Columnar, path: str) -> int | None:
         file = pq.ParquetFile(stream)
         require_fields(settings, path, file.schema_arrow.names)
         return int(file.metadata.num_rows)
-
-
-@contextmanager
-def _whole(path: str) -> Iterator[None]:
-    try:
-        yield
-    except pa.ArrowInvalid as error:
-        raise UserError(
-            f"{path} must be a whole Parquet or Arrow file, but it cannot be read "
-            f"({error}); fetch it again"
-        ) from error
 
 
 def _batches(

@@ -1,0 +1,80 @@
+"""The values of a table's cells, by what stands in them: texts, words, tags, lists of labels."""
+
+import ast
+import io
+import json
+import math
+import tokenize
+from typing import Any, Final
+
+from pipelines.core.reading.text import restored
+from pipelines.stages.corpus.cleaning.tally import Tally
+
+_NOTHING: Final = ("nan", "<na>")  # stand in tables of text for a cell without a value
+
+
+def text_in(value: Any, tally: Tally) -> str:
+    """A value as the text of a CSV file; nothing and NaN are empty."""
+    if is_nothing(value):
+        return ""
+    return restored(str(value), tally.repaired).strip()
+
+
+def is_nothing(value: Any) -> bool:
+    """Whether a cell has no value: null or NaN."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def words_in(value: Any, tally: Tally) -> list[str]:
+    """A list of texts; a text is parted at its white space."""
+    return [text_in(each, tally) for each in _parted(value, tally)]
+
+
+def tags_in(value: Any, tally: Tally) -> list[Any]:
+    """Likewise; numbers stay numbers, for the family to refuse."""
+    return [
+        each if isinstance(each, int | float) and not is_nothing(each) else text_in(each, tally)
+        for each in _parted(value, tally)
+    ]
+
+
+def labels_in(value: Any, separator: str, tally: Tally) -> Any:
+    """Any number of labels: a list, one in JSON's or Python's writing, or parted by `separator`.
+
+    Null and NaN are none, in the list as well; what is no text stays as it is, and so does a text
+    in brackets that is no list.
+    """
+    if isinstance(value, list):
+        found = [text_in(each, tally) if isinstance(each, str) else each for each in value]
+        return [None if is_nothing(each) else each for each in found if each != ""]
+    text = text_in(value, tally)
+    if is_nothing(value) or text.lower() in _NOTHING:
+        return None
+    if text.startswith("[") and text.endswith("]"):
+        written = _list_written(text)
+        return text if written is None else labels_in(written, separator, tally)
+    return [label for part in text.split(separator) if (label := part.strip())]
+
+
+def _parted(value: Any, tally: Tally) -> list[Any]:
+    if isinstance(value, str):
+        return restored(value, tally.repaired).split()
+    if is_nothing(value):
+        return []
+    return value if isinstance(value, list) else [value]
+
+
+def _list_written(text: str) -> list[Any] | None:
+    """The list that a text writes out; None where it is another thing."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        try:
+            found = ast.literal_eval(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            return None
+        # Without its commas, as NumPy prints it, Python would join the texts to one.
+        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+        if sum(token.type == tokenize.STRING for token in tokens) > len(found):
+            return None
+    return found if isinstance(found, list) else None
