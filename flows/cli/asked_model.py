@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from flows.cli.commands.models import named, newest, place_of, tracker_of
+from flows.cli.commands.models import named, newest, place_of, refuse_no_registry, tracker_of
 
 
 @contextmanager
@@ -17,9 +17,11 @@ def asked_model(
     What a home's own registry answered is not asked again until somebody writes to it: that spares
     a first answer the import of MLflow. Raises UserError where there is none.
     """
-    from pipelines.registry.lookups.folders import is_folder
+    from pipelines.registry.lookups.references import is_folder
     from pipelines.registry.lookups.remembered import remember, state_of
 
+    if model is None or not is_folder(model):  # before torch is imported
+        refuse_no_registry(home, needs=kinds[0] if model is None else None)
     reference = named(model, home)
     if reference is not None and is_folder(reference):
         yield Path(reference), reference
@@ -30,7 +32,7 @@ def asked_model(
         yield known
         return
     state = None if database is None else state_of(database)
-    tracker = tracker_of(home, needs=kinds[0] if reference is None else None)
+    tracker = tracker_of(home)
     from pipelines.registry.opening import located
 
     reference = reference or newest(tracker, *kinds, fills_gaps=fills_gaps)

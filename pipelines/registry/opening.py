@@ -10,7 +10,8 @@ import mlflow.artifacts
 
 from pipelines.core.tracking.tracker import Tracker, server_address
 from pipelines.registry.lookups.finding import find_model
-from pipelines.registry.lookups.folders import OpenedModel, explained, is_folder, opened
+from pipelines.registry.lookups.folders import OpenedModel, explained, opened
+from pipelines.registry.lookups.references import is_folder
 from pipelines.registry.serving.integrity import sealed_files
 from pipelines.registry.tags import digest_of
 

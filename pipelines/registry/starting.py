@@ -3,7 +3,7 @@
 from pipelines.artifacts import Artifact
 from pipelines.core.stage import StageContext
 from pipelines.core.tracking.tracker import Tracker
-from pipelines.registry.lookups.folders import REGISTERED
+from pipelines.registry.lookups.references import REGISTERED
 from pipelines.registry.opening import located
 from pipelines.training.starting import starting_encoder, take_in
 

@@ -17,6 +17,7 @@ from pipelines.insight.attention_page import inspect
 from pipelines.insight.predictions import fill
 from pipelines.insight.similarity_picture import draw_similarities, similarities
 from pipelines.registry.exchange import bring_in, take_out, write_out
+from pipelines.registry.lookups.folders import opened
 
 NOWHERE = Tracker(uri="sqlite:////nowhere.db", experiment="unused")  # folders need no tracker
 PNG = b"\x89PNG"
@@ -67,11 +68,11 @@ def test_what_is_no_model_is_refused(folder: Path, context: StageContext, tmp_pa
 
 
 def test_gaps_are_filled_within_what_the_model_knows_and_reads(folder: Path) -> None:
-    assert len(fill(NOWHERE, str(folder), "the [MASK]", top_k=9)[0]) == 9
+    assert len(fill(opened(folder), "it", "the [MASK]", top_k=9)[0]) == 9
     with pytest.raises(UserError, match="9 pieces"):
-        fill(NOWHERE, str(folder), "the [MASK]", top_k=10)
+        fill(opened(folder), "it", "the [MASK]", top_k=10)
     with pytest.raises(UserError, match="tokens"):
-        fill(NOWHERE, str(folder), "the " * 600 + "[MASK]", top_k=1)
+        fill(opened(folder), "it", "the " * 600 + "[MASK]", top_k=1)
 
 
 def test_attention_is_drawn_as_a_page_and_as_a_sheet(folder: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import datasets
 import pytest
 
 from pipelines.core.versions import versions_of
@@ -79,7 +80,7 @@ def test_exactly_the_commit_that_names_a_data_set_is_read(monkeypatch) -> None:
 
     def load_dataset(*args, revision, **kwargs):
         read_at.append(revision)
-        return [{"text": "A text."}]
+        return datasets.Dataset.from_list([{"text": "A text."}])
 
     def dataset_info(self, name, revision):
         return SimpleNamespace(sha=next(commits))

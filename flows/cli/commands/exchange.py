@@ -146,9 +146,9 @@ def inspect(
     Example: bertsmith inspect 'Returns the sum of the array.' --out attention.html
     """
     _require_place(out, (".html", ".png"))
-    from pipelines.insight.attention_page import inspect as draw
-
     with asked_model(model, home, "encoder") as (folder, _):
+        from pipelines.insight.attention_page import inspect as draw
+
         maps = draw(folder, text, out)
     layers, heads = maps.probabilities.shape[:2]
     print(f"{out}: {layers} layers, {heads} heads, {len(maps.pieces)} tokens")
@@ -168,9 +168,9 @@ def similar(
     """
     if out is not None:
         _require_place(out, (".png",))
-    from pipelines.insight.similarity_picture import draw_similarities, similarities
-
     with asked_model(model, home, "encoder") as (folder, _):
+        from pipelines.insight.similarity_picture import draw_similarities, similarities
+
         matrix, plane = similarities(folder, texts)
     width = max(len(text) for text in texts)
     for text, row in zip(texts, matrix.tolist(), strict=True):

@@ -120,12 +120,17 @@ def models(home: Home = None, as_json: AsJson = False) -> None:
             )
 
 
-def tracker_of(home: Path | None, *, needs: str | None = None) -> "Tracker":
-    """The tracker of this home.
+def tracker_of(home: Path | None) -> "Tracker":
+    """The tracker of this home; raises UserError, in seconds, where it does not answer."""
+    refuse_no_registry(home)
+    from pipelines.core.place import PlaceSettings
 
-    Raises UserError, in seconds, where it does not answer, and at once where a home without a
-    registry cannot hold the kind of model that the command `needs`.
-    """
+    return PlaceSettings().tracker({})
+
+
+def refuse_no_registry(home: Path | None, *, needs: str | None = None) -> None:
+    """Raise UserError, in seconds, where the tracker of this home does not answer, and at once
+    where a home without a registry cannot hold the kind of model that a command `needs`."""
     set_defaults(home_folder(home))
     from pipelines.core.place import PlaceSettings
 
@@ -133,7 +138,6 @@ def tracker_of(home: Path | None, *, needs: str | None = None) -> "Tracker":
     place.refuse_unreachable_tracker()
     if needs is not None and not place.has_registry():
         raise _no_model(f"of {place.home_folder()}", needs)
-    return place.tracker({})
 
 
 def place_of(home: Path | None, store: str | None = None) -> "PlaceSettings":

@@ -6,7 +6,7 @@ from mlflow.exceptions import MlflowException
 
 from pipelines.core.errors import UserError
 from pipelines.core.tracking.paging import pages
-from pipelines.registry.lookups.folders import REGISTERED
+from pipelines.registry.lookups.references import REGISTERED
 from pipelines.registry.tags import VERIFIED_TAG
 
 # As recipes name them, if they say nothing.

@@ -3,23 +3,16 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
 
 from bert_core.model.catalogue import Model
 from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
+from pipelines.registry.lookups.references import is_folder
 from pipelines.training.starting import find_model_artifact, is_fingerprint, is_ours, take_in
 
-REGISTERED: Final = "models:/"
-
 OpenedModel = tuple[Model, WordPieceTokenizer]
-
-
-def is_folder(reference: str) -> bool:
-    """Whether a folder is meant: one that has a registered name is never what models:/ means."""
-    return not reference.startswith(REGISTERED) and Path(reference).is_dir()
 
 
 def local_model(reference: str, context: StageContext) -> str:
