@@ -4,6 +4,7 @@ import json
 import pickle
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from flows.cli.app import MISTAKE, run
 from tests.flows.published_folders import WORDS
 
 WEIGHTS, OLD_WEIGHTS = "model.safetensors", "pytorch_model.bin"
+WAS_RUN = "was-run"
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" + 64 * "0" + "\nsize 9\n"
 
 
@@ -45,16 +47,19 @@ def without(folder: Path, gone: str) -> None:
     save_file({n: t for n, t in tensors.items() if n != gone}, folder / WEIGHTS)
 
 
+@dataclass(frozen=True)
 class Runs:
-    """What a pickle with code in it would do."""
+    """An object whose pickle makes a file when it is opened by whoever runs its code."""
 
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return Path.touch, (Path("/nowhere/was-run"),)  # type: ignore[return-value]
+    file: Path
+
+    def __reduce__(self) -> tuple[Callable[[Path], None], tuple[Path]]:
+        return Path.touch, (self.file,)
 
 
 def pickled(folder: Path) -> None:
     (folder / WEIGHTS).unlink()
-    (folder / OLD_WEIGHTS).write_bytes(pickle.dumps(Runs()))
+    (folder / OLD_WEIGHTS).write_bytes(pickle.dumps(Runs(folder / WAS_RUN)))
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -180,3 +185,13 @@ def test_damage_ends_in_a_sentence_that_names_the_file_and_leaves_nothing(
     assert len(said.splitlines()) == 1
     assert "Traceback" not in said
     assert not (own_home / "store").exists()
+    assert not (folder / WAS_RUN).exists()
+
+
+def test_the_pickle_would_run_its_code(published: Path, tmp_path: Path) -> None:
+    """Else the one above could not tell that nobody ran it."""
+    folder = tmp_path / "model"
+    shutil.copytree(published, folder)
+    pickled(folder)
+    pickle.loads((folder / OLD_WEIGHTS).read_bytes())
+    assert (folder / WAS_RUN).exists()

@@ -1,0 +1,19 @@
+"""Files of labelled items, written and read again."""
+
+from pathlib import Path
+from typing import Any
+
+from pipelines.stages.labelled.files import LeftOut, read_labelled_file
+from pipelines.stages.labelled.settings import LabelledFile
+from pipelines.tasks import family
+
+
+def items(path: Path, name: str, left_out: LeftOut | None = None, **settings: Any) -> list[dict]:
+    source = LabelledFile(path=str(path), **settings)
+    found = read_labelled_file(str(path), family(name), source, left_out or LeftOut())
+    return [each.item for each in found]
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
