@@ -26,7 +26,7 @@ def asked_model(
     if reference is not None and is_folder(reference):
         yield Path(reference), reference
         return
-    question = reference or f"newest {' '.join(kinds)}{' for gaps' if fills_gaps else ''}"
+    question = reference or usual_question(kinds, fills_gaps)
     database = place_of(home).own_registry()
     if database is not None and (known := _known(database, question)) is not None:
         yield known
@@ -38,8 +38,13 @@ def asked_model(
     reference = reference or newest(tracker, *kinds, fills_gaps=fills_gaps)
     with located(tracker, reference) as folder:
         if database is not None:
-            remember(database, question, reference, folder.parents[1], state)
+            remember(database, [(question, reference, folder.parents[1])], state)
         yield folder, reference
+
+
+def usual_question(kinds: tuple[str, ...], fills_gaps: bool) -> str:
+    """What a command without `--model` asks the registry, in words."""
+    return f"newest {' '.join(kinds)}{' for gaps' if fills_gaps else ''}"
 
 
 def _known(database: Path, question: str) -> tuple[Path, str] | None:

@@ -26,6 +26,7 @@ def execute(command: str, choice: Choice, *, show_recipe: bool) -> None:
     surroundings = prepare_flows(home)  # it comes up while the imports below go on
     flow = _flow_of(command)
 
+    from flows.cli.first_answers import find_first_answers
     from flows.reporting.summary import print_summary
     from flows.reporting.terminal import progress_on_terminal
     from pipelines.core.cluster.connection import disconnect
@@ -41,6 +42,8 @@ def execute(command: str, choice: Choice, *, show_recipe: bool) -> None:
         story.flow_run_url = ""  # its API ends with this process and has no pages
     tracking_uri = recipe.place.tracker({}).shown_uri
     print_summary(story, tracking_uri, services_run=surroundings.services is not None)
+    if story.models:
+        find_first_answers(choice.home, [model.name for model in story.models])
 
 
 def checked_recipe(command: str, choice: Choice) -> "CorpusRecipe":

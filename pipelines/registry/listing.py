@@ -1,6 +1,6 @@
 """What the registry holds."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -12,6 +12,8 @@ from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker, final
 from pipelines.registry.lookups.history import Move, moves_of
 from pipelines.registry.tags import JUDGEMENT_TAG, KIND_TAG, VERIFIED_TAG
 from pipelines.registry.verification import metric_of
+
+_WITHOUT_A_CHOICE = {"candidate", "challenger"}  # aliases that nobody chose a version by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +74,27 @@ def list_models(tracker: Tracker) -> list[ListedModel]:
             )
         )
     return sorted(listed, key=lambda row: (row.name, -row.version))
+
+
+def newest_of(rows: Iterable[ListedModel], kinds: Collection[str], fills_gaps: bool) -> str | None:
+    """The newest champion of these kinds; where none has that alias, the newest proved version.
+
+    With `fills_gaps` one that learned to predict tokens goes before others. None where no version
+    proved itself.
+    """
+    found = [row for row in rows if row.kind in kinds and row.is_verified]
+    if not found:
+        return None
+
+    def rank(row: ListedModel) -> tuple[bool, bool, datetime]:
+        return (
+            fills_gaps and bool(row.metric),
+            bool(set(row.aliases) - _WITHOUT_A_CHOICE),
+            row.created,
+        )
+
+    best = max(found, key=rank)
+    return f"{best.name}/{best.version}"
 
 
 def list_moves(tracker: Tracker, name: str) -> list[Move]:

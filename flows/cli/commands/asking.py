@@ -41,6 +41,7 @@ _RATE: Final = Asked(_NUMBERS, _NUMBERS, ("text", "second_text"))
 _CHOOSE: Final = Asked(("multiple_choice",), ("multiple_choice",), ("text", "choices"))
 _ANSWER: Final = Asked(("question_answering",), ("span_prediction",), ("question", "context"))
 _EMBED: Final = Asked(("encoder", "sentence_embedding"), _ENCODERS)
+ASKED: Final = (_PREDICT, _TAG, _RATE, _CHOOSE, _ANSWER, _EMBED)
 
 
 def add_to(app: typer.Typer) -> None:

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,10 +15,8 @@ if TYPE_CHECKING:
     from pipelines.core.place import PlaceSettings
     from pipelines.core.stage import StageContext
     from pipelines.core.tracking.tracker import Tracker
-    from pipelines.registry.listing import ListedModel
 
 _SHOWN_MOVES = 10  # of a name; --json has all
-_WITHOUT_A_CHOICE = {"candidate", "challenger"}  # aliases that nobody chose a version by
 
 Model = Annotated[
     str | None,
@@ -206,21 +203,12 @@ def newest(tracker: "Tracker", *kinds: str, fills_gaps: bool = False) -> str:
     With `fills_gaps` one that learned to predict tokens goes before others. Raises UserError where
     no version proved itself.
     """
-    from pipelines.registry.listing import list_models
+    from pipelines.registry.listing import list_models, newest_of
 
-    found = [row for row in list_models(tracker) if row.kind in kinds and row.is_verified]
-    if not found:
+    found = newest_of(list_models(tracker), kinds, fills_gaps)
+    if found is None:
         raise _no_model(f"at {tracker.shown_uri}", kinds[0])
-
-    def rank(row: "ListedModel") -> tuple[bool, bool, datetime]:
-        return (
-            fills_gaps and bool(row.metric),
-            bool(set(row.aliases) - _WITHOUT_A_CHOICE),
-            row.created,
-        )
-
-    best = max(found, key=rank)
-    return f"{best.name}/{best.version}"
+    return found
 
 
 def _no_model(registry: str, kind: str) -> UserError:

@@ -1,5 +1,6 @@
 """Commands by which a person decides which version people use."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -49,7 +50,7 @@ def promote(
         )
     named = source if version is None else str(version)
     values = {"name": name, "source": named or _CANDIDATE, "alias": alias, "reason": because}
-    _tell(_moved("promote", home, values))
+    _tell(_moved("promote", home, values), home)
 
 
 def rollback(
@@ -62,7 +63,7 @@ def rollback(
 
     Example: bertsmith rollback bertsmith-classifier --because 'worse on short texts'
     """
-    _tell(_moved("rollback", home, {"name": name, "alias": alias, "reason": because}))
+    _tell(_moved("rollback", home, {"name": name, "alias": alias, "reason": because}), home)
 
 
 def _moved(flow: str, home: Any, values: dict[str, Any]) -> "Promotion":
@@ -86,9 +87,12 @@ def _moved(flow: str, home: Any, values: dict[str, Any]) -> "Promotion":
     return moved
 
 
-def _tell(promotion: "Promotion") -> None:
+def _tell(promotion: "Promotion", home: Path | None) -> None:
+    from flows.cli.first_answers import find_first_answers
+
     before = promotion.previous_version
     print(
         f"{promotion.name}@{promotion.alias} is version {promotion.version}"
         + (f", before it was {before}" if before and before != promotion.version else "")
     )
+    find_first_answers(home, [promotion.name])

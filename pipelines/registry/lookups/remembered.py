@@ -1,25 +1,28 @@
 """What a home's own registry answered, remembered for as long as nobody writes to it.
 
 Importing MLflow and opening its database takes longer than a first answer should. The database is
-one SQLite file: its header counts the transactions that changed it
-(https://www.sqlite.org/fileformat.html, sections 1.3.7 and 1.3.3). While file and count are the
-same, so is the answer to the same question. A package's bytes are checked each time, remembered or
-not.
+one SQLite file: while the tables that hold models, versions and aliases are the same, so is the
+answer to the same question, whatever runs log meanwhile. A package's bytes are checked each time,
+remembered or not.
 """
 
 import hashlib
 import json
 import os
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote
 
 from pipelines.registry.serving.integrity import SEAL_FILE
 
 _FILE: Final = "lookups.json"
 _MOST_ANSWERS: Final = 100
-_HEADER_BYTES: Final = 100
-_MAGIC: Final = b"SQLite format 3\0"
-_ROLLBACK_JOURNAL: Final = 1  # of the header's bytes 18 and 19; with a write-ahead log it is 2
+# What a name stands for, and where its files are: MLflow's names for its tables begin so.
+_TABLES: Final = ("registered_model", "model_version", "logged_model")
+_MOST_SECONDS: Final = 0.5  # for somebody who is writing
 
 
 class Answer(NamedTuple):
@@ -30,20 +33,23 @@ class Answer(NamedTuple):
     digest: str  # of the list of what its files hash to, as the registry has it
 
 
-def state_of(database: Path) -> list[int] | None:
-    """What changes when anybody writes to the database; None where that cannot be known."""
+def state_of(database: Path) -> str | None:
+    """What changes when anybody writes to the registry; None where that cannot be known."""
+    place = f"file:{quote(str(database.absolute()))}?mode=ro"
+    found = hashlib.sha256()
     try:
-        with database.open("rb") as file:
-            header = file.read(_HEADER_BYTES)
-            told = os.fstat(file.fileno())
-    except OSError:
+        with closing(sqlite3.connect(place, uri=True, timeout=_MOST_SECONDS)) as connection:
+            connection.execute("begin")  # all tables at one moment
+            names = [name for (name,) in connection.execute(
+                "select name from sqlite_master where type = 'table' order by name"
+            ) if name.startswith(_TABLES)]  # fmt: skip
+            for name in names:
+                found.update(f"{name}\n".encode())
+                for row in connection.execute(f'select * from "{name}"'):
+                    found.update(f"{row!r}\n".encode())
+    except sqlite3.Error:
         return None
-    is_known = header.startswith(_MAGIC) and set(header[18:20]) == {_ROLLBACK_JOURNAL}
-    # Somebody is writing, or was killed while doing so.
-    if not is_known or Path(f"{database}-journal").exists():
-        return None
-    changes = int.from_bytes(header[24:28], "big")
-    return [told.st_dev, told.st_ino, told.st_size, told.st_mtime_ns, changes]
+    return found.hexdigest() if names else None
 
 
 def remembered(database: Path, question: str) -> Answer | None:
@@ -55,21 +61,24 @@ def remembered(database: Path, question: str) -> Answer | None:
     return None if found is None else Answer(found[0], Path(found[1]), found[2])
 
 
-def remember(
-    database: Path, question: str, called: str, package: Path, state: list[int] | None
-) -> None:
-    """Keep the answer, unless the registry changed since `state` was read, before it was asked."""
+def remember(database: Path, found: Iterable[tuple[str, str, Path]], state: str | None) -> None:
+    """Keep answers: what was asked, what it is called, where its package lies.
+
+    Nothing is kept where the registry changed since `state` was read, before it was asked.
+    """
     if state is None or state_of(database) != state:
         return
     known = _known(database)
     answers = known.get("answers", {}) if known.get("state") == state else {}
-    digest = hashlib.sha256((package / SEAL_FILE).read_bytes()).hexdigest()
-    answers = dict(list(answers.items())[1 - _MOST_ANSWERS :])
-    answers[question] = [called, str(package), digest]
+    for question, called, package in found:
+        digest = hashlib.sha256((package / SEAL_FILE).read_bytes()).hexdigest()
+        answers.pop(question, None)
+        answers[question] = [called, str(package), digest]
+    kept = dict(list(answers.items())[-_MOST_ANSWERS:])
     place = database.with_name(_FILE)
     draft = place.with_name(f"{_FILE}.{os.getpid()}")
     try:
-        draft.write_text(json.dumps({"state": state, "answers": answers}), encoding="utf-8")
+        draft.write_text(json.dumps({"state": state, "answers": kept}), encoding="utf-8")
         draft.replace(place)
     except OSError:  # somebody else's home: the next answer takes as long
         draft.unlink(missing_ok=True)
