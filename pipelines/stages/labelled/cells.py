@@ -51,21 +51,13 @@ def labels_in(value: Any, separator: str, tally: Tally) -> Any:
     if is_nothing(value) or text.lower() in _NOTHING:
         return None
     if text.startswith("[") and text.endswith("]"):
-        written = _list_written(text)
-        return text if written is None else labels_in(written, separator, tally)
+        written = written_in(text)
+        return labels_in(written, separator, tally) if isinstance(written, list) else text
     return [label for part in text.split(separator) if (label := part.strip())]
 
 
-def _parted(value: Any, tally: Tally) -> list[Any]:
-    if isinstance(value, str):
-        return restored(value, tally.repaired).split()
-    if is_nothing(value):
-        return []
-    return value if isinstance(value, list) else [value]
-
-
-def _list_written(text: str) -> list[Any] | None:
-    """The list that a text writes out; None where it is another thing."""
+def written_in(text: str) -> list[Any] | dict[str, Any] | None:
+    """The list or table that a text writes out as JSON or Python do; None where it does neither."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -75,6 +67,20 @@ def _list_written(text: str) -> list[Any] | None:
             return None
         # Without its commas, as NumPy prints it, Python would join the texts to one.
         tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-        if sum(token.type == tokenize.STRING for token in tokens) > len(found):
+        if sum(token.type == tokenize.STRING for token in tokens) > _num_values(found):
             return None
-    return found if isinstance(found, list) else None
+    return found if isinstance(found, list | dict) else None
+
+
+def _num_values(found: Any) -> int:
+    if isinstance(found, dict):
+        return len(found) + sum(map(_num_values, found.values()))
+    return sum(map(_num_values, found)) if isinstance(found, list) else 1
+
+
+def _parted(value: Any, tally: Tally) -> list[Any]:
+    if isinstance(value, str):
+        return restored(value, tally.repaired).split()
+    if is_nothing(value):
+        return []
+    return value if isinstance(value, list) else [value]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pipelines.stages.corpus.cleaning.tally import Tally
-from pipelines.stages.labelled.cells import text_in
+from pipelines.stages.labelled.cells import text_in, written_in
 from pipelines.stages.labelled.columns import Columns
 from pipelines.stages.labelled.records import Record
 
@@ -47,8 +47,11 @@ def with_indices(questions: Sequence[Record]) -> Sequence[Record]:
 
 
 def _told(found: list[Any], tally: Tally) -> tuple[list[str], list[str]]:
-    """Texts and names of the choices: of columns of texts, a list, or a table of both."""
+    """Texts and names of the choices: of columns of texts, a list, or a table of both, which a
+    cell of text writes out."""
     whole = found[0] if len(found) == 1 else found
+    if isinstance(whole, str):
+        whole = written_in(whole) or whole
     if isinstance(whole, dict):  # of columns, as `datasets` has it
         texts, names = whole.get("text") or [], whole.get("label") or []
     elif isinstance(whole, list) and all(isinstance(each, dict) for each in whole):

@@ -29,6 +29,28 @@ def test_choices_stand_in_columns_or_in_a_list(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("cell", [
+    '["here", "there, or so"]', "['here', 'there, or so']",
+    "{'label': ['A', 'B'], 'text': ['here', 'there, or so']}",
+    '[{"label": "A", "text": "here"}, {"label": "B", "text": "there, or so"}]',
+])  # fmt: skip
+def test_choices_stand_in_one_cell_of_a_table_of_text(tmp_path: Path, cell: str) -> None:
+    quoted = cell.replace('"', '""')
+    path = written(tmp_path / "a.csv", f'question,choices,answer\nWhere?,"{quoted}",B\n')
+    assert items(path, "multiple_choice") == [
+        {"text": "Where?", "choices": ["here", "there, or so"], "answer": 1}
+    ]
+
+
+@pytest.mark.parametrize("cell", ["here or there", "['here' 'there']", "['here', 'the"])
+def test_a_cell_that_is_no_list_of_choices_is_refused_with_its_line(
+    tmp_path: Path, cell: str
+) -> None:
+    path = written(tmp_path / "a.csv", f'question,choices,answer\nWhere?,"{cell}",0\n')
+    with pytest.raises(UserError, match="line 2"):
+        items(path, "multiple_choice")
+
+
 def choice_of(tmp_path: Path, **line: Any) -> int:
     path = written(tmp_path / "choice.jsonl", json.dumps({"question": "What?", **line}))
     answer: int = items(path, "multiple_choice")[0]["answer"]
