@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from flows.services.first_start.credentials import make_credentials
+from flows.services.platform.declaration import read_platform
 from flows.services.processes.health import URL_VARIABLE
 from pipelines.core.errors import UserError
 from tests.delivery.declared import (
@@ -63,13 +64,19 @@ def test_it_keeps_to_the_specification() -> None:
 
 
 def test_every_role_is_a_command_of_the_image(ours: dict[str, Any]) -> None:
-    assert {"prefect", "worker", "mlflow", "ray-head", "ray-worker", "bertsmith"} <= set(ours)
+    assert {"prefect", "mlflow", "ray-head", "ray-worker", "bertsmith"} <= set(ours)
     for name, service in ours.items():
         command = service["command"]
         if "entrypoint" in service:
             assert service["entrypoint"][0] == ENTRYPOINT
             command = [*service["entrypoint"][1:], *command]
         assert is_command(command), f"{name}: {command}"
+
+
+def test_every_work_pool_has_a_worker(ours: dict[str, Any]) -> None:
+    commands = [s["command"] for name, s in ours.items() if name.startswith("worker-")]
+    served = [command[command.index("--pool") + 1] for command in commands]
+    assert served == [pool.name for pool in read_platform().work_pools]
 
 
 def test_every_variable_means_something(ours: dict[str, Any], passwords: Path) -> None:

@@ -1,10 +1,10 @@
 """The overlays for Kubernetes, rendered: schemas, and that what they name is there."""
 
 import asyncio
-import json
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ import pytest
 import yaml
 
 from flows.services.first_start.credentials import make_credentials
+from flows.services.platform.declaration import read_platform
+from flows.services.platform.pools import read_template
 from tests.delivery.declared import (
     KUBERNETES,
     as_prefect_takes_them,
@@ -61,9 +63,10 @@ def containers(template: Manifest) -> list[Manifest]:
 def work_pool(objects: list[Manifest]) -> Manifest:
     maps = of_kind(objects, "ConfigMap")
     (held,) = (each for name, each in maps.items() if name.startswith("work-pool"))
-    image = maps["places"]["data"]["BERTSMITH_IMAGE"]
-    read: Manifest = json.loads(held["data"]["work-pool.json"].replace("BERTSMITH_IMAGE", image))
-    return read
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "work-pool.json"
+        path.write_text(held["data"]["work-pool.json"], encoding="utf-8")
+        return read_template(path, maps["places"]["data"]["BERTSMITH_IMAGE"])
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +139,7 @@ def test_every_variable_means_something(
                     variables |= places[source["configMapRef"]["name"]]["data"]
                 else:
                     variables |= dict.fromkeys(secrets[source["secretRef"]["name"]], "a:b")
-            image = variables.pop("BERTSMITH_IMAGE", "bertsmith")  # the preparation's own
+            image = variables.pop("BERTSMITH_IMAGE", "bertsmith")  # an argument of the preparation
             assert image.startswith("bertsmith")
             assert not foreign_names(variables), name
             as_prefect_takes_them(variables)
@@ -192,6 +195,16 @@ def test_no_pod_is_root_or_may_become_it(overlay: list[Manifest]) -> None:
             assert each["securityContext"]["capabilities"] == {"drop": ["ALL"]}, name
             assert each["resources"]["requests"].keys() >= {"cpu", "memory"}, name
             assert each["resources"]["limits"]["memory"], name
+
+
+def test_every_work_pool_has_a_worker(overlay: list[Manifest]) -> None:
+    workers = of_kind(overlay, "Deployment")["worker"]["spec"]["template"]["spec"]["containers"]
+    served = [each["args"][each["args"].index("--pool") + 1] for each in workers]
+    assert served == [pool.name for pool in read_platform().work_pools]
+    for each in workers:
+        (port,) = each["ports"]
+        assert each["env"][0]["value"] == str(port["containerPort"])
+        assert each["livenessProbe"]["httpGet"]["port"] == port["name"]
 
 
 def test_prefect_makes_a_job_of_the_work_pool(overlay: list[Manifest], prefect_api: str) -> None:

@@ -1,7 +1,5 @@
-"""What the image does once: the buckets that are named, the flows on a server."""
+"""What the image does once: the buckets that are named."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import boto3
@@ -12,8 +10,6 @@ from flows.services.first_start.preparation import make_buckets
 from pipelines.artifacts import ArtifactStore
 from pipelines.core.errors import UserError
 from tests.integration.object_stores import s3_server
-
-MODULE = "flows.services.first_start.preparation"
 
 
 def test_buckets_that_are_named_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,16 +48,3 @@ def test_a_store_that_does_not_answer_gets_a_sentence(monkeypatch: pytest.Monkey
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     with pytest.raises(UserError, match="s3://first must be readable and writable, but"):
         make_buckets()
-
-
-@pytest.mark.slow
-def test_the_flows_are_deployed_again_without_harm(prefect_api: str) -> None:
-    from prefect.client.orchestration import get_client
-
-    command = [sys.executable, "-m", MODULE, "--deploy-to", "bertsmith"]
-    for _ in range(2):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-    with get_client(sync_client=True) as client:
-        pools = {each.name: each.work_pool_name for each in client.read_deployments()}
-    assert pools["demo"] == pools["promote"] == "bertsmith"

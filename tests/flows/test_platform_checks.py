@@ -1,5 +1,8 @@
 """What `bertsmith doctor --platform` finds, and what it says to do."""
 
+import json
+from pathlib import Path
+
 import pytest
 from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
@@ -8,9 +11,10 @@ from flows.services.doctor import check_store
 from flows.services.platform.checks import check_pools, check_prefect, check_secrets
 from flows.services.platform.declaration import Platform, WorkPool
 from flows.services.platform.place_block import VARIABLE, save_place
-from flows.services.platform.pools import make_pool
+from flows.services.platform.pools import make_pool, read_template
 from flows.services.processes.ports import free_port
 from pipelines.artifacts.attempts import commit
+from pipelines.core.errors import UserError
 from tests.integration.object_stores import BUCKET, s3_server
 
 
@@ -45,6 +49,35 @@ def test_a_pool_must_be_there_and_have_a_worker_that_lives(prefect_api: str) -> 
         )  # fmt: skip
     (alive,) = check_pools(platform)
     assert (alive.state, alive.finding) == ("ok", "of-a-doctor: here; 3 runs at once")
+
+
+def test_a_pool_of_containers_is_made_with_the_template_that_is_given(
+    prefect_api: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "template.json"
+    template = {
+        "variables": {"type": "object", "properties": {"image": {"type": "string"}}},
+        "job_configuration": {"image": "{{ image }}"},
+    }
+    path.write_text(json.dumps(template))
+    pool = WorkPool(name="of-containers", tags=("data",), concurrency_limit=2)
+    with get_client(sync_client=True) as client:
+        assert make_pool(client, pool, "docker", read_template(path, "own:1"))
+        assert not make_pool(client, pool, "docker", read_template(path, "own:2"))
+        found = client.read_work_pool(pool.name)
+    assert (found.type, found.concurrency_limit) == ("docker", 2)
+    assert found.base_job_template["variables"]["properties"]["image"]["default"] == "own:1"
+    assert found.base_job_template["job_configuration"] == template["job_configuration"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"variables": {"properties": {}}}', '{"variables": 1}']
+)
+def test_a_template_that_is_none_gets_a_sentence(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "template.json"
+    path.write_text(text)
+    with pytest.raises(UserError, match="must be the base job template"):
+        read_template(path, "")
 
 
 def test_secrets_are_named_and_never_shown(

@@ -1,6 +1,7 @@
 """Commands for those who run a platform for others."""
 
 import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,6 +20,10 @@ MetricsHost = Annotated[
 ]
 PoolType = Annotated[
     str, typer.Option(help="What new work pools start runs with: process, docker or kubernetes.")
+]
+JobTemplate = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Base job template of new work pools, as JSON."),
 ]
 Image = Annotated[
     str | None, typer.Option(help="Image that runs start in, for pools of containers.")
@@ -41,6 +46,7 @@ def add_to(app: typer.Typer) -> None:
 
 def deploy(
     pool_type: PoolType = "process",
+    job_template: JobTemplate = None,
     image: Image = None,
     git: Git = None,
     reference: Reference = "main",
@@ -65,13 +71,15 @@ def deploy(
     from flows.services.deployments import Source
     from flows.services.platform.applying import apply
     from flows.services.platform.declaration import read_platform
+    from flows.services.platform.pools import read_template
 
     source = Source.installed()
     if image:
         source = Source.image(image)
     elif git:
         source = Source.git(git, reference, token_block)
-    for sentence in apply(read_platform(), source, os.environ, pool_type):
+    template = None if job_template is None else read_template(job_template, image or "")
+    for sentence in apply(read_platform(), source, os.environ, pool_type, template):
         print(sentence)
     print("Everything that infra/platform.yaml and infra/prefect.yaml declare is there.")
 

@@ -1,16 +1,13 @@
-"""What must be there before the first run: the bucket of the store, the flows on Prefect's server.
+"""What must be there before the servers' first start: the buckets of the store and of MLflow.
 
-    python -m flows.services.first_start.preparation [--deploy-to WORK_POOL]
+    python -m flows.services.first_start.preparation
 
-makes the buckets that the environment names, or deploys all flows to a work pool. Doing it again
-does no harm: what a person changed on a deployment's page stays (flows/services/deployments.py).
+makes those that the environment names. Doing it again does no harm.
 """
 
-import argparse
 import os
 import sys
 
-from flows.services.deployments import deploy
 from pipelines.artifacts.access import explained, open_store
 from pipelines.core.errors import UserError
 
@@ -36,16 +33,12 @@ def make_buckets() -> list[str]:
 
 
 def main() -> None:
-    """Make the buckets, or deploy; a line for each thing a person should know."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--deploy-to", metavar="WORK_POOL", default="")
-    pool = parser.parse_args().deploy_to
+    """Make the buckets; a line for each that was missing."""
     try:
-        notes = deploy(pool) if pool else [f"made the bucket {name}" for name in make_buckets()]
+        for name in make_buckets():
+            sys.stdout.write(f"made the bucket {name}\n")
     except UserError as error:
         sys.exit(str(error))
-    for note in notes:
-        sys.stdout.write(f"{note}\n")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Putting all of it on the Prefect server of the environment, once or again."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from prefect.client.orchestration import get_client
 
@@ -13,18 +14,26 @@ from pipelines.core.redaction import redacted
 
 
 def apply(
-    platform: Platform, source: Source, environment: Mapping[str, str], pool_type: str = PROCESS
+    platform: Platform,
+    source: Source,
+    environment: Mapping[str, str],
+    pool_type: str = PROCESS,
+    template: dict[str, Any] | None = None,
 ) -> list[str]:
     """Make what is missing of block, pools, deployments and automations; sentences on each.
 
-    What is there stays as people left it, but for the deployments' code and what `environment`
-    says of the place. Raises UserError where the server refuses.
+    New pools start runs as `template` says, or as is usual for their type. What is there stays as
+    people left it, but for the deployments' code and what `environment` says of the place. Raises
+    UserError where the server refuses.
     """
     said = []
     if kept := save_place(environment):
         said.append(f"The block bertsmith-place holds {', '.join(kept)}.")
     with get_client(sync_client=True) as client:
-        made = [pool.name for pool in platform.work_pools if make_pool(client, pool, pool_type)]
+        made = [
+            pool.name for pool in platform.work_pools
+            if make_pool(client, pool, pool_type, template)
+        ]  # fmt: skip
         said += [f"The work pool {name} is new." for name in made]
         said += deploy_flows(platform.pool_of, source)
         said += make_automations(client, platform.automations)
