@@ -3,16 +3,18 @@
 N = texts, C = classes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from bert_core.backends.precision import Precision
 from bert_core.inference.asking import run_batches, with_head
 from bert_core.inference.texts import Text, encode_texts
+from bert_core.inference.windows import text_windows
 from bert_core.model.catalogue import (
     Model,
     MultiLabelClassifier,
@@ -67,20 +69,18 @@ def classify(
 ) -> Classified:
     """The class of each text or pair of texts, with the probabilities of all classes.
 
-    Raises ValueError for a model with another head, and for what is not a list of texts.
+    A model that reads windows averages theirs. Raises ValueError for a model with another head, and
+    for what is not a list of texts.
     """
     model = with_head(model, SequenceClassifier)
-    encoded = encode_texts(tokenizer, texts, model.config.max_position_embeddings)
-    probabilities = torch.empty(len(texts), model.num_labels)
-    for members, _, logits in run_batches(
-        model, encoded, model, batch_tokens=batch_tokens, precision=precision
-    ):
-        probabilities[members] = logits.softmax(dim=-1)
+    probabilities, num_truncated = _probabilities(
+        model, tokenizer, texts, lambda logits: logits.softmax(dim=-1), batch_tokens, precision
+    )
     names = model.labels or tuple(str(index) for index in range(model.num_labels))
     return Classified(
         labels=[names[index] for index in probabilities.argmax(dim=-1).tolist()],
-        probabilities=probabilities.numpy(),
-        num_truncated=encoded.num_truncated,
+        probabilities=probabilities.float().numpy(),
+        num_truncated=num_truncated,
     )
 
 
@@ -95,18 +95,15 @@ def assign_labels(
 ) -> Assigned:
     """The classes whose probability reaches `threshold`, of each text or pair of texts.
 
-    Raises ValueError for a model with another head, a threshold outside of [0, 1], and for what is
-    not a list of texts.
+    A model that reads windows averages theirs. Raises ValueError for a model with another head, a
+    threshold outside of [0, 1], and for what is not a list of texts.
     """
     model = with_head(model, MultiLabelClassifier)
     if not 0.0 <= threshold <= 1.0:
         raise ValueError(f"threshold must lie in [0, 1], got {threshold}")
-    encoded = encode_texts(tokenizer, texts, model.config.max_position_embeddings)
-    probabilities = torch.empty(len(texts), model.num_labels)
-    for members, _, logits in run_batches(
-        model, encoded, model, batch_tokens=batch_tokens, precision=precision
-    ):
-        probabilities[members] = logits.sigmoid()
+    probabilities, num_truncated = _probabilities(
+        model, tokenizer, texts, torch.sigmoid, batch_tokens, precision
+    )
     names = model.labels or tuple(str(index) for index in range(model.num_labels))
     best = probabilities.sort(dim=-1, descending=True, stable=True)
     return Assigned(
@@ -114,9 +111,37 @@ def assign_labels(
             [names[i] for i, p in zip(indices, values, strict=True) if p >= threshold]
             for indices, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ],
-        probabilities=probabilities.numpy(),
-        num_truncated=encoded.num_truncated,
+        probabilities=probabilities.float().numpy(),
+        num_truncated=num_truncated,
     )
+
+
+def _probabilities(
+    model: SequenceClassifier | MultiLabelClassifier,
+    tokenizer: WordPieceTokenizer,
+    texts: Sequence[Text],
+    probable: Callable[[Tensor], Tensor],
+    batch_tokens: int | None,
+    precision: Precision,
+) -> tuple[Tensor, int]:
+    """[N, C] means over the windows of each text, and how many texts were cut.
+
+    In float64, which holds sums of some float32 exactly: no order of the batches shows in them.
+    """
+    windows = text_windows(
+        tokenizer,
+        texts,
+        model.config.max_position_embeddings,
+        reads_windows=model.reads_windows,
+    )
+    owners = torch.from_numpy(windows.texts)
+    sums = torch.zeros(len(texts), model.num_labels, dtype=torch.float64)
+    for members, _, logits in run_batches(
+        model, windows.encoded, model, batch_tokens=batch_tokens, precision=precision
+    ):
+        sums.index_add_(0, owners[members], probable(logits).double())
+    means = sums / torch.from_numpy(windows.num_windows)[:, None]
+    return means, windows.encoded.num_truncated
 
 
 def rate(

@@ -1,15 +1,25 @@
 """The words of texts and their tags."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from bert_core.backends.precision import Precision
 from bert_core.inference.asking import run_batches, with_head
 from bert_core.inference.texts import EncodedTexts, check_texts
 from bert_core.inference.windows import WordWindow, word_windows
 from bert_core.model.catalogue import Model, TokenClassifier
-from bert_core.vocabulary import CONTINUATION, WordPieceTokenizer
+from bert_core.vocabulary import WordPieceTokenizer
+
+_CHUNK: Final = re.compile(r"\S+")
+_OPENING: Final = frozenset("([{<\"'`“‘„«‹¿¡")
+_CLOSING: Final = frozenset(")]}>\"'`”’»›.,;:!?…")
+# Those that BERT's own tokenizer sets apart (tokenization.py, _is_chinese_char).
+_IDEOGRAPHS: Final = (
+    (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F), (0x2B820, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +52,11 @@ def tag(
 
     A word takes the tag of its first piece, as in training. A text longer than the model reads is
     read in windows that advance by `stride` tokens, or by half a window, and each word takes its
-    tag where most of what surrounds it is seen. Words are those of the tokenizer: punctuation
-    stands alone. Raises ValueError for a model with another head, and for what is not a list of
-    texts.
+    tag where most of what surrounds it is seen. Words stand between white space, as in the data
+    that taggers learn from: brackets, quotes and the marks that end a sentence are words of their
+    own where they begin or end one, and so is a character that the tokenizer sets apart from its
+    neighbours, such as a Chinese one. Raises ValueError for a model with another head, and for
+    what is not a list of texts.
     """
     model = with_head(model, TokenClassifier)
     check_texts(texts)
@@ -89,10 +101,41 @@ def sequences_of(windows: Sequence[WordWindow]) -> EncodedTexts:
 
 def _words(tokenizer: WordPieceTokenizer, text: str) -> Iterator[_Word]:
     ids, spans = tokenizer.encode_with_offsets(text)
+    numbers = _word_numbers(text)
     starts = [
         index
-        for index, piece in enumerate(ids)
-        if not tokenizer.id_to_piece(piece).startswith(CONTINUATION)
+        for index, (begin, _) in enumerate(spans)
+        if index == 0 or numbers[begin] != numbers[spans[index - 1][0]]
     ]
     for first, following in zip(starts, [*starts[1:], len(ids)], strict=True):
         yield _Word(spans[first][0], spans[following - 1][1], ids[first:following])
+
+
+def _word_numbers(text: str) -> list[int]:
+    """For each character the number of the word that it belongs to."""
+    numbers, number = [0] * len(text), 0
+    for chunk in _CHUNK.finditer(text):
+        first, last = _inner(chunk.group())
+        for place, character in enumerate(chunk.group()):
+            is_joined = first < place < last and not _is_alone(character)
+            is_joined = is_joined and not _is_alone(chunk.group()[place - 1])
+            number += not is_joined
+            numbers[chunk.start() + place] = number
+    return numbers
+
+
+def _inner(chunk: str) -> tuple[int, int]:
+    """Where the word in a chunk begins and ends, without the marks around it."""
+    first, last = 0, len(chunk)
+    while first < last and chunk[first] in _OPENING:
+        first += 1
+    while last > first and chunk[last - 1] in _CLOSING:
+        last -= 1
+    if chunk[last : last + 1] == "." and "." in chunk[first:last]:
+        last += 1  # of an abbreviation, such as U.S.
+    return first, last
+
+
+def _is_alone(character: str) -> bool:
+    """Whether it is a word wherever it stands: Chinese characters, which no white space parts."""
+    return any(first <= ord(character) <= last for first, last in _IDEOGRAPHS)

@@ -1,10 +1,13 @@
-"""Texts longer than a model reads, in overlapping windows: contexts of questions, and words."""
+"""What is longer than a model reads, in overlapping windows: contexts, words, whole texts."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bert_core.inference.texts import EncodedTexts
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_core.inference.texts import EncodedTexts, Text, encode_texts
 from bert_core.vocabulary import WordPieceTokenizer
 
 
@@ -50,6 +53,68 @@ def question_windows(
     ]
     starts = [len(start)] * len(windows)
     return EncodedTexts(sequences=sequences, segment_b_start=starts, num_truncated=0), windows
+
+
+class TextWindows(NamedTuple):
+    """Sequences of texts, one or more each."""
+
+    encoded: EncodedTexts
+    texts: NDArray[np.int64]  # for each sequence, which text it is of
+    num_windows: NDArray[np.int64]  # for each text, how many sequences it has
+
+
+def text_windows(
+    tokenizer: WordPieceTokenizer,
+    texts: Sequence[Text],
+    max_tokens: int,
+    stride: int | None = None,
+    *,
+    reads_windows: bool = True,
+) -> TextWindows:
+    """Texts and pairs as sequences of at most `max_tokens` tokens with the special ones.
+
+    What is longer is read in windows that advance by `stride` tokens, or by half a window: of a
+    pair its longer text, beside the other one, which loses what is beyond half of the tokens. With
+    `reads_windows` off there is one sequence each, cut. Raises ValueError where `max_tokens` holds
+    the special tokens alone, and for what is not a list of texts.
+    """
+    whole = encode_texts(tokenizer, texts, max_tokens)
+    alone = np.ones(len(texts), np.int64)
+    if not reads_windows or not whole.num_truncated:
+        return TextWindows(whole, np.arange(len(texts)), alone)
+    sequences: list[list[int]] = []
+    starts: list[int] = []
+    owners: list[int] = []
+    num_truncated = 0
+    for index, text in enumerate(texts):
+        parts = tokenizer.encode_batch([text] if isinstance(text, str) else list(text))
+        room = max_tokens - 1 - len(parts)
+        if sum(map(len, parts)) <= room:
+            found = [(whole.sequences[index], whole.segment_b_start[index])]
+        else:
+            longer = max(range(len(parts)), key=lambda place: len(parts[place]))
+            for place, part in enumerate(parts):
+                if place != longer and len(part) > room // 2:
+                    num_truncated += 1
+                    parts[place] = part[: room // 2]
+            size = room - sum(len(part) for place, part in enumerate(parts) if place != longer)
+            found = []
+            for first in _window_starts(len(parts[longer]), size, _advance(stride, size)):
+                shown = [
+                    part[first : first + size] if place == longer else part
+                    for place, part in enumerate(parts)
+                ]
+                sequence, start = [tokenizer.cls_id], 0
+                for part in shown:
+                    sequence += [*part, tokenizer.sep_id]
+                    start = start or len(sequence)
+                found.append((sequence, start))
+        sequences += [sequence for sequence, _ in found]
+        starts += [start for _, start in found]
+        owners += [index] * len(found)
+    encoded = EncodedTexts(sequences=sequences, segment_b_start=starts, num_truncated=num_truncated)
+    counts = np.bincount(owners, minlength=len(texts))
+    return TextWindows(encoded, np.array(owners, np.int64), counts)
 
 
 class WordWindow(NamedTuple):

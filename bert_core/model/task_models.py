@@ -60,7 +60,29 @@ class _Labeller(TaskModel):
         return {"num_labels": self.num_labels, "labels": self.labels and list(self.labels)}
 
 
-class SequenceClassifier(_Labeller, OneOfClasses):
+class TextLabeller(_Labeller):
+    """Labels whole texts, or pairs of texts.
+
+    With `reads_windows` one that is longer than the model reads is read in windows, whose
+    probabilities are averaged, as it was learned; else it loses its end.
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        num_labels: int,
+        labels: Sequence[str] | None = None,
+        reads_windows: bool = False,
+    ) -> None:
+        super().__init__(config, num_labels, labels)
+        self.reads_windows = reads_windows
+
+    def head_settings(self) -> dict[str, Any]:
+        told = super().head_settings()
+        return {**told, "reads_windows": True} if self.reads_windows else told
+
+
+class SequenceClassifier(TextLabeller, OneOfClasses):
     """Which of `num_labels` classes a text, or a pair of texts, belongs to."""
 
     head_name = "sequence_classification"
@@ -73,7 +95,7 @@ class SequenceClassifier(_Labeller, OneOfClasses):
         return self.task_head(self.pooler(first), dropout_key)
 
 
-class MultiLabelClassifier(_Labeller):
+class MultiLabelClassifier(TextLabeller):
     """Which of `num_labels` classes a text, or a pair of texts, belongs to: none, some or all.
 
     The loss and the accuracy count its B * C decisions, `label_exact_match` the texts all of whose

@@ -19,7 +19,7 @@ from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
 from pipelines.core.versions import versions_of
 from pipelines.insight.answer_folder import copy_answers
 from pipelines.insight.asking import answers_to, refuse_gaps
-from pipelines.insight.tables import NumberedTable, read_numbered_table
+from pipelines.insight.tables import NumberedTable, format_of, read_numbered_table
 from pipelines.registry.lookups.finding import find_model
 from pipelines.registry.lookups.folders import OpenedModel
 from pipelines.registry.opening import open_model
@@ -73,6 +73,7 @@ def build_predictions(settings: BatchSettings, tracker: Tracker, context: StageC
     reference = f"{version.name}/{version.version}"
     paths = [path for each in settings.files for path in expand(each)]
     digests = {f"file {n}": size_and_digest(path)[1] for n, path in enumerate(paths)}
+    formats = {f"format {n}": format_of(path) for n, path in enumerate(paths)}
     predictions = context.store.get_or_build(
         KIND,
         version=_VERSION,
@@ -83,6 +84,7 @@ def build_predictions(settings: BatchSettings, tracker: Tracker, context: StageC
             "version": reference,
             "libraries": versions_of("pyarrow", "tokenizers", "torch"),
             **digests,
+            **formats,
         },
         build=partial(_predict, settings, reference, paths, tracker, context),
     )

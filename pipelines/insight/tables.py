@@ -12,9 +12,11 @@ from pipelines.core.reading.files import format_suffix, is_local, open_binary, r
 from pipelines.core.reading.parquet import whole_file
 from pipelines.core.reading.records import BadRow, delimited_rows, dialect_of, json_record
 from pipelines.core.reading.text import decode, refuse_binary, restored_in
+from pipelines.stages.labelled.cells import written_in
 
 Table = dict[str, list[Any]]
 
+_LISTS: Final = "choices"  # the column whose cells hold several texts
 _OUT: Final = (".csv", ".tsv", ".jsonl", ".parquet")
 
 
@@ -43,13 +45,13 @@ def read_numbered_table(
     """Likewise, with the number of each row in its file: lines without anything are no rows."""
     if is_local(path):
         require_regular(path.removeprefix("file://"))
-    suffix = format_suffix(path)
+    form = format_of(path)
     with open_binary(path) as stream:
-        if suffix == ".parquet":
+        if form == "parquet":
             numbers, found = _of_parquet(path, stream)
-        elif suffix in (".jsonl", ".ndjson"):
+        elif form == "jsonl":
             numbers, found = _of_json(path, stream)
-        elif suffix in (".csv", ".tsv"):
+        elif form in ("csv", "tsv"):
             numbers, found = _of_delimited(path, stream)
         else:
             data = stream.read()
@@ -61,12 +63,22 @@ def read_numbered_table(
         theirs = renamed.get(name, name)
         if theirs in found:
             table[name] = found[theirs]
+            if name == _LISTS and form in ("csv", "tsv"):
+                table[name] = [_list_in(cell, path) for cell in found[theirs]]
         elif name in renamed:
             raise UserError(
                 f"{path} must have a column {theirs!r}, found {', '.join(found)[:200]}; name "
                 "another one"
             )
     return NumberedTable(numbers, table)
+
+
+def format_of(path: str) -> str:
+    """How a file is read, by its name: the bytes alone do not say it."""
+    suffix = format_suffix(path)
+    if suffix in (".jsonl", ".ndjson"):
+        return "jsonl"
+    return suffix[1:] if suffix in (".csv", ".tsv", ".parquet") else "texts"
 
 
 def numbered_lines(text: str) -> dict[int, str]:
@@ -99,14 +111,29 @@ def _of_json(path: str, stream: IO[bytes]) -> NumberedTable:
 
 
 def _of_delimited(path: str, stream: IO[bytes]) -> NumberedTable:
+    """Empty cells are nothing: a table of text has no other way to say so."""
     rows: list[list[str]] = []
     for row in delimited_rows(stream, dialect_of(path)):
         if isinstance(row, BadRow):
             raise row.refusal(path)
         rows.append(restored_in(row.cells, Counter()))
     header, body = (rows[0], rows[1:]) if rows else ([], [])
-    columns = {name: [row[index] for row in body] for index, name in enumerate(header)}
+    columns: Table = {
+        name: [row[index] if row[index].strip() else None for row in body]
+        for index, name in enumerate(header)
+    }
     return NumberedTable(list(range(len(body))), columns)
+
+
+def _list_in(cell: str | None, path: str) -> list[Any] | None:
+    """The list that a cell writes out, as `write_table` does; UserError where it writes none."""
+    written = None if cell is None else written_in(cell)
+    if cell is not None and not isinstance(written, list):
+        raise UserError(
+            f"a cell of {path} with choices must write out a list, such as "
+            f'["one", "another"], found {cell[:60]!r}; write one, or give .jsonl or .parquet'
+        )
+    return written
 
 
 def refuse_other_output(path: Path) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
 
 from pipelines.artifacts.layout import is_fingerprint
 from pipelines.core.tracking.paging import pages
@@ -13,6 +14,7 @@ from pipelines.registry.lookups.history import Move, moves_of
 from pipelines.registry.tags import JUDGEMENT_TAG, KIND_TAG, VERIFIED_TAG
 from pipelines.registry.verification import metric_of
 
+_CHAMPION = "champion"
 _WITHOUT_A_CHOICE = {"candidate", "challenger"}  # aliases that nobody chose a version by
 
 
@@ -77,7 +79,8 @@ def list_models(tracker: Tracker) -> list[ListedModel]:
 
 
 def newest_of(rows: Iterable[ListedModel], kinds: Collection[str], fills_gaps: bool) -> str | None:
-    """The newest champion of these kinds; where none has that alias, the newest proved version.
+    """The newest champion of these kinds; without one the newest that has another alias of choice,
+    else the newest proved version.
 
     With `fills_gaps` one that learned to predict tokens goes before others. None where no version
     proved itself.
@@ -86,9 +89,10 @@ def newest_of(rows: Iterable[ListedModel], kinds: Collection[str], fills_gaps: b
     if not found:
         return None
 
-    def rank(row: ListedModel) -> tuple[bool, bool, datetime]:
+    def rank(row: ListedModel) -> tuple[bool, bool, bool, datetime]:
         return (
             fills_gaps and bool(row.metric),
+            _CHAMPION in row.aliases,
             bool(set(row.aliases) - _WITHOUT_A_CHOICE),
             row.created,
         )
@@ -103,8 +107,18 @@ def list_moves(tracker: Tracker, name: str) -> list[Move]:
 
 
 def _final_metrics(client: MlflowClient, run_id: str) -> dict[str, float]:
-    """The figures of the finished model, by their own names: those are the training curve's."""
-    metrics = client.get_run(run_id).data.metrics if run_id else {}
+    """The figures of the finished model, by their own names: those are the training curve's.
+
+    None where the run is gone: MLflow's garbage collection leaves its versions behind.
+    """
+    if not run_id:
+        return {}
+    try:
+        metrics = client.get_run(run_id).data.metrics
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return {}
     prefix = final("")
     return {
         name.removeprefix(prefix): value

@@ -32,10 +32,14 @@ class Items(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """How a model reads what is longer than it: texts are cut, and windows advance by `stride`."""
+    """How a model reads what is longer than it: windows advance by `stride`, other texts are cut.
+
+    With `text_windows` texts that are labelled as a whole are learned in windows, too.
+    """
 
     max_tokens: int
     stride: int | None = None  # half a window
+    text_windows: bool = False
 
 
 class Answers(NamedTuple):

@@ -15,10 +15,15 @@ from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
 from pipelines.tasks import Answers, Item, Items, Reading
 from pipelines.tasks.encoding.sequences import Sequences
-from pipelines.tasks.encoding.texts import OfTexts, encoded, label_of, share, text_fields
+from pipelines.tasks.encoding.texts import (
+    OfTexts,
+    label_of,
+    mean_probabilities,
+    text_fields,
+    windows_of,
+)
 from pipelines.tasks.scoring.classes import class_figures, class_report
 from pipelines.tasks.scoring.weighted import WeightedScore, of_classes
-from pipelines.training.reduction import sum_over_ranks
 
 
 class Classification(OfTexts):
@@ -78,12 +83,11 @@ class Classification(OfTexts):
         return SequenceClassifier(config, num_labels=len(labels), labels=labels)
 
     def examples(self, items: Items, tokenizer: WordPieceTokenizer, reading: Reading) -> Sequences:
-        """The texts, cut to what is read."""
+        """The texts, cut to what is read or in windows, each with its text's label."""
         index = {label: place for place, label in enumerate(items.labels)}
-        return Sequences(
-            encoded=encoded(items.rows, tokenizer, reading.max_tokens),
-            labels=np.array([index[item["label"]] for item in items.rows]),
-        )
+        labels = np.array([index[item["label"]] for item in items.rows])
+        windows = windows_of(items.rows, tokenizer, reading)
+        return Sequences(encoded=windows.encoded, labels=labels[windows.texts])
 
     @torch.inference_mode()
     def answers(
@@ -97,14 +101,14 @@ class Classification(OfTexts):
     ) -> Answers:
         """The label of each text, as `bert_core.inference.classify` answers."""
         assert isinstance(model, SequenceClassifier)
-        texts = encoded(items.rows, tokenizer, reading.max_tokens)
-        chosen = np.zeros(len(items.rows), np.int64)
-        for members, tokens in share(texts, rank, world_size):
-            probabilities = model(tokens).float().softmax(dim=-1)
-            chosen[members] = probabilities.argmax(dim=-1).numpy()
+        reading = reading._replace(text_windows=model.reads_windows)
+        windows = windows_of(items.rows, tokenizer, reading)
+        probabilities = mean_probabilities(
+            model, windows, lambda logits: logits.softmax(dim=-1), rank, world_size
+        )
         names = model.labels or tuple(str(index) for index in range(model.num_labels))
-        values = [names[index] for index in sum_over_ranks(chosen).astype(np.int64)]
-        return Answers(values, texts.num_truncated)
+        values = [names[index] for index in probabilities.argmax(axis=1)]
+        return Answers(values, windows.encoded.num_truncated)
 
     def figures(self, answers: Answers, items: Items) -> dict[str, float]:
         """Accuracy, macro F1 and Matthews correlation."""

@@ -15,10 +15,14 @@ from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
 from pipelines.tasks import Answers, BadItemError, Item, Items, Reading
 from pipelines.tasks.encoding.sequences import Sequences
-from pipelines.tasks.encoding.texts import OfTexts, encoded, share, text_fields
+from pipelines.tasks.encoding.texts import (
+    OfTexts,
+    mean_probabilities,
+    text_fields,
+    windows_of,
+)
 from pipelines.tasks.scoring.classes import by_label
 from pipelines.tasks.scoring.weighted import WeightedScore, f1, mean, mean_f1
-from pipelines.training.reduction import sum_over_ranks
 
 _THRESHOLD = 0.5  # from which probability on a class is answered
 
@@ -96,11 +100,10 @@ class MultiLabel(OfTexts):
         return MultiLabelClassifier(config, num_labels=len(labels), labels=labels)
 
     def examples(self, items: Items, tokenizer: WordPieceTokenizer, reading: Reading) -> Sequences:
-        """The texts, cut to what is read."""
-        return Sequences(
-            encoded=encoded(items.rows, tokenizer, reading.max_tokens),
-            labels=_table([item["labels"] for item in items.rows], items.labels),
-        )
+        """The texts, cut to what is read or in windows, each with its text's labels."""
+        labels = _table([item["labels"] for item in items.rows], items.labels)
+        windows = windows_of(items.rows, tokenizer, reading)
+        return Sequences(encoded=windows.encoded, labels=labels[windows.texts])
 
     @torch.inference_mode()
     def answers(
@@ -114,13 +117,13 @@ class MultiLabel(OfTexts):
     ) -> Answers:
         """The labels of each text, as `bert_core.inference.assign_labels` answers."""
         assert isinstance(model, MultiLabelClassifier)
-        texts = encoded(items.rows, tokenizer, reading.max_tokens)
-        chosen = np.zeros((len(items.rows), model.num_labels), np.int64)
-        for members, tokens in share(texts, rank, world_size):
-            chosen[members] = (model(tokens).float().sigmoid() >= _THRESHOLD).numpy()
+        reading = reading._replace(text_windows=model.reads_windows)
+        windows = windows_of(items.rows, tokenizer, reading)
+        probabilities = mean_probabilities(model, windows, torch.sigmoid, rank, world_size)
         names = model.labels or tuple(str(index) for index in range(model.num_labels))
-        values = [[names[index] for index in np.flatnonzero(row)] for row in sum_over_ranks(chosen)]
-        return Answers(values, texts.num_truncated)
+        chosen = probabilities >= _THRESHOLD
+        values = [[names[index] for index in np.flatnonzero(row)] for row in chosen]
+        return Answers(values, windows.encoded.num_truncated)
 
     def figures(self, answers: Answers, items: Items) -> dict[str, float]:
         """Micro and macro F1, and the share of texts all of whose labels are right."""

@@ -12,6 +12,7 @@ import torch
 from bert_core.batch import RaggedBatch
 from bert_core.inference import (
     answer,
+    assign_labels,
     attention_maps,
     choose,
     classify,
@@ -24,6 +25,7 @@ from bert_core.inference import (
     rate,
     tag,
 )
+from bert_core.inference.windows import text_windows
 from bert_core.model.catalogue import build_model
 from bert_core.vocabulary import SPECIAL_PIECES, WordPieceTokenizer
 from tests.bert_core.batches import small_config
@@ -143,6 +145,42 @@ def test_classes_come_with_names_and_probabilities(tokenizer):
         assert label == ("x", "y", "z")[int(expected.argmax())]
 
 
+@pytest.mark.parametrize("head", ["sequence_classification", "multi_label_classification"])
+def test_long_texts_are_answered_by_the_mean_of_their_windows(tokenizer, head):
+    model = new_model(head, num_labels=3, reads_windows=True)
+    ask = classify if head == "sequence_classification" else assign_labels
+    room = model.config.max_position_embeddings
+    long = " ".join(["a", "b", "c", "d", "e"] * room)
+    texts = ["one a", long, ("a b", long), (long, long)]
+    windows = text_windows(tokenizer, texts, room)
+    assert windows.num_windows[0] == 1
+    assert (windows.num_windows[1:] > 2).all()
+    assert max(map(len, windows.encoded.sequences)) <= room
+    pieces = tokenizer.encode_batch([long])[0]
+    shown = [each[1:-1] for each, text in zip(windows.encoded.sequences, windows.texts, strict=True)
+             if text == 1]  # fmt: skip
+    assert shown[0] == pieces[: room - 2]
+    assert shown[-1] == pieces[len(pieces) - len(shown[-1]) :]  # nothing is left out
+    result = ask(model, tokenizer, texts, batch_tokens=3 * room)
+    for index in range(len(texts)):
+        rows = []
+        for place in np.flatnonzero(windows.texts == index):
+            sequence = windows.encoded.sequences[place]
+            start = windows.encoded.segment_b_start[place]
+            logits = model(RaggedBatch.from_sequences([sequence], [start]))[0]
+            is_one = head == "sequence_classification"
+            rows.append((logits.softmax(-1) if is_one else logits.sigmoid()).detach().numpy())
+        np.testing.assert_allclose(result.probabilities[index], np.mean(rows, 0), atol=1e-6)
+    assert result.num_truncated == 1  # of two long texts one is cut, to half
+    again = ask(model, tokenizer, texts, batch_tokens=room)
+    np.testing.assert_allclose(again.probabilities, result.probabilities, atol=1e-6)
+    model.reads_windows = False
+    cut = ask(model, tokenizer, texts)
+    assert cut.num_truncated == 3
+    np.testing.assert_allclose(cut.probabilities[0], result.probabilities[0], atol=1e-6)
+    assert not np.allclose(cut.probabilities[1:], result.probabilities[1:], atol=1e-4)
+
+
 def test_numbers_are_those_of_the_model(tokenizer):
     model = new_model("regression")
     result = rate(model, tokenizer, TEXTS, batch_tokens=20)
@@ -160,6 +198,20 @@ def test_words_are_tagged_by_their_first_piece_and_stand_where_the_text_has_them
     first_pieces = [1, 2, 5, 7]  # [CLS] one b ##c ##d e ##f . [SEP]
     assert [word.label for word in tagged[0]] == [("O", "NAME")[best[i]] for i in first_pieces]
     assert [word.begin for word in tagged[1]] == list(range(0, 180, 2))  # in several windows
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("a-b @c d.e/f", ["a-b", "@c", "d.e/f"]),
+    ("(a's b.)", ["(", "a's", "b", ".", ")"]),
+    ("the U.S. bc...", ["the", "U.S.", "bc", ".", ".", "."]),
+    ("一二a c", ["一", "二", "a", "c"]),
+    ("“a” --", ["“", "a", "”", "--"]),
+])  # fmt: skip
+def test_words_of_a_text_are_what_white_space_parts(tokenizer, text, words):
+    model = new_model("token_classification", num_labels=2, labels=("O", "NAME"))
+    (tagged,) = tag(model, tokenizer, [text])
+    assert [word.word for word in tagged] == words
+    assert [text[word.begin : word.end] for word in tagged] == words
 
 
 def test_the_choice_is_the_one_with_the_greatest_score(tokenizer):

@@ -37,6 +37,8 @@ def test_there_are_never_more_evaluations_than_were_asked_for(
         ("question_answering", {"class_weights": "balanced"}, "those of a span_prediction model"),
         ("multi_label", {"search": {"label_smoothing": [0.0, 0.1]}}, "multi_label_classification"),
         ("multiple_choice", {"class_weights": "balanced"}, "choices have none"),
+        ("regression", {"long_texts": "windows"}, "found a regression model"),
+        ("tagging", {"long_texts": "windows"}, "found a token_classification model"),
     ],
 )
 def test_what_does_not_fit_the_task_is_refused_before_a_run(

@@ -1,5 +1,6 @@
 """Labelled items become a task: split without leaks, labels counted, the baseline beside them."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -169,3 +170,80 @@ def test_items_that_cannot_be_learned_from_are_refused_or_left_out_and_told(
     assert sum(labelled.statistics["items"].values()) == 40
     assert labelled.statistics["dropped"] == {"items that do not have a number as its label": 2}
     assert labelled.statistics["left_out"] == [f"line 12 of {path}", f"line 43 of {path}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('label,text\n1,"it was good\n0,"bad film"\n1,fine\n', 2),
+        ("label,text\n1,good\n0,bad,film\n1,fine\n", 3),
+    ],
+)
+def test_a_row_that_a_stray_quote_or_comma_spoils_is_named_or_left_out(
+    tmp_path: Path, context: StageContext, text: str, line: int
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(text + "".join(f"{n % 2},text {n}\n" for n in range(40)))
+    source = LabelledFile(path=str(path))
+    with pytest.raises(UserError, match=f"line {line} of .*bad_items=skip"):
+        build_labelled(LabelledSettings(source=source), None, context)
+    skipping = source.model_copy(update={"bad_items": "skip"})
+    labelled = build_labelled(LabelledSettings(source=skipping), None, context)
+    (reason,) = labelled.statistics["dropped"]
+    assert "do not count as records" in reason
+    assert labelled.statistics["left_out"] == [f"line {line} of {path}"]
+    assert sum(labelled.statistics["items"].values()) >= 41
+
+
+def test_a_quote_that_is_never_closed_hides_no_rows(tmp_path: Path, context: StageContext) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(
+        "label,text\n" + "".join(f"{n % 2},text {n}\n" for n in range(40)) + '1,"a\n0,b\n'
+    )
+    with pytest.raises(UserError, match=r"line 42 of .*unexpected end of data"):
+        build_labelled(LabelledSettings(source=LabelledFile(path=str(path))), None, context)
+
+
+def test_equal_items_are_counted_and_told_with_their_lines(
+    tmp_path: Path, context: StageContext
+) -> None:
+    path = tmp_path / "a.csv"
+    rows = [f"text {n},{n % 2}" for n in range(40)]
+    path.write_text("\n".join(["text,label", *rows, rows[3], "text 3,0", rows[3]]))
+    labelled = build_labelled(LabelledSettings(source=LabelledFile(path=str(path))), None, context)
+    assert labelled.statistics["duplicates"] == 2  # text 3 with another label is another item
+    assert labelled.statistics["duplicate_items"] == [
+        f"line 42 of {path}, as line 5", f"line 44 of {path}, as line 5",
+    ]  # fmt: skip
+    assert sum(labelled.statistics["items"].values()) == 43
+
+
+def test_a_header_above_columns_that_are_named_by_numbers_is_no_item(
+    tmp_path: Path, context: StageContext
+) -> None:
+    path = tmp_path / "a.tsv"
+    rows = [f"text {n}\t{'yes' if n % 2 else 'no'}" for n in range(40)]
+    path.write_text("\n".join(["sentence\tverdict", *rows]))
+    source = LabelledFile(path=str(path), text_column="1", label_column="2")
+    labelled = build_labelled(LabelledSettings(source=source), None, context)
+    assert labelled.statistics["labels"] == ["no", "yes"]
+    assert labelled.statistics["dropped"] == {"first rows taken for a header": 1}
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        ([0, 1, 0], r"have one class as its label, found \[0, 1, 0\] in line 1"),
+        ("-", "have a label"),
+    ],
+)
+def test_what_is_no_class_is_refused(
+    tmp_path: Path, context: StageContext, label: object, message: str
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(
+        json.dumps({"premise": "a", "hypothesis": "b", "gold_label": each}) + "\n"
+        for each in (label, "neutral", "entailment")
+    ))  # fmt: skip
+    with pytest.raises(UserError, match=message):
+        build_labelled(LabelledSettings(source=LabelledFile(path=str(path))), None, context)

@@ -1,7 +1,7 @@
 """Rows of Hugging Face data sets, streamed by name or read from a local copy."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,4 +70,17 @@ def rows_of(dataset: str, configuration: str | None, split: str, revision: str |
             f"the data set {dataset} must have the configuration {configuration or '(default)'} "
             f"and the split {split}: {error}"
         ) from error
-    return Rows(iter(found), found.features or {})
+    return Rows(_each(found, dataset, split), found.features or {})
+
+
+def _each(found: Iterable[dict[str, Any]], dataset: str, split: str) -> Iterator[dict[str, Any]]:
+    """The rows as they are streamed; UserError where a file of theirs breaks off."""
+    from datasets.exceptions import DatasetsError
+
+    try:
+        yield from found
+    except (OSError, ValueError, DatasetsError) as error:
+        raise UserError(
+            f"every row of the data set {dataset}, split {split}, must be readable, found that one "
+            f"is not ({' '.join(str(error).split())[:300]}); fetch it again, or mend its files"
+        ) from error

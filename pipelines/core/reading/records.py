@@ -3,8 +3,10 @@
 Bytes are UTF-8, with or without a byte order mark; others come as surrogate escapes, for
 `text.restored` to mend and count. Fields stand between tabs in .tsv and .txt files and between
 commas in all others. Quotes enclose fields where commas part them, and are ordinary characters
-where tabs do, as in GLUE's files. A row has as many fields as the first one, a JSON line holds an
-object; what does not comes as a `BadRow`, which its reader counts or refuses.
+where tabs do, as in GLUE's files; one that is never closed, or that closes before its field ends,
+makes a bad row where reading is strict, and is a character of its text where it is not. A row has
+as many fields as the first one, a JSON line holds an object; what does not comes as a `BadRow`,
+which its reader counts or refuses.
 """
 
 import csv
@@ -32,6 +34,7 @@ class Dialect:
 
     delimiter: str
     quoted: bool  # quotes enclose fields; else they are ordinary characters
+    is_strict: bool = True  # a quote that encloses no field is a fault, which may hide rows
 
 
 class Row(NamedTuple):
@@ -48,19 +51,27 @@ class BadRow(NamedTuple):
     reason: str  # the same for all such rows
     found: str
 
-    def refusal(self, path: str) -> UserError:
-        """The error that names the row."""
+    def refusal(self, path: str, *, advice: str = "") -> UserError:
+        """The error that names the row, and what else than mending it there is to do."""
         return UserError(
             f"line {self.line:,} of {path} must be a record like the others, {self.found}; mend "
-            "or remove it"
+            f"or remove it{advice}"
         )
 
 
-def dialect_of(path: str, delimiter: str | None = None, quoted: bool | None = None) -> Dialect:
+def dialect_of(
+    path: str,
+    delimiter: str | None = None,
+    quoted: bool | None = None,
+    *,
+    is_strict: bool = True,
+) -> Dialect:
     """What is set, and for the rest what the file's name says."""
     has_tabs = format_suffix(path) in (".tsv", ".txt")
     return Dialect(
-        delimiter or ("\t" if has_tabs else ","), (not has_tabs) if quoted is None else quoted
+        delimiter or ("\t" if has_tabs else ","),
+        (not has_tabs) if quoted is None else quoted,
+        is_strict,
     )
 
 
@@ -74,6 +85,7 @@ def delimited_rows(stream: IO[bytes], dialect: Dialect) -> Iterator[Row | BadRow
             lines,
             delimiter=dialect.delimiter,
             quoting=csv.QUOTE_MINIMAL if dialect.quoted else csv.QUOTE_NONE,
+            strict=dialect.quoted and dialect.is_strict,
         )
         width = 0
         while True:
@@ -103,10 +115,15 @@ def json_record(line: bytes, number: int) -> dict[str, Any] | BadRow:
         return BadRow(number, NOT_JSON, f"found no JSON ({error})")
     if not isinstance(record, dict):
         return BadRow(number, NO_OBJECT, f"found no JSON object but {line[:60]!r}")
-    return {key: _without_lone_surrogates(value) for key, value in record.items()}
+    return {key: without_lone_surrogates(value) for key, value in record.items()}
 
 
-def _without_lone_surrogates(value: Any) -> Any:
+def without_lone_surrogates(value: Any) -> Any:
+    """`value` of JSON, in whose texts, however deep, U+FFFD stands for what is no character."""
     if isinstance(value, str) and not value.isascii():
         return _LONE_SURROGATES.sub("\ufffd", value)
+    if isinstance(value, list):
+        return [without_lone_surrogates(each) for each in value]
+    if isinstance(value, dict):
+        return {key: without_lone_surrogates(each) for key, each in value.items()}
     return value

@@ -106,7 +106,7 @@ def _count_in_head(source: FileSource, path: str) -> int | None:
     if isinstance(source, MediaWiki):
         return None
     if isinstance(source, DelimitedText):
-        dialect = dialect_of(path, source.delimiter, source.quoted)
+        dialect = dialect_of(path, source.delimiter, source.quoted, is_strict=False)
         rows = list(delimited_rows(io.BytesIO(head), dialect))
         first = rows[0] if rows else None
         if isinstance(first, BadRow):

@@ -1,15 +1,25 @@
 """What a recipe says of a fine-tuning, held against its task before a run begins."""
 
 from bert_core.model.classes import OneOfClasses
+from bert_core.model.task_models import TextLabeller
 from pipelines.core.errors import UserError
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.tasks import TaskFamily
+
+NO_WINDOWS = (
+    "finetuning.long_texts=windows is for texts with one or several classes, found a {} model, "
+    "which reads what is too long in its own way (docs/tasks.md); leave it out"
+)
 
 
 def check_settings(
     settings: FinetuningSettings, family: TaskFamily | None, pretraining: object = None
 ) -> None:
-    """Raise UserError for label smoothing or class weights of a task without such classes."""
+    """Raise UserError for what is of other tasks: windows, label smoothing, class weights."""
+    if family is not None and settings.long_texts == "windows":
+        model = family.models[0]
+        if not issubclass(model, TextLabeller):
+            raise UserError(NO_WINDOWS.format(model.head_name))
     is_balanced = settings.class_weights == "balanced"
     smoothing = (settings.label_smoothing, *settings.search.label_smoothing)
     if family is None or not (any(smoothing) or is_balanced):

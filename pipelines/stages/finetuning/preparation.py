@@ -6,7 +6,9 @@ from bert_core.batch import IGNORED_LABEL
 from bert_core.model.catalogue import TrainableModel
 from bert_core.model.classes import OneOfClasses
 from bert_core.model.freezing import freeze
+from bert_core.model.task_models import TextLabeller
 from pipelines.core.errors import UserError
+from pipelines.stages.finetuning.checks import NO_WINDOWS
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.tasks import TaskExamples
 
@@ -24,6 +26,10 @@ def prepare(model: TrainableModel, settings: FinetuningSettings, train: TaskExam
         )
     if settings.freeze_embeddings or settings.freeze_layers:
         freeze(model, embeddings=settings.freeze_embeddings, layers=settings.freeze_layers)
+    if settings.long_texts == "windows":
+        if not isinstance(model, TextLabeller):
+            raise UserError(NO_WINDOWS.format(model.head_name))
+        model.reads_windows = True
     is_balanced = settings.class_weights == "balanced"
     if not settings.label_smoothing and not is_balanced:
         return

@@ -115,11 +115,18 @@ class FinetuningSettings(TrainingSettings):
         ge=8,
         description="Longer texts are cut to so many tokens; empty: to what the encoder reads.",
     )
+    long_texts: Literal["cut", "windows"] = Field(
+        default="cut",
+        description="Texts of one or several classes that are longer than max_tokens lose their "
+        "end, or are learned and answered in windows: each learns the text's classes, and their "
+        "mean probability answers.",
+    )
     window_stride: int | None = Field(
         default=None,
         ge=1,
         description="Tokens by which windows advance over what is longer than max_tokens: contexts "
-        "of questions, sentences that are tagged; empty: half a window. Other texts are cut.",
+        "of questions, sentences that are tagged, texts with long_texts=windows; empty: half a "
+        "window.",
     )
     num_evaluations: int = Field(
         default=5,

@@ -208,7 +208,8 @@ def reading_of(settings: FinetuningSettings, encoder_folder: Path) -> Reading:
             f"finetuning.max_tokens must be at most the {readable} positions that the encoder was "
             f"pretrained on, got {settings.max_tokens}; lower it or raise examples.max_tokens"
         )
-    return Reading(settings.max_tokens or readable, settings.window_stride)
+    is_in_windows = settings.long_texts == "windows"
+    return Reading(settings.max_tokens or readable, settings.window_stride, is_in_windows)
 
 
 def _config_of(folder: Path) -> EncoderConfig:

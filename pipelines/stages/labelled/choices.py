@@ -12,17 +12,21 @@ from pipelines.stages.labelled.records import Record
 def choice_fields(cells: list[Any], columns: Columns, tally: Tally) -> dict[str, Any]:
     """The question, its choices, what they are called where the table says so, and the label.
 
-    A label that is a number stays one: it is an index. Without a label column the first is right.
+    What a question is about follows it, so that it loses its end where both are too long. A label
+    that is a number stays one: it is an index. Without a label column the first is right.
     """
     texts, names = _told([cells[place] for place in columns.choices], tally)
     if columns.label is None:
-        texts = [text for text in texts if text]
+        texts = [texts[0], *(text for text in texts[1:] if text)]
+    text = text_in(cells[columns.text], tally)
+    if columns.second is not None:
+        text = f"{text} {text_in(cells[columns.second], tally)}".strip()
     while texts and not texts[-1]:  # as many columns as the question of most choices needs
         texts.pop()
         names = names[: len(texts)]
     start = "" if columns.start is None else text_in(cells[columns.start], tally) + " "
     return {
-        "text": text_in(cells[columns.text], tally),
+        "text": text,
         "choices": [f"{start}{text}" if text else "" for text in texts],
         "names": names,
         "label": 0 if columns.label is None else _label(cells[columns.label], tally),

@@ -27,7 +27,8 @@ _INFERENCE: Final = ("premise", "hypothesis")
 _OTHERS: Final = ("negative", "hard_negative")
 _PROMPTS: Final = ("sent1", "prompt", "question", "context", "ctx", "startphrase", *_TEXTS)
 _CHOICE_LISTS: Final = ("choices", "endings", "options")
-_CHOICE: Final = re.compile(r"(ending|choice|option|distractor)[-_ ]?\d+")
+_CHOICE: Final = re.compile(r"(ending|choice|option|distractor|answer)[-_ ]?(\d+)")
+_PASSAGES: Final = ("context", "article", "passage")  # which a question of several choices is about
 _GOLD: Final = "gold-ending"  # of SWAG's full files: the right one, before the distractors
 _ANSWERS: Final = ("label", "answer", "answer_index", "answerkey", "gold", "correct", "target")
 _USUAL: Final[dict[Form, tuple[tuple[str, ...], tuple[str, ...]]]] = {
@@ -52,6 +53,7 @@ class Columns(NamedTuple):
     name: int | None = None  # of a question
     first_row: int = 1  # that holds data
     is_taken_for_header: bool = False  # the first row, by its label alone
+    is_inference: bool = False  # classes of natural language inference, as it publishes them
 
 
 def columns_of(
@@ -59,8 +61,9 @@ def columns_of(
 ) -> Columns:
     """The columns of a table, from its first row's names; two columns need none.
 
-    Of two columns without names the one with fewer different values is the label. Raises UserError
-    where a column that is named is not there, or one has to be named.
+    Of two columns without names the one with fewer different values is the label. Where columns
+    are named by numbers a first row is a header if its label is a word that no other row has.
+    Raises UserError where a column that is named is not there, or one has to be named.
     """
     header = [str(cell).strip() for cell in rows[0]]
     named = {
@@ -72,9 +75,11 @@ def columns_of(
         named[f"choice column {column}"] = column
     numbers = [value for value in named.values() if value.isdecimal()]
     if named and len(numbers) == len(named) and not set(numbers) <= set(header):
-        header, first_row = [str(number) for number in range(1, len(header) + 1)], 0
+        header = [str(number) for number in range(1, len(header) + 1)]
+        first_row = int(_has_header(rows, settings.label_column))
+        is_taken_for_header = bool(first_row)
     else:
-        first_row = 1
+        first_row, is_taken_for_header = 1, False
     lowered = [cell.lower() for cell in header]
     if form == "pairs":
         return _of_pairs(settings, header, lowered, first_row, rows)
@@ -94,11 +99,12 @@ def columns_of(
         missing, usual = ("text_column", texts) if text is None else ("label_column", labels)
         raise _missing(settings, missing, usual, header)
     second_name = settings.second_text_column
-    second = (
-        _found(second_name, pair[1:] if pair else (), header, lowered)
-        if form == "texts"
-        else _found(second_name, ("context",), header, lowered)
-    )
+    seconds: Sequence[str] = ("context",)
+    if form == "texts":
+        seconds = pair[1:] if pair else ()
+    elif form == "choices":
+        seconds = _PASSAGES if lowered[text] == "question" else ()
+    second = _found(second_name, seconds, header, lowered)
     if second is None and (second_name or form == "questions"):
         raise _missing(settings, "second_text_column", ("context",), header)
     group = _found(settings.group_column, (), header, lowered)
@@ -112,13 +118,31 @@ def columns_of(
     return Columns(
         text=text,
         label=None if has_gold else label,
-        second=second if form in ("texts", "questions") else None,
+        second=None if form == "words" else second,
         group=group,
         choices=choices,
         start=lowered.index("sent2") if form == "choices" and "sent2" in lowered else None,
+        is_inference=label is not None and lowered[label] == "gold_label",
         name=lowered.index("id") if form == "questions" and "id" in lowered else None,
         first_row=first_row,
+        is_taken_for_header=is_taken_for_header,
     )
+
+
+def _has_header(rows: Sequence[Sequence[Any]], label_column: str) -> bool:
+    """Whether the label of the first row, by the number of its column, is a word of its own."""
+    if not label_column or int(label_column) > len(rows[0]):
+        return False
+    labels = [str(row[int(label_column) - 1]).strip() for row in rows]
+    return len(rows) > 1 and labels[0] not in labels[1:] and not _is_number(labels[0])
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _found(
@@ -148,9 +172,11 @@ def _choices(
         if name in lowered:
             return (lowered.index(name),), False
     numbered = sorted(
-        (name, index) for index, name in enumerate(lowered) if _CHOICE.fullmatch(name)
+        (found[1], int(found[2]), index)
+        for index, name in enumerate(lowered)
+        if (found := _CHOICE.fullmatch(name))
     )
-    places = tuple(index for _, index in numbered)
+    places = tuple(index for _, _, index in numbered)
     if _GOLD in lowered:
         return (lowered.index(_GOLD), *places), True
     return places, False

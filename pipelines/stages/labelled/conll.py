@@ -2,15 +2,17 @@
 
 The first column holds the word and the last one its tag, unless the settings say otherwise, in any
 number of columns. `-DOCSTART-` lines and comments of Universal Dependencies ("# text = …") are no
-words; "# O" is one where O is a tag. Where a file has tabs, they alone part its columns: words with
-spaces are words.
+words; "# O" is one where O is a tag. Of CoNLL-U's ten columns the lines that stand for several
+words together ("1-2 don't") or for none that was written ("8.1") are left out and counted. Where a
+file has tabs, they alone part its columns: words with spaces are words.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from pipelines.core.errors import UserError
+from pipelines.core.reading.records import BadRow
 from pipelines.core.reading.text import refuse_binary, restored
 from pipelines.stages.corpus.cleaning.tally import Tally
 from pipelines.stages.labelled.records import Record, limited, opened
@@ -18,6 +20,10 @@ from pipelines.stages.labelled.settings import LabelledFile
 
 _DOCUMENT: Final = "-DOCSTART-"
 _HEAD_BYTES: Final = 65536
+_CONLL_U_WIDTH: Final = 10
+_NO_WORD: Final = re.compile(
+    r"\d+[-.]\d+"
+)  # a range of words or an empty node, in the first column
 _COMMENT: Final = re.compile(r"#\s*[^\s=]+\s*=(\s|$)")  # a key and its value
 
 
@@ -29,9 +35,17 @@ class _Line(NamedTuple):
 
 
 def conll_records(
-    path: str, settings: LabelledFile, tally: Tally, head_bytes: int | None
+    path: str,
+    settings: LabelledFile,
+    tally: Tally,
+    refuse: Callable[[BadRow], None],
+    head_bytes: int | None,
 ) -> Iterator[Record]:
-    """Sentences with their words and tags; raises UserError, naming the line, for a bad one."""
+    """Sentences with their words and tags.
+
+    A line that is none is given to `refuse`; its sentence is left out where that returns. Raises
+    UserError for a column that no line has.
+    """
     sentences = _sentences(path, tally, head_bytes)
     lines = [line for sentence in sentences for line in sentence if not line.is_leading]
     width = len(lines[0].cells) if lines else 0
@@ -47,9 +61,10 @@ def conll_records(
             for line in sentence
             if not line.is_leading or _is_word(line, width, tags, settings, path)
         ]
-        for line in words:
-            _refuse_other_columns(line, width, settings, path)
-        if words:
+        fault = next(filter(None, (_fault(line, width, settings, path) for line in words)), None)
+        if fault is not None:
+            refuse(fault)
+        elif words:
             fields = {
                 "words": [_cell(line.cells, settings.text_column, 0, path) for line in words],
                 "tags": [_cell(line.cells, settings.label_column, -1, path) for line in words],
@@ -76,6 +91,9 @@ def _sentences(path: str, tally: Tally, head_bytes: int | None) -> list[list[_Li
             cells = text.split(separator)
             if separator and len(cells) == 1:
                 cells = text.split()
+            if len(cells) == _CONLL_U_WIDTH and _NO_WORD.fullmatch(cells[0]):
+                tally.dropped["ranges of words and empty nodes of CoNLL-U"] += 1
+                continue
             is_first = all(line.is_leading for line in sentences[-1])
             is_leading = is_first and text.startswith("# ")
             sentences[-1].append(_Line(number, text, cells, is_leading))
@@ -89,17 +107,15 @@ def _is_word(line: _Line, width: int, tags: set[str], settings: LabelledFile, pa
     return _cell(line.cells, settings.label_column, -1, path) in tags
 
 
-def _refuse_other_columns(line: _Line, width: int, settings: LabelledFile, path: str) -> None:
+def _fault(line: _Line, width: int, settings: LabelledFile, path: str) -> BadRow | None:
+    """Why a line is none of a sentence; None where it is."""
     if len(line.cells) != width or width < 2:
-        raise UserError(
-            f"line {line.number:,} of {path} must hold {max(2, width)} columns like those "
-            f"before it, found {len(line.cells)}: {line.text[:60]!r}; mend or remove it"
-        )
+        found = f"found {len(line.cells)} columns, not {max(2, width)}: {line.text[:60]!r}"
+        return BadRow(line.number, "lines with another number of columns", found)
     if not _cell(line.cells, settings.label_column, -1, path):
-        raise UserError(
-            f"line {line.number:,} of {path} must hold a tag for its word, found none: "
-            f"{line.text[:60]!r}; mend or remove it"
-        )
+        found = f"found no tag for its word: {line.text[:60]!r}"
+        return BadRow(line.number, "words without a tag", found)
+    return None
 
 
 def _cell(cells: Sequence[str], column: str, usual: int, path: str) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pipelines.core.errors import UserError
+from pipelines.core.reading.records import BadRow
 from pipelines.stages.corpus.cleaning.tally import Tally
 from pipelines.stages.labelled.conll import conll_records
 from pipelines.stages.labelled.hugging_face import rows_of_split
@@ -14,6 +15,7 @@ from pipelines.stages.labelled.squad import squad_records
 from pipelines.stages.labelled.tables import rows_of_file, table_records
 from pipelines.tasks import BadItemError, Item, TaskFamily
 
+_SKIP = ", or leave such items out with labelled.source.bad_items=skip"
 _PLACES = 20  # of items that were left out, which are told
 
 
@@ -26,19 +28,34 @@ class Grouped(NamedTuple):
 
 @dataclass(slots=True)
 class LeftOut:
-    """Items that cannot be learned from: how many for which reason, and where some stand."""
+    """Items that cannot be learned from: how many for which reason, and where some stand.
+
+    Equal items are counted likewise, and stay: each part of one's own may hold them on purpose.
+    """
 
     tally: Tally = field(default_factory=Tally)
     places: list[str] = field(default_factory=list)
+    num_duplicates: int = 0
+    duplicates: list[str] = field(default_factory=list)
 
     def add(self, must: str, place: str) -> None:
         self.tally.dropped[f"items that do not {must}"] += 1
         if len(self.places) < _PLACES:
             self.places.append(place)
 
+    def add_duplicate(self, place: str, of: str) -> None:
+        self.num_duplicates += 1
+        if len(self.duplicates) < _PLACES:
+            self.duplicates.append(f"{place}, as {of}")
+
     def to_json(self) -> dict[str, Any]:
         """Counts, and the places where there are any."""
-        return {**self.tally.to_json(), **({"left_out": self.places} if self.places else {})}
+        told: dict[str, Any] = {**self.tally.to_json(), "duplicates": self.num_duplicates}
+        if self.places:
+            told["left_out"] = self.places
+        if self.duplicates:
+            told["duplicate_items"] = self.duplicates
+        return told
 
 
 def read_labelled_file(
@@ -55,7 +72,7 @@ def read_labelled_file(
     UserError, saying where, for a record that cannot be read, and by the rule of
     `settings.bad_items` for one that cannot be learned from.
     """
-    records = _records(path, family, settings, left_out.tally, head_bytes)
+    records = _records(path, family, settings, left_out, head_bytes)
     return _items(records, path, family, settings, left_out)
 
 
@@ -82,6 +99,7 @@ def _items(
     left_out: LeftOut,
 ) -> list[Grouped]:
     found: list[Grouped] = []
+    places: dict[str, str] = {}  # where each item stood first
     for record in records:
         try:
             item = family.item(record.fields)
@@ -89,11 +107,13 @@ def _items(
             if settings.bad_items == "refuse":
                 raise UserError(
                     f"every item of {path} must {error.must}, found {error.found} in "
-                    f"{record.place}; mend or remove it, or leave such items out with "
-                    "labelled.source.bad_items=skip"
+                    f"{record.place}; mend or remove it{_SKIP}"
                 ) from error
             left_out.add(error.must, f"{record.place} of {path}")
             continue
+        first = places.setdefault(repr(item), record.place)
+        if first != record.place:
+            left_out.add_duplicate(f"{record.place} of {path}", first)
         found.append(Grouped(record.group or family.group(item), item))
     if not found:
         raise UserError(f"{path} must hold labelled items, found none in it")
@@ -101,12 +121,19 @@ def _items(
 
 
 def _records(
-    path: str, family: TaskFamily, settings: LabelledFile, tally: Tally, head_bytes: int | None
-) -> Iterator[Record]:
+    path: str, family: TaskFamily, settings: LabelledFile, left_out: LeftOut,
+    head_bytes: int | None,
+) -> Iterator[Record]:  # fmt: skip
+    def refuse(row: BadRow) -> None:
+        """By the rule for items that cannot be learned from."""
+        if settings.bad_items == "refuse":
+            raise row.refusal(path, advice=_SKIP)
+        left_out.add(f"count as records ({row.reason})", f"line {row.line:,} of {path}")
+
     kind = format_of(path, family.form)
     if kind == "conll":
-        return conll_records(path, settings, tally, head_bytes)
+        return conll_records(path, settings, left_out.tally, refuse, head_bytes)
     if kind == "squad":
         return squad_records(path)
-    rows = rows_of_file(path, family.form, head_bytes)
-    return table_records(rows, family.form, settings, path, tally)
+    rows = rows_of_file(path, family.form, refuse, head_bytes)
+    return table_records(rows, family.form, settings, path, left_out.tally)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pipelines.core.errors import UserError
+from pipelines.core.reading.records import without_lone_surrogates
 from pipelines.stages.labelled.records import Record, opened
 
 
@@ -16,7 +17,7 @@ def squad_records(path: str) -> Iterator[Record]:
     with opened(path) as stream:
         raw = stream.read()
     try:
-        articles = json.loads(raw.decode("utf-8-sig"))["data"]
+        articles = without_lone_surrogates(json.loads(raw.decode("utf-8-sig")))["data"]
         for article in articles:
             for paragraph in article["paragraphs"]:
                 for question in paragraph["qas"]:

@@ -2,7 +2,7 @@
 and whatever else has rows."""
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Any, Final
 
 from pipelines.core.errors import UserError
@@ -21,21 +21,25 @@ from pipelines.tasks import Form
 
 _HEAD_BYTES: Final = 65536
 _ROWS_A_BATCH: Final = 1024
+_NOT_AGREED: Final = "-"  # of SNLI and MultiNLI: those who labelled the pair did not agree
 
 Row = tuple[str, list[Any]]  # where it stands, and its cells
 
 
-def rows_of_file(path: str, form: Form, head_bytes: int | None = None) -> Iterator[Row]:
+def rows_of_file(
+    path: str, form: Form, refuse: Callable[[BadRow], None], head_bytes: int | None = None
+) -> Iterator[Row]:
     """The rows of a table, the names of its columns first where the format has any.
 
     With `head_bytes` only that much of the file is looked at, and a row that breaks off there is no
-    fault. Raises UserError, naming the line, for a row that cannot be read.
+    fault. One that cannot be read is given to `refuse`, and left out where that returns.
     """
     rows = list(_rows(path, form, head_bytes))
     for row in rows if head_bytes is None else rows[:-1]:
         if isinstance(row, BadRow):
-            raise row.refusal(path)
-        yield row
+            refuse(row)
+        else:
+            yield row
 
 
 def table_records(
@@ -87,7 +91,10 @@ def _texts(
     if columns.second is not None:
         fields["second_text"] = text_in(cells[columns.second], tally)
     label = cells[columns.label]
-    fields["label"] = text_in(label, tally)
+    # Lists are left to the family, which says what a label must be.
+    fields["label"] = label if isinstance(label, list | dict) else text_in(label, tally)
+    if fields["label"] == _NOT_AGREED and columns.is_inference:
+        fields["label"] = ""
     fields["labels"] = labels_in(label, settings.label_separator, tally)
     return fields
 

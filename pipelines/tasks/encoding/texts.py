@@ -1,14 +1,18 @@
 """Items that are a text or a pair of texts."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from bert_core.batch import RaggedBatch
 from bert_core.inference.texts import BATCH_TOKENS, EncodedTexts, Text, encode_texts
+from bert_core.inference.windows import TextWindows, text_windows
+from bert_core.model.catalogue import MultiLabelClassifier, SequenceClassifier
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.tasks import BadItemError, Form, Item
+from pipelines.tasks import BadItemError, Form, Item, Reading
+from pipelines.training.reduction import sum_over_ranks
 
 # They stand in tables for a row that nobody has labelled.
 _NO_LABEL = ("", "nan", "<na>")
@@ -37,11 +41,13 @@ def text_fields(record: Mapping[str, Any]) -> Item:
 
 
 def label_of(record: Mapping[str, Any]) -> str:
-    """The label of a record; raises BadItemError where nobody has labelled it.
+    """The label of a record; raises BadItemError where nobody has labelled it, or several.
 
     An empty one, null, NaN, and the words nan and <NA> that stand for it in tables say so.
     """
-    label: str = record["label"]
+    label = record["label"]
+    if not isinstance(label, str):
+        raise BadItemError("have one class as its label", repr(label)[:60])
     if label.lower() in _NO_LABEL:
         raise BadItemError("have a label", repr(label or "none"))
     return label
@@ -56,6 +62,34 @@ def text_of(item: Item) -> Text:
 def encoded(items: Sequence[Item], tokenizer: WordPieceTokenizer, max_tokens: int) -> EncodedTexts:
     """The texts of `items`, cut to `max_tokens`."""
     return encode_texts(tokenizer, [text_of(item) for item in items], max_tokens)
+
+
+def windows_of(
+    items: Sequence[Item], tokenizer: WordPieceTokenizer, reading: Reading
+) -> TextWindows:
+    """The texts of `items` in windows where these are read, else cut."""
+    return text_windows(
+        tokenizer,
+        [text_of(item) for item in items],
+        reading.max_tokens,
+        reading.stride,
+        reads_windows=reading.text_windows,
+    )
+
+
+def mean_probabilities(
+    model: SequenceClassifier | MultiLabelClassifier,
+    windows: TextWindows,
+    probable: Callable[[Tensor], Tensor],
+    rank: int,
+    world_size: int,
+) -> np.ndarray:
+    """[N, C] of all ranks' windows, as `bert_core.inference` averages them."""
+    sums = np.zeros((len(windows.num_windows), model.num_labels))
+    for members, tokens in share(windows.encoded, rank, world_size):
+        np.add.at(sums, windows.texts[members], probable(model(tokens).float()).double().numpy())
+    found: np.ndarray = sum_over_ranks(sums) / windows.num_windows[:, None]
+    return found
 
 
 def share(

@@ -1,8 +1,12 @@
 """Which version a name stands for, and that nothing in the registry is left out."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from mlflow.exceptions import MlflowException
 
 from flows.cli.commands.models import newest
 from pipelines.core.errors import UserError
@@ -85,3 +89,27 @@ def test_a_command_asks_a_champion_before_a_newer_version_and_never_an_unproved_
     assert newest(tracker, "encoder") == "encoder/2"
     client.set_registered_model_alias("encoder", "champion", "1")  # a person went back
     assert newest(tracker, "encoder") == "encoder/1"
+    client.set_registered_model_alias("encoder", "shadow", "2")  # another choice is no champion
+    assert newest(tracker, "encoder") == "encoder/1"
+
+
+def test_a_version_whose_run_is_gone_is_listed_without_its_score(
+    tracker: Tracker, tmp_path: Path
+) -> None:
+    registered(tracker, tmp_path, "encoder", 1)
+    client = tracker.client()
+    run = client.create_run(client.create_experiment("mine")).info.run_id
+    client.create_model_version("encoder", source=str(tmp_path), run_id=run)
+    client.delete_run(run)
+    gone = subprocess.run(
+        [sys.executable, "-m", "mlflow", "gc", "--backend-store-uri", tracker.uri,
+         "--run-ids", run],
+        env={**os.environ, "MLFLOW_TRACKING_URI": tracker.uri},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert gone.returncode == 0, gone.stderr
+    with pytest.raises(MlflowException):
+        client.get_run(run)
+    rows = {row.version: row for row in list_models(tracker)}
+    assert sorted(rows) == [1, 2]
+    assert rows[2].value is None

@@ -177,6 +177,36 @@ def test_a_text_that_is_not_there_is_refused_and_a_second_one_stands_for_none(
             answer_table(model, tokenizer, table)
 
 
+def test_cells_of_a_table_of_text_are_lists_of_choices_and_empty_ones_nothing(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lists, written = tmp_path / "lists.jsonl", tmp_path / "written.csv"
+    rows = [{"text": "a", "choices": ["b", "c d"]}, {"text": "b", "choices": ["a", "e", "f"]}]
+    lists.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    chooser = ["--model", str(models / "multiple_choice"), "--home", str(tmp_path)]
+    assert run(["choose", "--file", str(lists), "--out", str(written), *chooser]) == DONE
+    assert run(["choose", "--file", str(lists), "--json", *chooser]) == DONE
+    expected = capsys.readouterr().out.splitlines()[1:]
+    assert run(["choose", "--file", str(written), "--json", *chooser]) == DONE
+    assert capsys.readouterr().out.splitlines() == expected
+    written.write_text("text,choices\na,b or c\n")
+    assert run(["choose", "--file", str(written), *chooser]) == MISTAKE
+    assert "must write out a list" in capsys.readouterr().err
+
+    pairs, alone = tmp_path / "pairs.csv", tmp_path / "alone.csv"
+    pairs.write_text("text,second_text\na,x\nb,\n")
+    alone.write_text("text\nb\n")
+    rater = ["--model", str(models / "regression"), "--home", str(tmp_path), "--json"]
+    values = []
+    for path in (pairs, alone):
+        assert run(["rate", "--file", str(path), *rater]) == DONE
+        values.append(json.loads(capsys.readouterr().out.splitlines()[-1])["value"])
+    assert values[0] == pytest.approx(values[1])
+    alone.write_text("text,other\na,1\n,2\n")
+    assert run(["rate", "--file", str(alone), *rater]) == MISTAKE
+    assert "must have a text, found none in row 1" in capsys.readouterr().err
+
+
 def test_a_row_without_a_text_is_told_before_any_is_answered(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

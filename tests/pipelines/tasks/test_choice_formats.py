@@ -99,3 +99,34 @@ def test_choices_without_a_text_move_no_index(tmp_path: Path) -> None:
     assert choice_of(tmp_path, choices=["a", "b", ""], answer=1) == 1
     with pytest.raises(UserError, match="have a text in each of its choices"):
         choice_of(tmp_path, choices=["", "a", "b"], answer=1)
+
+
+def test_what_a_question_is_about_follows_it(tmp_path: Path) -> None:
+    line = {"article": "It rained.", "question": "Wet?", "options": ["yes", "no"], "answer": "A"}
+    path = written(tmp_path / "race.jsonl", json.dumps(line))
+    assert items(path, "multiple_choice")[0]["text"] == "Wet? It rained."
+    header = "id,context,question,answer0,answer1,label"
+    path = written(tmp_path / "cosmos.csv", f"{header}\n1,It rained.,Wet?,yes,no,0\n")
+    assert items(path, "multiple_choice") == [
+        {"text": "Wet? It rained.", "choices": ["yes", "no"], "answer": 0}
+    ]
+    named = {"text_column": "context", "second_text_column": "question"}
+    assert items(path, "multiple_choice", **named)[0]["text"] == "It rained. Wet?"
+    with pytest.raises(UserError, match="'nowhere'"):
+        items(path, "multiple_choice", second_text_column="nowhere")
+
+
+def test_choices_stand_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    names = [f"choice{number}" for number in range(1, 12)]
+    row = ",".join(names)
+    path = written(tmp_path / "a.csv", f"question,{row},label\nWhich?,{row},9\n")
+    (item,) = items(path, "multiple_choice")
+    assert item["choices"] == names
+    assert item["choices"][item["answer"]] == "choice10"
+
+
+def test_a_right_answer_that_is_empty_makes_no_other_right(tmp_path: Path) -> None:
+    header = "sent1,gold-ending,distractor-0,distractor-1"
+    path = written(tmp_path / "a.csv", f"{header}\nShe waits.,,runs.,sings.\n")
+    with pytest.raises(UserError, match="have a text in each of its choices"):
+        items(path, "multiple_choice")

@@ -10,6 +10,7 @@ import torch
 
 from bert_core.batch import IGNORED_LABEL
 from bert_core.config import EncoderConfig
+from bert_core.inference import assign_labels, classify
 from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW, OptimizationConfig
 from bert_core.vocabulary import WordPieceTokenizer
@@ -17,6 +18,7 @@ from pipelines.core.errors import UserError
 from pipelines.stages.finetuning.preparation import balanced_weights, prepare
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.tasks import Items, Reading, families_of, family, family_names
+from pipelines.tasks.encoding import texts as encoding_texts
 from pipelines.tasks.encoding.sequences import batches, shuffled
 
 LETTERS = [chr(code) for code in range(ord("a"), ord("z") + 1)]
@@ -153,6 +155,8 @@ def test_answers_of_two_ranks_are_those_of_one(
     alone = task.answers(model, tokenizer, heldout, reading)
     # What each of two ranks would bring to the sum.
     module = __import__(f"pipelines.tasks.{name}", fromlist=["sum_over_ranks"])
+    if not hasattr(module, "sum_over_ranks"):
+        module = encoding_texts
     brought: list[np.ndarray] = []
 
     def note(values: np.ndarray) -> np.ndarray:
@@ -165,6 +169,51 @@ def test_answers_of_two_ranks_are_those_of_one(
     monkeypatch.setattr(module, "sum_over_ranks", lambda values: brought[0] + brought[1])
     together = task.answers(model, tokenizer, heldout, reading, 0, 2)
     assert together.values == alone.values
+
+
+@pytest.mark.parametrize("name", ["classification", "multi_label"])
+def test_the_end_of_a_long_text_is_learned_where_windows_are_read(
+    name: str, tokenizer: WordPieceTokenizer
+) -> None:
+    """What tells the classes apart stands beyond what a text that is cut shows."""
+    random, consonants = np.random.default_rng(0), sorted(set(LETTERS) - VOWELS)
+
+    def item(number: int) -> dict[str, Any]:
+        drawn = random.choice(consonants, 50)
+        if number % 2:
+            drawn[40:44] = random.choice(sorted(VOWELS), 4)
+        label = "vowel" if number % 2 else "none"
+        return {"text": " ".join(drawn), "label": label, "labels": [label]}
+
+    task = family(name)
+    rows = [task.item(item(number)) for number in range(200)]
+    train_items, heldout = (
+        Items(rows[:160], ("none", "vowel")),
+        Items(rows[160:], ("none", "vowel")),
+    )
+    scores = {}
+    for long_texts in ("cut", "windows"):
+        settings = FinetuningSettings(long_texts=long_texts)
+        reading = Reading(CONFIG.max_position_embeddings, None, long_texts == "windows")
+        torch.manual_seed(0)
+        model = task.build_model(CONFIG, train_items.labels)
+        examples = task.examples(train_items, tokenizer, reading)
+        prepare(model, settings, examples)
+        optimization = OptimizationConfig(num_steps=60, warmup_steps=10, learning_rate=2e-3)
+
+        def micro_batches(step: int, examples: Any = examples) -> list[tuple[int, Any]]:
+            return [(0, examples.batch(shuffled(len(examples), 0, step, 32)))]
+
+        for _ in train(model, AdamW(model, optimization), micro_batches, seed=0):
+            pass
+        answers = task.answers(model, tokenizer, heldout, Reading(CONFIG.max_position_embeddings))
+        scores[long_texts] = task.figures(answers, heldout)[task.score]
+        assert answers.num_truncated == (len(heldout.rows) if long_texts == "cut" else 0)
+        texts = [row["text"] for row in heldout.rows]
+        asked = classify if name == "classification" else assign_labels
+        assert answers.values == asked(model, tokenizer, texts).labels
+    assert scores["windows"] > 0.95
+    assert scores["cut"] < 0.75
 
 
 def test_windows_of_an_answer_hold_all_of_it_or_none(tokenizer: WordPieceTokenizer) -> None:

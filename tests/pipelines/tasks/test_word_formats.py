@@ -44,13 +44,13 @@ def test_a_word_that_begins_like_a_comment_is_one_where_its_tag_is(tmp_path: Pat
 
 def test_a_word_of_conll_without_a_tag_is_named(tmp_path: Path) -> None:
     path = written(tmp_path / "a.conll", "one\tO\ntwo\t\n")
-    with pytest.raises(UserError, match=r"line 2 of .* must hold a tag for its word, found none"):
+    with pytest.raises(UserError, match=r"line 2 of .* like the others, found no tag for its word"):
         items(path, "tagging")
 
 
 def test_a_line_of_conll_with_another_number_of_columns_is_named(tmp_path: Path) -> None:
     path = written(tmp_path / "a.conll", "one X O\ntwo O\n")
-    with pytest.raises(UserError, match=r"line 2 of .* must hold 3 columns .*found 2: 'two O'"):
+    with pytest.raises(UserError, match=r"line 2 of .*, found 2 columns, not 3: 'two O'"):
         items(path, "tagging")
     with pytest.raises(UserError, match=r"by its number from 1 to 2, found 'ner'"):
         items(written(tmp_path / "b.conll", "one O\n"), "tagging", label_column="ner")
@@ -68,3 +68,22 @@ def test_words_and_tags_of_lines_of_json(tmp_path: Path) -> None:
     path = written(tmp_path / "b.jsonl", '{"tokens": ["a", "b"], "ner_tags": [0]}\n')
     with pytest.raises(UserError, match="have a tag for every word, found 1 for 2 in line 1"):
         items(path, "tagging")
+
+
+def test_ranges_and_empty_nodes_of_conll_u_are_no_words(tmp_path: Path) -> None:
+    def line(number: str, word: str, tag: str) -> str:
+        return "\t".join([number, word, "_", tag, *["_"] * 6])
+
+    sentence = [line("1-2", "don't", "_"), line("1", "do", "AUX"), line("2", "n't", "PART"),
+                line("2.1", "eat", "VERB")]  # fmt: skip
+    path = written(tmp_path / "a.conllu", "\n".join(["# sent_id = 1", *sentence, ""]))
+    assert items(path, "tagging", text_column="2", label_column="4") == [
+        {"words": ["do", "n't"], "tags": ["AUX", "PART"]}
+    ]
+    ranges = written(tmp_path / "b.conll", "3-4 O\nyears B-X\n")  # a score is a word
+    assert items(ranges, "tagging")[0]["words"] == ["3-4", "years"]
+
+
+def test_half_an_emoji_in_a_list_stands_for_no_character(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.jsonl", '{"tokens": ["ok \\ud83d", "b"], "tags": ["O", "B"]}')
+    assert items(path, "tagging")[0]["words"] == ["ok \ufffd", "b"]

@@ -29,8 +29,12 @@ def list_inputs(settings: JsonLines | DelimitedText) -> list[InputFile]:
     if isinstance(settings, JsonLines):
         return list_files(settings.paths, label=settings.name, splittable=True)
     files = list_files(settings.paths, label=settings.name, splittable=False)
+    # Of raw text no row is lost to a stray quote: what it hides stays, as one text.
     return [
-        replace(file, dialect=dialect_of(file.path, settings.delimiter, settings.quoted))
+        replace(
+            file,
+            dialect=dialect_of(file.path, settings.delimiter, settings.quoted, is_strict=False),
+        )
         for file in files
     ]
 
