@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 from bert_core.inference.answers import answer
 from bert_core.inference.embedding import embed
 from bert_core.inference.labels import assign_labels, choose, classify, rate
@@ -99,7 +101,14 @@ def _classes(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) -> A
 
 
 def _several_classes(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) -> Answered:
-    return {"labels": assign_labels(model, tokenizer, _texts(columns)).labels}
+    found = assign_labels(model, tokenizer, _texts(columns))
+    likeliest = -np.sort(-found.probabilities, axis=1)  # as the labels are ordered
+    return {
+        "labels": found.labels,
+        "probabilities": [
+            row[: len(labels)].tolist() for row, labels in zip(likeliest, found.labels, strict=True)
+        ],
+    }
 
 
 def _numbers(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) -> Answered:

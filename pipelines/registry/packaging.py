@@ -45,7 +45,9 @@ _SERVED: Final = {  # by the head of the model
     "sequence_classification": _Served(
         *_ONE_TEXT, [ColSpec(DataType.string, "label"), ColSpec(_NUMBER, "probability")]
     ),
-    "multi_label_classification": _Served(*_ONE_TEXT, [ColSpec(_STRINGS, "labels")]),
+    "multi_label_classification": _Served(
+        *_ONE_TEXT, [ColSpec(_STRINGS, "labels"), ColSpec(Array(_NUMBER), "probabilities")]
+    ),
     "regression": _Served(*_ONE_TEXT, [ColSpec(_NUMBER, "value")]),
     "token_classification": _Served(
         [ColSpec(DataType.string, "text")], {"text": [_TEXT]},

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,10 +24,28 @@ from flows.cli.options import (
 )
 from pipelines.core.errors import UserError
 
+if TYPE_CHECKING:
+    from pipelines.stages.labelled.settings import LabelledDataset, LabelledFile
+
+_OF_LABELS = "labelled.source."  # settings that say how labelled items are read
+
 
 def add_to(app: typer.Typer) -> None:
     """Add this command to the application."""
     app.command()(evaluate)
+
+
+def _labelled_by(choice: Choice) -> "LabelledDataset | LabelledFile":
+    """The items that a choice names; of a data set those of the held-out split alone."""
+    from pipelines.core.recipes.files import read_recipe
+    from pipelines.core.recipes.ladder import EndToEndRecipe
+    from pipelines.stages.labelled.settings import LabelledDataset, LabelledFile
+
+    source = read_recipe(EndToEndRecipe, choice.source, choice.all_overrides()).labelled.source
+    if isinstance(source, LabelledDataset):
+        return source.model_copy(update={"split": source.heldout_split, "heldout_split": ""})
+    assert isinstance(source, LabelledFile), "--labels names a file or a data set's folder"
+    return source
 
 
 def evaluate(
@@ -58,11 +76,13 @@ def evaluate(
     Example: bertsmith evaluate --model bertsmith-classifier@champion --labels more.csv
     """
     is_dataset = labels is not None and Path(labels).is_dir()
-    is_for_recipe = heldout and not is_dataset
-    if model is not None and (recipe is not None or overrides or encoder or task or is_for_recipe):
+    is_for_recipe = (heldout and not is_dataset) or any(
+        not each.startswith(_OF_LABELS) for each in overrides or ()
+    )
+    if model is not None and (recipe is not None or encoder or task or is_for_recipe):
         raise UserError(
-            "--model evaluates a model that is there, which a recipe, --set, --encoder, --task and "
-            "--heldout cannot change; leave out --model, or these"
+            "--model evaluates a model that is there, which a recipe, --encoder, --task, --heldout "
+            f"and --set cannot change, but for --set {_OF_LABELS}…; leave out --model, or these"
         )
     if model is not None and is_dataset and not heldout:
         raise UserError(
@@ -70,38 +90,27 @@ def evaluate(
         )
     if model is None and as_json:
         raise UserError("--json prints the figures of a --model, found none; name one")
+    choice = Choice(
+        recipe=recipe,
+        overrides=tuple(overrides or ()),
+        labels=labels,
+        heldout=heldout,
+        task=task,
+        encoder=encoder,
+        text_column=text_column,
+        second_text_column=second_text_column,
+        label_column=label_column,
+        home=home,
+    )
     if model is None:
-        choice = Choice(
-            recipe=recipe,
-            overrides=tuple(overrides or ()),
-            labels=labels,
-            heldout=heldout,
-            task=task,
-            encoder=encoder,
-            text_column=text_column,
-            second_text_column=second_text_column,
-            label_column=label_column,
-            home=home,
-        )
         execute("evaluate", choice, show_recipe=False)
         return
     if labels is None:
         raise UserError("--model needs labelled items to be evaluated on; name them with --labels")
     tracker = tracker_of(home)
     from pipelines.insight.evaluation import evaluate_file
-    from pipelines.stages.labelled.settings import LabelledDataset, LabelledFile
 
-    labelled: LabelledDataset | LabelledFile
-    if heldout:
-        labelled = LabelledDataset(dataset=labels, split=heldout)
-    else:
-        labelled = LabelledFile(path=labels)
-    columns = {
-        "text_column": text_column or "",
-        "second_text_column": second_text_column or "",
-        "label_column": label_column or "",
-    }
-    labelled = labelled.model_copy(update=columns)
+    labelled = _labelled_by(choice)
     figures, report = evaluate_file(tracker, named(model, home) or model, labelled)
     if as_json:
         print(json.dumps({**figures, **report}, ensure_ascii=False))

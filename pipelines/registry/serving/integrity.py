@@ -10,7 +10,9 @@ from pathlib import Path
 
 SEAL_FILE = "sealed_files.json"  # SHA-256 of each other file, by its path
 _NOT_SEALED = (SEAL_FILE, "registered_model_meta")  # MLflow writes the second into its downloads
-_BYTECODE = "__pycache__"  # Python writes it; whoever loads a sealed package never reads it
+# Python writes it. Our commands never read it; `mlflow models serve` reads that of served_model.py,
+# before anything of this module runs: docs/registry.md says what follows.
+_BYTECODE = "__pycache__"
 
 
 class ChangedPackageError(ValueError):
