@@ -19,10 +19,10 @@ from pipelines.core.cluster.connection import (
     nodes,
 )
 from pipelines.core.cluster.strangers import refuse_strangers
-from pipelines.core.stage import StageContext
+from pipelines.core.stage import Progress, StageContext
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.failures import EndOnFinalError, explained
-from pipelines.training.placement import StepCut, place
+from pipelines.training.placement import StepCut, cut_short, place
 from pipelines.training.stopping import PATIENCE_SECONDS, stop_wish
 from pipelines.training.telemetry.progress import progress_from_workers
 
@@ -73,6 +73,8 @@ def launch(
     refuse_strangers(context.store)
     placement = place(context.ranks, nodes(), job.cut, one_thread_each=job.one_thread_each)
     logger.info("%s, %s", job.name, placement)
+    if note := cut_short(context.ranks, job.cut):
+        context.observe(Progress(stage=job.name, done=0, total=0, unit="steps", note=note))
     kept = f"{job.checkpoints.path}/{job.name}", job.checkpoints.filesystem, context.ranks.keeping
     with (
         _ended_if_stopped(),
