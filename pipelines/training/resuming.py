@@ -39,6 +39,7 @@ class Standing:
     telemetry: Telemetry
     checkpoints: Checkpoints
     is_writer: bool
+    node: str  # of this rank; those of one node read one copy of a checkpoint
     best: Best | None = None  # where the training may stop early
 
     @property
@@ -176,8 +177,9 @@ def _load(standing: Standing, *, only_regular: bool, restores_curve: bool) -> Po
     checkpoints, telemetry = standing.checkpoints, standing.telemetry
     position = None
     with newest_whole(
-        checkpoints, standing.device, is_writer=standing.is_writer, only_regular=only_regular
-    ) as opened:
+        checkpoints, standing.device,
+        node=standing.node, is_writer=standing.is_writer, only_regular=only_regular,
+    ) as opened:  # fmt: skip
         if opened is not None:
             folder = opened.folder
             position = load_checkpoint(folder / MODEL_FOLDER, standing.model, standing.optimizer)
@@ -185,9 +187,9 @@ def _load(standing: Standing, *, only_regular: bool, restores_curve: bool) -> Po
                 telemetry.restore(folder, position.step)
                 if standing.best is not None:
                     standing.best.restore(folder)
-    then = (
-        "beginning anew: no other is whole" if position is None else "going on from the one before"
-    )
+    then = "going on from the one before"
+    if position is None:
+        then = f"beginning anew: no other is whole; what there is stays in {checkpoints.aside()}"
     while checkpoints.damage:
         telemetry.warn(f"{checkpoints.damage.pop(0)}: {then}")
     return position

@@ -55,7 +55,7 @@ def standing_on(folder: Path, filesystem: FileSystem) -> tuple[Standing, list[st
     checkpoints = Checkpoints(str(folder), filesystem, Keeping(latest=5))
     standing = Standing(
         model=model, optimizer=optimizer, telemetry=telemetry, checkpoints=checkpoints,
-        is_writer=True,
+        is_writer=True, node="here",
     )  # fmt: skip
     return standing, said
 
@@ -118,4 +118,6 @@ def test_where_none_is_whole_it_says_that_it_begins_anew(scratch: Path, tmp_path
     weights.write_bytes(b"")
     assert take_up(standing, 0) == at(0)
     (sentence,) = said
-    assert sentence.endswith(": beginning anew: no other is whole")
+    kept = f"; what there is stays in {tmp_path}/work/damaged-*"
+    assert sentence.endswith(f": beginning anew: no other is whole{kept}")
+    assert len(list((tmp_path / "work").glob("damaged-*/model/model.safetensors"))) == 1

@@ -46,6 +46,10 @@ class _ClaimedHandler(FSSpecHandler):
         self._check()
         super().delete_dir(path)
 
+    def move(self, src: str, dest: str) -> None:
+        self._check()
+        super().move(src, dest)
+
     def delete_file(self, path: str) -> None:
         self._check()
         super().delete_file(path)
