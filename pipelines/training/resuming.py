@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 # A checkpoint that is due waits so long for the one before: the other ranks wait for the first.
 PATIENCE_SECONDS = 60.0
 _LAST_TRIES = 3
+_POLL_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,17 +142,24 @@ def _write(standing: Standing, position: Position, *, is_last: bool, is_regular:
 def store_waiting(standing: Standing) -> str:
     """Wait for the checkpoint that is being stored; returns its name, empty where it is not there.
 
-    A store that does not answer costs this checkpoint, and is said; the training goes on. Raises
-    ClaimLostError where another process has taken the training over.
+    All ranks call this. A store that does not answer costs this checkpoint, and is said; the
+    training goes on. Raises ClaimLostError where another process has taken the training over.
     """
+    # In short waits: a rank that waited for one message would give up after half an hour, and a
+    # large checkpoint may take longer to a slow store.
+    while told(
+        standing.is_writer and standing.checkpoints.is_storing(_POLL_SECONDS), standing.device
+    ):
+        pass
+    name = ""
     try:
-        return standing.checkpoints.wait()
+        name = standing.checkpoints.wait()
     except ClaimLostError:
         raise
     except store_errors() as error:
         logger.warning("a checkpoint could not be stored: %s", error)
         standing.telemetry.warn(f"a checkpoint could not be stored ({error})")
-        return ""
+    return told(name, standing.device)
 
 
 def save_at_end(standing: Standing, position: Position, is_last: bool, is_saved: bool) -> str:
@@ -164,10 +172,10 @@ def save_at_end(standing: Standing, position: Position, is_last: bool, is_saved:
     if not is_saved:
         _write(standing, position, is_last=is_last, is_regular=is_regular)
     for _ in range(_LAST_TRIES):
-        if name := told(store_waiting(standing), standing.device):
+        if name := store_waiting(standing):
             return name
         _write(standing, position, is_last=is_last, is_regular=is_regular)
-    if name := told(store_waiting(standing), standing.device):
+    if name := store_waiting(standing):
         return name
     raise OSError(f"the store must take the checkpoint of step {position.step}, found it did not")
 
