@@ -116,7 +116,16 @@ class Checkpoints:
         Where no checkpoint is whole the training begins anew, and a person may still save more.
         """
         for name in sorted(self._damaged & self._names()):
-            self._filesystem.move(f"{self._folder}/{name}", f"{self._folder}/{_ASIDE}{name}")
+            source, target = f"{self._folder}/{name}", f"{self._folder}/{_ASIDE}{name}"
+            if isinstance(self._filesystem, LocalFileSystem):
+                self._filesystem.move(source, target)
+                continue
+            # An object store knows no folder that could be moved.
+            filesystem = self._filesystem
+            copy_files(
+                source, target, source_filesystem=filesystem, destination_filesystem=filesystem
+            )
+            filesystem.delete_dir(source)
         self._damaged.clear()
 
     def aside(self) -> str:

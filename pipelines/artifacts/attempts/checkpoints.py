@@ -46,9 +46,9 @@ class _ClaimedHandler(FSSpecHandler):
         self._check()
         super().delete_dir(path)
 
-    def move(self, src: str, dest: str) -> None:
+    def copy_file(self, src: str, dest: str) -> None:
         self._check()
-        super().move(src, dest)
+        super().copy_file(src, dest)
 
     def delete_file(self, path: str) -> None:
         self._check()
