@@ -84,7 +84,7 @@ def place(ranks: Ranks, nodes: Sequence[Node], cut: StepCut, *, one_thread_each:
         # On one node: between nodes the exchange would take longer than the step.
         nodes = sorted(nodes, key=lambda node: node.get("CPU", 0))[-1:]
     least, most = _range(ranks, nodes, cut, use_gpu=use_gpu, one_thread_each=one_thread_each)
-    room = _room(nodes, ranks.cpus_per_worker or 1, use_gpu=use_gpu)
+    room = room_on_nodes(nodes, ranks.cpus_per_worker or 1, use_gpu=use_gpu)
     if room < least:
         raise UserError(_no_room(least, room, ranks, nodes, use_gpu=use_gpu))
     cpus = ranks.cpus_per_worker or _share(nodes, min(most, room), use_gpu=use_gpu)
@@ -109,15 +109,15 @@ def _range(
         return ranks.workers, ranks.workers
     cpus = ranks.cpus_per_worker or 1
     if use_gpu or one_thread_each:
-        wanted = _room(nodes, cpus, use_gpu=use_gpu)
+        wanted = room_on_nodes(nodes, cpus, use_gpu=use_gpu)
     else:
         wanted = sum(node.get("CPU", 0) >= cpus for node in nodes)
     wanted = max(1, min(wanted, cut.num_micro_batches))
     return wanted, wanted
 
 
-def _room(nodes: Sequence[Node], cpus: int, *, use_gpu: bool) -> int:
-    """How many workers with so many CPUs the nodes hold."""
+def room_on_nodes(nodes: Sequence[Node], cpus: int, *, use_gpu: bool) -> int:
+    """How many workers with so many CPUs, and a GPU each where they get one, the nodes hold."""
     return sum(
         min(int(node.get("CPU", 0) // cpus), int(node.get("GPU", 0)) if use_gpu else 1 << 30)
         for node in nodes
@@ -128,7 +128,9 @@ def _share(nodes: Sequence[Node], num_workers: int, *, use_gpu: bool) -> int:
     """The most CPUs that each of so many workers can have."""
     largest = max(int(node.get("CPU", 0)) for node in nodes)
     return next(
-        cpus for cpus in range(largest, 0, -1) if _room(nodes, cpus, use_gpu=use_gpu) >= num_workers
+        cpus
+        for cpus in range(largest, 0, -1)
+        if room_on_nodes(nodes, cpus, use_gpu=use_gpu) >= num_workers
     )
 
 
@@ -157,11 +159,12 @@ def _no_room(
         remedies.append("set place.device=cpu to train on CPUs")
     return (
         f"the cluster must have room for {_count(num_workers, 'training worker')} with {each} "
-        f"each, found room for {room} on {_told(nodes)}; {' or '.join(filter(None, remedies))}"
+        f"each, found room for {room} on {told_nodes(nodes)}; {' or '.join(filter(None, remedies))}"
     )
 
 
-def _told(nodes: Sequence[Node]) -> str:
+def told_nodes(nodes: Sequence[Node]) -> str:
+    """How many nodes, and what each of them has, for people."""
     told = [
         f"{_count(int(node.get('CPU', 0)), 'CPU')} with {_count(int(node.get('GPU', 0)), 'GPU')}"
         for node in nodes
