@@ -20,6 +20,7 @@ from pipelines.core.cluster.connection import (
 )
 from pipelines.core.cluster.strangers import refuse_strangers
 from pipelines.core.stage import Progress, StageContext
+from pipelines.core.tracking.reachability import database_file
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.failures import EndOnFinalError, EndOnLongOutage, explained
 from pipelines.training.placement import StepCut, cut_short, place
@@ -70,7 +71,7 @@ def launch(
     Ray.
     """
     connect()
-    refuse_strangers(context.store)
+    refuse_strangers(context.store, database_file(context.tracker.uri) if context.tracker else None)
     placement = place(context.ranks, nodes(), job.cut, one_thread_each=job.one_thread_each)
     logger.info("%s, %s", job.name, placement)
     if note := cut_short(context.ranks, job.cut):
