@@ -75,7 +75,8 @@ def launch(
     placement = place(context.ranks, nodes(), job.cut, one_thread_each=job.one_thread_each)
     logger.info("%s, %s", job.name, placement)
     if note := cut_short(context.ranks, job.cut):
-        context.observe(Progress(stage=job.name, done=0, total=0, unit="steps", note=note))
+        note = f"{job.cut.section}: {note}"
+        context.observe(Progress(stage=job.cut.section, done=0, total=0, unit="steps", note=note))
     kept = f"{job.checkpoints.path}/{job.name}", job.checkpoints.filesystem, context.ranks.keeping
     with (
         _ended_if_stopped(),
