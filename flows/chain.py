@@ -22,10 +22,13 @@ def build_chain(run: Run[CorpusRecipe], goals: Iterable[Stage]) -> dict[str, Art
     """Build what is missing of `goals` and of what they need, in order; artifacts by stage name.
 
     What the recipe does not ask for is left out. Raises UserError, before anything is built, where
-    an input cannot be read or the recipe cannot work: see `check_recipe`.
+    an input cannot be read or the recipe cannot work: see `check_recipe`; and where something is
+    trained on a cluster that does not reach the tracker.
     """
     goals = list(goals)
     check_recipe(run.recipe, goals)
+    if any(stage.cut for stage in asked_for(run.recipe, goals)):
+        run.recipe.place.refuse_strangers(trains=True)
     recipe = with_settled_encoder(run).resolved()
     made = given_artifacts(recipe, run.context)
     for stage in asked_for(recipe, goals):

@@ -3,17 +3,19 @@
 from collections.abc import Iterable
 
 from pipelines.core.errors import UserError
-from pipelines.core.settings import Settings
+from pipelines.core.recipes.ladder import CorpusRecipe
 from pipelines.core.stage import Stage
-from pipelines.stages import look_at_inputs, with_what_they_need
+from pipelines.stages import asked_for, look_at_inputs, with_what_they_need
 from pipelines.stages.examples import EXAMPLES
+from pipelines.training.placement import refuse_idle_ranks
 
 
-def check_recipe(recipe: Settings, goals: Iterable[Stage]) -> None:
+def check_recipe(recipe: CorpusRecipe, goals: Iterable[Stage]) -> None:
     """Return where `goals` can be made as `recipe` says, as far as can be known now.
 
     Raises UserError where an input that it names cannot be read, where it asks for none of the
-    goals, and where it asks for what cannot follow examples for a left-to-right encoder.
+    goals, for what cannot follow examples for a left-to-right encoder, and for more training
+    workers than a step has micro-batches.
     """
     goals = list(goals)
     names = {stage.name for stage in with_what_they_need(goals)}
@@ -25,4 +27,8 @@ def check_recipe(recipe: Settings, goals: Iterable[Stage]) -> None:
             "left-to-right encoder can be pretrained with `bertsmith pretrain`, but not fine-tuned "
             "or registered yet"
         )
+    for stage in asked_for(recipe, goals):
+        cut = stage.cut_of(recipe)
+        if cut is not None:
+            refuse_idle_ranks(recipe.place.ranks(), cut)
     look_at_inputs(recipe, goals)

@@ -14,7 +14,7 @@ from pipelines.core.home import expanded, home_folder, make_home
 from pipelines.core.redaction import Uri
 from pipelines.core.settings import Settings
 from pipelines.core.stage import Observer, StageContext, ignore
-from pipelines.core.tracking.reachability import refuse_unreachable_tracker
+from pipelines.core.tracking.reachability import database_file, refuse_unreachable_tracker
 
 if TYPE_CHECKING:  # importing MLflow takes a second that reading a recipe need not spend
     from pipelines.core.tracking.tracker import Tracker
@@ -139,15 +139,18 @@ class PlaceSettings(Settings):
         store.find("corpus", "0" * 32)  # any look-up asks the store
         self.refuse_unreachable_tracker()
 
-    def refuse_strangers(self) -> None:
+    def refuse_strangers(self, *, trains: bool = False) -> None:
         """Return where every node of the cluster that RAY_ADDRESS names can take part.
 
-        Raises UserError for one that runs other code or does not see the store.
+        Raises UserError for one that runs other code, does not see the store or, where something
+        `trains`, would find another tracker than this process, since that is a file.
         """
         if os.environ.get("RAY_ADDRESS"):
             from pipelines.core.cluster.strangers import refuse_strangers  # imports Ray
 
-            refuse_strangers(ArtifactStore(self.store_url()))
+            uri = self._named_tracker()
+            database = database_file(uri) if uri else self.home_folder() / DATABASE_NAME
+            refuse_strangers(ArtifactStore(self.store_url()), database if trains else None)
 
     def tracker(self, tags: Mapping[str, str]) -> "Tracker":
         """The MLflow server; a local home keeps SQLite and files, and is made where missing."""

@@ -27,8 +27,8 @@ def _no_variants(settings: Any) -> Mapping[str, Mapping[str, Any]]:
 class Stage:
     """One link of the chain. Task, flow, command, deployment and report derive from it.
 
-    It is declared in its folder's `__init__`, which imports nothing heavy: `build` and `check` are
-    named as `module:function` and imported when they are first called.
+    It is declared in its folder's `__init__`, which imports nothing heavy: `build`, `check` and
+    `cut` are named as `module:function` and imported when they are first called.
     """
 
     name: str  # of its folder
@@ -44,6 +44,8 @@ class Stage:
     # check(settings, *what the checks of its needs returned): refuses what the recipe names and
     # cannot be read, before anything is built.
     check: str = ""
+    # cut(settings): how a step of its training is shared among workers; None where none share one.
+    cut: str = ""
     reaches_out: bool = False  # to sources or servers, which may fail and come back
     # Whether settings ask for it at all; where not, what needs it is left out as well.
     is_wanted: Callable[[Any], bool] = _always
@@ -68,6 +70,10 @@ class Stage:
         if not self.check:
             return None
         return _imported(self.check)(self.settings_of(recipe), *map(earlier.get, self.needs))
+
+    def cut_of(self, recipe: "Settings") -> Any:
+        """How a step of its training is shared among workers; None where nothing is shared."""
+        return _imported(self.cut)(self.settings_of(recipe)) if self.cut else None
 
 
 def _imported(reference: str) -> Callable[..., Any]:

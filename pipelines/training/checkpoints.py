@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pipelines.artifacts import sha256_of_file
 from pipelines.artifacts.access import store_errors
+from pipelines.artifacts.attempts.commit import flush, flush_folders, write_to_disk
 from pipelines.core.cluster.ranks import Keeping
 from pipelines.core.errors import UserError
 from pipelines.training.scratch import scratch_folder
@@ -27,6 +28,7 @@ from pipelines.training.scratch import scratch_folder
 logger = logging.getLogger(__name__)
 
 _PREFIX = "checkpoint_"
+_ASIDE = "damaged-"  # before the name of one that nothing removes any more
 _CHECKSUMS = "checksums.json"
 
 
@@ -47,6 +49,11 @@ class Checkpoint(BaseModel):
     is_regular: bool  # due by its step: a way back leads to none that a stop happened to leave
     loss: float | None  # held-out, where it was evaluated at that step
     files: dict[str, _File]
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all its files."""
+        return sum(each.size for each in self.files.values())
 
 
 class DamagedCheckpointError(Exception):
@@ -103,28 +110,63 @@ class Checkpoints:
         self._damaged.add(checkpoint.name)
         self.damage.append(f"the checkpoint of step {checkpoint.step} is damaged ({reason})")
 
+    def set_aside(self) -> None:
+        """Keep what is damaged from being removed, until the training has ended.
+
+        Where no checkpoint is whole the training begins anew, and a person may still save more.
+        """
+        for name in sorted(self._damaged & self._names()):
+            source, target = f"{self._folder}/{name}", f"{self._folder}/{_ASIDE}{name}"
+            if isinstance(self._filesystem, LocalFileSystem):
+                self._filesystem.move(source, target)
+                continue
+            # An object store knows no folder that could be moved.
+            filesystem = self._filesystem
+            copy_files(
+                source, target, source_filesystem=filesystem, destination_filesystem=filesystem
+            )
+            filesystem.delete_dir(source)
+        self._damaged.clear()
+
+    def aside(self) -> str:
+        """Where that is kept, as a pattern for people."""
+        return f"{self._folder}/{_ASIDE}*"
+
     @contextmanager
     def opened(self, checkpoint: Checkpoint) -> Iterator[Path]:
         """A checkpoint in a local folder; raises DamagedCheckpointError where it is not whole.
 
-        What lies elsewhere is copied for this process alone: nobody else changes what was verified.
+        What lies elsewhere is copied to a folder of this process, once more where the first copy
+        is not whole: the way or the disk may be at fault. Raises UserError where there is no room.
         """
-        place = f"{self._folder}/{checkpoint.name}"
         if isinstance(self._filesystem, LocalFileSystem):
-            _verify(Path(place), checkpoint.files)
-            yield Path(place)
+            place = Path(self._folder) / checkpoint.name
+            _verify(place, checkpoint.files)
+            yield place
             return
-        copy = scratch_folder()
         try:
-            with suppress(FileNotFoundError):  # which files are missing is said below
-                copy_files(
-                    place, str(copy),
-                    source_filesystem=self._filesystem, destination_filesystem=LocalFileSystem(),
-                )  # fmt: skip
-            _verify(copy, checkpoint.files)
+            copy = self._copied(checkpoint)
+        except DamagedCheckpointError as error:
+            logger.warning("a copy of the checkpoint %s: %s; again", checkpoint.name, error)
+            copy = self._copied(checkpoint)
+        try:
             yield copy
         finally:
             shutil.rmtree(copy)
+
+    def _copied(self, checkpoint: Checkpoint) -> Path:
+        copy = scratch_folder(checkpoint.num_bytes)
+        try:
+            with suppress(FileNotFoundError):  # which files are missing is said below
+                copy_files(
+                    f"{self._folder}/{checkpoint.name}", str(copy),
+                    source_filesystem=self._filesystem, destination_filesystem=LocalFileSystem(),
+                )  # fmt: skip
+            _verify(copy, checkpoint.files)
+        except BaseException:
+            shutil.rmtree(copy)
+            raise
+        return copy
 
     @contextmanager
     def named(self, name: str) -> Iterator[Path]:
@@ -182,10 +224,9 @@ class Checkpoints:
                 str(draft), path,
                 source_filesystem=LocalFileSystem(), destination_filesystem=self._filesystem,
             )  # fmt: skip
-            with self._filesystem.open_output_stream(f"{path}/{_CHECKSUMS}") as file:
-                file.write(checkpoint.model_dump_json().encode())
-            num_bytes = sum(each.size for each in checkpoint.files.values())
-            self._last = {"checkpoint/bytes": float(num_bytes), "checkpoint/stored_at": time.time()}
+            self._commit(checkpoint)
+            num_bytes = float(checkpoint.num_bytes)
+            self._last = {"checkpoint/bytes": num_bytes, "checkpoint/stored_at": time.time()}
         finally:
             shutil.rmtree(draft)
         try:
@@ -193,6 +234,19 @@ class Checkpoints:
         except store_errors() as error:
             logger.warning("some checkpoints stay that should not: %s", error)
         return name
+
+    def _commit(self, checkpoint: Checkpoint) -> None:
+        """Write the last file, by which the others count, once they would survive a power cut."""
+        path, text = f"{self._folder}/{checkpoint.name}", checkpoint.model_dump_json()
+        if not isinstance(self._filesystem, LocalFileSystem):
+            with self._filesystem.open_output_stream(f"{path}/{_CHECKSUMS}") as file:
+                file.write(text.encode())
+            return
+        for name in checkpoint.files:
+            flush(Path(path) / name)
+        flush_folders(Path(path))
+        write_to_disk(Path(path) / _CHECKSUMS, text)
+        flush(Path(self._folder))  # others are removed next, which only this one replaces
 
     def _remove_others(self, newest: Checkpoint) -> None:
         stored = self.stored()

@@ -1,29 +1,31 @@
 """Which errors of a worker end a training, which only replace the worker, and what they say."""
 
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from ray.train import ControllerError, UserCallback
-
+from pipelines.core.cluster.connection import nodes
 from pipelines.core.errors import UserError
+from pipelines.training.placement import Node, Placement, room_on_nodes, told_nodes
+
+from ray.train import ControllerError, UserCallback  # isort: skip  (after its environment)
+
+# Ray has no public names for these.
+from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError
+from ray.train.v2._internal.execution.callback import ControllerCallback
+from ray.train.v2._internal.execution.controller.state import ReschedulingState, SchedulingState
 
 # What would fail again in the same way: the workers are not started anew.
 FINAL_ERRORS = (UserError,)
 
 
-def explained(error: ControllerError, placement: object) -> Exception:
+def explained(error: ControllerError) -> Exception:
     """What a person is told when Ray's controller ended a training: a sentence where there is one.
 
-    `placement` is what Ray was asked for.
+    There is one where a callback below ended it.
     """
     cause = error.controller_failure
-    if isinstance(cause, FINAL_ERRORS):
-        return cause
-    if type(cause).__name__ == "WorkerGroupStartupTimeoutError":  # Ray has no public name for it
-        return UserError(
-            f"the cluster must have room for the training ({placement}), but others hold it; wait "
-            "for them, or lower place.training_workers or place.cpus_per_worker"
-        )
-    return error
+    return cause if isinstance(cause, FINAL_ERRORS) else error
 
 
 class EndOnFinalError(UserCallback):
@@ -38,3 +40,59 @@ class EndOnFinalError(UserCallback):
         for _, error in sorted(worker_exceptions.items()):
             if isinstance(error, FINAL_ERRORS):
                 raise error
+
+
+class EndOnLongOutage(ControllerCallback):
+    """Ends a training whose workers found no places for too long, each outage counted by itself.
+
+    Ray counts failures over the whole run: a month of short outages would end one. It calls this
+    in its controller. A range of workers that waits for nodes to join is no outage.
+    """
+
+    def __init__(
+        self,
+        placement: Placement,
+        seconds: float,
+        nodes: Callable[[], Sequence[Node]] = nodes,
+    ) -> None:
+        self._placement = placement
+        self._seconds = seconds
+        self._nodes = nodes
+        self._since: float | None = None
+
+    def after_controller_state_update(self, previous_state: Any, current_state: Any) -> None:
+        """Note when places are asked for in vain; raise UserError after too long a time."""
+        now = time.monotonic()
+        if isinstance(current_state, SchedulingState):
+            self._since = now if self._since is None else self._since
+        elif isinstance(current_state, ReschedulingState) and isinstance(
+            previous_state, SchedulingState
+        ):
+            if self._since is not None and now - self._since > self._seconds:
+                raise UserError(self._why(current_state.training_failed_error))
+        else:
+            self._since = None
+
+    def _why(self, error: Any) -> str:
+        cause = getattr(error, "controller_failure", error)
+        if not isinstance(cause, WorkerGroupStartupTimeoutError):
+            return (
+                f"the workers of the training ({self._placement}) must start, found for "
+                f"{self._seconds:.0f} s that they did not: {str(cause).strip().splitlines()[-1]}; "
+                "look at the logs of the nodes"
+            )
+        wanted, placement = self._placement.num_workers, self._placement
+        least = wanted[0] if isinstance(wanted, tuple) else wanted
+        up = self._nodes()
+        room = room_on_nodes(up, placement.cpus, use_gpu=placement.use_gpu)
+        if room < least:
+            return (
+                f"the cluster must have room for the training ({placement}), found room for {room} "
+                f"on {told_nodes(up)}: a node was lost, and none came in its place for "
+                f"{self._seconds:.0f} s; add one, or set place.training_workers to a range such as "
+                f"[1, {least}], and run again: it goes on from its last checkpoint"
+            )
+        return (
+            f"the cluster must have room for the training ({placement}), but others hold it; wait "
+            "for them, or lower place.training_workers or place.cpus_per_worker"
+        )

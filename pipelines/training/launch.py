@@ -19,10 +19,11 @@ from pipelines.core.cluster.connection import (
     nodes,
 )
 from pipelines.core.cluster.strangers import refuse_strangers
-from pipelines.core.stage import StageContext
+from pipelines.core.stage import Progress, StageContext
+from pipelines.core.tracking.reachability import database_file
 from pipelines.training.checkpoints import Checkpoints
-from pipelines.training.failures import EndOnFinalError, explained
-from pipelines.training.placement import StepCut, place
+from pipelines.training.failures import EndOnFinalError, EndOnLongOutage, explained
+from pipelines.training.placement import StepCut, cut_short, place
 from pipelines.training.stopping import PATIENCE_SECONDS, stop_wish
 from pipelines.training.telemetry.progress import progress_from_workers
 
@@ -39,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-_PLACEMENT_FAILURES = 30  # how often the workers may not get their places, 12 s each time
+_OUTAGE_SECONDS = 360.0  # for so long the workers may find no places, each time anew
 _SLICE_SECONDS = 1.0
 _RESIZE_SECONDS = 10.0  # between two looks at whether a range of workers has more room
 
@@ -70,9 +71,12 @@ def launch(
     Ray.
     """
     connect()
-    refuse_strangers(context.store)
+    refuse_strangers(context.store, database_file(context.tracker.uri) if context.tracker else None)
     placement = place(context.ranks, nodes(), job.cut, one_thread_each=job.one_thread_each)
     logger.info("%s, %s", job.name, placement)
+    if note := cut_short(context.ranks, job.cut):
+        note = f"{job.cut.section}: {note}"
+        context.observe(Progress(stage=job.cut.section, done=0, total=0, unit="steps", note=note))
     kept = f"{job.checkpoints.path}/{job.name}", job.checkpoints.filesystem, context.ranks.keeping
     with (
         _ended_if_stopped(),
@@ -91,9 +95,9 @@ def launch(
         )
         failures: dict[str, Any] = {
             "max_failures": context.ranks.max_failures,
-            "controller_failure_limit": _PLACEMENT_FAILURES,
+            "controller_failure_limit": -1,  # it would be of the whole run
         }
-        callbacks: list[Any] = [EndOnFinalError()]
+        callbacks: list[Any] = [EndOnFinalError(), EndOnLongOutage(placement, _OUTAGE_SECONDS)]
         worker: Any = job.worker
         values = {
             **job.values,
@@ -120,7 +124,7 @@ def launch(
         try:
             told = _fit(trainer, wish).return_value
         except ControllerError as error:
-            raise explained(error, placement) from error.controller_failure
+            raise explained(error) from error.controller_failure
     with Checkpoints(*kept).named(told["checkpoint"]) as folder:
         return finish(folder, told)
 

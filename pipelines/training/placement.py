@@ -27,6 +27,11 @@ class StepCut:
         """More ranks than these would have nothing to do."""
         return -(-self.examples_per_step // self.micro_batch_examples)
 
+    def told(self) -> str:
+        """The two settings, as they stand in the recipe."""
+        step, micro_batch = f"{self.prefix}examples_per_step", f"{self.prefix}micro_batch_examples"
+        return f"{step}={self.examples_per_step}, {micro_batch}={self.micro_batch_examples}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
@@ -43,22 +48,43 @@ class Placement:
         return f"workers: {workers}, each with {_count(self.cpus, 'CPU')}{device}"
 
 
+def refuse_idle_ranks(ranks: Ranks, cut: StepCut) -> None:
+    """Return where a step has a micro-batch for each of the least workers that are asked for.
+
+    No cluster is needed to know it. Raises UserError where some of them would have nothing to do.
+    """
+    if ranks.workers == "auto":
+        return
+    least = ranks.workers[0] if isinstance(ranks.workers, tuple) else ranks.workers
+    if least > cut.num_micro_batches:
+        raise UserError(_too_many_for_a_step(least, cut))
+
+
+def cut_short(ranks: Ranks, cut: StepCut) -> str:
+    """That a range of workers ends below what was asked for, in a sentence; empty where not."""
+    if not isinstance(ranks.workers, tuple) or ranks.workers[1] <= cut.num_micro_batches:
+        return ""
+    return (
+        f"of place.training_workers={list(ranks.workers)} at most {cut.num_micro_batches} train, "
+        f"since a step has no more micro-batches ({cut.told()})"
+    )
+
+
 def place(ranks: Ranks, nodes: Sequence[Node], cut: StepCut, *, one_thread_each: bool) -> Placement:
     """Fit `ranks` to the `nodes` of a cluster.
 
     Where the number of workers is "auto": one a GPU; without GPUs one a core of the largest node
-    if `one_thread_each` is what the model trains fastest with, else as many as nodes; never more
-    than a step has micro-batches. CPUs are shared out, to every worker as many.
-    Raises UserError where the workers do not fit, or some of them would have nothing to do.
+    if `one_thread_each` is what the model trains fastest with, else as many as nodes. Neither that
+    nor the end of a range is more than a step has micro-batches. CPUs are shared out, to every
+    worker as many. Raises UserError where the workers do not fit, or some would have nothing to do.
     """
+    refuse_idle_ranks(ranks, cut)
     use_gpu = uses_gpu(ranks, nodes)
     if ranks.workers == "auto" and one_thread_each and not use_gpu:
         # On one node: between nodes the exchange would take longer than the step.
         nodes = sorted(nodes, key=lambda node: node.get("CPU", 0))[-1:]
     least, most = _range(ranks, nodes, cut, use_gpu=use_gpu, one_thread_each=one_thread_each)
-    if most > cut.num_micro_batches:
-        raise UserError(_too_many_for_a_step(most, cut))
-    room = _room(nodes, ranks.cpus_per_worker or 1, use_gpu=use_gpu)
+    room = room_on_nodes(nodes, ranks.cpus_per_worker or 1, use_gpu=use_gpu)
     if room < least:
         raise UserError(_no_room(least, room, ranks, nodes, use_gpu=use_gpu))
     cpus = ranks.cpus_per_worker or _share(nodes, min(most, room), use_gpu=use_gpu)
@@ -78,20 +104,20 @@ def _range(
 ) -> tuple[int, int]:
     """The least and the most workers that are asked for."""
     if isinstance(ranks.workers, tuple):
-        return ranks.workers
+        return ranks.workers[0], min(ranks.workers[1], cut.num_micro_batches)
     if ranks.workers != "auto":
         return ranks.workers, ranks.workers
     cpus = ranks.cpus_per_worker or 1
     if use_gpu or one_thread_each:
-        wanted = _room(nodes, cpus, use_gpu=use_gpu)
+        wanted = room_on_nodes(nodes, cpus, use_gpu=use_gpu)
     else:
         wanted = sum(node.get("CPU", 0) >= cpus for node in nodes)
     wanted = max(1, min(wanted, cut.num_micro_batches))
     return wanted, wanted
 
 
-def _room(nodes: Sequence[Node], cpus: int, *, use_gpu: bool) -> int:
-    """How many workers with so many CPUs the nodes hold."""
+def room_on_nodes(nodes: Sequence[Node], cpus: int, *, use_gpu: bool) -> int:
+    """How many workers with so many CPUs, and a GPU each where they get one, the nodes hold."""
     return sum(
         min(int(node.get("CPU", 0) // cpus), int(node.get("GPU", 0)) if use_gpu else 1 << 30)
         for node in nodes
@@ -102,7 +128,9 @@ def _share(nodes: Sequence[Node], num_workers: int, *, use_gpu: bool) -> int:
     """The most CPUs that each of so many workers can have."""
     largest = max(int(node.get("CPU", 0)) for node in nodes)
     return next(
-        cpus for cpus in range(largest, 0, -1) if _room(nodes, cpus, use_gpu=use_gpu) >= num_workers
+        cpus
+        for cpus in range(largest, 0, -1)
+        if room_on_nodes(nodes, cpus, use_gpu=use_gpu) >= num_workers
     )
 
 
@@ -110,8 +138,7 @@ def _too_many_for_a_step(num_workers: int, cut: StepCut) -> str:
     step, micro_batch = f"{cut.prefix}examples_per_step", f"{cut.prefix}micro_batch_examples"
     found = (
         f"each training worker must have a micro-batch in every step, found {num_workers} workers "
-        f"for the {cut.num_micro_batches} micro-batches of {cut.section} "
-        f"({step}={cut.examples_per_step}, {micro_batch}={cut.micro_batch_examples})"
+        f"for the {cut.num_micro_batches} micro-batches of {cut.section} ({cut.told()})"
     )
     at_most = f"set place.training_workers to at most {cut.num_micro_batches}"
     if num_workers > cut.examples_per_step:
@@ -132,11 +159,12 @@ def _no_room(
         remedies.append("set place.device=cpu to train on CPUs")
     return (
         f"the cluster must have room for {_count(num_workers, 'training worker')} with {each} "
-        f"each, found room for {room} on {_told(nodes)}; {' or '.join(filter(None, remedies))}"
+        f"each, found room for {room} on {told_nodes(nodes)}; {' or '.join(filter(None, remedies))}"
     )
 
 
-def _told(nodes: Sequence[Node]) -> str:
+def told_nodes(nodes: Sequence[Node]) -> str:
+    """How many nodes, and what each of them has, for people."""
     told = [
         f"{_count(int(node.get('CPU', 0)), 'CPU')} with {_count(int(node.get('GPU', 0)), 'GPU')}"
         for node in nodes

@@ -22,9 +22,9 @@ from bert_core.model.catalogue import TrainableModel
 from bert_core.training.optimization import OptimizationConfig, state_size
 from pipelines.core.errors import UserError
 from pipelines.core.versions import computing_versions
+from pipelines.training.agreement import all_told
 
 _MEETING_SECONDS = 300.0  # ranks come when they have read their inputs, some later than others
-_FACT_BYTES = 1024
 
 
 def refuse_strange_ranks(
@@ -42,7 +42,7 @@ def refuse_strange_ranks(
     _meet(stage, device, node, seconds)
     digest = hashlib.sha256(settings.encode()).hexdigest()[:8]
     facts = {"node": node, **computing_versions(), "settings": digest}
-    _refuse_different(stage, _all_facts(facts, device))
+    _refuse_different(stage, [json.loads(each) for each in all_told(json.dumps(facts), device)])
 
 
 def _meet(stage: str, device: torch.device, node: str, seconds: float) -> None:
@@ -86,18 +86,6 @@ def _absence(stage: str, store: Any, num_ranks: int, seconds: float, error: Exce
         f"that {what} (here: {came}); look at the nodes of the others and at the network between "
         "them"
     )
-
-
-def _all_facts(facts: dict[str, str], device: torch.device) -> list[dict[str, str]]:
-    """What every rank says, in the order of the ranks."""
-    text = json.dumps(facts).encode()
-    if len(text) > _FACT_BYTES:
-        raise ValueError(f"facts must fit {_FACT_BYTES} bytes, got {len(text)}")
-    rows = torch.zeros(dist.get_world_size(), _FACT_BYTES, dtype=torch.uint8)
-    rows[dist.get_rank(), : len(text)] = torch.tensor(list(text), dtype=torch.uint8)
-    rows = rows.to(device)
-    dist.all_reduce(rows)  # the rows of the others are zeros here
-    return [json.loads(bytes(row).rstrip(b"\0")) for row in rows.tolist()]
 
 
 def _refuse_different(stage: str, facts: Sequence[dict[str, str]]) -> None:

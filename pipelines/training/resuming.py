@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 # A checkpoint that is due waits so long for the one before: the other ranks wait for the first.
 PATIENCE_SECONDS = 60.0
 _LAST_TRIES = 3
+_POLL_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,7 @@ class Standing:
     telemetry: Telemetry
     checkpoints: Checkpoints
     is_writer: bool
+    node: str  # of this rank; those of one node read one copy of a checkpoint
     best: Best | None = None  # where the training may stop early
 
     @property
@@ -140,17 +142,24 @@ def _write(standing: Standing, position: Position, *, is_last: bool, is_regular:
 def store_waiting(standing: Standing) -> str:
     """Wait for the checkpoint that is being stored; returns its name, empty where it is not there.
 
-    A store that does not answer costs this checkpoint, and is said; the training goes on. Raises
-    ClaimLostError where another process has taken the training over.
+    All ranks call this. A store that does not answer costs this checkpoint, and is said; the
+    training goes on. Raises ClaimLostError where another process has taken the training over.
     """
+    # In short waits: a rank that waited for one message would give up after half an hour, and a
+    # large checkpoint may take longer to a slow store.
+    while told(
+        standing.is_writer and standing.checkpoints.is_storing(_POLL_SECONDS), standing.device
+    ):
+        pass
+    name = ""
     try:
-        return standing.checkpoints.wait()
+        name = standing.checkpoints.wait()
     except ClaimLostError:
         raise
     except store_errors() as error:
         logger.warning("a checkpoint could not be stored: %s", error)
         standing.telemetry.warn(f"a checkpoint could not be stored ({error})")
-        return ""
+    return told(name, standing.device)
 
 
 def save_at_end(standing: Standing, position: Position, is_last: bool, is_saved: bool) -> str:
@@ -163,10 +172,10 @@ def save_at_end(standing: Standing, position: Position, is_last: bool, is_saved:
     if not is_saved:
         _write(standing, position, is_last=is_last, is_regular=is_regular)
     for _ in range(_LAST_TRIES):
-        if name := told(store_waiting(standing), standing.device):
+        if name := store_waiting(standing):
             return name
         _write(standing, position, is_last=is_last, is_regular=is_regular)
-    if name := told(store_waiting(standing), standing.device):
+    if name := store_waiting(standing):
         return name
     raise OSError(f"the store must take the checkpoint of step {position.step}, found it did not")
 
@@ -176,8 +185,9 @@ def _load(standing: Standing, *, only_regular: bool, restores_curve: bool) -> Po
     checkpoints, telemetry = standing.checkpoints, standing.telemetry
     position = None
     with newest_whole(
-        checkpoints, standing.device, is_writer=standing.is_writer, only_regular=only_regular
-    ) as opened:
+        checkpoints, standing.device,
+        node=standing.node, is_writer=standing.is_writer, only_regular=only_regular,
+    ) as opened:  # fmt: skip
         if opened is not None:
             folder = opened.folder
             position = load_checkpoint(folder / MODEL_FOLDER, standing.model, standing.optimizer)
@@ -185,9 +195,9 @@ def _load(standing: Standing, *, only_regular: bool, restores_curve: bool) -> Po
                 telemetry.restore(folder, position.step)
                 if standing.best is not None:
                     standing.best.restore(folder)
-    then = (
-        "beginning anew: no other is whole" if position is None else "going on from the one before"
-    )
+    then = "going on from the one before"
+    if position is None:
+        then = f"beginning anew: no other is whole; what there is stays in {checkpoints.aside()}"
     while checkpoints.damage:
         telemetry.warn(f"{checkpoints.damage.pop(0)}: {then}")
     return position

@@ -6,12 +6,24 @@ import tempfile
 from pathlib import Path
 
 from pipelines.artifacts.attempts.owners import Owner
+from pipelines.core.errors import UserError
 
 _PREFIX = "bertsmith-checkpoint-"
 
 
-def scratch_folder() -> Path:
-    """A new folder of this process; who asks for it removes it."""
+def scratch_folder(num_bytes: int = 0) -> Path:
+    """A new folder of this process; who asks for it removes it.
+
+    Raises UserError where its disk has no room for so many bytes.
+    """
+    parent = tempfile.gettempdir()
+    free = shutil.disk_usage(parent).free
+    if free < num_bytes:
+        raise UserError(
+            f"the temporary folder {parent} must have room for a copy of a checkpoint "
+            f"({num_bytes / 2**20:,.0f} MiB), found {free / 2**20:,.0f} MiB free; free some, or "
+            "name another folder in TMPDIR"
+        )
     return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{_name(Owner.this_process())}-"))
 
 

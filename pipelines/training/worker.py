@@ -7,7 +7,6 @@ from typing import Any
 import ray.train
 import ray.train.torch
 import torch
-from ray.util import get_node_ip_address
 
 from bert_core.backends.matrix_rate import measured_matrix_rate
 from bert_core.backends.memory import return_freed_memory
@@ -23,7 +22,7 @@ from pipelines.training.early_stopping import Best
 from pipelines.training.lap import Lap
 from pipelines.training.memory import fitting_memory, room_on
 from pipelines.training.preflight import checkpoint_bytes, refuse_full_disk, refuse_strange_ranks
-from pipelines.training.ranks import this_rank
+from pipelines.training.ranks import this_node, this_rank
 from pipelines.training.rehearsal import rehearsed
 from pipelines.training.resuming import Standing, save_at_end, take_up
 from pipelines.training.stopping import listening
@@ -77,7 +76,7 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
     device = ray.train.torch.get_device()
     inputs = {name: each.fingerprint for name, each in values.items() if isinstance(each, Artifact)}
     told_to_all = f"{work.num_steps} {settings.model_dump_json()} {inputs}"
-    refuse_strange_ranks(work.stage, device, get_node_ip_address(), told_to_all)
+    refuse_strange_ranks(work.stage, device, this_node(), told_to_all)
     torch.manual_seed(settings.seed)
     model = work.build_model()
     layers = min(values["checkpointed_layers"], model.config.num_layers)
@@ -97,6 +96,7 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
         telemetry=_telemetry(work, values, speed, is_speaker=rank == 0),
         checkpoints=Checkpoints(folder, filesystem, keeping),
         is_writer=rank == 0,
+        node=this_node(),
         best=None if work.patience is None else Best(work.patience),
     )
     telemetry = standing.telemetry

@@ -237,8 +237,12 @@ def test_the_run_is_a_command_on_that_cluster(overlay: list[Manifest]) -> None:
     words = job["spec"]["entrypoint"].split()
     assert is_command(words)
 
+    from flows.checks import check_recipe
     from pipelines.core.recipes.files import read_recipe
     from pipelines.core.recipes.ladder import EndToEndRecipe
+    from pipelines.stages import CHAIN
 
     given = [words[n + 1] for n, word in enumerate(words) if word == "--set"]
-    assert read_recipe(EndToEndRecipe, words[2], given).place.training_workers == (1, 4)
+    recipe = read_recipe(EndToEndRecipe, words[2], given)
+    assert recipe.place.training_workers == (1, 4)
+    check_recipe(recipe, CHAIN)  # the range is longer than a step of the demo can use

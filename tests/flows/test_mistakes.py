@@ -83,6 +83,14 @@ CASES = {
         ["evaluate", "--model", "m", "--labels", "{here}/header.csv"],
         "found neither for 'm'",
     ),
+    "more workers than micro-batches": (
+        ["run", "--set", "place.training_workers=4"],
+        "found 4 workers for the 2 micro-batches of pretraining",
+    ),
+    "more workers than texts": (
+        ["run", "--set", "place.training_workers=2", "--set", "finetuning.micro_batch_examples=99"],
+        "micro-batches of finetuning",
+    ),
     "rates beyond one": (["run", "--set", "examples.random_share=0.9"], "exceed 1 together"),
     "longer than is read": (["run", "--set", "finetuning.max_tokens=512"], "examples.max_tokens"),
     "no labels to read": (["labelled", "--set", "labelled.source={{kind: none}}"], "'none'"),

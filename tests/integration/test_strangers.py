@@ -45,6 +45,7 @@ cluster.shutdown()
 
 ASKING = """
 import json, os, sys, time
+from pathlib import Path
 import ray
 from pipelines.artifacts import ArtifactStore
 from pipelines.core.cluster.connection import connect, map_tasks
@@ -52,7 +53,7 @@ from pipelines.core.cluster.strangers import refuse_strangers
 from pipelines.core.errors import UserError
 from pipelines.core.versions import computing_versions
 
-store, is_shipped = sys.argv[1], json.loads(sys.argv[2])
+store, is_shipped, *files = sys.argv[1], json.loads(sys.argv[2]), *map(Path, sys.argv[3:])
 deadline = time.monotonic() + 120
 
 def versions(item):
@@ -68,7 +69,8 @@ while ray.cluster_resources().get("CPU") != 1:
     time.sleep(0.2)
 told = {}
 try:
-    refuse_strangers(ArtifactStore(store))
+    for database in files or [None]:
+        refuse_strangers(ArtifactStore(store), database)
     told["same"] = map_tasks(versions, [0], num_workers=1) == [computing_versions()]
 except UserError as error:
     told["refused"] = str(error)
@@ -113,9 +115,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         process.communicate(timeout=120)
 
 
-def told(cluster: Cluster, store: Path, *, is_shipped: bool) -> dict:
+def told(cluster: Cluster, store: Path, *databases: Path, is_shipped: bool) -> dict:
     completed = subprocess.run(
-        [sys.executable, "-c", ASKING, str(store), json.dumps(is_shipped)],
+        [sys.executable, "-c", ASKING, str(store), json.dumps(is_shipped), *map(str, databases)],
         capture_output=True, text=True, timeout=300, check=False,
         env=cluster.environment, cwd=cluster.environment["RAY_TMPDIR"],
     )  # fmt: skip
@@ -145,3 +147,18 @@ def test_a_folder_that_a_node_does_not_see_is_no_store_of_the_cluster(cluster: C
     assert "must find in the store" in found["refused"]
     assert "but it does not see it; choose a place.store that all nodes share" in found["refused"]
     assert found["left"] == ["corpus"]
+
+
+def test_a_tracker_that_is_a_file_must_be_the_same_file_on_every_node(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    (tmp_path / "mlflow.db").touch()
+    here = [tmp_path / "mlflow.db", tmp_path / "home" / "mlflow.db"]  # one is made only later
+    store = tmp_path / "store"
+    store.mkdir()
+    assert "same" in told(cluster, store, *here, is_shipped=True)
+    if cluster.hidden is None:
+        pytest.skip("this system gives a process no mounts of its own")
+    found = told(cluster, store, *here, cluster.hidden / "mlflow.db", is_shipped=True)
+    assert "must reach the tracker" in found["refused"]
+    assert f"{cluster.hidden / 'mlflow.db'} is a file of this machine" in found["refused"]

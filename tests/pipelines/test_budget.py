@@ -13,7 +13,7 @@ from pipelines.core.recipes.ladder import PretrainingRecipe
 from pipelines.core.stage import Progress
 from pipelines.stages.pretraining import PRETRAINING, step_rate, stopwatch
 from pipelines.stages.pretraining.budget import StepRate, training_seconds, within_budget
-from pipelines.stages.pretraining.phases import cut_of
+from pipelines.stages.pretraining.cuts import cut_of
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.stages.pretraining.step_rate import as_measured, measured_rate, name_of

@@ -1,5 +1,7 @@
 """Checkpoints: stored whole, verified, kept by the rule; a damaged one is passed over."""
 
+import io
+import os
 import subprocess
 import sys
 import tempfile
@@ -8,11 +10,11 @@ from pathlib import Path
 import fsspec
 import pytest
 import torch
+from pyarrow import PythonFile
 from pyarrow.fs import FileSelector, FSSpecHandler, LocalFileSystem, PyFileSystem
 
 from pipelines.core.cluster.ranks import Keeping
 from pipelines.core.errors import UserError
-from pipelines.training import checkpoints as checkpoints_module
 from pipelines.training.checkpoints import Checkpoint, Checkpoints, kept_by
 from pipelines.training.choosing import newest_whole
 from pipelines.training.scratch import remove_abandoned, scratch_folder
@@ -65,7 +67,7 @@ def test_the_newest_whole_one_is_opened_whatever_became_of_the_later_ones(place,
     damage(place, by_step[3], "model/weights", b"4" + b"3" * 999)  # one flipped
 
     found = Checkpoints(*place, Keeping(latest=10))
-    with newest_whole(found, CPU, is_writer=True) as opened:
+    with newest_whole(found, CPU, node="here", is_writer=True) as opened:
         assert opened is not None
         assert opened.checkpoint.step == 2
         assert (opened.folder / "model" / "weights").read_text() == "2" * 1000
@@ -81,7 +83,9 @@ def test_the_newest_whole_one_is_opened_whatever_became_of_the_later_ones(place,
     assert [each.step for each in found.stored()] == [4, 2, 1]
     assert len(place[1].get_file_info(FileSelector(place[0]))) == 3
     for only_regular, step in ((False, 4), (True, 2)):
-        with newest_whole(found, CPU, is_writer=True, only_regular=only_regular) as opened:
+        with newest_whole(
+            found, CPU, node="here", is_writer=True, only_regular=only_regular
+        ) as opened:
             assert opened is not None
             assert opened.checkpoint.step == step
 
@@ -103,7 +107,7 @@ def test_nothing_is_there_before_anything_is_stored(place):
     checkpoints = Checkpoints(*place, Keeping())
     assert checkpoints.stored() == []
     assert checkpoints.wait() == ""
-    with newest_whole(checkpoints, CPU, is_writer=True) as opened:
+    with newest_whole(checkpoints, CPU, node="here", is_writer=True) as opened:
         assert opened is None
 
 
@@ -133,42 +137,119 @@ def test_the_latest_the_best_and_each_so_many_steps_are_kept_and_the_newest_alwa
     assert kept(latest=1, every_steps=30) == [70, 60, 30]
 
 
-def take_up_a_torn_copy(rank: int, folder: str) -> tuple[int | None, list[str], str]:
-    """Two ranks of nodes of their own; the copy of the newest one is torn on the way to rank 1."""
-    remote = PyFileSystem(FSSpecHandler(fsspec.filesystem("file")))
-    checkpoints = Checkpoints(folder, remote, Keeping())
-    whole = checkpoints_module.copy_files
+class TornCopies(FSSpecHandler):
+    """A store of which the first so many readings of the newest weights break off."""
 
-    def torn(source: str, target: str, **more) -> None:
-        whole(source, target, **more)
-        if rank == 1 and "checkpoint_000000002" in source:
-            (Path(target) / "model" / "weights").write_text("torn")
+    def __init__(self, num_torn: int) -> None:
+        super().__init__(fsspec.filesystem("file"))
+        self.num_torn, self.num_read = num_torn, 0
 
-    checkpoints_module.copy_files = torn
-    with newest_whole(checkpoints, CPU, is_writer=rank == 0) as opened:
-        assert opened is not None
-        assert folder not in str(opened.folder)
-        text = (opened.folder / "model" / "weights").read_text()
-    assert not opened.folder.exists()
-    return opened.checkpoint.step, checkpoints.damage, text[:3]
+    def open_input_stream(self, path):
+        return self.open_input_file(path)
+
+    def open_input_file(self, path):
+        if "checkpoint_000000002" in path and path.endswith("weights"):
+            self.num_read += 1
+            if self.num_read <= self.num_torn:
+                return PythonFile(io.BytesIO(b"torn"), mode="r")
+        return super().open_input_file(path)
 
 
-def test_ranks_take_up_the_one_before_where_a_copy_of_one_of_them_is_not_whole(tmp_path: Path):
+def take_up(rank: int, folder: str, nodes: list[str], num_torn: list[int]) -> tuple[object, ...]:
+    """What ranks on these nodes take up: step, text, how often it was read, folder; or why not."""
+    store = TornCopies(num_torn[rank])
+    checkpoints = Checkpoints(folder, PyFileSystem(store), Keeping())
+    try:
+        with newest_whole(checkpoints, CPU, node=nodes[rank], is_writer=rank == 0) as opened:
+            assert opened is not None
+            assert folder not in str(opened.folder)
+            text = (opened.folder / "model" / "weights").read_text()
+    except UserError as error:
+        return (str(error),)
+    assert rank or not opened.folder.exists()  # who made it removes it
+    return opened.checkpoint.step, text[:3], store.num_read, str(opened.folder)
+
+
+@pytest.fixture
+def two_stored(tmp_path: Path) -> str:
     folder = str(tmp_path / "work")
     checkpoints = Checkpoints(folder, LocalFileSystem(), Keeping(latest=10))
     for step in (1, 2):
         draft = draft_of(tmp_path / f"draft-{step}", str(step))
         checkpoints.store(draft, step=step, is_regular=True, loss=None)
         checkpoints.wait()
-    (first, first_damage, first_text), (second, second_damage, second_text) = run_ranks(
-        take_up_a_torn_copy, 2, folder
+    return folder
+
+
+def test_a_copy_that_breaks_off_is_made_again(two_stored: str):
+    first, second = run_ranks(take_up, 2, two_stored, ["one", "two"], [0, 1])
+    assert (first[:3], second[:3]) == ((2, "222", 1), (2, "222", 2))
+    assert first[3] != second[3]
+
+
+def test_ranks_of_a_node_read_one_copy(two_stored: str):
+    first, second = run_ranks(take_up, 2, two_stored, ["one", "one"], [0, 0])
+    assert (first[:3], second[:3]) == ((2, "222", 1), (2, "222", 0))
+    assert first[3] == second[3]
+
+
+def test_a_node_that_alone_reads_damage_ends_the_training_and_nothing_is_lost(two_stored: str):
+    before = sorted(Path(two_stored).rglob("*"))
+    first, second = run_ranks(take_up, 2, two_stored, ["10.0.0.1 (a)", "10.0.0.2 (b)"], [0, 99])
+    assert first == second
+    assert str(first[0]).startswith(
+        "every node must read the checkpoint of step 2 as it was stored, found that model/weights "
+        "has 4 bytes of 1000 on 10.0.0.2 (b), while it is whole on the others; "
     )
-    assert first == second == 1
-    assert first_text == second_text == "111"
-    assert first_damage == ["the checkpoint of step 2 is damaged (as rank 1 read it)"]
-    assert second_damage == [
-        "the checkpoint of step 2 is damaged (model/weights has 4 bytes of 1000)"
-    ]
+    assert sorted(Path(two_stored).rglob("*")) == before
+
+
+def test_one_that_no_node_reads_whole_is_passed_over(two_stored: str):
+    first, second = run_ranks(take_up, 2, two_stored, ["one", "two"], [99, 99])
+    assert (first[:3], second[:3]) == ((1, "111", 2), (1, "111", 2))
+
+
+def test_where_none_is_whole_what_there_is_outlives_a_new_beginning(place, tmp_path: Path):
+    checkpoints = Checkpoints(*place, Keeping(latest=1))
+    checkpoints.store(draft_of(tmp_path / "one", "1"), step=9, is_regular=True, loss=None)
+    name = checkpoints.wait()
+    (stored,) = checkpoints.stored()
+    damage(place, stored, "model/weights", b"x")
+    for attempt in ("two", "three"):  # the second one begins in a new process
+        anew = Checkpoints(*place, Keeping(latest=1))
+        with newest_whole(anew, CPU, node="here", is_writer=True) as opened:
+            assert (opened is None) == (attempt == "two")
+        anew.store(draft_of(tmp_path / attempt, "2"), step=2, is_regular=True, loss=None)
+        newest = anew.wait()
+    folder, filesystem = place
+    entries = filesystem.get_file_info(FileSelector(folder))
+    assert sorted(entry.base_name for entry in entries) == sorted([f"damaged-{name}", newest])
+    with filesystem.open_input_file(f"{folder}/damaged-{name}/model/weights") as file:
+        assert file.read() == b"x"
+
+
+def test_it_survives_a_power_cut_before_others_are_removed(tmp_path: Path, monkeypatch):
+    work = tmp_path / "work"
+    checkpoints = Checkpoints(str(work), LocalFileSystem(), Keeping(latest=1))
+    checkpoints.store(draft_of(tmp_path / "one", "1"), step=1, is_regular=True, loss=None)
+    old = checkpoints.wait()
+    flushed: list[tuple[str, bool]] = []  # what was forced to the disk, and if the last file was
+    force = os.fsync
+
+    def noting(descriptor: int) -> None:
+        assert (work / old / "checksums.json").exists()
+        path = Path(f"/proc/self/fd/{descriptor}").resolve()
+        is_there = any(each.parent.name != old for each in work.glob("*/checksums.json"))
+        flushed.append((path.relative_to(work).as_posix(), is_there))
+        force(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    checkpoints.store(draft_of(tmp_path / "two", "2"), step=2, is_regular=True, loss=None)
+    new = checkpoints.wait()
+    assert not (work / old).exists()
+    before = [path for path, is_there in flushed if not is_there]
+    assert {f"{new}/model/weights", f"{new}/telemetry.json", f"{new}/model", new} < set(before)
+    assert [path for path, is_there in flushed if is_there] == [new, "."]
 
 
 def test_what_a_killed_process_left_of_a_checkpoint_is_removed_and_no_other(monkeypatch, tmp_path):

@@ -59,6 +59,7 @@ def lap_that_meets(factors: Mapping[int, float], folder: Path, **settings: Any) 
         telemetry=Telemetry("finetuning from scratch", NUM_STEPS, None, None, speed),
         checkpoints=Checkpoints(str(folder / "work"), LocalFileSystem(), Keeping(latest=5)),
         is_writer=True,
+        node="here",
     )
     work = Work(
         stage="finetuning from scratch",

@@ -6,7 +6,9 @@ import time
 import pytest
 
 from pipelines.core.tracking.tracker import Tracker
+from pipelines.training.telemetry.curve import Telemetry
 from pipelines.training.telemetry.metrics import MetricLog, Point
+from pipelines.training.telemetry.speed import Speed
 from tests.pipelines.trackers import FickleTracker, until
 
 
@@ -69,14 +71,49 @@ def test_a_tracker_that_never_answers_is_not_waited_for(caplog) -> None:
         assert [point.step for point in log.waiting()] == list(range(10_000))
 
 
-def test_what_waits_is_bounded(caplog, monkeypatch) -> None:
-    monkeypatch.setattr("pipelines.training.telemetry.metrics._MOST_POINTS", 10)
+def test_what_waits_beside_the_curve_is_bounded_and_the_curve_is_whole(monkeypatch) -> None:
+    monkeypatch.setattr("pipelines.training.telemetry.metrics._MOST_BESIDE", 10)
     log = MetricLog("http://127.0.0.1:9", "run", flush_seconds=1000)
     for step in range(15):
-        log.add(step, {"train/loss": 1.0})
-    assert [point.step for point in log.waiting()] == list(range(10))
-    assert caplog.text.count("points wait for the tracker") == 1
+        log.add(step, {"train/loss": 1.0, "speed/utilization": 0.5, "eval/loss": 2.0})
+
+    def steps(key: str) -> list[int]:
+        return [point.step for point in log.waiting() if point.key == key]
+
+    assert steps("train/loss") == steps("eval/loss") == list(range(15))
+    assert steps("speed/utilization") == list(range(5, 15))
+    (said,) = log.news()
+    assert said.startswith("10 points beside the curve wait for the tracker")
+    assert log.news() == []
     log.close()
+
+
+def test_that_points_are_dropped_is_told_to_who_watches(monkeypatch) -> None:
+    monkeypatch.setattr("pipelines.training.telemetry.metrics._MOST_BESIDE", 1)
+    log = MetricLog("http://127.0.0.1:9", "run", flush_seconds=1000)
+    speed = Speed(10, num_ranks=1, matrix_rate=1e9)
+    telemetry = Telemetry("pretraining", 10, None, log, speed)
+    said: list[str] = []
+    monkeypatch.setattr(telemetry, "warn", said.append)
+    for step in range(1, 4):
+        telemetry.take_step(step, 0.1)
+        telemetry.log_speed(step, 100.0 * step)
+    assert [sentence.partition(":")[0] for sentence in said] == [
+        "1 points beside the curve wait for the tracker"
+    ]
+    telemetry.close()
+
+
+def test_a_tracker_that_cannot_be_opened_at_first_gets_its_points_later(tracker: Tracker) -> None:
+    """MLflow opens a database with its client, and raises what the database's library does."""
+    run_id = a_run(tracker, "late")
+    log = MetricLog("no-such-kind://x", run_id, flush_seconds=0.05)
+    log.add(1, {"train/loss": 1.0})
+    until(lambda: any("metrics wait" in each for each in log.news()), "the word of its silence")
+    log._uri = tracker.uri  # as if it were there by now
+    until(lambda: not log.waiting(), "the point")
+    log.close()
+    assert steps_of(tracker, run_id) == [1]
 
 
 @pytest.mark.slow

@@ -10,7 +10,8 @@ from pipelines.core.recipes.ladder import PretrainingRecipe
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
-from pipelines.stages.pretraining.phases import TrainingExamples, cut_of, phases_of
+from pipelines.stages.pretraining.cuts import cut_of, phases_of
+from pipelines.stages.pretraining.phases import TrainingExamples
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.training.placement import place
 

@@ -6,6 +6,7 @@ import pytest
 
 from pipelines.core.errors import UserError
 from pipelines.core.place import PlaceSettings
+from pipelines.core.tracking.reachability import database_file
 
 
 def test_a_tilde_is_the_persons_own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -20,3 +21,16 @@ def test_the_folder_of_somebody_who_is_not_there_is_one_sentence() -> None:
     for place in (PlaceSettings(store="~nobody-of-this-name/x"), PlaceSettings(home="~nobody-0/x")):
         with pytest.raises(UserError, match="must name somebody's home folder, found ~nobody-"):
             place.store_url()
+
+
+@pytest.mark.parametrize(
+    ("uri", "file"),
+    [
+        ("sqlite:////data/mlflow.db", Path("/data/mlflow.db")),
+        ("sqlite:///mlflow.db", Path("mlflow.db").absolute()),
+        ("http://mlflow:5000", None),
+        ("postgresql://somebody@database/mlflow", None),
+    ],
+)
+def test_a_tracker_is_a_file_or_serves_many(uri: str, file: Path | None) -> None:
+    assert database_file(uri) == file

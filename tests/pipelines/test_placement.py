@@ -4,7 +4,7 @@ import pytest
 
 from pipelines.core.cluster.ranks import Ranks
 from pipelines.core.errors import UserError
-from pipelines.training.placement import Placement, StepCut, place
+from pipelines.training.placement import Placement, StepCut, cut_short, place, refuse_idle_ranks
 
 LAPTOP = [{"CPU": 2.0}]
 WORKSTATION = [{"CPU": 16.0}]
@@ -39,6 +39,9 @@ def placed(ranks: Ranks, nodes: list[dict[str, float]], cut: StepCut = EIGHT, sm
         (Ranks(workers=2, cpus_per_worker=3), WORKSTATION, EIGHT, False, (2, 3, False)),
         (Ranks(workers=(1, 4)), THREE_NODES, EIGHT, False, ((1, 4), 16, False)),
         (Ranks(workers=(1, 8)), LAPTOP, EIGHT, False, ((1, 8), 1, False)),
+        # a range ends where a step has no more micro-batches, and its workers get the CPUs
+        (Ranks(workers=(1, 16)), WORKSTATION, TWO, False, ((1, 2), 8, False)),
+        (Ranks(workers=(2, 4)), WORKSTATION, TWO, False, ((2, 2), 8, False)),
     ],
 )
 def test_ranks_are_placed(ranks, nodes, cut, small, expected):
@@ -59,7 +62,7 @@ def test_ranks_are_placed(ranks, nodes, cut, small, expected):
             "micro_batch_examples=16); set pretraining.micro_batch_examples=8 or set "
             "place.training_workers to at most 2",
         ),
-        (Ranks(workers=(1, 16)), WORKSTATION, TWO, "set pretraining.micro_batch_examples=2"),
+        (Ranks(workers=(16, 20)), WORKSTATION, TWO, "set pretraining.micro_batch_examples=2"),
         (Ranks(workers=40), WORKSTATION, TWO, "at most 2 or raise pretraining.examples_per_step"),
         (
             Ranks(workers=3),
@@ -108,3 +111,24 @@ def test_what_is_placed_fits_and_no_rank_idles(num_workers, nodes, device):
         node["CPU"] -= found.cpus
         node["GPU"] = node.get("GPU", 0) - found.use_gpu
     assert num_workers <= EIGHT.num_micro_batches
+
+
+@pytest.mark.parametrize(
+    ("workers", "is_refused"), [("auto", False), (2, False), (3, True), ((1, 9), False)]
+)
+def test_ranks_without_a_micro_batch_are_refused_where_no_cluster_is_known(workers, is_refused):
+    try:
+        refuse_idle_ranks(Ranks(workers=workers), TWO)
+    except UserError:
+        assert is_refused
+    else:
+        assert not is_refused
+
+
+def test_a_range_that_ends_before_what_was_asked_for_is_told():
+    assert cut_short(Ranks(workers=(1, 4)), TWO) == (
+        "of place.training_workers=[1, 4] at most 2 train, since a step has no more micro-batches "
+        "(examples_per_step=32, micro_batch_examples=16)"
+    )
+    for workers in ("auto", 2, (1, 2)):
+        assert cut_short(Ranks(workers=workers), TWO) == ""

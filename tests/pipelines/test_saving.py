@@ -2,12 +2,15 @@
 
 import tempfile
 import threading
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
 from fsspec.implementations.local import LocalFileSystem as Local
 from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.optimization import OptimizationConfig, build_optimizer
@@ -19,6 +22,7 @@ from pipelines.training.resuming import Standing, save, save_at_end, take_up
 from pipelines.training.telemetry.curve import Telemetry
 from pipelines.training.telemetry.speed import Speed
 from tests.bert_core.batches import small_config
+from tests.bert_core.ranks import run_ranks
 
 
 class Store(FSSpecHandler):
@@ -55,7 +59,7 @@ def standing_on(folder: Path, filesystem: FileSystem) -> tuple[Standing, list[st
     checkpoints = Checkpoints(str(folder), filesystem, Keeping(latest=5))
     standing = Standing(
         model=model, optimizer=optimizer, telemetry=telemetry, checkpoints=checkpoints,
-        is_writer=True,
+        is_writer=True, node="here",
     )  # fmt: skip
     return standing, said
 
@@ -81,6 +85,26 @@ def test_one_that_is_due_too_soon_is_left_out_and_the_last_one_waits(
     assert save_at_end(standing, at(6), is_last=True, is_saved=True).startswith("checkpoint_")
     assert [each.step for each in standing.checkpoints.stored()] == [6, 2]
     assert list(scratch.iterdir()) == []
+
+
+def save_to_a_slow_store(rank: int, folder: str) -> str:
+    """Two ranks that give up a message after two seconds; the store takes five."""
+    _set_pg_timeout(timedelta(seconds=2))
+    resuming._POLL_SECONDS = 0.2
+    store = Store()
+    standing, _ = standing_on(Path(folder), PyFileSystem(store))
+    if rank == 0:
+        store.may.clear()
+        threading.Timer(5, store.may.set).start()
+    standing = replace(standing, is_writer=rank == 0)
+    save(standing, at(2), is_last=True)
+    return save_at_end(standing, at(2), is_last=True, is_saved=True)
+
+
+def test_ranks_wait_for_the_last_one_longer_than_for_any_message(tmp_path: Path) -> None:
+    first, second = run_ranks(save_to_a_slow_store, 2, str(tmp_path / "work"))
+    assert first == second
+    assert (tmp_path / "work" / first / "checksums.json").is_file()
 
 
 def test_a_due_one_that_a_stop_has_to_store_again_stays_regular(
@@ -118,4 +142,6 @@ def test_where_none_is_whole_it_says_that_it_begins_anew(scratch: Path, tmp_path
     weights.write_bytes(b"")
     assert take_up(standing, 0) == at(0)
     (sentence,) = said
-    assert sentence.endswith(": beginning anew: no other is whole")
+    kept = f"; what there is stays in {tmp_path}/work/damaged-*"
+    assert sentence.endswith(f": beginning anew: no other is whole{kept}")
+    assert len(list((tmp_path / "work").glob("damaged-*/model/model.safetensors"))) == 1

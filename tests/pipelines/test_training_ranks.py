@@ -212,6 +212,7 @@ def test_a_cluster_that_stays_busy_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "0.5")
+    monkeypatch.setattr("pipelines.training.launch._OUTAGE_SECONDS", 5.0)
     blocker = ray.remote(num_cpus=1)(lambda: time.sleep(120)).remote()
     try:
         with pytest.raises(UserError, match=r"workers: 2, each with 1 CPU\), but others hold it"):

@@ -46,6 +46,10 @@ class _ClaimedHandler(FSSpecHandler):
         self._check()
         super().delete_dir(path)
 
+    def copy_file(self, src: str, dest: str) -> None:
+        self._check()
+        super().copy_file(src, dest)
+
     def delete_file(self, path: str) -> None:
         self._check()
         super().delete_file(path)

@@ -1,10 +1,12 @@
-"""Whether the nodes of a cluster can take part: they run this code, and see this store.
+"""Whether the nodes of a cluster can take part: they run this code, see this store and tracker.
 
 Found out in seconds, before anything is built there; a local Ray is this machine and no question.
 """
 
 import logging
 import os
+import platform
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipelines.artifacts import ArtifactStore
@@ -21,20 +23,41 @@ logger = logging.getLogger(__name__)
 
 _ANSWER_SECONDS = 120.0  # of all nodes; what is shipped to them has to arrive first
 
-_known: set[tuple[str, str]] = set()  # nodes that answered well, each with the store it saw
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+# Nodes that answered well, each with the store and the database that it saw.
+_known: set[tuple[str, str, Path | None]] = set()
+
+
+class _Seen(NamedTuple):
+    """A path, and what tells the thing that is there from any other on any machine."""
+
+    path: Path
+    machine: str
+    device: int
+    number: int
+
+    @classmethod
+    def at(cls, path: Path) -> "_Seen":
+        """As this process sees it; raises OSError where it does not."""
+        machine = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else platform.node()
+        status = path.stat()
+        return cls(path, machine, status.st_dev, status.st_ino)
 
 
 class _Answer(NamedTuple):
     versions: dict[str, str]
     trouble: str  # with the store
+    sees_database: bool
 
 
-def refuse_strangers(store: ArtifactStore) -> None:
+def refuse_strangers(store: ArtifactStore, database: Path | None = None) -> None:
     """Return where every node of the cluster that RAY_ADDRESS names can work with this process.
 
+    `database` is the tracker's, where that is a file that a training's first worker would open.
     Raises UserError, naming the node, for one that runs other sources or other versions of what
     decides bytes, that does not find in `store` what this process wrote there, or cannot write
-    there itself, and for one that does not answer.
+    there itself, that does not see `database`, and for one that does not answer.
     """
     if not os.environ.get("RAY_ADDRESS"):
         return
@@ -42,12 +65,13 @@ def refuse_strangers(store: ArtifactStore) -> None:
     nodes = {
         node["NodeID"]: node["NodeManagerAddress"]
         for node in ray.nodes()
-        if node["Alive"] and (node["NodeID"], store.url) not in _known
+        if node["Alive"] and (node["NodeID"], store.url, database) not in _known
     }
     if not nodes:
         return
+    seen = None if database is None else _Seen.at(_nearest(database))
     with probe(store) as written:
-        asked = {node_id: _ask(node_id, written) for node_id in nodes}
+        asked = {node_id: _ask(node_id, written, seen) for node_id in nodes}
         for node_id, reference in asked.items():
             where = f"the node {nodes[node_id]} of the cluster at {os.environ['RAY_ADDRESS']}"
             try:
@@ -59,7 +83,9 @@ def refuse_strangers(store: ArtifactStore) -> None:
                 continue
             _refuse_other_versions(answer.versions, where)
             _refuse_unseen_store(answer.trouble, where, store)
-            _known.add((node_id, store.url))
+            if database is not None and not answer.sees_database:
+                raise UserError(_hidden(database, where))
+            _known.add((node_id, store.url, database))
 
 
 def _is_alive(node_id: str) -> bool:
@@ -67,15 +93,27 @@ def _is_alive(node_id: str) -> bool:
     return any(node["NodeID"] == node_id and node["Alive"] for node in ray.nodes())
 
 
-def _ask(node_id: str, written: Probe) -> "ray.ObjectRef":
+def _nearest(path: Path) -> Path:
+    """The path itself, or the folder above it that is there: it may be made only later."""
+    return next(each for each in (path, *path.parents) if each.exists())
+
+
+def _ask(node_id: str, written: Probe, seen: _Seen | None) -> "ray.ObjectRef":
     there: Any = NodeAffinitySchedulingStrategy(node_id, soft=False)  # Ray's types lack it
     # It waits for no free CPU, and its worker process ends with it.
     ask = ray.remote(num_cpus=0, max_calls=1, max_retries=0, scheduling_strategy=there)(_look)
-    return ask.remote(written)
+    return ask.remote(written, seen)
 
 
-def _look(written: Probe) -> _Answer:
-    return _Answer(computing_versions(), written.trouble())
+def _look(written: Probe, seen: _Seen | None) -> _Answer:
+    return _Answer(computing_versions(), written.trouble(), seen is None or _is_seen(seen))
+
+
+def _is_seen(seen: _Seen) -> bool:
+    try:
+        return _Seen.at(seen.path) == seen
+    except OSError:
+        return False
 
 
 def _answer(reference: "ray.ObjectRef", where: str) -> _Answer:
@@ -125,6 +163,14 @@ def _refuse_unseen_store(trouble: str, where: str, store: ArtifactStore) -> None
     raise UserError(
         f"{where} must find in the store {store.url} what this process wrote there, but it "
         f"{trouble}; {remedy}"
+    )
+
+
+def _hidden(database: Path, where: str) -> str:
+    return (
+        f"{where} must reach the tracker, to which a training's first worker tells its curve, but "
+        f"{database} is a file of this machine; name an MLflow server that all nodes reach in "
+        "place.tracking_uri (http://host:5000), or unset RAY_ADDRESS to compute here"
     )
 
 

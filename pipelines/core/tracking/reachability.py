@@ -65,8 +65,19 @@ def _refuse_closed_port(uri: str, host: str, port: int | None, scheme: str) -> N
         ) from error
 
 
+def database_file(uri: str) -> Path | None:
+    """The SQLite file at `uri`, which every process opens for itself; None for what serves many."""
+    if not uri.startswith("sqlite"):
+        return None
+    return Path(_path_of(uri)).absolute()
+
+
+def _path_of(uri: str) -> str:
+    return urlsplit(uri).path.removeprefix("/")  # sqlite:////absolute and sqlite:///relative
+
+
 def _refuse_unwritable(uri: str) -> None:
-    path = urlsplit(uri).path.removeprefix("/")  # sqlite:////absolute and sqlite:///relative
+    path = _path_of(uri)
     if not path or path == ":memory:":
         raise UserError(
             f"the tracker's SQLite database must be a file that other processes can open, found "

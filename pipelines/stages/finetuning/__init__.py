@@ -28,6 +28,7 @@ FINETUNING = Stage(
     needs=("labelled", "pretraining"),
     build="pipelines.stages.finetuning.stage:build_task_model",
     check="pipelines.stages.finetuning.checks:check_settings",
+    cut="pipelines.stages.finetuning.cuts:shared_cut",
     variants=lambda settings: (
         {"fine-tuning, random": {"initialization": "random"}}
         if settings.compare_with_random

@@ -18,6 +18,7 @@ from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
 from pipelines.stages.finetuning import FINETUNING
+from pipelines.stages.finetuning.cuts import cut_of
 from pipelines.stages.finetuning.preparation import prepare
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.labelled.stage import family_of, read_items
@@ -26,7 +27,6 @@ from pipelines.tasks.encoding.sequences import batches, shuffled
 from pipelines.training.arithmetic import Arithmetic, settle, trains_best_on_single_threads
 from pipelines.training.early_stopping import best_step
 from pipelines.training.launch import Launch, launch
-from pipelines.training.placement import StepCut
 from pipelines.training.ranks import this_rank
 from pipelines.training.reduction import means_over_ranks
 from pipelines.training.results import MODEL_FILES, publish_model, throughput
@@ -98,11 +98,7 @@ def _finetune(
         },
         name=STAGE,
         checkpoints=CheckpointFolder.of(draft),
-        cut=StepCut(
-            section=STAGE,
-            examples_per_step=settings.examples_per_step,
-            micro_batch_examples=settings.micro_batch_examples,
-        ),
+        cut=cut_of(settings),
         one_thread_each=trains_best_on_single_threads(size_of(_config_of(encoder.local_folder()))),
     )
 

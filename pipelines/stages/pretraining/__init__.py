@@ -13,5 +13,6 @@ PRETRAINING = Stage(
     version=2,
     needs=("examples", "vocabulary"),
     build="pipelines.stages.pretraining.stage:build_encoder",
+    cut="pipelines.stages.pretraining.cuts:cut_of",
     headline=lambda statistics: f"{statistics['num_parameters']:,} parameters",
 )

@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from pipelines.core.errors import UserError
-from pipelines.stages.pretraining.phases import phases_of
+from pipelines.stages.pretraining.cuts import phases_of
 from pipelines.stages.pretraining.settings import PretrainingSettings
 
 _MINUTE = 60.0

@@ -1,65 +1,17 @@
-"""Phases of a training: short examples first, which cost little, then those of the full length.
+"""What the phases of a training read: short examples first, then those of the full length.
 
 A phase reads its own examples from their beginning, so (seed, step) is the whole position still.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from bert_core.batch import Batch
 from bert_core.masking import MaskingConfig
 from bert_core.training.optimization.configuration import Restart
 from pipelines.artifacts import Artifact
 from pipelines.stages.examples.batches import ExampleReader, largest_batch, micro_batches
-from pipelines.stages.examples.settings import ExampleSet
+from pipelines.stages.pretraining.cuts import Phase, phases_of
 from pipelines.stages.pretraining.settings import PretrainingSettings
-from pipelines.training.placement import StepCut
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Phase:
-    """Steps in a row that read the same examples in equal micro-batches."""
-
-    examples: ExampleSet
-    first_step: int
-    num_steps: int
-    cut: StepCut
-
-
-def phases_of(settings: PretrainingSettings) -> tuple[Phase, ...]:
-    """The phases that have a step, in their order."""
-    num_short = round(settings.num_steps * settings.short_steps_fraction)
-    short = Phase(
-        examples="short",
-        first_step=0,
-        num_steps=num_short,
-        cut=StepCut(
-            section="pretraining",
-            examples_per_step=settings.short_examples_per_step or settings.examples_per_step,
-            micro_batch_examples=(
-                settings.short_micro_batch_examples or settings.micro_batch_examples
-            ),
-            prefix="short_",
-        ),
-    )
-    full = Phase(
-        examples="train",
-        first_step=num_short,
-        num_steps=settings.num_steps - num_short,
-        cut=StepCut(
-            section="pretraining",
-            examples_per_step=settings.examples_per_step,
-            micro_batch_examples=settings.micro_batch_examples,
-        ),
-    )
-    return tuple(phase for phase in (short, full) if phase.num_steps)
-
-
-def cut_of(settings: PretrainingSettings) -> StepCut:
-    """What the workers share: of the phases' cuts the one with the fewest micro-batches."""
-    cuts = [phase.cut for phase in phases_of(settings)]
-    # Of two alike that of the full length, whose settings the short steps take where they have none
-    return min(cuts, key=lambda cut: (cut.num_micro_batches, cut.prefix))
 
 
 def restart_of(settings: PretrainingSettings) -> Restart | None:

@@ -12,7 +12,7 @@ from pipelines.core.stage import StageContext
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.pretraining import PRETRAINING
 from pipelines.stages.pretraining.continuing import settled
-from pipelines.stages.pretraining.phases import cut_of
+from pipelines.stages.pretraining.cuts import cut_of
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.step_rate import with_steps_in_budget
 from pipelines.stages.pretraining.work import STAGE, pretraining_work

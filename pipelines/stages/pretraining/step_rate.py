@@ -20,7 +20,7 @@ from pipelines.core.stage import Progress, StageContext
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.pretraining import PRETRAINING
 from pipelines.stages.pretraining.budget import StepRate, within_budget
-from pipelines.stages.pretraining.phases import cut_of, phases_of
+from pipelines.stages.pretraining.cuts import MANY_STEPS, cut_of, phases_of
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stopwatch import MOST_STEPS, Stopwatch
 from pipelines.stages.pretraining.work import STAGE, pretraining_work
@@ -32,7 +32,6 @@ from pipelines.training.worker import run
 KIND: Final = "step_rate"
 VERSION: Final = 3  # raise with what is measured, or how
 
-_MANY_STEPS: Final = 10**9  # in which a phase with any share has a step
 _LEARNING_RATE: Final = 1e-6  # what is learned is thrown away; it must only stay finite
 # A step takes as long whatever these say. A setting that is not named here decides.
 _SAME_SPEED: Final = frozenset({
@@ -56,7 +55,7 @@ def with_steps_in_budget(
     too small, and whatever a training's placement raises.
     """
     examples = ExampleSettings.model_validate(inputs["examples"].manifest.settings)
-    whole = settings.model_copy(update={"num_steps": _MANY_STEPS})
+    whole = settings.model_copy(update={"num_steps": MANY_STEPS})
     rates: dict[str, StepRate] = {}
     for phase in phases_of(whole):
         middle = phase.first_step + phase.num_steps // 2

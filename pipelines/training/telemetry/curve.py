@@ -81,6 +81,8 @@ class Telemetry:
         self._latest.update(self._speed.totals())
         if self._metrics is not None:
             self._metrics.add(step, figures)
+            for sentence in self._metrics.news():
+                self.warn(sentence)
 
     def show_checkpoint(self, figures: Mapping[str, float]) -> None:
         """Tell of the newest stored checkpoint, beside the progress line."""

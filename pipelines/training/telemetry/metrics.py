@@ -2,6 +2,7 @@
 
 A training step never waits for the tracker. What a tracker that does not answer has not taken
 waits here and is part of each checkpoint, so that it arrives later; every point arrives once.
+What is told beside the curve is bounded: of a tracker that is away for days the oldest is dropped.
 """
 
 import logging
@@ -9,19 +10,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from itertools import islice
 from typing import NamedTuple
 
 # Before MLflow itself: it sets the time limits that MLflow reads when it is imported.
 from pipelines.core.tracking.tracker import server_address  # isort: skip
 from mlflow import MlflowClient
 from mlflow.entities import Metric
-from mlflow.exceptions import MlflowException
 
 logger = logging.getLogger(__name__)
 
 _POINTS_A_CALL = 1000  # MLflow's own limit of one batch
-_MOST_POINTS = 400_000  # that wait at once: some forty megabytes
+_CURVE = ("train/", "eval/")  # names of what the training keeps itself, too: all of it waits
+_MOST_BESIDE = 400_000  # of the others that wait at once: some forty megabytes
 _LAST_WORDS_SECONDS = 10.0
 
 
@@ -45,7 +45,10 @@ class MetricLog:
         self._uri = uri
         self._run_id = run_id
         self._flush_seconds = flush_seconds
-        self._waiting: deque[Point] = deque()
+        self._curve: deque[Point] = deque()
+        self._beside: deque[Point] = deque()
+        self._leaving: list[Point] = []  # on their way, not yet confirmed
+        self._news: list[str] = []
         self._last_step: dict[str, int] = {}  # of each figure, that earlier logs of the run sent
         self._changed = threading.Condition()
         self._is_closing = self._is_away = self._is_full = False
@@ -61,17 +64,36 @@ class MetricLog:
         """Record points that an earlier log of the run could not send."""
         with self._changed:
             for point in points:
-                if len(self._waiting) < _MOST_POINTS:
-                    self._waiting.append(point)
-                elif not self._is_full:
-                    self._is_full = True
-                    logger.warning("%s points wait for the tracker, later ones stay in the "
-                                   "training's own curve alone", len(self._waiting))  # fmt: skip
+                (self._curve if point.key.startswith(_CURVE) else self._beside).append(point)
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        """Keep what is told beside the curve within its bound."""
+        if len(self._beside) <= _MOST_BESIDE:
+            return
+        while len(self._beside) > _MOST_BESIDE:
+            self._beside.popleft()
+        if not self._is_full:
+            self._is_full = True
+            self._tell(
+                f"{_MOST_BESIDE:,} points beside the curve wait for the tracker: of speed/, "
+                "memory/ and system/ the oldest are dropped, of train/ and eval/ none"
+            )
+
+    def _tell(self, sentence: str) -> None:
+        logger.warning(sentence)
+        self._news.append(sentence)
+
+    def news(self) -> list[str]:
+        """Sentences that a person should read, each once."""
+        with self._changed:
+            news, self._news = self._news, []
+            return news
 
     def waiting(self) -> list[Point]:
         """The points that the tracker has not confirmed."""
         with self._changed:
-            return list(self._waiting)
+            return [*self._leaving, *self._curve, *self._beside]
 
     def close(self, seconds: float = _LAST_WORDS_SECONDS) -> None:
         """Send what waits, as far as the tracker takes it within `seconds`."""
@@ -81,7 +103,7 @@ class MetricLog:
         self._thread.join(seconds)
 
     def _run(self) -> None:
-        client = MlflowClient(tracking_uri=server_address(self._uri))
+        client = None
         is_last_round = False
         while not is_last_round:
             with self._changed:
@@ -89,24 +111,35 @@ class MetricLog:
                     lambda: self._is_closing, self._flush_seconds
                 )
             try:
+                # A database is opened here, which may fail and be there later.
+                client = client or MlflowClient(tracking_uri=server_address(self._uri))
                 self._send(client)
                 self._is_away = False
-            except MlflowException as error:
+            # Whatever it is: without this thread nothing would ever leave.
+            except Exception as error:  # noqa: BLE001
                 if not self._is_away:
                     self._is_away = True
-                    logger.warning("metrics wait, the tracker does not answer: %s", error)
+                    with self._changed:
+                        said = (str(error).splitlines() or [type(error).__name__])[0]
+                        self._tell(f"metrics wait, the tracker does not answer: {said}")
 
     def _send(self, client: MlflowClient) -> None:
         """Send everything that waits; points leave the queue once the tracker has taken them."""
-        while self._waiting:
+        while queue := self._curve or self._beside:
             with self._changed:
-                points = list(islice(self._waiting, _POINTS_A_CALL))
-            new = [point for point in points if point.step > self._last_on(client, point.key)]
-            if new:
-                client.log_batch(self._run_id, [Metric(*point) for point in new])
+                points = [queue.popleft() for _ in range(min(_POINTS_A_CALL, len(queue)))]
+                self._leaving = points
+            try:
+                new = [point for point in points if point.step > self._last_on(client, point.key)]
+                if new:
+                    client.log_batch(self._run_id, [Metric(*point) for point in new])
+            except BaseException:
+                with self._changed:
+                    queue.extendleft(reversed(points))
+                    self._leaving = []
+                raise
             with self._changed:
-                for _ in points:
-                    self._waiting.popleft()
+                self._leaving = []
 
     def _last_on(self, client: MlflowClient, key: str) -> int:
         if key not in self._last_step:

@@ -1,0 +1,98 @@
+"""When a training that finds no places for its workers gives up, and what it says."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from pipelines.core.errors import UserError
+from pipelines.training.failures import EndOnLongOutage
+from pipelines.training.placement import Placement
+
+from ray.train import ControllerError  # isort: skip  (after Ray's environment)
+from ray.train.v2._internal.exceptions import (
+    WorkerGroupStartupFailedError,
+    WorkerGroupStartupTimeoutError,
+)
+from ray.train.v2._internal.execution.controller.state import (
+    InitializingState,
+    ReschedulingState,
+    RestartingState,
+    RunningState,
+    SchedulingState,
+)
+from ray.train.v2._internal.execution.scaling_policy import ResizeDecision
+
+TWO_NODES = [{"CPU": 4.0}, {"CPU": 4.0}]
+TWO_WORKERS = Placement(num_workers=2, cpus=4, use_gpu=False)
+NO_PLACES = ControllerError(WorkerGroupStartupTimeoutError(2))
+
+
+class Controller:
+    """Goes through states as Ray's controller does, on a clock of its own."""
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        nodes: Sequence[Any] = TWO_NODES,
+        placement: Placement = TWO_WORKERS,
+    ) -> None:
+        self._callback = EndOnLongOutage(placement, 360.0, lambda: nodes)
+        self._state: Any = InitializingState()
+        self._now = 1000.0
+        monkeypatch.setattr(time, "monotonic", lambda: self._now)
+
+    def enter(self, state: Any, seconds: float = 0.0) -> None:
+        self._now += seconds
+        before, self._state = self._state, state
+        self._callback.after_controller_state_update(before, state)
+
+    def ask(self, seconds: float, error: ControllerError = NO_PLACES) -> None:
+        """For places, twelve seconds each time, for so long in vain."""
+        for _ in range(round(seconds / 12)):
+            self.enter(SchedulingState(ResizeDecision(2, {"CPU": 4})))
+            self.enter(ReschedulingState(error), 12)
+
+    def run(self) -> None:
+        self.enter(SchedulingState(ResizeDecision(2, {"CPU": 4})))
+        self.enter(RunningState(), 1)
+        self.enter(RunningState(), 3600)
+
+
+def test_outages_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = Controller(monkeypatch)
+    for _ in range(5):
+        controller.ask(348)
+        controller.run()
+        controller.enter(RestartingState(NO_PLACES))
+    with pytest.raises(UserError, match="but others hold it; wait for them"):
+        controller.ask(372)
+
+
+def test_a_lost_node_is_called_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = Controller(monkeypatch, TWO_NODES[:1])
+    with pytest.raises(UserError) as caught:
+        controller.ask(372)
+    assert str(caught.value) == (
+        "the cluster must have room for the training (workers: 2, each with 4 CPUs), found room "
+        "for 1 on 1 node (4 CPUs with 0 GPUs): a node was lost, and none came in its place for "
+        "360 s; add one, or set place.training_workers to a range such as [1, 2], and run again: "
+        "it goes on from its last checkpoint"
+    )
+
+
+def test_a_range_waits_for_a_node_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    placement = Placement(num_workers=(1, 2), cpus=4, use_gpu=False)
+    controller = Controller(monkeypatch, [], placement)
+    for _ in range(3):  # places that a lost node still seems to have, then none at all
+        controller.ask(120)
+        controller.enter(ReschedulingState(NO_PLACES), 3600)
+    controller.run()
+
+
+def test_workers_that_never_start_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = Controller(monkeypatch)
+    failed = ControllerError(WorkerGroupStartupFailedError("no such module: torch"))
+    with pytest.raises(UserError, match="no such module: torch; look at the logs"):
+        controller.ask(372, failed)
