@@ -122,6 +122,25 @@ def test_it_is_applied_twice_and_is_the_same_and_no_secret_shows(
         assert client.read_work_pool("bertsmith-data").concurrency_limit == 9
 
 
+def test_where_the_code_comes_from_stays_unless_it_is_named(prefect_api: str) -> None:
+    def source_of_corpus() -> tuple[Any, Any]:
+        with get_client(sync_client=True) as client:
+            found = client.read_deployment_by_name("corpus/corpus")
+        return found.pull_steps, found.job_variables.get("image")
+
+    platform = read_platform()
+    git, image = Source.git("https://example.org/x", "v1"), Source.image("registry/bertsmith:1")
+    apply(platform, git, {})
+    apply(platform, None, {})
+    assert source_of_corpus()[0] == git.pull_steps
+    apply(platform, image, {})
+    apply(platform, None, {})
+    assert source_of_corpus() == ([], "registry/bertsmith:1")
+    apply(platform, git, {})
+    apply(platform, Source.installed(), {})
+    assert source_of_corpus()[0] == []
+
+
 def test_each_declared_deployment_has_a_pool() -> None:
     platform = read_platform()
     for declared in yaml.safe_load(deployments_file().read_text())["deployments"]:
