@@ -17,12 +17,14 @@ from flows.services.platform.declaration import read_platform
 from flows.services.platform.pools import read_template
 from tests.delivery.declared import (
     KUBERNETES,
+    ROOT,
     as_prefect_takes_them,
     foreign_names,
     is_command,
 )
 
 OVERLAYS = ("cpu", "gpu", "spot")
+DEPLOYING = ROOT / "docs" / "deploying.md"
 VERSIONS = ("1.31.0", "1.37.0")  # of Kubernetes: the oldest and the newest that are checked
 Manifest = dict[str, Any]
 
@@ -73,10 +75,13 @@ def work_pool(objects: list[Manifest]) -> Manifest:
 def secrets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """The names in the two Secrets, which are made from these files."""
     folder = tmp_path_factory.mktemp("credentials")
-    make_credentials(folder)
+    make_credentials(folder / "credentials")
+    (edit,) = re.findall(r"^(sed -i .*?)\s+#", DEPLOYING.read_text(), flags=re.MULTILINE)
+    subprocess.run(["sh", "-c", edit], cwd=folder, check=True)
     return {
-        f"bertsmith-{part}": set(re.findall(r"^(\w+)=", (folder / part / "environment").read_text(),
-                                            flags=re.MULTILINE))
+        f"bertsmith-{part}": set(re.findall(
+            r"^(\w+)=", (folder / "credentials" / part / "environment").read_text(), re.MULTILINE
+        ))
         for part in ("clients", "servers")
     }  # fmt: skip
 
@@ -143,6 +148,21 @@ def test_every_variable_means_something(
             assert image.startswith("bertsmith")
             assert not foreign_names(variables), name
             as_prefect_takes_them(variables)
+
+
+def test_a_flow_run_brings_the_token_of_the_operator(
+    overlay: list[Manifest], secrets: dict[str, set[str]]
+) -> None:
+    job = work_pool(overlay)["job_configuration"]["job_manifest"]["spec"]["template"]
+    (container,) = containers(job)
+    drivers = of_kind(overlay, "ConfigMap")["drivers"]["data"]
+    (cluster,) = of_kind(overlay, "RayCluster")
+    volumes = {each["name"]: each for each in job["spec"]["volumes"]}
+    (mount,) = (each for each in container["volumeMounts"] if each["name"] == "ray")
+    assert drivers["RAY_AUTH_TOKEN_PATH"] == f"{mount['mountPath']}/auth_token"
+    assert volumes["ray"]["secret"]["secretName"] == cluster
+    # Ray takes the variable before the file, and it would be another token.
+    assert "RAY_AUTH_TOKEN" not in secrets["bertsmith-clients"] | drivers.keys()
 
 
 def test_ports_that_are_named_are_open(overlay: list[Manifest]) -> None:
