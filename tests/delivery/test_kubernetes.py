@@ -113,6 +113,23 @@ def test_rays_own_autoscaler_reads_the_cluster(overlay: list[Manifest]) -> None:
         assert (nodes["gpu"]["resources"]["CPU"], nodes["gpu"]["resources"]["GPU"]) == (8, 1)
 
 
+def test_every_node_of_ray_is_asked_where_it_answers_without_the_token(
+    overlay: list[Manifest],
+) -> None:
+    from ray._private.ray_constants import DEFAULT_DASHBOARD_AGENT_LISTEN_PORT
+    from ray.dashboard.http_server_agent import PUBLIC_EXACT_PATHS
+
+    nodes = [template for name, template in pod_templates(overlay) if "RayCluster" in name]
+    assert len(nodes) >= 2
+    for template in nodes:
+        (container,) = containers(template)
+        ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+        for probe in ("readinessProbe", "livenessProbe"):
+            asked = container[probe]["httpGet"]
+            assert asked["path"] in PUBLIC_EXACT_PATHS
+            assert ports[asked["port"]] == DEFAULT_DASHBOARD_AGENT_LISTEN_PORT
+
+
 def test_rays_version_is_the_images(overlay: list[Manifest]) -> None:
     (cluster,) = of_kind(overlay, "RayCluster").values()
     pins = (KUBERNETES.parents[1] / "constraints.txt").read_text().splitlines()
