@@ -271,6 +271,10 @@ def test_the_run_is_a_command_on_that_cluster(overlay: list[Manifest]) -> None:
     (cluster,) = of_kind(overlay, "RayCluster")
     assert job["spec"]["clusterSelector"] == {"ray.io/cluster": cluster}
     assert job["metadata"]["namespace"] in of_kind(overlay, "Namespace")
+    # KubeRay refuses it for a job whose cluster stays.
+    assert job["spec"].get("shutdownAfterJobFinishes") or (
+        "ttlSecondsAfterFinished" not in job["spec"]
+    )
     words = job["spec"]["entrypoint"].split()
     assert is_command(words)
 
