@@ -202,6 +202,20 @@ def test_ports_that_are_named_are_open(overlay: list[Manifest]) -> None:
             assert {port["port"] for port in rule.get("ports", ())} <= named
 
 
+def test_a_volume_for_one_node_is_let_go_before_the_next_pod_asks_for_it(
+    overlay: list[Manifest],
+) -> None:
+    claims = of_kind(overlay, "PersistentVolumeClaim")
+    holders = [
+        each for each in of_kind(overlay, "Deployment").values()
+        for volume in each["spec"]["template"]["spec"].get("volumes", ())
+        if "persistentVolumeClaim" in volume
+        and claims[volume["persistentVolumeClaim"]["claimName"]]["spec"]["accessModes"]
+        == ["ReadWriteOnce"]
+    ]  # fmt: skip
+    assert [each["spec"]["strategy"] for each in holders] == [{"type": "Recreate"}]
+
+
 def test_policies_and_budgets_choose_pods_that_are_there(overlay: list[Manifest]) -> None:
     labels = [template["metadata"]["labels"] for _, template in pod_templates(overlay)]
     chosen = [
