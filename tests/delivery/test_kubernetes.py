@@ -258,6 +258,23 @@ def test_every_work_pool_has_a_worker(overlay: list[Manifest]) -> None:
         assert each["livenessProbe"]["httpGet"]["port"] == port["name"]
 
 
+def test_workers_watch_where_their_role_lets_them_and_hide_the_password(
+    overlay: list[Manifest], secrets: dict[str, set[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = pytest.importorskip("prefect_kubernetes.settings")
+    for name, value in of_kind(overlay, "ConfigMap")["workers"]["data"].items():
+        monkeypatch.setenv(name, value)
+    read = settings.KubernetesSettings()
+    role = of_kind(overlay, "Role")["worker"]
+    assert read.observer.namespaces == {role["metadata"]["namespace"]}
+    secret, key = read.worker.api_auth_string_secret_name, read.worker.api_auth_string_secret_key
+    assert key == "PREFECT_API_AUTH_STRING"
+    assert key in secrets[secret]
+    workers = containers(of_kind(overlay, "Deployment")["worker"]["spec"]["template"])
+    for each in workers:
+        assert {"configMapRef": {"name": "workers"}} in each["envFrom"]
+
+
 def test_prefect_makes_a_job_of_the_work_pool(overlay: list[Manifest], prefect_api: str) -> None:
     worker = pytest.importorskip("prefect_kubernetes.worker")
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
