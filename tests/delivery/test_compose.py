@@ -16,6 +16,7 @@ from flows.services.first_start.credentials import make_credentials
 from flows.services.platform.declaration import read_platform
 from flows.services.processes.health import URL_VARIABLE
 from pipelines.core.errors import UserError
+from pipelines.core.tracking import migration
 from tests.delivery.declared import (
     ENTRYPOINT,
     INFRA,
@@ -77,6 +78,13 @@ def test_every_work_pool_has_a_worker(ours: dict[str, Any]) -> None:
     commands = [s["command"] for name, s in ours.items() if name.startswith("worker-")]
     served = [command[command.index("--pool") + 1] for command in commands]
     assert served == [pool.name for pool in read_platform().work_pools]
+
+
+def test_mlflow_starts_on_a_database_that_was_migrated(ours: dict[str, Any]) -> None:
+    first, server = ours["migrate-mlflow"], ours["mlflow"]
+    assert server["depends_on"]["migrate-mlflow"] == {"condition": "service_completed_successfully"}
+    assert first["command"][2] == migration.__name__
+    assert first["environment"].items() <= server["environment"].items()
 
 
 def test_every_variable_means_something(ours: dict[str, Any], passwords: Path) -> None:

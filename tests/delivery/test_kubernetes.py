@@ -15,6 +15,7 @@ import yaml
 from flows.services.first_start.credentials import make_credentials
 from flows.services.platform.declaration import read_platform
 from flows.services.platform.pools import read_template
+from pipelines.core.tracking import migration
 from tests.delivery.declared import (
     KUBERNETES,
     ROOT,
@@ -196,7 +197,7 @@ def test_ports_that_are_named_are_open(overlay: list[Manifest]) -> None:
     services = of_kind(overlay, "Service")
     deployments = of_kind(overlay, "Deployment")
     for name, service in services.items():
-        (container,) = containers(deployments[name]["spec"]["template"])
+        (container,) = deployments[name]["spec"]["template"]["spec"]["containers"]
         opened = {each["name"]: each["containerPort"] for each in container["ports"]}
         for port in service["spec"]["ports"]:
             assert opened[port["targetPort"]] == port["port"]
@@ -224,6 +225,14 @@ def test_a_volume_for_one_node_is_let_go_before_the_next_pod_asks_for_it(
         == ["ReadWriteOnce"]
     ]  # fmt: skip
     assert [each["spec"]["strategy"] for each in holders] == [{"type": "Recreate"}]
+
+
+def test_mlflow_starts_alone_on_a_database_that_was_migrated(overlay: list[Manifest]) -> None:
+    server = of_kind(overlay, "Deployment")["mlflow"]["spec"]
+    assert server["strategy"] == {"type": "Recreate"}
+    (first,) = server["template"]["spec"]["initContainers"]
+    assert first["args"] == ["python", "-m", migration.__name__]
+    assert {"secretRef": {"name": "bertsmith-servers"}} in first["envFrom"]
 
 
 def test_policies_and_budgets_choose_pods_that_are_there(overlay: list[Manifest]) -> None:
