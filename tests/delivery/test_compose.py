@@ -27,15 +27,20 @@ from tests.delivery.declared import (
 )
 
 COMPOSE = INFRA / "compose.yaml"
+OF_GPUS = INFRA / "compose.gpu.yaml"
 CREDENTIALS = "/credentials"
+
+
+def read(path: Path) -> dict[str, Any]:
+    """As the composition's reader sees it: merged, with every variable left at its default."""
+    text = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", path.read_text(encoding="utf-8"))
+    found: dict[str, Any] = yaml.safe_load(text)
+    return found
 
 
 @pytest.fixture(scope="module")
 def composition() -> dict[str, Any]:
-    """As the composition's reader sees it: merged, with every variable left at its default."""
-    text = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", COMPOSE.read_text(encoding="utf-8"))
-    read: dict[str, Any] = yaml.safe_load(text)
-    return read
+    return read(COMPOSE)
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +62,10 @@ def written(passwords: Path, part: str) -> dict[str, str]:
     return dict(line.partition("=")[::2] for line in lines)
 
 
-def test_it_keeps_to_the_specification() -> None:
+@pytest.mark.parametrize("file", [COMPOSE, OF_GPUS], ids=lambda path: path.name)
+def test_it_keeps_to_the_specification(file: Path) -> None:
     pytest.importorskip("check_jsonschema", reason="the package holds Compose's schema")
-    command = ["-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(COMPOSE)]
+    command = ["-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(file)]
     done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
@@ -72,6 +78,20 @@ def test_every_role_is_a_command_of_the_image(ours: dict[str, Any]) -> None:
             assert service["entrypoint"][0] == ENTRYPOINT
             command = [*service["entrypoint"][1:], *command]
         assert is_command(command), f"{name}: {command}"
+
+
+def test_with_gpus_every_role_runs_the_same_image_and_one_node_of_ray_has_them(
+    ours: dict[str, Any],
+) -> None:
+    changed = read(OF_GPUS)["services"]
+    assert changed.keys() == ours.keys()
+    images = {(each["image"], each["build"]["args"]["DEVICE"]) for each in changed.values()}
+    ((image, device),) = images
+    assert (image.rpartition("-")[2], device) == ("cuda", "cuda")
+    (name,) = (name for name, each in changed.items() if "deploy" in each)
+    (gpus,) = changed[name]["deploy"]["resources"]["reservations"]["devices"]
+    assert gpus == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
+    assert (name, changed[name]["deploy"]["replicas"]) == ("ray-worker", 1)
 
 
 def test_every_work_pool_has_a_worker(ours: dict[str, Any]) -> None:

@@ -64,8 +64,10 @@ def test_a_folder_of_passwords_belongs_to_its_user_for_each_that_is_made(tmp_pat
         assert f"/credentials/{part.name}" in LAST_STAGE
 
 
-@pytest.mark.parametrize("name", ["infra/Dockerfile", "infra/check-image.sh", "infra/compose.yaml"])
+@pytest.mark.parametrize(
+    "name", ["Dockerfile", "check-image.sh", "compose.yaml", "compose.gpu.yaml"]
+)
 def test_it_is_called_by_the_version_of_the_project(name: str) -> None:
     version = re.findall(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    tags = set(re.findall(r"\bbertsmith:(\d[\w.]*)", (ROOT / name).read_text()))
+    tags = set(re.findall(r"\bbertsmith:(\d[\w.]*)", (INFRA / name).read_text()))
     assert tags == set(version)

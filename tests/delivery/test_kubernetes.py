@@ -107,7 +107,10 @@ def test_rays_own_autoscaler_reads_the_cluster(overlay: list[Manifest]) -> None:
     nodes = read["available_node_types"]
     assert nodes[read["head_node_type"]]["resources"]["CPU"] == 0
     cpu = nodes["cpu"]
-    assert (cpu["min_workers"], cpu["max_workers"], cpu["resources"]["CPU"]) == (0, 8, 4)
+    assert (cpu["min_workers"], cpu["max_workers"], cpu["resources"]["CPU"]) == (1, 8, 4)
+    # What is placed looks at nodes that live: of each kind one has to.
+    groups = cluster["spec"]["workerGroupSpecs"]
+    assert all(group["replicas"] >= group["minReplicas"] >= 1 for group in groups)
     is_cuda = containers(cluster["spec"]["headGroupSpec"]["template"])[0]["image"].endswith("-cuda")
     assert is_cuda == ("gpu" in nodes)
     if is_cuda:
