@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from flows.environment import DEFAULTS
 from flows.services.first_start.credentials import make_credentials
 from tests.delivery.declared import ENTRYPOINT, INFRA, ROOT, foreign_names, is_command
 
@@ -40,6 +41,11 @@ def test_its_variables_mean_something() -> None:
     theirs = {"PATH", "PYTHONUNBUFFERED", "DO_NOT_TRACK"}
     assert {"BERTSMITH_HOME", *theirs} <= set(variables)
     assert not foreign_names(set(variables) - theirs)
+
+
+def test_what_our_commands_set_for_themselves_is_set_for_every_program() -> None:
+    said = dict(re.findall(r"^(?:ENV)?\s+([A-Z_]+)=(\S+)", LAST_STAGE, flags=re.MULTILINE))
+    assert {name: said.get(name) for name in DEFAULTS} == DEFAULTS
 
 
 def test_it_runs_as_nobody_special_and_says_whether_it_is_well() -> None:
