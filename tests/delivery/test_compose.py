@@ -21,6 +21,7 @@ from tests.delivery.declared import (
     ENTRYPOINT,
     INFRA,
     PROMETHEUS,
+    ROOT,
     as_prefect_takes_them,
     foreign_names,
     is_command,
@@ -211,6 +212,26 @@ def test_a_first_start_that_was_cut_short_begins_again(tmp_path: Path) -> None:
     old = (tmp_path / "postgres" / "password").read_text()
     assert make_credentials(tmp_path)
     assert (tmp_path / "postgres" / "password").read_text() != old
+
+
+@pytest.mark.parametrize("rotated", ["prometheus/password", "prometheus/ray_token"])
+def test_a_password_is_changed_wherever_it_stands(tmp_path: Path, rotated: str) -> None:
+    make_credentials(tmp_path)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    before = {path: path.read_text() for path in files}
+    runbook = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    (script,) = re.findall(r"--entrypoint sh credentials -euc '([^']+)'", runbook)
+    script = script.replace("/credentials", str(tmp_path)).replace("prometheus/password", rotated)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(["sh", "-euc", script], env={"PATH": path}, check=True)
+    old, new = before[tmp_path / rotated], (tmp_path / rotated).read_text()
+    assert len(new) == len(old)
+    assert new != old
+    assert {path: path.read_text() for path in files} == {
+        path: text.replace(old, new) for path, text in before.items()
+    }
+    assert sum(old in text for text in before.values()) >= 2
+    assert not make_credentials(tmp_path)
 
 
 def test_the_shell_of_the_image_takes_the_passwords(passwords: Path) -> None:
