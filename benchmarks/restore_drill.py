@@ -137,7 +137,8 @@ class Drill:
 
     def copy(self) -> None:
         """The store after the databases: what they name is there then."""
-        self._rclone("sync", f"platform:{BUCKET}", str(self._folder / "store"))
+        gone = f"--backup-dir={self._folder / 'gone'}"  # a copy that mirrors a loss is no backup
+        self._rclone("sync", gone, f"platform:{BUCKET}", str(self._folder / "store"))
 
     def lose(self) -> None:
         """Both databases and every object are gone."""
@@ -150,14 +151,15 @@ class Drill:
 
     def restore_store(self) -> None:
         """The objects first: nothing must name what is not there."""
-        self._rclone("sync", str(self._folder / "store"), f"platform:{BUCKET}")
+        self._rclone("copy", str(self._folder / "store"), f"platform:{BUCKET}")
 
     def restore_databases(self) -> None:
         """Into new, empty ones."""
         for database in _DATABASES:
             self._stack.postgres.create(database)
             source = str(self._folder / f"{database}.dump")
-            self._stack.postgres.client("pg_restore", f"--dbname={database}", source)
+            into = f"--dbname={database}"
+            self._stack.postgres.client("pg_restore", "--no-owner", "--exit-on-error", into, source)
 
     def start_servers(self) -> None:
         """Until both answer."""
@@ -196,7 +198,7 @@ def main() -> None:
             drill.step("the store copied (rclone sync)", drill.copy)
             drill.lose()
             shutil.rmtree(Path(name) / "cache")  # what this machine still has must not answer
-            drill.step("the store brought back (rclone sync)", drill.restore_store)
+            drill.step("the store brought back (rclone copy)", drill.restore_store)
             drill.step("both databases restored (pg_restore)", drill.restore_databases)
             drill.step("both servers started, until they answer", drill.start_servers)
             after: dict[str, Any] = {}

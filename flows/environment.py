@@ -14,8 +14,9 @@ from flows.services.record import Services, read_services
 from pipelines.core.home import home_folder as home_folder
 from pipelines.core.tracking.sign_in import home_variables
 
-# Chatter and calls home that a local run has no use for; a person's own setting wins.
-_DEFAULTS = {
+# Chatter and calls home that a run has no use for, and what it needs of Prefect; a person's own
+# setting wins. The image says the same to programs that are not ours: infra/Dockerfile.
+DEFAULTS = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_LOGGING_EXTRA_LOGGERS": "pipelines,bert_core",
@@ -45,7 +46,7 @@ class Surroundings:
 def set_defaults(home: Path) -> Services | None:
     """Point this process and its children at `home` and, where they run, at its services."""
     os.environ["BERTSMITH_HOME"] = str(home)
-    for name, value in _DEFAULTS.items():
+    for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     _spare_the_proxy()
     services = read_services(home)

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from flows.observability.json_lines import logs_of_run, logs_of_stage
 from flows.observability.publishing import published_figures
+from flows.observability.run_figures import RunFigures
 from flows.parent_run import ParentRun, open_parent_run
 from flows.reporting.quantities import duration, memory
 from flows.reporting.report import publish_report
@@ -46,7 +47,7 @@ class Run(Generic[Recipe]):
 
     def __init__(
         self, recipe: Recipe, context: StageContext, story: Story, watch: Watch,
-        sampler: MemorySampler, parent: ParentRun,
+        sampler: MemorySampler, parent: ParentRun, figures: RunFigures,
     ) -> None:  # fmt: skip
         self._recipe = recipe
         self.context = context
@@ -55,6 +56,7 @@ class Run(Generic[Recipe]):
         self._watch = watch
         self._sampler = sampler
         self._parent = parent
+        self._figures = figures
 
     @property
     def recipe(self) -> Recipe:
@@ -82,6 +84,8 @@ class Run(Generic[Recipe]):
         except BaseException as error:
             self.story.failure = f"{_how_it_ended(error)} in stage {name}: {_sentence(error)}"
             raise
+        finally:
+            self._figures.stage_ended()
         record = StageRecord(
             name=name,
             artifact=result if isinstance(result, Artifact) else None,
@@ -141,7 +145,7 @@ def started_run(
             recipe.place.tracker(tags), f"{flow} of {recipe.name}", recipe, story.flow_run_url
         )
         context = recipe.place.context(observe=observe, tags={**tags, **parent.tags})
-        run = Run(recipe, context, story, watch, sampler, parent)
+        run = Run(recipe, context, story, watch, sampler, parent, figures)
         for sentence in deliver_kept(context.store, run.tracker):
             watch.note(sentence)
         try:

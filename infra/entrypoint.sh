@@ -10,9 +10,21 @@ if [ -n "${BERTSMITH_CREDENTIALS:-}" ]; then
 fi
 
 # Who drives work on a Ray cluster has a node of it beside him, one without CPUs: a driver speaks to
-# the cluster through its own node only.
+# the cluster through its own node only. A node does not outlive its head; without it the command
+# would go on and find no cluster, so it ends as well, and who restarts the container mends both.
 if [ -n "${BERTSMITH_RAY_HEAD:-}" ]; then
-    ray start --address="${BERTSMITH_RAY_HEAD}" --num-cpus=0 >&2
+    said=$(mktemp)
+    (
+        ray start --address="${BERTSMITH_RAY_HEAD}" --num-cpus=0 --block > "${said}" 2>&1 || true
+        cat "${said}" >&2
+        echo "the Ray node beside the command has ended, and the command with it" >&2
+        kill "$$"  # the number that the command below keeps
+    ) &
+    node=$!
+    until grep -q "Ray runtime started" "${said}"; do
+        kill -0 "${node}" 2> /dev/null || exit 1
+        sleep 1
+    done
     export RAY_ADDRESS="${BERTSMITH_RAY_HEAD}"
 fi
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
@@ -123,10 +123,11 @@ def prefect_families() -> Families:
     )
     for deployment, count in queued_runs().items():
         queued.add_metric([deployment], count)
-    total = CounterMetricFamily(f"{PREFIX}runs", "Runs that Prefect keeps.", labels=["state"])
+    # Runs leave a state, and are deleted: a counter would take each for a restart from nothing.
+    kept = GaugeMetricFamily(f"{PREFIX}runs", "Runs that Prefect keeps.", labels=["state"])
     for state, count in runs_by_state().items():
-        total.add_metric([state], count)
-    return [queued, total]
+        kept.add_metric([state], count)
+    return [queued, kept]
 
 
 def exporter(home: Path, store_url: str) -> CollectorRegistry:

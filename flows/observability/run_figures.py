@@ -34,7 +34,10 @@ class _Heard:
 
 
 class RunFigures(Collector):
-    """Keeps what the stages of the run called `run` tell, for whoever asks."""
+    """Keeps what the stages of the run called `run` tell, for whoever asks.
+
+    A training has figures while its stage goes on; parts of the data that are done stay done.
+    """
 
     def __init__(self, run: str) -> None:
         self._run = run
@@ -47,6 +50,13 @@ class RunFigures(Collector):
         heard = _Heard(progress, made.fingerprint if made else "", time.monotonic())
         with self._lock:
             self._heard[progress.stage] = heard
+
+    def stage_ended(self) -> None:
+        """Forget the trainings that were told of: they go on no more, and stand still for ever."""
+        with self._lock:
+            self._heard = {
+                name: each for name, each in self._heard.items() if each.progress.unit != _STEPS
+            }
 
     def collect(self) -> Iterator[Metric]:
         """One family a figure, one sample a stage that tells it."""

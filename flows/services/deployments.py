@@ -1,7 +1,7 @@
 """Deploying the flows. What runs follows the installed code; all else is the person's.
 
 Once a deployment exists, its schedules, pause, parameters, limit, tags and description are what
-its page says: only its entry point, its form and the folder that relative paths start from are
+its page says: only its entry point, its form and, where one is named, the source of its code are
 brought up to date. One that was deleted is made anew, as infra/prefect.yaml declares it.
 """
 
@@ -74,10 +74,11 @@ def deploy(work_pool: str) -> list[str]:
     return deploy_flows(lambda tags: work_pool, Source.installed(Path.cwd()))
 
 
-def deploy_flows(pool_of: Callable[[list[str]], str], source: Source) -> list[str]:
+def deploy_flows(pool_of: Callable[[list[str]], str], source: Source | None) -> list[str]:
     """Deploy each declared flow to the pool for its tags; returns sentences for the person.
 
-    Raises UserError where Prefect refuses.
+    Without a source, deployments that are there keep theirs, and new ones run what their worker has
+    installed. Raises UserError where Prefect refuses.
     """
     from prefect.client.orchestration import get_client
     from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
@@ -90,7 +91,8 @@ def deploy_flows(pool_of: Callable[[list[str]], str], source: Source) -> list[st
                 existing = client.read_deployment_by_name(f"{flow.name}/{declared['name']}")
             except ObjectNotFound:
                 try:
-                    _create(client, declared, flow, pool_of(declared["tags"]), source)
+                    pool = pool_of(declared["tags"])
+                    _create(client, declared, flow, pool, source or Source.installed())
                 except PrefectHTTPStatusError as error:
                     raise UserError(
                         f"Prefect must take the deployment {declared['name']!r}, but it said: "
@@ -152,7 +154,11 @@ def _schema(flow: Any) -> dict[str, Any]:
 
 
 def _bring_up_to_date(
-    client: "SyncPrefectClient", existing: Any, declared: dict[str, Any], flow: Any, source: Source
+    client: "SyncPrefectClient",
+    existing: Any,
+    declared: dict[str, Any],
+    flow: Any,
+    source: Source | None,
 ) -> str:
     """Update what the code decides; a sentence where the person's parameters do not fit it."""
     from prefect.client.schemas.actions import DeploymentUpdate
@@ -161,9 +167,10 @@ def _bring_up_to_date(
     wanted = {
         "entrypoint": declared["entrypoint"],
         "parameter_openapi_schema": _schema(flow),
-        "pull_steps": source.pull_steps,
     }
-    if source.job_variables:  # an image that was named; other variables are the person's
+    if source is not None:  # else nobody named another place than the one it has
+        wanted["pull_steps"] = source.pull_steps
+    if source is not None and source.job_variables:  # an image; other variables are the person's
         wanted["job_variables"] = {**existing.job_variables, **source.job_variables}
     found = {name: getattr(existing, name) or type(value)() for name, value in wanted.items()}
     if found == wanted:

@@ -31,8 +31,8 @@ from pipelines.artifacts import ArtifactStore
 from pipelines.core.cluster.connection import connect, disconnect, local_cpus, nodes
 from pipelines.core.cluster.strangers import refuse_strangers
 from pipelines.core.errors import UserError
-connect()
 try:
+    connect()
     refuse_strangers(ArtifactStore(sys.argv[1]))
 except UserError as error:
     sys.exit(str(error))

@@ -18,6 +18,7 @@ ENTRYPOINT = "/usr/local/bin/entrypoint"
 
 # Variables that other programs read, by whom; those of Prefect are asked of its own settings.
 _AWS = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION"}
+_PREFECT_KUBERNETES = "PREFECT_INTEGRATIONS_KUBERNETES_"  # settings of its worker's package
 
 
 def is_command(words: Sequence[str]) -> bool:
@@ -49,6 +50,9 @@ def _is_read(name: str) -> bool:
         return True
     if name.startswith("BERTSMITH_"):
         return name in _names_in(ROOT / "flows", ROOT / "pipelines", INFRA / "entrypoint.sh")
+    if name.startswith(_PREFECT_KUBERNETES):
+        settings = pytest.importorskip("prefect_kubernetes.settings").KubernetesSettings
+        return name.lower() in _prefect_names(settings, _PREFECT_KUBERNETES.lower())
     if name.startswith("PREFECT_"):
         from prefect.settings import Settings
 

@@ -16,25 +16,32 @@ from flows.services.first_start.credentials import make_credentials
 from flows.services.platform.declaration import read_platform
 from flows.services.processes.health import URL_VARIABLE
 from pipelines.core.errors import UserError
+from pipelines.core.tracking import migration
 from tests.delivery.declared import (
     ENTRYPOINT,
     INFRA,
     PROMETHEUS,
+    ROOT,
     as_prefect_takes_them,
     foreign_names,
     is_command,
 )
 
 COMPOSE = INFRA / "compose.yaml"
+OF_GPUS = INFRA / "compose.gpu.yaml"
 CREDENTIALS = "/credentials"
+
+
+def read(path: Path) -> dict[str, Any]:
+    """As the composition's reader sees it: merged, with every variable left at its default."""
+    text = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", path.read_text(encoding="utf-8"))
+    found: dict[str, Any] = yaml.safe_load(text)
+    return found
 
 
 @pytest.fixture(scope="module")
 def composition() -> dict[str, Any]:
-    """As the composition's reader sees it: merged, with every variable left at its default."""
-    text = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", COMPOSE.read_text(encoding="utf-8"))
-    read: dict[str, Any] = yaml.safe_load(text)
-    return read
+    return read(COMPOSE)
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +63,10 @@ def written(passwords: Path, part: str) -> dict[str, str]:
     return dict(line.partition("=")[::2] for line in lines)
 
 
-def test_it_keeps_to_the_specification() -> None:
+@pytest.mark.parametrize("file", [COMPOSE, OF_GPUS], ids=lambda path: path.name)
+def test_it_keeps_to_the_specification(file: Path) -> None:
     pytest.importorskip("check_jsonschema", reason="the package holds Compose's schema")
-    command = ["-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(COMPOSE)]
+    command = ["-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(file)]
     done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
@@ -73,10 +81,31 @@ def test_every_role_is_a_command_of_the_image(ours: dict[str, Any]) -> None:
         assert is_command(command), f"{name}: {command}"
 
 
+def test_with_gpus_every_role_runs_the_same_image_and_one_node_of_ray_has_them(
+    ours: dict[str, Any],
+) -> None:
+    changed = read(OF_GPUS)["services"]
+    assert changed.keys() == ours.keys()
+    images = {(each["image"], each["build"]["args"]["DEVICE"]) for each in changed.values()}
+    ((image, device),) = images
+    assert (image.rpartition("-")[2], device) == ("cuda", "cuda")
+    (name,) = (name for name, each in changed.items() if "deploy" in each)
+    (gpus,) = changed[name]["deploy"]["resources"]["reservations"]["devices"]
+    assert gpus == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
+    assert (name, changed[name]["deploy"]["replicas"]) == ("ray-worker", 1)
+
+
 def test_every_work_pool_has_a_worker(ours: dict[str, Any]) -> None:
     commands = [s["command"] for name, s in ours.items() if name.startswith("worker-")]
     served = [command[command.index("--pool") + 1] for command in commands]
     assert served == [pool.name for pool in read_platform().work_pools]
+
+
+def test_mlflow_starts_on_a_database_that_was_migrated(ours: dict[str, Any]) -> None:
+    first, server = ours["migrate-mlflow"], ours["mlflow"]
+    assert server["depends_on"]["migrate-mlflow"] == {"condition": "service_completed_successfully"}
+    assert first["command"][2] == migration.__name__
+    assert first["environment"].items() <= server["environment"].items()
 
 
 def test_every_variable_means_something(ours: dict[str, Any], passwords: Path) -> None:
@@ -183,6 +212,26 @@ def test_a_first_start_that_was_cut_short_begins_again(tmp_path: Path) -> None:
     old = (tmp_path / "postgres" / "password").read_text()
     assert make_credentials(tmp_path)
     assert (tmp_path / "postgres" / "password").read_text() != old
+
+
+@pytest.mark.parametrize("rotated", ["prometheus/password", "prometheus/ray_token"])
+def test_a_password_is_changed_wherever_it_stands(tmp_path: Path, rotated: str) -> None:
+    make_credentials(tmp_path)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    before = {path: path.read_text() for path in files}
+    runbook = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    (script,) = re.findall(r"--entrypoint sh credentials -euc '([^']+)'", runbook)
+    script = script.replace("/credentials", str(tmp_path)).replace("prometheus/password", rotated)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(["sh", "-euc", script], env={"PATH": path}, check=True)
+    old, new = before[tmp_path / rotated], (tmp_path / rotated).read_text()
+    assert len(new) == len(old)
+    assert new != old
+    assert {path: path.read_text() for path in files} == {
+        path: text.replace(old, new) for path, text in before.items()
+    }
+    assert sum(old in text for text in before.values()) >= 2
+    assert not make_credentials(tmp_path)
 
 
 def test_the_shell_of_the_image_takes_the_passwords(passwords: Path) -> None:

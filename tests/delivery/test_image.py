@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from flows.environment import DEFAULTS
 from flows.services.first_start.credentials import make_credentials
 from tests.delivery.declared import ENTRYPOINT, INFRA, ROOT, foreign_names, is_command
 
@@ -42,6 +43,11 @@ def test_its_variables_mean_something() -> None:
     assert not foreign_names(set(variables) - theirs)
 
 
+def test_what_our_commands_set_for_themselves_is_set_for_every_program() -> None:
+    said = dict(re.findall(r"^(?:ENV)?\s+([A-Z_]+)=(\S+)", LAST_STAGE, flags=re.MULTILINE))
+    assert {name: said.get(name) for name in DEFAULTS} == DEFAULTS
+
+
 def test_it_runs_as_nobody_special_and_says_whether_it_is_well() -> None:
     assert words("USER", LAST_STAGE) == [["1000:1000"]]
     health = yaml.safe_load(re.findall(r"^\s+CMD (\[.+\])$", LAST_STAGE, flags=re.MULTILINE)[0])
@@ -64,8 +70,10 @@ def test_a_folder_of_passwords_belongs_to_its_user_for_each_that_is_made(tmp_pat
         assert f"/credentials/{part.name}" in LAST_STAGE
 
 
-@pytest.mark.parametrize("name", ["infra/Dockerfile", "infra/check-image.sh", "infra/compose.yaml"])
+@pytest.mark.parametrize(
+    "name", ["Dockerfile", "check-image.sh", "compose.yaml", "compose.gpu.yaml"]
+)
 def test_it_is_called_by_the_version_of_the_project(name: str) -> None:
     version = re.findall(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    tags = set(re.findall(r"\bbertsmith:(\d[\w.]*)", (ROOT / name).read_text()))
+    tags = set(re.findall(r"\bbertsmith:(\d[\w.]*)", (INFRA / name).read_text()))
     assert tags == set(version)

@@ -15,14 +15,17 @@ import yaml
 from flows.services.first_start.credentials import make_credentials
 from flows.services.platform.declaration import read_platform
 from flows.services.platform.pools import read_template
+from pipelines.core.tracking import migration
 from tests.delivery.declared import (
     KUBERNETES,
+    ROOT,
     as_prefect_takes_them,
     foreign_names,
     is_command,
 )
 
 OVERLAYS = ("cpu", "gpu", "spot")
+DEPLOYING = ROOT / "docs" / "deploying.md"
 VERSIONS = ("1.31.0", "1.37.0")  # of Kubernetes: the oldest and the newest that are checked
 Manifest = dict[str, Any]
 
@@ -73,10 +76,13 @@ def work_pool(objects: list[Manifest]) -> Manifest:
 def secrets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """The names in the two Secrets, which are made from these files."""
     folder = tmp_path_factory.mktemp("credentials")
-    make_credentials(folder)
+    make_credentials(folder / "credentials")
+    (edit,) = re.findall(r"^(sed -i .*?)\s+#", DEPLOYING.read_text(), flags=re.MULTILINE)
+    subprocess.run(["sh", "-c", edit], cwd=folder, check=True)
     return {
-        f"bertsmith-{part}": set(re.findall(r"^(\w+)=", (folder / part / "environment").read_text(),
-                                            flags=re.MULTILINE))
+        f"bertsmith-{part}": set(re.findall(
+            r"^(\w+)=", (folder / "credentials" / part / "environment").read_text(), re.MULTILINE
+        ))
         for part in ("clients", "servers")
     }  # fmt: skip
 
@@ -101,11 +107,31 @@ def test_rays_own_autoscaler_reads_the_cluster(overlay: list[Manifest]) -> None:
     nodes = read["available_node_types"]
     assert nodes[read["head_node_type"]]["resources"]["CPU"] == 0
     cpu = nodes["cpu"]
-    assert (cpu["min_workers"], cpu["max_workers"], cpu["resources"]["CPU"]) == (0, 8, 4)
+    assert (cpu["min_workers"], cpu["max_workers"], cpu["resources"]["CPU"]) == (1, 8, 4)
+    # What is placed looks at nodes that live: of each kind one has to.
+    groups = cluster["spec"]["workerGroupSpecs"]
+    assert all(group["replicas"] >= group["minReplicas"] >= 1 for group in groups)
     is_cuda = containers(cluster["spec"]["headGroupSpec"]["template"])[0]["image"].endswith("-cuda")
     assert is_cuda == ("gpu" in nodes)
     if is_cuda:
         assert (nodes["gpu"]["resources"]["CPU"], nodes["gpu"]["resources"]["GPU"]) == (8, 1)
+
+
+def test_every_node_of_ray_is_asked_where_it_answers_without_the_token(
+    overlay: list[Manifest],
+) -> None:
+    from ray._private.ray_constants import DEFAULT_DASHBOARD_AGENT_LISTEN_PORT
+    from ray.dashboard.http_server_agent import PUBLIC_EXACT_PATHS
+
+    nodes = [template for name, template in pod_templates(overlay) if "RayCluster" in name]
+    assert len(nodes) >= 2
+    for template in nodes:
+        (container,) = containers(template)
+        ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+        for probe in ("readinessProbe", "livenessProbe"):
+            asked = container[probe]["httpGet"]
+            assert asked["path"] in PUBLIC_EXACT_PATHS
+            assert ports[asked["port"]] == DEFAULT_DASHBOARD_AGENT_LISTEN_PORT
 
 
 def test_rays_version_is_the_images(overlay: list[Manifest]) -> None:
@@ -130,26 +156,51 @@ def test_every_variable_means_something(
 ) -> None:
     places = of_kind(overlay, "ConfigMap")
     job = work_pool(overlay)["job_configuration"]["job_manifest"]["spec"]["template"]
-    for name, template in [*pod_templates(overlay), ("a flow run", job)]:
+    everywhere = [*pod_templates(overlay), ("a flow run", job)]
+    arguments = set(re.findall(r"\$\((\w+)\)", str([pod for _, pod in everywhere])))
+    assert arguments == {"BERTSMITH_IMAGE", "BERTSMITH_MLFLOW_HOSTS"}
+    assert arguments <= places["places"]["data"].keys()
+    for name, template in everywhere:
         for each in containers(template):
             listed = each["env"] if isinstance(each.get("env"), list) else []
-            variables = {own["name"]: own["value"] for own in listed}
+            variables = {own["name"]: value_of(own, places) for own in listed}
             for source in each.get("envFrom", ()):
                 if "configMapRef" in source:
                     variables |= places[source["configMapRef"]["name"]]["data"]
                 else:
                     variables |= dict.fromkeys(secrets[source["secretRef"]["name"]], "a:b")
-            image = variables.pop("BERTSMITH_IMAGE", "bertsmith")  # an argument of the preparation
-            assert image.startswith("bertsmith")
-            assert not foreign_names(variables), name
+            assert not foreign_names(variables.keys() - arguments), name
             as_prefect_takes_them(variables)
+
+
+def value_of(variable: Manifest, places: dict[str, Manifest]) -> str:
+    """As a pod's container gets it: as it stands there, or from a ConfigMap."""
+    if "value" in variable:
+        return str(variable["value"])
+    key = variable["valueFrom"]["configMapKeyRef"]
+    return str(places[key["name"]]["data"][key["key"]])
+
+
+def test_a_flow_run_brings_the_token_of_the_operator(
+    overlay: list[Manifest], secrets: dict[str, set[str]]
+) -> None:
+    job = work_pool(overlay)["job_configuration"]["job_manifest"]["spec"]["template"]
+    (container,) = containers(job)
+    drivers = of_kind(overlay, "ConfigMap")["drivers"]["data"]
+    (cluster,) = of_kind(overlay, "RayCluster")
+    volumes = {each["name"]: each for each in job["spec"]["volumes"]}
+    (mount,) = (each for each in container["volumeMounts"] if each["name"] == "ray")
+    assert drivers["RAY_AUTH_TOKEN_PATH"] == f"{mount['mountPath']}/auth_token"
+    assert volumes["ray"]["secret"]["secretName"] == cluster
+    # Ray takes the variable before the file, and it would be another token.
+    assert "RAY_AUTH_TOKEN" not in secrets["bertsmith-clients"] | drivers.keys()
 
 
 def test_ports_that_are_named_are_open(overlay: list[Manifest]) -> None:
     services = of_kind(overlay, "Service")
     deployments = of_kind(overlay, "Deployment")
     for name, service in services.items():
-        (container,) = containers(deployments[name]["spec"]["template"])
+        (container,) = deployments[name]["spec"]["template"]["spec"]["containers"]
         opened = {each["name"]: each["containerPort"] for each in container["ports"]}
         for port in service["spec"]["ports"]:
             assert opened[port["targetPort"]] == port["port"]
@@ -163,6 +214,28 @@ def test_ports_that_are_named_are_open(overlay: list[Manifest]) -> None:
     for policy in of_kind(overlay, "NetworkPolicy").values():
         for rule in policy["spec"].get("ingress", ()):
             assert {port["port"] for port in rule.get("ports", ())} <= named
+
+
+def test_a_volume_for_one_node_is_let_go_before_the_next_pod_asks_for_it(
+    overlay: list[Manifest],
+) -> None:
+    claims = of_kind(overlay, "PersistentVolumeClaim")
+    holders = [
+        each for each in of_kind(overlay, "Deployment").values()
+        for volume in each["spec"]["template"]["spec"].get("volumes", ())
+        if "persistentVolumeClaim" in volume
+        and claims[volume["persistentVolumeClaim"]["claimName"]]["spec"]["accessModes"]
+        == ["ReadWriteOnce"]
+    ]  # fmt: skip
+    assert [each["spec"]["strategy"] for each in holders] == [{"type": "Recreate"}]
+
+
+def test_mlflow_starts_alone_on_a_database_that_was_migrated(overlay: list[Manifest]) -> None:
+    server = of_kind(overlay, "Deployment")["mlflow"]["spec"]
+    assert server["strategy"] == {"type": "Recreate"}
+    (first,) = server["template"]["spec"]["initContainers"]
+    assert first["args"] == ["python", "-m", migration.__name__]
+    assert {"secretRef": {"name": "bertsmith-servers"}} in first["envFrom"]
 
 
 def test_policies_and_budgets_choose_pods_that_are_there(overlay: list[Manifest]) -> None:
@@ -207,6 +280,23 @@ def test_every_work_pool_has_a_worker(overlay: list[Manifest]) -> None:
         assert each["livenessProbe"]["httpGet"]["port"] == port["name"]
 
 
+def test_workers_watch_where_their_role_lets_them_and_hide_the_password(
+    overlay: list[Manifest], secrets: dict[str, set[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = pytest.importorskip("prefect_kubernetes.settings")
+    for name, value in of_kind(overlay, "ConfigMap")["workers"]["data"].items():
+        monkeypatch.setenv(name, value)
+    read = settings.KubernetesSettings()
+    role = of_kind(overlay, "Role")["worker"]
+    assert read.observer.namespaces == {role["metadata"]["namespace"]}
+    secret, key = read.worker.api_auth_string_secret_name, read.worker.api_auth_string_secret_key
+    assert key == "PREFECT_API_AUTH_STRING"
+    assert key in secrets[secret]
+    workers = containers(of_kind(overlay, "Deployment")["worker"]["spec"]["template"])
+    for each in workers:
+        assert {"configMapRef": {"name": "workers"}} in each["envFrom"]
+
+
 def test_prefect_makes_a_job_of_the_work_pool(overlay: list[Manifest], prefect_api: str) -> None:
     worker = pytest.importorskip("prefect_kubernetes.worker")
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
@@ -234,6 +324,10 @@ def test_the_run_is_a_command_on_that_cluster(overlay: list[Manifest]) -> None:
     (cluster,) = of_kind(overlay, "RayCluster")
     assert job["spec"]["clusterSelector"] == {"ray.io/cluster": cluster}
     assert job["metadata"]["namespace"] in of_kind(overlay, "Namespace")
+    # KubeRay refuses it for a job whose cluster stays.
+    assert job["spec"].get("shutdownAfterJobFinishes") or (
+        "ttlSecondsAfterFinished" not in job["spec"]
+    )
     words = job["spec"]["entrypoint"].split()
     assert is_command(words)
 

@@ -21,7 +21,7 @@ from tests.delivery.declared import INFRA, PROMETHEUS
 MONITORING = INFRA / "monitoring"
 DASHBOARDS = sorted((MONITORING / "dashboards").glob("*.json"))
 FUNCTIONS = {
-    "by", "changes", "deriv", "increase", "le", "rate", "sum", "up", "ALERTS",
+    "and", "by", "changes", "clamp_min", "delta", "deriv", "le", "rate", "sum", "up", "ALERTS",
     "SeaweedFS_s3_request_total",  # SeaweedFS' own
 }  # fmt: skip
 
@@ -120,6 +120,51 @@ def test_prometheus_takes_its_configuration_and_every_query(tmp_path: Path) -> N
     file = tmp_path / "queries.yaml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": rules}]}))
     assert f"{len(asked)} rules found" in checked("rules", file)
+
+
+# Two hours, a sample a minute: a training that hangs, one whose last step is done, one that is over
+# and told no more; and runs that failed, beside old ones that were deleted.
+SERIES = {
+    'bertsmith_step{run="hangs",stage="pretraining"}': "1+1x29 30x90",
+    'bertsmith_steps_planned{run="hangs",stage="pretraining"}': "100x120",
+    'bertsmith_checkpoint_age_seconds{run="hangs",stage="pretraining"}': "0+60x120",
+    'bertsmith_step{run="is done"}': "71+1x29 100x90",
+    'bertsmith_steps_planned{run="is done"}': "100x120",
+    'bertsmith_checkpoint_age_seconds{run="is done"}': "0+60x120",
+    'bertsmith_step{run="is over"}': "1+1x29 stale",
+    'bertsmith_steps_planned{run="is over"}': "100x29 stale",
+    'bertsmith_runs{state="failed"}': "5x90 6x30",
+    'bertsmith_runs{state="crashed"}': "9x90 2x30",
+}
+HANGS = {"run": "hangs", "stage": "pretraining"}
+FIRING = {
+    "TrainingStandsStill": (HANGS, "pretraining hangs has taken no step for a quarter of an hour"),
+    "CheckpointIsOld": (HANGS, "a kill of hangs would cost 1h 59m 0s of work"),
+    "RunsFail": ({"state": "failed"}, "1 runs failed within the hour: see Prefect's page"),
+}
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Prometheus' promtool")
+def test_alerts_are_of_trainings_that_go_on_and_of_runs_that_failed(tmp_path: Path) -> None:
+    alerts = [
+        {
+            "eval_time": "119m",
+            "alertname": name,
+            "exp_alerts": [{"exp_labels": labels, "exp_annotations": {"summary": summary}}],
+        }
+        for name, (labels, summary) in FIRING.items()
+    ]
+    series = [{"series": name, "values": values} for name, values in SERIES.items()]
+    asked = {
+        "rule_files": [str(MONITORING / "rules.yaml")],
+        "tests": [{"interval": "1m", "input_series": series, "alert_rule_test": alerts}],
+    }
+    file = tmp_path / "alerts.yaml"
+    file.write_text(yaml.safe_dump(asked))
+    done = subprocess.run(
+        ["promtool", "test", "rules", file], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_dashboards_are_three_and_ask_the_source_that_is_there() -> None:

@@ -16,7 +16,6 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import DeploymentFilter
 from prefect.states import Failed, Running
 
-from flows.chain import flow_of
 from flows.services.deployments import Source, deployments_file
 from flows.services.platform.applying import apply
 from flows.services.platform.automations import NOTIFY_VARIABLE
@@ -43,8 +42,10 @@ _ENVIRONMENT = {
 _PROMOTIONS = """
 from flows.reporting.events import tell_of_promotion
 from pipelines.registry.promotion import Promotion
-for alias in ("candidate", "champion"):
-    tell_of_promotion(Promotion(name="m", version=2, alias=alias, previous_version=1))
+for moved in ("classifier candidate", "encoder champion", "classifier champion"):
+    kind, alias = moved.split()
+    name = "bertsmith-" + kind
+    tell_of_promotion(Promotion(name=name, version=2, alias=alias, previous_version=1))
 """
 
 
@@ -122,6 +123,25 @@ def test_it_is_applied_twice_and_is_the_same_and_no_secret_shows(
         assert client.read_work_pool("bertsmith-data").concurrency_limit == 9
 
 
+def test_where_the_code_comes_from_stays_unless_it_is_named(prefect_api: str) -> None:
+    def source_of_corpus() -> tuple[Any, Any]:
+        with get_client(sync_client=True) as client:
+            found = client.read_deployment_by_name("corpus/corpus")
+        return found.pull_steps, found.job_variables.get("image")
+
+    platform = read_platform()
+    git, image = Source.git("https://example.org/x", "v1"), Source.image("registry/bertsmith:1")
+    apply(platform, git, {})
+    apply(platform, None, {})
+    assert source_of_corpus()[0] == git.pull_steps
+    apply(platform, image, {})
+    apply(platform, None, {})
+    assert source_of_corpus() == ([], "registry/bertsmith:1")
+    apply(platform, git, {})
+    apply(platform, Source.installed(), {})
+    assert source_of_corpus()[0] == []
+
+
 def test_each_declared_deployment_has_a_pool() -> None:
     platform = read_platform()
     for declared in yaml.safe_load(deployments_file().read_text())["deployments"]:
@@ -174,14 +194,24 @@ def test_a_failed_run_writes_to_the_webhook_once(
     assert webhook == [{"text": "Bertsmith: of-a-webhook is Failed: the disk is full"}]
 
 
-def test_a_new_champion_starts_the_batch_prediction(prefect_api: str) -> None:
-    corpus = flow_of("corpus")
+def test_a_new_champion_starts_the_batch_prediction_once_a_person_switched_it_on(
+    prefect_api: str,
+) -> None:
+    platform = read_platform()
+    (declared,) = (each for each in platform.automations if each.run)
     with get_client(sync_client=True) as client:
-        deployment = client.create_deployment(
-            flow_id=client.create_flow(corpus), name="batch-prediction", tags=["registry"]
-        )
-        notes = apply(read_platform(), Source.installed(), {})
-        assert not [note for note in notes if "batch-prediction" in note]
+        for left in client.read_automations_by_name(declared.name):  # by the tests before
+            client.delete_automation(left.id)
+        notes = apply(platform, None, {})
+        (note,) = (note for note in notes if declared.name in note)
+        assert "is new and switched off" in note
+        assert "name these files in the parameters of the deployment batch-prediction" in note
+        (made,) = client.read_automations_by_name(declared.name)
+        assert not made.enabled
+        client.resume_automation(made.id)
+        assert not [note for note in apply(platform, None, {}) if declared.name in note]
+        assert client.read_automations_by_name(declared.name)[0].enabled
+        deployment = client.read_deployment_by_name("batch-prediction/batch-prediction").id
 
         def runs() -> int:
             chosen = DeploymentFilter.model_validate({"id": {"any_": [deployment]}})
@@ -191,4 +221,4 @@ def test_a_new_champion_starts_the_batch_prediction(prefect_api: str) -> None:
         subprocess.run([sys.executable, "-c", _PROMOTIONS], env=dict(os.environ), check=True)
         wait_for(lambda: runs() > 0)
         time.sleep(2)
-        assert runs() == 1  # a candidate is no champion
+        assert runs() == 1  # a candidate is no champion, and an encoder answers nothing

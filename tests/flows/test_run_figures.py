@@ -98,6 +98,16 @@ def test_a_rate_that_nobody_has_told_for_a_minute_is_no_rate_of_now(
     assert registry.get_sample_value("bertsmith_tokens_per_second", _LABELS) is None
 
 
+def test_a_training_that_is_over_has_no_figures_and_done_parts_of_the_data_stay() -> None:
+    figures = told(RunFigures("demo 1"))
+    figures.stage_ended()
+    found = samples(generate_latest(registry_of(figures)).decode())
+    assert {name for name, _, _ in found} == {"bertsmith_shards_done", "bertsmith_shards_total"}
+    figures.observe(trained(40))  # the next one
+    again = samples(generate_latest(registry_of(figures)).decode())
+    assert again["bertsmith_step", "pretraining", ""] == 40
+
+
 def test_runs_of_a_home_are_served_together_and_those_of_killed_ones_are_not(
     tmp_path: Path,
 ) -> None:

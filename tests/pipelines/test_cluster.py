@@ -59,6 +59,32 @@ def test_a_ray_that_starts_too_slowly_is_one_sentence_and_any_other_error_stays(
 
 
 @pytest.mark.parametrize(
+    ("message", "kind", "words"),
+    [
+        (
+            "No node info found matching attributes: '' when trying to resolve node to connect to.",
+            UserError,
+            "found none; start one: ray start --address=127.0.0.1:[0-9]+ --num-cpus=0$",
+        ),
+        ("something else broke", RuntimeError, "^something else broke$"),
+    ],
+)
+def test_a_machine_without_a_node_of_the_cluster_is_told_how_to_start_one(
+    monkeypatch, message, kind, words
+):
+    def fail(**settings):
+        raise RuntimeError(message)  # what ray._private.services raises
+
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{head.getsockname()[1]}")
+        monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
+        monkeypatch.setattr(cluster.ray, "init", fail)
+        with pytest.raises(kind, match=words) as raised:
+            cluster.connect()
+    assert type(raised.value) is kind
+
+
+@pytest.mark.parametrize(
     ("text", "cores", "allowed"),
     [("max 100000\n", 64, 64), ("400000 100000\n", 64, 4), ("50000 100000\n", 64, 0), (None, 3, 3)],
 )

@@ -121,7 +121,11 @@ def test_a_team_s_server_keeps_runs_in_its_database_and_files_behind_itself(
         "MLFLOW_ARTIFACTS_DESTINATION": (tmp_path / "files").as_uri(),
     }
     (tmp_path / "note.txt").write_text("of a run")
-    with served(tmp_path, **kept) as url:
+    name = "mlflow.example.org"
+    with served(tmp_path, "--allowed-hosts", name, **kept) as url:
+        for scheme in ("http", "https"):  # the page behind a proxy that speaks TLS, or none
+            page = {"Authorization": OWN, "Host": name, "Origin": f"{scheme}://{name}"}
+            assert status(url + CREATE, b'{"name": "of-%s"}' % scheme.encode(), **page) == 200
         client = MlflowClient(url)
         run = client.create_run(client.create_experiment("proxied"))
         client.log_artifact(run.info.run_id, str(tmp_path / "note.txt"))

@@ -33,6 +33,10 @@ Git = Annotated[
     typer.Option(metavar="URL", help="Repository that workers clone for each run."),
 ]
 Reference = Annotated[str, typer.Option(help="Branch or tag of --git.")]
+Installed = Annotated[
+    bool,
+    typer.Option("--installed", help="Runs take the code that their worker has, as new ones do."),
+]
 TokenBlock = Annotated[
     str, typer.Option(help="Secret block of Prefect's whose value lets workers into --git.")
 ]
@@ -51,17 +55,22 @@ def deploy(
     git: Git = None,
     reference: Reference = "main",
     token_block: TokenBlock = "",
+    installed: Installed = False,
 ) -> None:
     """Put work pools, deployments, automations and the place on a team's Prefect server.
 
     It is the server that PREFECT_API_URL names. Safe to repeat: what is there stays as people left
-    it; what is missing is made, and the code and what the environment says of store, tracker and
-    cluster (BERTSMITH_STORE, MLFLOW_TRACKING_URI, RAY_ADDRESS, AWS_…) are brought up to date.
+    it; what is missing is made, and entry points, forms and what the environment says of store,
+    tracker and cluster (BERTSMITH_STORE, MLFLOW_TRACKING_URI, RAY_ADDRESS, AWS_…) are brought up to
+    date. Where runs take their code from changes only with --git, --image or --installed.
 
     Example: bertsmith deploy --git https://example.org/team/bertsmith --reference v0.1.0
     """
-    if image and git:
-        raise UserError("runs take their code from --image or from --git, found both; leave one")
+    if (image is not None) + (git is not None) + installed > 1:
+        raise UserError(
+            "runs take their code from one of --image, --git and --installed, found several; leave "
+            "one"
+        )
     set_defaults(home_folder(None))
     if not os.environ.get("PREFECT_API_URL"):
         raise UserError(
@@ -73,7 +82,7 @@ def deploy(
     from flows.services.platform.declaration import read_platform
     from flows.services.platform.pools import read_template
 
-    source = Source.installed()
+    source = Source.installed() if installed else None
     if image:
         source = Source.image(image)
     elif git:

@@ -15,7 +15,7 @@ from pipelines.core.redaction import redacted
 
 def apply(
     platform: Platform,
-    source: Source,
+    source: Source | None,
     environment: Mapping[str, str],
     pool_type: str = PROCESS,
     template: dict[str, Any] | None = None,
@@ -23,8 +23,8 @@ def apply(
     """Make what is missing of block, pools, deployments and automations; sentences on each.
 
     New pools start runs as `template` says, or as is usual for their type. What is there stays as
-    people left it, but for the deployments' code and what `environment` says of the place. Raises
-    UserError where the server refuses.
+    people left it, but for the deployments' code and what `environment` says of the place; where
+    the code comes from stays as well without a `source`. Raises UserError where the server refuses.
     """
     said = []
     if kept := save_place(environment):

@@ -22,7 +22,7 @@ _SUBJECT = "Bertsmith"
 
 
 def make_automations(client: SyncPrefectClient, declared: tuple[Automation, ...]) -> list[str]:
-    """Make those that are missing; sentences for those that cannot be made, and why."""
+    """Make those that are missing; sentences for those that cannot be made or are off, and why."""
     notes = []
     block = _notify_block()
     for automation in declared:
@@ -54,11 +54,13 @@ def make_automations(client: SyncPrefectClient, declared: tuple[Automation, ...]
             AutomationCore(
                 name=automation.name,
                 description=automation.description,
-                enabled=True,
+                enabled=automation.enabled,
                 trigger=_trigger(automation.when),
                 actions=[action],
             )
         )
+        if not automation.enabled:
+            notes.append(f"{automation.name!r} is new and switched off. {automation.description}")
     return notes
 
 

@@ -36,6 +36,7 @@ class Automation(Settings):
 
     name: str
     description: str = ""
+    enabled: bool = True  # when it is made; from then on its page says
     when: When
     notify: str = ""  # what is said
     run: str = ""  # the deployment that is run

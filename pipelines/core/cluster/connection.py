@@ -66,16 +66,29 @@ def connect() -> None:
     with keep_signal_handlers():
         if address := os.environ.get("RAY_ADDRESS"):
             _refuse_silent(address)
-            ray.init(
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                runtime_env={
-                    "py_modules": [str(folder) for folder in source_folders()],
-                    "excludes": ["**/__pycache__"],
-                },
-            )
+            _join(address)
         else:
             _start_here()
+
+
+def _join(address: str) -> None:
+    try:
+        ray.init(
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            runtime_env={
+                "py_modules": [str(folder) for folder in source_folders()],
+                "excludes": ["**/__pycache__"],
+            },
+        )
+    # A driver speaks to the cluster through a node beside it, for which Ray looks a minute long.
+    except RuntimeError as error:
+        if "resolve node to connect to" not in str(error):
+            raise
+        raise UserError(
+            f"this machine must have a node of the Ray cluster at {address}, found none; start "
+            f"one: ray start --address={address} --num-cpus=0"
+        ) from error
 
 
 def _start_here() -> None:

@@ -135,7 +135,9 @@ def serve(
     from mlflow import environment_variables
     from mlflow.server.handlers import initialize_backend_stores
 
-    origins = [f"http://{name}" for name in (f"127.0.0.1:{port}", f"localhost:{port}", *hosts)]
+    names = (f"127.0.0.1:{port}", f"localhost:{port}", *hosts)
+    # A page may come through a proxy that speaks TLS: the browser says https, this server http.
+    origins = [f"{scheme}://{name}" for scheme in ("http", "https") for name in names]
     os.environ |= {
         **kept.variables(),
         environment_variables.MLFLOW_SERVER_ALLOWED_HOSTS.name: ",".join((_HOSTS, *hosts)),

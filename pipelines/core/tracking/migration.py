@@ -1,0 +1,52 @@
+"""The database of an MLflow server, brought to the schema of the MLflow that is installed.
+
+    MLFLOW_BACKEND_STORE_URI=postgresql://… python -m pipelines.core.tracking.migration
+
+A server does it by itself where tables are missing. Where a newer MLflow changed others, it refuses
+to start instead. `mlflow db upgrade` does the same as this, but takes the URI, which holds a
+password, as an argument that everybody on the machine sees. There is no way back but a dump.
+"""
+
+import os
+import sys
+
+import pipelines.core.tracking.tracker  # noqa: F401  (MLflow's environment, before MLflow)
+from pipelines.core.errors import UserError
+from pipelines.core.redaction import redacted
+
+URI_VARIABLE = "MLFLOW_BACKEND_STORE_URI"
+
+
+def migrate(uri: str) -> None:
+    """Make what is missing in the database and change what is old; an empty one gets everything.
+
+    Raises UserError where it does not answer, and where a newer MLflow made it.
+    """
+    from alembic.util.exc import CommandError
+    from mlflow.db import upgrade
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        upgrade.main([uri], standalone_mode=False)
+    except (SQLAlchemyError, CommandError) as error:
+        raise UserError(
+            f"the database of {URI_VARIABLE} must answer and be of this MLflow or an older one, "
+            f"but it said: {redacted(str(error).partition(chr(10))[0])}; correct the variable, or "
+            "install the MLflow that the database is of"
+        ) from error
+
+
+def main() -> None:
+    """Migrate the database that the environment names."""
+    try:
+        uri = os.environ.get(URI_VARIABLE, "")
+        if not uri:
+            raise UserError(f"a database must be named by {URI_VARIABLE}, found none; set it")
+        migrate(uri)
+    except UserError as error:
+        sys.exit(str(error))
+    sys.stdout.write("the database has the schema of this MLflow\n")
+
+
+if __name__ == "__main__":
+    main()
