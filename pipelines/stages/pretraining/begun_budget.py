@@ -58,7 +58,7 @@ def _begun(
     try:
         with explained(store.url):
             num_steps = int(json.loads(store.filesystem.cat_file(path))["num_steps"])
-    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
         return None  # never begun, or a power cut came before the first step
     found = settings.model_copy(update={"num_steps": num_steps, "budget_minutes": None})
     place = store.place(PRETRAINING.kind, _fingerprint(found, arithmetic, inputs))
