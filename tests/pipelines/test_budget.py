@@ -1,17 +1,19 @@
 """A budget of minutes: what fits it by what was measured, and an encoder named by its steps."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from pydantic import ValidationError
 
-from pipelines.artifacts import ArtifactStore, Built
+from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
 from pipelines.core.cluster.ranks import Ranks
 from pipelines.core.errors import UserError
 from pipelines.core.recipes.files import read_recipe
 from pipelines.core.recipes.ladder import PretrainingRecipe
 from pipelines.core.stage import Progress
 from pipelines.stages.pretraining import PRETRAINING, step_rate, stopwatch
+from pipelines.stages.pretraining.begun_budget import steps_settled
 from pipelines.stages.pretraining.budget import StepRate, training_seconds, within_budget
 from pipelines.stages.pretraining.cuts import cut_of
 from pipelines.stages.pretraining.settings import PretrainingSettings
@@ -153,6 +155,45 @@ def test_a_measurement_that_is_there_is_found_without_ray(
     for reused in (False, True):
         found = measured_rate(told, cut_of(told), arithmetic, inputs, context)
         assert found.reused == reused
+
+
+def test_an_interrupted_training_keeps_its_steps_where_the_cluster_has_changed_since(
+    monkeypatch, small_examples, small_vocabulary, small_context, tmp_path
+):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    context = replace(small_context, store=ArtifactStore(tmp_path))
+    wanted = PretrainingSettings(budget_minutes=10)
+    inputs = {"examples": small_examples, "vocabulary": small_vocabulary}
+
+    def trained(rate: StepRate, num_cpus: int, build: Callable[[Draft], Built]) -> Artifact:
+        """An encoder from `build`, on a machine where a step takes so long."""
+        monkeypatch.setattr(step_rate, "_measure", lambda *_: Built([], rate.statistics()))
+        monkeypatch.setattr(step_rate, "local_cpus", lambda: num_cpus)
+        arithmetic, here = settle(wanted.precision, replace(context, ranks=Ranks(device="cpu")))
+        with steps_settled(wanted, arithmetic, inputs, here) as counted:
+            return here.store.get_or_build(
+                PRETRAINING.kind,
+                version=PRETRAINING.version,
+                settings=arithmetic.named_in(counted.model_dump(mode="json")),
+                inputs=inputs,
+                build=build,
+            )
+
+    drafts: list[str] = []
+
+    def interrupted(draft: Draft) -> Built:
+        drafts.append(draft.fingerprint)
+        raise KeyboardInterrupt
+
+    slow, fast = RATE, replace(RATE, step=0.1)
+    with pytest.raises(KeyboardInterrupt):
+        trained(slow, 2, interrupted)
+    made = trained(fast, 16, lambda draft: Built([], {}))
+    assert drafts == [made.fingerprint]  # the checkpoints are its own
+    # Once it is done, the budget is what it comes to where it is asked for.
+    other = trained(fast, 16, lambda draft: Built([], {}))
+    assert other.manifest.settings["num_steps"] > 2 * made.manifest.settings["num_steps"]
+    assert trained(slow, 2, lambda draft: pytest.fail("it is there")).reused
 
 
 @pytest.mark.slow

@@ -11,10 +11,10 @@ from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.pretraining import PRETRAINING
+from pipelines.stages.pretraining.begun_budget import steps_settled
 from pipelines.stages.pretraining.continuing import settled
 from pipelines.stages.pretraining.cuts import cut_of
 from pipelines.stages.pretraining.settings import PretrainingSettings
-from pipelines.stages.pretraining.step_rate import with_steps_in_budget
 from pipelines.stages.pretraining.work import STAGE, pretraining_work
 from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.training.arithmetic import Arithmetic, settle, trains_best_on_single_threads
@@ -51,15 +51,14 @@ def build_encoder(
         encoder = starting_encoder(settings.encoder, context)
         settings = settled(settings, encoder, examples, vocabulary)
         inputs["encoder"] = encoder
-    if settings.budget_minutes is not None:
-        settings = with_steps_in_budget(settings, arithmetic, inputs, context)
-    return context.store.get_or_build(
-        PRETRAINING.kind,
-        version=PRETRAINING.version,
-        settings=arithmetic.named_in(settings.model_dump(mode="json")),
-        inputs=inputs,
-        build=partial(_pretrain, settings, arithmetic, inputs, context),
-    )
+    with steps_settled(settings, arithmetic, inputs, context) as counted:
+        return context.store.get_or_build(
+            PRETRAINING.kind,
+            version=PRETRAINING.version,
+            settings=arithmetic.named_in(counted.model_dump(mode="json")),
+            inputs=inputs,
+            build=partial(_pretrain, counted, arithmetic, inputs, context),
+        )
 
 
 def _pretrain(

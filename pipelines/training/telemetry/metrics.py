@@ -103,7 +103,7 @@ class MetricLog:
         self._thread.join(seconds)
 
     def _run(self) -> None:
-        client = None
+        client: MlflowClient | None = None
         is_last_round = False
         while not is_last_round:
             with self._changed:
