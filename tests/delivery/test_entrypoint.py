@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -81,29 +80,34 @@ def test_a_command_whose_node_does_not_start_is_not_begun(entered: Entered) -> N
 
 
 @pytest.mark.slow
-def test_a_node_of_ray_that_is_killed_takes_the_command_along(tmp_path: Path) -> None:
-    from benchmarks.raylets import raylets
+def test_a_node_of_ray_that_is_killed_takes_the_command_along() -> None:
+    from benchmarks.raylets import Raylets, raylets
+
+    def begun(cluster: Raylets) -> "subprocess.Popen[str]":
+        """The command and its node; on a busy machine a raylet may give up, and another starts."""
+        for tries_left in (2, 1, 0):
+            process = entry_point(
+                **cluster.of_drivers,
+                BERTSMITH_RAY_HEAD=cluster.address,
+                PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+                RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="1",
+            )
+            assert process.stdout is not None
+            if process.stdout.readline() == f"at {cluster.address}\n":
+                break
+            said = process.communicate()[1]
+            assert tries_left, said
+        return process
 
     with raylets() as cluster:
-        process = entry_point(
-            **cluster.of_drivers,
-            BERTSMITH_RAY_HEAD=cluster.address,
-            PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="1",
-            TMPDIR=str(tmp_path),
-        )
-        family = []
+        process = begun(cluster)
+        family = psutil.Process(process.pid).children(recursive=True)
         try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == f"at {cluster.address}\n"
-            family = psutil.Process(process.pid).children(recursive=True)
             (raylet,) = [each for each in family if each.name() == "raylet"]
             raylet.kill()
-            deadline = time.monotonic() + 120
-            while process.poll() is None:
-                assert time.monotonic() < deadline
-                time.sleep(0.2)
+            said = process.communicate(timeout=120)[1]
             assert process.returncode == -signal.SIGTERM
+            assert "the Ray node beside the command has ended" in said
         finally:
             process.kill()
             for each in family:
