@@ -133,18 +133,20 @@ def serve(
     """
     import uvicorn
     from mlflow import environment_variables
-    from mlflow.server.handlers import initialize_backend_stores
 
     names = (f"127.0.0.1:{port}", f"localhost:{port}", *hosts)
     # A page may come through a proxy that speaks TLS: the browser says https, this server http.
     origins = [f"{scheme}://{name}" for scheme in ("http", "https") for name in names]
+    # Before anything of mlflow.server is imported: its application reads these as it is made.
     os.environ |= {
-        **kept.variables(),
         environment_variables.MLFLOW_SERVER_ALLOWED_HOSTS.name: ",".join((_HOSTS, *hosts)),
         environment_variables.MLFLOW_SERVER_CORS_ALLOWED_ORIGINS.name: ",".join(origins),
         environment_variables._MLFLOW_SERVER_BOOT_ID.name: uuid.uuid4().hex,
         environment_variables._MLFLOW_IN_JOB_EXECUTOR.name: "false",  # never runs stored code
     }
+    os.environ |= kept.variables()
+    from mlflow.server.handlers import initialize_backend_stores
+
     initialize_backend_stores(kept.database, kept.database, kept.artifacts)
 
     from mlflow.server.fastapi_app import app
