@@ -37,13 +37,15 @@ def served(folder: Path, *arguments: str, **environment: str) -> Iterator[str]:
             env={**os.environ, **secret, **environment}, stdout=log, stderr=log,
         )  # fmt: skip
     url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + 120
-    while not answers(f"{url}/health"):
-        assert process.poll() is None, (folder / "log").read_text()
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    yield url
-    process.terminate()
-    process.wait()
+    try:
+        while not answers(f"{url}/health"):
+            assert process.poll() is None, (folder / "log").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        yield url
+    finally:
+        process.terminate()
+        process.wait()
     assert "secret" not in (folder / "log").read_text()
 
 
