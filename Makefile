@@ -39,7 +39,8 @@ test-slow: $(INSTALLED)
 
 # Servers of Debian's packages (postgresql, ceph-mon, ceph-osd, radosgw, …): what is missing is said.
 test-platform: $(INSTALLED)
-	.venv/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[servers]'
+	.venv/bin/python -c 'import psycopg2' 2>/dev/null || .venv/bin/python -m pip install --quiet \
+		--constraint constraints.txt --editable '.[servers]'
 	.venv/bin/python -m pytest -q -m platform tests/platform
 
 # A machine with a GPU brings its own torch: what PYTHON has is used as it is.

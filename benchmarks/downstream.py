@@ -6,6 +6,8 @@ trained one. Each learns at the rates of `WAYS` that did best for it on the 2,00
 after those it learned from. Judged on SST-2's development set.
 """
 
+import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -75,6 +77,17 @@ class Found(NamedTuple):
     way: Way
     chosen_by: dict[Way, float]  # accuracy on the sentences it was chosen by
     accuracies: list[float]  # of SST-2's development set, by seed
+
+    @classmethod
+    def kept(cls, file: Path, find: Callable[[], "Found"]) -> "Found":
+        """What the file holds of an earlier call; else found now, and written there."""
+        if not file.is_file():
+            way, chosen_by, accuracies = find()
+            tried = [[*each, accuracy] for each, accuracy in chosen_by.items()]
+            file.write_text(json.dumps({"way": way, "tried": tried, "accuracies": accuracies}))
+        told = json.loads(file.read_text())
+        chosen_by = {Way(rate, table): accuracy for rate, table, accuracy in told["tried"]}
+        return cls(Way(*told["way"]), chosen_by, told["accuracies"])
 
     def __str__(self) -> str:
         tried = ", ".join(f"{way}: {found:.1%}" for way, found in self.chosen_by.items())

@@ -9,13 +9,14 @@ PostgreSQL, S3, MLflow, a Ray node, and two workers of one pool, which must not 
 
 import argparse
 import json
+import signal
 import statistics
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from importlib.metadata import version
@@ -24,13 +25,14 @@ from typing import Any
 from uuid import UUID
 
 import psutil
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.alternating import report
 from benchmarks.raylets import raylets
 from benchmarks.stack.object_store import BUCKET
-from benchmarks.stack.runs import bertsmith, call, client_of
+from benchmarks.stack.runs import AWAY, bertsmith, call, client_of
 from benchmarks.stack.whole import Stack, missing_servers, started_stack
 
 _POOL = "bertsmith-data"
@@ -45,7 +47,12 @@ class Watched:
 
     peak_bytes: dict[str, int] = field(default_factory=Counter)
     api_seconds: list[float] = field(default_factory=list)
+    unanswered: int = 0  # of the looks at the API
     most_at_once: int = 0
+
+    def saw(self, name: str, size: int) -> None:
+        """A process, or a family of them, took so many bytes."""
+        self.peak_bytes[name] = max(self.peak_bytes.get(name, 0), size)
 
 
 @dataclass(frozen=True)
@@ -98,17 +105,20 @@ def watching(stack: Stack) -> Iterator[Watched]:
     def look() -> None:
         while not stopping.wait(_POLL_SECONDS):
             for server in (stack.postgres.server, stack.prefect, stack.mlflow):
-                known = watched.peak_bytes.get(server.name, 0)
-                watched.peak_bytes[server.name] = max(known, server.resident_bytes())
-            for worker in stack.workers:
-                own = psutil.Process(worker.pid).memory_info().rss
-                known = watched.peak_bytes.get("Prefect worker", 0)
-                watched.peak_bytes["Prefect worker"] = max(known, own)
-            children = sum(len(psutil.Process(each.pid).children()) for each in stack.workers)
-            watched.most_at_once = max(watched.most_at_once, children)
-            with client_of(stack) as client:
-                started = time.perf_counter()
-                client.read_work_pool(_POOL)
+                watched.saw(server.name, server.resident_bytes())
+            workers = [psutil.Process(worker.pid) for worker in stack.workers]
+            with suppress(psutil.NoSuchProcess):  # a worker that has ended is told by the queue
+                for worker in workers:
+                    watched.saw("Prefect worker", worker.memory_info().rss)
+                children = sum(len(worker.children()) for worker in workers)
+                watched.most_at_once = max(watched.most_at_once, children)
+            started = time.perf_counter()
+            try:
+                with client_of(stack) as client:
+                    client.read_work_pool(_POOL)
+            except AWAY:
+                watched.unanswered += 1
+            else:
                 watched.api_seconds.append(time.perf_counter() - started)
 
     thread = threading.Thread(target=look, name="watching", daemon=True)
@@ -128,13 +138,23 @@ def await_all(stack: Stack, runs: list[UUID]) -> float:
         if time.monotonic() - started > _MOST_SECONDS:
             raise RuntimeError(f"{len(left)} runs did not end: {sorted(map(str, left))}")
         time.sleep(_POLL_SECONDS)
-        with client_of(stack) as client:
-            for run in list(left):
-                state = client.read_flow_run(run).state
-                if state is not None and state.is_final():
-                    left.remove(run)
+        alive = [worker for worker in stack.workers if worker.is_running()]
+        if not alive:
+            raise RuntimeError(f"no worker is left, and {len(left)} runs have not ended")
+        left -= over(stack, left)
         sys.stderr.write(f"{len(runs) - len(left)} of {len(runs)} have ended\n")
     return time.monotonic() - started
+
+
+def over(stack: Stack, runs: set[UUID]) -> set[UUID]:
+    """Those that have ended; none where the server does not answer just now."""
+    ids = FlowRunFilterId(any_=list(runs))
+    try:
+        with client_of(stack) as client:
+            found = client.read_flow_runs(flow_run_filter=FlowRunFilter(id=ids))
+    except AWAY:
+        return set()
+    return {run.id for run in found if run.state is not None and run.state.is_final()}
 
 
 def what_became(stack: Stack, run: UUID) -> Ended:
@@ -174,6 +194,8 @@ def _percentile(values: list[float], percent: int) -> float:
 
 
 def _row(what: str, values: list[float], unit: str = "s", scale: float = 1.0) -> str:
+    if len(values) < 2:
+        return f"| {what} | seen {len(values)} times | | | |"
     scaled = [value * scale for value in values]
     figures = (min(scaled), _percentile(scaled, 50), _percentile(scaled, 95), max(scaled))
     return f"| {what} | " + " | ".join(f"{figure:.1f} {unit}" for figure in figures) + " |"
@@ -182,12 +204,12 @@ def _row(what: str, values: list[float], unit: str = "s", scale: float = 1.0) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--runs", type=int, default=50)
-    parser.add_argument("--at-once", type=int, default=4, help="the pool's concurrency limit")
+    parser.add_argument("--at-once", type=int, default=2, help="the pool's limit")
     options = parser.parse_args()
     if missing := missing_servers():
         sys.exit(missing)
-    with started_stack() as stack, raylets(**stack.store.environment()) as cluster:
-        cluster.join(2)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers have sessions of their own
+    with started_stack() as stack, raylets(2, **stack.store.environment()) as cluster:
         bertsmith(stack, "deploy")
         call(stack, "prefect", "work-pool", "update", _POOL,
              "--concurrency-limit", str(options.at_once))  # fmt: skip
@@ -208,6 +230,7 @@ def main() -> None:
         "begun more than once": str(sum(each.num_begun > 1 for each in ended)),
         "corpora in the store, each from another text": str(len(set(made))),
         "attempts left beside them": str(len(left_over)),
+        "looks at the API that it did not answer": str(watched.unanswered),
         "most runs at once, of the pool's limit": f"{watched.most_at_once} of {options.at_once}",
     }
     lines = [
@@ -235,7 +258,10 @@ def main() -> None:
         "buffers with every connection.",
     ]
     report("load", f"{options.runs} runs of a deployment, queued at once", lines, {})
+    is_bounded = watched.most_at_once <= options.at_once
     if len(completed) != options.runs or twice or len(set(made)) != options.runs:
+        sys.exit(1)
+    if left_over or not is_bounded:
         sys.exit(1)
 
 

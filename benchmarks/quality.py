@@ -17,6 +17,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +76,12 @@ def seconds_until(curve: list[dict[str, float]], loss: float) -> float | None:
     return None
 
 
+def loss_after(curve: list[dict[str, float]], seconds: float) -> float:
+    """What a curve says after so many seconds, on the line between two points, or at its end."""
+    return float(np.interp(seconds, [each["seconds"] for each in curve],
+                           [each["loss"] for each in curve]))  # fmt: skip
+
+
 def draw(runs: Mapping[str, Run]) -> None:
     """A panel for each format: curves of one are not to be held against those of the other."""
     figure = Figure(figsize=(7.2, 3.6), layout="constrained")
@@ -103,15 +110,16 @@ def table(
 ) -> list[str]:
     """A row a side, then what the curves say of each other."""
     lines = [
-        "| side | how | tokens seen | loss, windows | perplexity | accuracy | loss, pairs "
-        "| accuracy | SST-2, by seed | mean |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| side | how | trained for | tokens seen | loss, windows | perplexity | accuracy "
+        "| loss, pairs | accuracy | SST-2, by seed | mean |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, run in runs.items():
         (loss, accuracy), (pair_loss, pair_accuracy) = judged[name]
         seeds = tasks[name].accuracies
         lines.append(
-            f"| {name} | {run.how} | {run.num_tokens / 1e6:.2f} M | {loss:.3f} | "
+            f"| {name} | {run.how} | {run.curve[-1]['seconds']:.0f} s | "
+            f"{run.num_tokens / 1e6:.2f} M | {loss:.3f} | "
             f"{np.exp(loss):.1f} | {accuracy:.1%} | {pair_loss:.3f} | {pair_accuracy:.1%} | "
             f"{', '.join(f'{found:.1%}' for found in seeds)} | {np.mean(seeds):.1%} |"
         )
@@ -125,7 +133,9 @@ def table(
             lines.append(
                 f"- {name}: its last loss, {last['loss']:.3f} after {last['seconds']:.0f} s, "
                 f"{ours_name} reached {when}"
-                + (f" ({reached / last['seconds']:.0%} of its time)." if reached else ".")
+                + (f" ({reached / last['seconds']:.0%} of its time)" if reached else "")
+                + f"; after those {last['seconds']:.0f} s it stood at "
+                f"{loss_after(runs[ours_name].curve, last['seconds']):.3f}."
             )
     return lines
 
@@ -160,7 +170,12 @@ def main() -> None:
             for name, run in runs.items()
         }
         tokenizer = downstream.tokenizer_in(Path(data.vocabulary.local_folder()))
-        tasks = {name: downstream.found(run.model, tokenizer) for name, run in runs.items()}
+        tasks = {
+            name: downstream.Found.kept(
+                folder / f"sst2 of {name}.json", partial(downstream.found, run.model, tokenizer)
+            )
+            for name, run in runs.items()
+        }
         draw(runs)
         title = f"BERT-{size} after {minutes:g} minutes: ours and the usual script"
         report("quality", title, table(runs, judged, tasks))

@@ -21,13 +21,24 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.alternating import ROOT
+from flows.services.processes.ports import free_port
 from pipelines.core.cluster import connection  # sets the environment of Ray's processes
 
 assert connection
 
 _OBJECT_STORE_BYTES = 80 * 2**20
-_START_SECONDS = 240.0
+_START_SECONDS = 330.0
+_LOST_SECONDS = 60.0
 _TRIES = 3
+# A raylet waits 15 seconds, and no setting changes that, for each agent that chooses its port
+# itself, and ends where imports take longer (ray issue 65983): it is told the ports instead.
+_AGENT_PORTS = (
+    "metrics-export-port",
+    "dashboard-agent-listen-port",
+    "dashboard-agent-grpc-port",
+    "runtime-env-agent-port",
+)
+_AUTHENTICATION = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
 _START = "from ray.scripts.scripts import main; main()"
 
 
@@ -47,17 +58,39 @@ class Node:
             return []
 
     def raylet(self) -> psutil.Process:
-        """The process whose end is the node's."""
-        (raylet,) = [process for process in self.family() if process.name() == "raylet"]
-        return raylet
+        """The process whose end is the node's. Raises RuntimeError where it has ended."""
+        for process in self.family():
+            with suppress(psutil.NoSuchProcess):  # workers come and go
+                if process.name() == "raylet":
+                    return process
+        raise RuntimeError(f"the node {self.address} has no raylet any more")
+
+    def computes(self, title: str) -> bool:
+        """Whether one of its processes has this in its title, as Ray gives them: `ray::task`."""
+        for process in self.family():
+            with suppress(psutil.Error):
+                if any(title in argument for argument in process.cmdline()):
+                    return True
+        return False
+
+    def end(self) -> None:
+        """SIGKILL to every process of it."""
+        family = self.family()
+        self.process.kill()
+        self.process.wait()
+        for process in family:
+            _kill(process)
 
 
 class Raylets:
     """A head, and the nodes that join it."""
 
     def __init__(self, folder: Path, num_cpus: int, environment: Mapping[str, str]) -> None:
-        self._folder = folder
+        self.folder = folder  # with one of each node below it
         self._environment = environment
+        self._authentication = {
+            name: environment[name] for name in _AUTHENTICATION if name in environment
+        }
         self._started = 0
         self._all: list[Node] = []
         self.nodes: list[Node] = []  # that joined and were not lost
@@ -78,7 +111,7 @@ class Raylets:
     @property
     def of_drivers(self) -> dict[str, str]:
         """Environment of a process that computes here."""
-        return {"RAY_ADDRESS": self.address, "RAY_AUTH_MODE": "disabled"}
+        return {"RAY_ADDRESS": self.address, **self._authentication}
 
     def join(self, num_cpus: int) -> Node:
         """A new node with so many CPUs, once the head knows it."""
@@ -98,6 +131,7 @@ class Raylets:
             try:
                 self._await(node)
             except RuntimeError:
+                node.end()  # or it joins after all, as one more than were asked for
                 if not tries_left:
                     raise
                 node = self._start(num_cpus, f"--address={self.address}")
@@ -110,9 +144,12 @@ class Raylets:
         self.nodes.remove(node)
         family = node.family()
         node.raylet().kill()
-        node.process.wait()
+        with suppress(subprocess.TimeoutExpired):
+            node.process.wait(_LOST_SECONDS)
         for process in family:  # its agents may stay behind
             _kill(process)
+        node.process.kill()
+        node.process.wait()
 
     def close(self) -> None:
         """End every process of every node."""
@@ -131,7 +168,7 @@ class Raylets:
     def _start(self, num_cpus: int, *arguments: str) -> Node:
         self._started += 1
         address = f"127.0.0.{self._started + 1}"
-        folder = self._folder / f"n{self._started}"
+        folder = self.folder / f"n{self._started}"
         for name in ("home", "cache", "tmp"):
             (folder / name).mkdir(parents=True)
         own = {
@@ -143,6 +180,7 @@ class Raylets:
             sys.executable, "-c", _START, "start", *arguments, "--block", f"--num-cpus={num_cpus}",
             f"--node-ip-address={address}", f"--temp-dir={folder / 'ray'}",
             f"--object-store-memory={_OBJECT_STORE_BYTES}", "--disable-usage-stats",
+            *(f"--{name}={free_port()}" for name in _AGENT_PORTS),
         ]  # fmt: skip
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(
@@ -182,6 +220,10 @@ def raylets(num_cpus: int = 0, **environment: str) -> Iterator[Raylets]:
         "PYTHONPATH": str(ROOT),
         "RAY_AUTH_MODE": "disabled",
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",  # a head that only listens here has no nodes
+        # All of it starts on the cores that compute: minutes, where Ray expects seconds.
+        "RAY_raylet_start_wait_time_s": "300",
+        "RAY_gcs_server_port_wait_time_s": "120",
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
         **environment,
     }
     cluster = None

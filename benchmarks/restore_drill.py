@@ -11,6 +11,7 @@ import argparse
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -75,6 +76,10 @@ def fill(stack: Stack, megabytes: int) -> None:
         mlflow.log_metric(run.info.run_id, "loss", 1 / (1 + number))
         mlflow.log_text(run.info.run_id, f"of run {number}", "note.txt")
         mlflow.set_terminated(run.info.run_id)
+    mlflow.create_registered_model("drill")
+    source = f"{run.info.artifact_uri}/note.txt"
+    made = mlflow.create_model_version("drill", source, run.info.run_id, tags={"number": "1"})
+    mlflow.set_registered_model_alias("drill", "champion", made.version)
     bertsmith(stack, "deploy")
     for number in range(_NUM_RUNS):
         trigger(stack, "corpus/corpus", {"recipe": {"name": f"drill-{number}"}})
@@ -106,7 +111,11 @@ def known(stack: Stack) -> dict[str, Any]:
     return {
         "files of the store": digests,
         "runs in MLflow": sorted((run.info.run_id, run.data.metrics["loss"]) for run in runs),
-        "their files": sorted(stack.store.keys_below("mlflow/")),
+        "their files, with their digests": stack.store.digests_below("mlflow/"),
+        "model versions, with aliases": sorted(
+            (each.name, each.version, each.source, tuple(each.aliases), tuple(each.tags.items()))
+            for each in mlflow.search_model_versions()
+        ),
         "runs in Prefect": sorted(flow_runs),
         "deployments": sorted(deployments),
         "work pools": sorted(pools),
@@ -141,9 +150,10 @@ class Drill:
         self._rclone("sync", gone, f"platform:{BUCKET}", str(self._folder / "store"))
 
     def lose(self) -> None:
-        """Both databases and every object are gone."""
+        """Both databases, the servers' own folders and every object are gone."""
         for server in (self._stack.prefect, self._stack.mlflow):
             server.stop()
+        shutil.rmtree(self._stack.folder / "prefect-server")
         for database in _DATABASES:
             self._stack.postgres.client("dropdb", "--force", database)
         self._rclone("delete", f"platform:{BUCKET}")
@@ -182,12 +192,17 @@ class Drill:
         subprocess.run(command, env={**os.environ, **named}, check=True)
 
 
+def _missing_rclone() -> str:
+    return "" if shutil.which("rclone") else "rclone must be installed (Debian: rclone)"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--megabytes", type=int, default=500)
     megabytes = parser.parse_args().megabytes
-    if missing := missing_servers() or ("" if shutil.which("rclone") else "rclone must be there"):
+    if missing := missing_servers() or _missing_rclone():
         sys.exit(missing)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers have sessions of their own
     with started_stack() as stack, tempfile.TemporaryDirectory() as name:
         (Path(name) / "home").mkdir()
         with environment(stack.clients(Path(name))):

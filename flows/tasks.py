@@ -1,8 +1,9 @@
 """Functions of the pipelines as Prefect tasks.
 
 The artifact store is the only cache: Prefect's would not see a change inside a stage. A task is
-tried again where the world can fail, in reading sources and in speaking to the registry; what
-computes is not, since it would fail the same way, and Ray replaces workers that die by itself.
+tried again where the world can fail, in reading sources and in speaking to tracker and registry,
+and only for that reason: what a computation gets wrong it would get wrong again, and Ray replaces
+workers that die by itself.
 """
 
 from collections.abc import Callable

@@ -124,12 +124,16 @@ class ObjectStore:
 
     def keys_below(self, prefix: str) -> list[str]:
         """Names of all objects below `prefix`, sorted."""
+        return sorted(self.digests_below(prefix))
+
+    def digests_below(self, prefix: str) -> dict[str, str]:
+        """What the server gives as each object's ETag, by name."""
         pages = self.client().get_paginator("list_objects_v2")
-        return sorted(
-            found["Key"]
+        return {
+            found["Key"]: found["ETag"]
             for page in pages.paginate(Bucket=BUCKET, Prefix=prefix)
             for found in page.get("Contents", [])
-        )
+        }
 
     def add_key(self) -> Mapping[str, str]:
         """Another pair of keys of the same user: what a rotation begins with."""
@@ -208,5 +212,5 @@ class ObjectStore:
     def _run(self, program: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
         named = [] if program == "monmaptool" else ["-c", str(self._configuration)]
         return subprocess.run(
-            [program, *named, *arguments], capture_output=True, text=True, check=False, timeout=120
+            [program, *named, *arguments], capture_output=True, text=True, check=False, timeout=300
         )

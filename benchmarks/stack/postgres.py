@@ -68,8 +68,14 @@ class Postgres:
 
     def stop(self) -> None:
         """End it as its package does: connections are cut, nothing is lost."""
-        self._call("pg_ctl", "stop", "--pgdata", str(self._data), "--mode=fast", "--wait")
-        self.server.stop()
+        try:
+            if self.server.is_running():
+                self._call(
+                    "pg_ctl", "stop", "--pgdata", str(self._data), "--mode=fast", "--wait",
+                    "--timeout=300",
+                )  # fmt: skip
+        finally:
+            self.server.stop()
 
     def answers(self) -> bool:
         """Whether it takes connections."""

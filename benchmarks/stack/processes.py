@@ -5,6 +5,7 @@ import pwd
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -85,7 +86,8 @@ class Server:
         self._process.terminate()
         _, stubborn = psutil.wait_procs(family, timeout=_STOP_SECONDS)
         for process in stubborn:
-            process.kill()
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         self._process.wait()
 
     def kill(self) -> None:
@@ -99,8 +101,8 @@ class Server:
         try:
             parent = psutil.Process(self.pid)
             return [parent, *parent.children(recursive=True)]
-        except psutil.NoSuchProcess:
-            return []
+        except psutil.NoSuchProcess:  # what it left behind is still of its session
+            return [each for each in psutil.process_iter() if _session(each.pid) == self.pid]
 
 
 def ordinary_user(*names: str) -> str | None:
@@ -109,6 +111,13 @@ def ordinary_user(*names: str) -> str | None:
         return None
     known = {entry.pw_name for entry in pwd.getpwall()}
     return next(name for name in (*names, "nobody") if name in known)
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None
 
 
 def _group_of(user: str | None) -> int | None:

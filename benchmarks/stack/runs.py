@@ -16,7 +16,9 @@ from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary
 
 from benchmarks.stack.whole import Stack
 
-_AWAY = (httpx.HTTPError, PrefectHTTPStatusError)  # what a server without its database answers
+_COMMAND_SECONDS = 900.0
+_POLL_SECONDS = 2.0  # each look is a load on the servers, too
+AWAY = (httpx.HTTPError, PrefectHTTPStatusError)  # what a server without its database answers
 
 
 @contextmanager
@@ -49,6 +51,7 @@ def _said(stack: Stack, arguments: list[str], check: bool, environment: dict[str
         capture_output=True,
         text=True,
         check=False,
+        timeout=_COMMAND_SECONDS,
     )
     if check and completed.returncode:
         said = completed.stdout + completed.stderr
@@ -68,16 +71,23 @@ def read(stack: Stack, flow_run: UUID) -> FlowRun | None:
     try:
         with client_of(stack) as client:
             return client.read_flow_run(flow_run)
-    except _AWAY:
+    except AWAY:
         return None
 
 
 def ended(stack: Stack, flow_run: UUID, seconds: float = 3600.0) -> FlowRun:
-    """The run, once it has ended. Raises RuntimeError where it does not in time."""
+    """The run, once it has ended.
+
+    Raises RuntimeError where it does not in time, or no worker is left to run it.
+    """
     last: FlowRun | None = None
 
     def is_over() -> bool:
         nonlocal last
+        for worker in stack.workers:
+            if not worker.is_running():
+                said = worker.log.read_text(errors="replace")[-3000:]
+                raise RuntimeError(f"{worker.name} has ended; it said: {said}")
         last = read(stack, flow_run)
         return last is not None and last.state is not None and last.state.is_final()
 
@@ -86,11 +96,13 @@ def ended(stack: Stack, flow_run: UUID, seconds: float = 3600.0) -> FlowRun:
     return last
 
 
-def wait_until(is_so: Callable[[], bool], seconds: float, what: str) -> float:
+def wait_until(
+    is_so: Callable[[], bool], seconds: float, what: str, every_seconds: float = _POLL_SECONDS
+) -> float:
     """How long it took. Raises RuntimeError, saying what was waited for, where it took too long."""
     started = time.monotonic()
     while not is_so():
         if time.monotonic() - started > seconds:
             raise RuntimeError(f"{what}: waited {seconds:.0f} s in vain")
-        time.sleep(0.5)
+        time.sleep(every_seconds)
     return time.monotonic() - started

@@ -9,7 +9,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from benchmarks.alternating import ROOT
@@ -60,12 +60,12 @@ class Stack:
         self.mlflow.start(lambda: answers(f"{self.mlflow_url}/health"))
 
     def stop(self) -> None:
-        """End everything, in the order in which it depends on each other."""
-        for server in (*self.workers, self.mlflow, self.prefect):
-            server.stop()
-        self.store.stop()
-        if self.postgres.server.is_running():
-            self.postgres.stop()
+        """End everything, in the order in which it depends on each other, whatever fails."""
+        with ExitStack() as last_first:
+            last_first.callback(self.postgres.stop)
+            last_first.callback(self.store.stop)
+            for server in (self.prefect, self.mlflow, *self.workers):
+                last_first.callback(server.stop)
 
     def start_worker(self, name: str, pool: str, **environment: str) -> Server:
         """A worker of a work pool, in folders of its own, with this environment besides."""
@@ -78,8 +78,8 @@ class Stack:
             {**self.clients(folder), "PREFECT_WORKER_QUERY_SECONDS": "2", **environment},
             folder / "log",
         )
-        server.start()
         self.workers.append(server)
+        server.start(lambda: "started!" in server.log.read_text(errors="replace"))
         return server
 
     def clients(self, folder: Path) -> dict[str, str]:

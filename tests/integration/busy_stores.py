@@ -21,7 +21,7 @@ class BusyStore:
     def __init__(self, url: str) -> None:
         self._server = urlsplit(url).netloc
         self._busy_until = 0.0
-        self.num_refused = 0
+        self.refused: list[str] = []  # paths that were asked for in vain
         proxy = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -35,8 +35,7 @@ class BusyStore:
             def log_message(self, *arguments: object) -> None:
                 pass
 
-        self._http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._http.daemon_threads = True
+        self._http = _Server(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
 
     def be_busy(self, seconds: float) -> None:
@@ -46,7 +45,7 @@ class BusyStore:
     def _answer(self, request: http.server.BaseHTTPRequestHandler) -> None:
         body = _body_of(request)
         if time.monotonic() < self._busy_until:
-            self.num_refused += 1
+            self.refused.append(request.path)
             _reply(request, 503, {"Content-Type": "application/xml"}, _SLOW_DOWN)
             return
         server = http.client.HTTPConnection(self._server)
@@ -55,6 +54,13 @@ class BusyStore:
         answer = server.getresponse()
         _reply(request, answer.status, dict(answer.getheaders()), answer.read())
         server.close()
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    """Takes as many clients at once as a cluster has."""
+
+    daemon_threads = True
+    request_queue_size = 128
 
 
 def _body_of(request: http.server.BaseHTTPRequestHandler) -> bytes:
@@ -91,7 +97,9 @@ def busy_store(url: str) -> Iterator[BusyStore]:
     store = BusyStore(url)
     thread = threading.Thread(target=store._http.serve_forever, daemon=True)
     thread.start()
-    yield store
-    store._http.shutdown()
-    store._http.server_close()
-    thread.join()
+    try:
+        yield store
+    finally:
+        store._http.shutdown()
+        store._http.server_close()
+        thread.join()

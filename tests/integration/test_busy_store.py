@@ -33,7 +33,7 @@ def test_a_busy_store_is_waited_for_whatever_is_asked_of_it(busy: BusyStore) -> 
     files = store.filesystem
     busy.be_busy(_BUSY_SECONDS)
     files.pipe_file(f"{store.root}/small", b"small")
-    assert busy.num_refused
+    assert busy.refused
     busy.be_busy(_BUSY_SECONDS)
     assert files.cat_file(f"{store.root}/small") == b"small"
 
@@ -55,7 +55,7 @@ def test_a_checkpoint_is_uploaded_when_the_store_answers_again(busy: BusyStore) 
         return Built((), {})
 
     store.get_or_build("encoder", version=1, settings={}, inputs={}, build=build)
-    assert busy.num_refused
+    assert busy.refused
 
 
 def test_a_store_that_stays_busy_is_given_up_and_worth_another_try(

@@ -1,5 +1,7 @@
 """One platform of real servers for all tests here; all of it ends with them."""
 
+import secrets
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -11,15 +13,24 @@ from tests.integration.busy_stores import busy_store
 from tests.platform.whole import NODES, Platform
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _ends_with_its_servers() -> Iterator[None]:
+    """SIGTERM, as of `timeout`, ends the tests like Ctrl-C: servers have sessions of their own."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
 @pytest.fixture(scope="session")
 def platform() -> Iterator[Platform]:
     """Servers, a Ray head with two nodes, the deployments, and a worker of Prefect's."""
     if missing := missing_servers():
-        pytest.skip(missing)
+        pytest.fail(missing)  # whoever asks for these tests is not helped by none
     with started_stack() as stack, busy_store(stack.store.url) as busy:
-        through = stack.store.environment(busy.url)
+        token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        through = {**stack.store.environment(busy.url), **token}
         with raylets(**through) as cluster:
             cluster.join_all(*NODES)
             bertsmith(stack, "deploy")
-            stack.start_worker("worker", "bertsmith-training", **through, **cluster.of_drivers)
+            stack.start_worker("worker", "bertsmith-training", **{**through, **cluster.of_drivers})
             yield Platform(stack, cluster, busy)

@@ -5,13 +5,16 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from mlflow import MlflowClient
+
 from benchmarks.raylets import Raylets
 from benchmarks.stack.object_store import BUCKET
 from benchmarks.stack.runs import ended, read, trigger, wait_until
 from benchmarks.stack.whole import Stack
+from pipelines.registry.tags import VERIFIED_TAG
 from tests.integration.busy_stores import BusyStore
 
-NODES = (2, 2)  # CPUs of each
+NODES = (1, 1)  # CPUs of each: a training of two workers needs both, and waits for a lost one
 _RECIPE: dict[str, Any] = {
     "corpus": {
         "sources": [
@@ -26,11 +29,11 @@ _RECIPE: dict[str, Any] = {
     "vocabulary": {"size": 1200},
     "examples": {"max_tokens": 64, "shard_tokens": 20_000},
     "pretraining": {
-        "num_steps": 200,
+        "num_steps": 400,
         "examples_per_step": 32,
         "micro_batch_examples": 16,
-        "evaluate_every_steps": 100,
-        "checkpoint_every_steps": 10,
+        "evaluate_every_steps": 200,
+        "checkpoint_every_steps": 50,
         "evaluation_examples": 64,
         "final_evaluation_examples": 64,
     },
@@ -50,6 +53,14 @@ class Made(NamedTuple):
 
     fingerprint: str
     files: dict[str, str]  # SHA-256 by name
+    statistics: dict[str, Any]
+
+
+class Recorded(NamedTuple):
+    """What the tracker knows of a run of the chain."""
+
+    losses: dict[int, float]  # of the encoder, by step
+    verified: list[str]  # registered models that proved themselves
 
 
 @dataclass(frozen=True)
@@ -68,7 +79,7 @@ class Platform:
             "place": {
                 "store": f"s3://{BUCKET}/{name}",
                 "experiment": name,
-                "num_workers": 4,
+                "num_workers": 2,
                 "training_workers": 2,
                 "cpus_per_worker": 1,
                 "max_failures": 10,
@@ -98,17 +109,51 @@ class Platform:
             kind = manifest["kind"]
             if kind in found:  # the model that begins with random weights
                 kind = f"{kind}, {manifest['fingerprint']}"
-            found[kind] = Made(manifest["fingerprint"], files)
+            found[kind] = Made(manifest["fingerprint"], files, manifest["statistics"])
         return found
 
-    def await_keys(self, flow_run: UUID, prefix: str, part: str, count: int = 1) -> None:
-        """Return when the store has so many keys below `prefix` with `part` in their names."""
+    def recorded(self, name: str, encoder: str) -> Recorded:
+        """What MLflow's server tells of the run and of its encoder with this fingerprint."""
+        client = MlflowClient(self.stack.mlflow_url)
+        experiment = client.get_experiment_by_name(name)
+        assert experiment is not None, name
+        ids = [run.info.run_id for run in client.search_runs([experiment.experiment_id])
+               if run.info.run_name == f"pretraining-{encoder[:8]}"]  # fmt: skip
+        (run_id,) = ids  # one run, whatever interrupted it
+        points = client.get_metric_history(run_id, "train/loss")
+        assert len({point.step for point in points}) == len(points), "each step exactly once"
+        models = [f"{name}-encoder", f"{name}-classifier"]
+        versions = [version for model in models for version in client.search_model_versions(
+            f"name = '{model}'")]  # fmt: skip
+        verified = [each.name for each in versions if each.tags.get(VERIFIED_TAG) == "true"]
+        return Recorded({point.step: point.value for point in points}, sorted(verified))
 
-        def are_there() -> bool:
-            run = read(self.stack, flow_run)
-            if run is not None and run.state is not None:
-                assert not run.state.is_final(), f"{run.state.name} too soon: {run.state.message}"
-            keys = self.stack.store.keys_below(prefix)
-            return len([key for key in keys if part in key]) >= count
+    def lose_one_that_computes(self, flow_run: UUID, title: str) -> str:
+        """Kill a node while one of its processes has this in its title; the node's address."""
+        lost: list[str] = []
 
-        wait_until(are_there, 1800, f"{count} of {prefix}…{part}")
+        def is_lost() -> bool:
+            self._assert_not_over(flow_run)
+            for node in self.cluster.nodes:
+                if node.computes(title):
+                    self.cluster.lose(node)
+                    lost.append(node.address)
+                    return True
+            return False
+
+        wait_until(is_lost, 900, f"a node that computes {title}", 0.1)
+        return lost[0]
+
+    def await_key(self, flow_run: UUID, prefix: str, end: str) -> None:
+        """Return when the store has a key below `prefix` that ends so."""
+
+        def is_there() -> bool:
+            self._assert_not_over(flow_run)
+            return any(key.endswith(end) for key in self.stack.store.keys_below(prefix))
+
+        wait_until(is_there, 1800, f"{prefix}…{end}", 0.5)
+
+    def _assert_not_over(self, flow_run: UUID) -> None:
+        run = read(self.stack, flow_run)
+        if run is not None and run.state is not None:
+            assert not run.state.is_final(), f"{run.state.name} too soon: {run.state.message}"

@@ -14,5 +14,6 @@ PRETRAINING = Stage(
     needs=("examples", "vocabulary"),
     build="pipelines.stages.pretraining.stage:build_encoder",
     cut="pipelines.stages.pretraining.cuts:cut_of",
+    reaches_out=True,  # its run is opened at the tracker before the first step
     headline=lambda statistics: f"{statistics['num_parameters']:,} parameters",
 )
