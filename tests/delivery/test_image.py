@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
 import yaml
 
 from flows.environment import DEFAULTS
@@ -12,6 +11,8 @@ from tests.delivery.declared import ENTRYPOINT, INFRA, ROOT, foreign_names, is_c
 
 DOCKERFILE = (INFRA / "Dockerfile").read_text(encoding="utf-8")
 LAST_STAGE = DOCKERFILE[DOCKERFILE.rindex("\nFROM ") :]
+# Of an image, of an overlay's image, of the repository where an overlay of others finds ours.
+_TAG = re.compile(r"(?:\bbertsmith:|\bnewTag: |\?ref=v)(\d+(?:\.\d+)*)")
 
 
 def words(instruction: str, text: str = DOCKERFILE) -> list[list[str]]:
@@ -70,10 +71,24 @@ def test_a_folder_of_passwords_belongs_to_its_user_for_each_that_is_made(tmp_pat
         assert f"/credentials/{part.name}" in LAST_STAGE
 
 
-@pytest.mark.parametrize(
-    "name", ["Dockerfile", "check-image.sh", "compose.yaml", "compose.gpu.yaml"]
-)
-def test_it_is_called_by_the_version_of_the_project(name: str) -> None:
+def test_it_is_called_by_the_version_of_the_project_wherever_it_is_named() -> None:
     version = re.findall(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    tags = set(re.findall(r"\bbertsmith:(\d[\w.]*)", (INFRA / name).read_text()))
-    assert tags == set(version)
+    files = [ROOT / "docs" / "deploying.md", *(path for path in INFRA.rglob("*") if path.is_file())]
+    named = {
+        str(path.relative_to(ROOT)): set(_TAG.findall(path.read_text(encoding="utf-8")))
+        for path in files
+    }
+    assert {name: tags for name, tags in named.items() if tags - set(version)} == {}
+    assert {name for name, tags in named.items() if tags} >= {
+        "docs/deploying.md",
+        "infra/Dockerfile",
+        "infra/check-image.sh",
+        "infra/compose.yaml",
+        "infra/compose.gpu.yaml",
+        "infra/kubernetes/base/places.yaml",
+        "infra/kubernetes/base/ray.yaml",
+        "infra/kubernetes/base/worker.yaml",
+        "infra/kubernetes/overlays/cpu/kustomization.yaml",
+        "infra/kubernetes/overlays/example/kustomization.yaml",
+        "infra/kubernetes/overlays/gpu/kustomization.yaml",
+    }

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -12,11 +13,13 @@ from typing import Any
 import pytest
 import yaml
 
+from flows.observability.publishing import PORT_VARIABLE
 from flows.services.first_start.credentials import make_credentials
 from flows.services.platform.declaration import read_platform
 from flows.services.platform.pools import read_template
 from pipelines.core.tracking import migration
 from tests.delivery.declared import (
+    INFRA,
     KUBERNETES,
     ROOT,
     as_prefect_takes_them,
@@ -24,8 +27,9 @@ from tests.delivery.declared import (
     is_command,
 )
 
-OVERLAYS = ("cpu", "gpu", "spot")
+OVERLAYS = ("cpu", "gpu", "spot", "example")
 DEPLOYING = ROOT / "docs" / "deploying.md"
+OPERATIONS = ROOT / "docs" / "operations.md"
 VERSIONS = ("1.31.0", "1.37.0")  # of Kubernetes: the oldest and the newest that are checked
 Manifest = dict[str, Any]
 
@@ -259,6 +263,126 @@ def _chooses(selector: Manifest, labels: dict[str, str]) -> bool:
     )
 
 
+def test_no_budget_keeps_the_last_worker_where_it_is(overlay: list[Manifest]) -> None:
+    (cluster,) = of_kind(overlay, "RayCluster").values()
+    groups = cluster["spec"]["workerGroupSpecs"]
+    for name, budget in of_kind(overlay, "PodDisruptionBudget").items():
+        chosen = [
+            group["minReplicas"]
+            for group in groups
+            if _chooses(budget["spec"]["selector"], group["template"]["metadata"]["labels"])
+        ]
+        # At rest there are no more than these, and a drain would wait for ever.
+        assert not chosen or sum(chosen) > budget["spec"]["minAvailable"], name
+
+
+def scraped() -> dict[str, list[Manifest]]:
+    """What a Prometheus of one's own is told to ask: its rules of relabelling, by job."""
+    read = yaml.safe_load((INFRA / "monitoring" / "kubernetes.yaml").read_text(encoding="utf-8"))
+    return {job["job_name"]: job["relabel_configs"] for job in read["scrape_configs"]}
+
+
+def found_pods(
+    objects: list[Manifest], phase: str = "Running"
+) -> Iterator[tuple[str, Manifest, Manifest, dict[str, str]]]:
+    """Every port of every pod, with the labels under which Prometheus finds it."""
+    job = work_pool(objects)["job_configuration"]["job_manifest"]["spec"]["template"]
+    for name, template in [*pod_templates(objects), ("a flow run", job)]:
+        labels = template["metadata"]["labels"]
+        meta = {
+            "__meta_kubernetes_pod_label_" + re.sub(r"\W", "_", key): value
+            for key, value in labels.items()
+        }
+        for port in (port for each in containers(template) for port in each.get("ports", ())):
+            yield name, labels, port, {
+                **meta,
+                "__meta_kubernetes_pod_container_port_name": port["name"],
+                "__meta_kubernetes_pod_phase": phase,
+            }  # fmt: skip
+
+
+def is_kept(meta: dict[str, str], rules: list[Manifest]) -> bool:
+    """As Prometheus decides it; every rule of ours keeps or leaves out."""
+    assert {rule["action"] for rule in rules} == {"keep"}
+    return all(
+        re.fullmatch(rule["regex"], ";".join(meta.get(each, "") for each in rule["source_labels"]))
+        for rule in rules
+    )
+
+
+def test_prometheus_finds_everybody_who_tells_figures_and_may_ask(overlay: list[Manifest]) -> None:
+    asked: dict[str, set[tuple[str, int]]] = {job: set() for job in scraped()}
+    policies = [
+        policy["spec"]
+        for policy in of_kind(overlay, "NetworkPolicy").values()
+        if {"namespaceSelector": {"matchLabels": {"bertsmith/metrics": "allowed"}}}
+        in [each for rule in policy["spec"].get("ingress", ()) for each in rule["from"]]
+    ]
+    for name, labels, port, meta in found_pods(overlay):
+        jobs = [job for job, rules in scraped().items() if is_kept(meta, rules)]
+        assert len(jobs) == (port["name"] in ("metrics", "run-metrics") or "prefect" in jobs), name
+        for job in jobs:
+            asked[job].add((name, port["containerPort"]))
+            assert any(
+                _chooses(policy["podSelector"], labels)
+                and {"port": port["name"]} in policy["ingress"][0]["ports"]
+                for policy in policies
+            ), f"{job} may not ask {name}"
+    ray = {name for name, _ in pod_templates(overlay) if name.startswith("RayCluster")}
+    assert asked == {
+        "bertsmith": {("Deployment metrics", 9464)},
+        "bertsmith-runs": {("a flow run", 9464), ("RayCluster bertsmith", 9464)},
+        "prefect": {("Deployment prefect", 4200)},
+        "ray": {(name, 8080) for name in ray},
+    }
+
+
+def test_prometheus_asks_nobody_who_has_ended(overlay: list[Manifest]) -> None:
+    for name, _, _, meta in found_pods(overlay, phase="Succeeded"):
+        assert not any(is_kept(meta, rules) for rules in scraped().values()), name
+
+
+def test_prometheus_brings_passwords_that_are_made(tmp_path: Path) -> None:
+    make_credentials(tmp_path / "credentials")
+    given = re.findall(r"--from-file (credentials/prometheus/\w+)", DEPLOYING.read_text())
+    assert all((tmp_path / name).is_file() for name in given)
+    text = (INFRA / "monitoring" / "kubernetes.yaml").read_text()
+    needed = set(re.findall(r"/etc/bertsmith/passwords/(\w+)", text))
+    assert needed == {Path(name).name for name in given}
+
+
+def typed(page: Path) -> list[list[str]]:
+    """The words of every command for a cluster on a page."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    found = re.findall(r"^ *kubectl ([^\n]+)|`kubectl ([^`]+)`", text, re.MULTILINE)
+    return [shlex.split(block or inline, comments=True) for block, inline in found]
+
+
+def test_commands_of_the_runbooks_name_what_is_there(overlay: list[Manifest]) -> None:
+    (cluster,) = of_kind(overlay, "RayCluster").values()
+    name = cluster["metadata"]["name"]
+    head = containers(cluster["spec"]["headGroupSpec"]["template"])
+    seen = set()
+    for words in [*typed(DEPLOYING), *typed(OPERATIONS)]:
+        if words[1] == "namespace" or words[0] == "apply":
+            continue
+        assert words[0] == "--namespace", words
+        assert words[1] in {*of_kind(overlay, "Namespace"), "monitoring"}, words
+        seen.add(words[2])
+        if words[2:5] == ["delete", "pod", "--selector"]:
+            assert words[5] == f"ray.io/cluster={name}"  # KubeRay's label of all pods of a cluster
+        if words[2:4] == ["delete", "job"]:
+            assert words[4] in of_kind(overlay, "Job")
+        if words[2] == "exec":
+            assert words[3] == f"service/{name}-head-svc"  # KubeRay's name of the head's service
+            assert words[words.index("--container") + 1] in {each["name"] for each in head}
+            program, address, *command = words[words.index("--") + 1 :]
+            drivers = of_kind(overlay, "ConfigMap")["drivers"]["data"]
+            assert (program, address) == ("env", f"RAY_ADDRESS={drivers['BERTSMITH_RAY_HEAD']}")
+            assert is_command(command)
+    assert {"exec", "delete", "rollout", "patch"} <= seen
+
+
 def test_no_pod_is_root_or_may_become_it(overlay: list[Manifest]) -> None:
     job = work_pool(overlay)["job_configuration"]["job_manifest"]["spec"]["template"]
     for name, template in [*pod_templates(overlay), ("a flow run", job)]:
@@ -328,7 +452,15 @@ def test_the_run_is_a_command_on_that_cluster(overlay: list[Manifest]) -> None:
     assert job["spec"].get("shutdownAfterJobFinishes") or (
         "ttlSecondsAfterFinished" not in job["spec"]
     )
-    words = job["spec"]["entrypoint"].split()
+    entrypoint = shlex.split(job["spec"]["entrypoint"])
+    variables = dict(word.split("=") for word in entrypoint if word.startswith("BERTSMITH_"))
+    assert not foreign_names(variables)
+    opened = containers(
+        of_kind(overlay, "RayCluster")[cluster]["spec"]["headGroupSpec"]["template"]
+    )
+    ports = {each["name"]: each["containerPort"] for each in opened[0]["ports"]}
+    assert variables[PORT_VARIABLE] == str(ports["run-metrics"])
+    words = entrypoint[len(variables) :]
     assert is_command(words)
 
     from flows.checks import check_recipe

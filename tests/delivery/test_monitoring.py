@@ -16,10 +16,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 from flows.observability.exporter import Answering, Asked, prefect_families, store_families
 from flows.observability.run_figures import RunFigures
 from pipelines.core.stage import Progress
-from tests.delivery.declared import INFRA, PROMETHEUS
+from tests.delivery.declared import INFRA, PROMETHEUS, ROOT
 
 MONITORING = INFRA / "monitoring"
 DASHBOARDS = sorted((MONITORING / "dashboards").glob("*.json"))
+IN_KUBERNETES = MONITORING / "kubernetes.yaml"
 FUNCTIONS = {
     "and", "by", "changes", "clamp_min", "delta", "deriv", "le", "rate", "sum", "up", "ALERTS",
     "SeaweedFS_s3_request_total",  # SeaweedFS' own
@@ -93,7 +94,7 @@ def test_every_figure_of_rays_that_is_asked_for_exists() -> None:
 
 def test_nothing_else_is_asked_for() -> None:
     for where, each in expressions().items():
-        bare = re.sub(r'"[^"]*"|\{[^}]*\}|\[[^\]]*\]|\bby \([^)]*\)', "", each)
+        bare = re.sub(r'"[^"]*"|\{[^}]*\}|\[[^\]]*\]|\bby \([^)]*\)|\boffset \w+', "", each)
         others = {
             name for name in re.findall(r"[A-Za-z_]\w*", bare)
             if not name.startswith(("bertsmith_", "ray_"))
@@ -111,6 +112,14 @@ def test_prometheus_takes_its_configuration_and_every_query(tmp_path: Path) -> N
         return done.stdout
 
     checked("config", "--syntax-only", PROMETHEUS)
+    # Debian's knows every field but how pods are found.
+    in_kubernetes = yaml.safe_load(IN_KUBERNETES.read_text(encoding="utf-8"))
+    for job in in_kubernetes["scrape_configs"]:
+        (pods,) = job.pop("kubernetes_sd_configs")
+        assert pods == {"role": "pod", "namespaces": {"names": ["bertsmith"]}}
+    rest = tmp_path / "rest.yaml"
+    rest.write_text(yaml.safe_dump(in_kubernetes))
+    checked("config", "--syntax-only", rest)
     assert "8 rules found" in checked("rules", MONITORING / "rules.yaml")
     asked = expressions()
     rules = [
@@ -122,17 +131,22 @@ def test_prometheus_takes_its_configuration_and_every_query(tmp_path: Path) -> N
     assert f"{len(asked)} rules found" in checked("rules", file)
 
 
-# Two hours, a sample a minute: a training that hangs, one whose last step is done, one that is over
-# and told no more; and runs that failed, beside old ones that were deleted.
+# Two hours, a sample a minute: a training that hangs, one that began twelve minutes ago and took no
+# step, one whose last step is done, one that is over and told no more; two who do not answer; and
+# runs that failed, beside old ones that were deleted.
 SERIES = {
     'bertsmith_step{run="hangs",stage="pretraining"}': "1+1x29 30x90",
     'bertsmith_steps_planned{run="hangs",stage="pretraining"}': "100x120",
     'bertsmith_checkpoint_age_seconds{run="hangs",stage="pretraining"}': "0+60x120",
+    'bertsmith_step{run="begins",stage="pretraining"}': "_x107 0x12",
+    'bertsmith_steps_planned{run="begins",stage="pretraining"}': "_x107 100x12",
     'bertsmith_step{run="is done"}': "71+1x29 100x90",
     'bertsmith_steps_planned{run="is done"}': "100x120",
     'bertsmith_checkpoint_age_seconds{run="is done"}': "0+60x120",
     'bertsmith_step{run="is over"}': "1+1x29 stale",
     'bertsmith_steps_planned{run="is over"}': "100x29 stale",
+    'up{job="ray",instance="a:8080"}': "0x120",
+    'up{job="bertsmith-runs",instance="a:9464"}': "0x120",
     'bertsmith_runs{state="failed"}': "5x90 6x30",
     'bertsmith_runs{state="crashed"}': "9x90 2x30",
 }
@@ -140,6 +154,7 @@ HANGS = {"run": "hangs", "stage": "pretraining"}
 FIRING = {
     "TrainingStandsStill": (HANGS, "pretraining hangs has taken no step for a quarter of an hour"),
     "CheckpointIsOld": (HANGS, "a kill of hangs would cost 1h 59m 0s of work"),
+    "TargetIsSilent": ({"job": "ray", "instance": "a:8080"}, "ray at a:8080 does not answer"),
     "RunsFail": ({"state": "failed"}, "1 runs failed within the hour: see Prefect's page"),
 }
 
@@ -165,6 +180,31 @@ def test_alerts_are_of_trainings_that_go_on_and_of_runs_that_failed(tmp_path: Pa
         ["promtool", "test", "rules", file], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_jobs_that_are_named_are_there() -> None:
+    files = (PROMETHEUS, IN_KUBERNETES)
+    read = [yaml.safe_load(file.read_text(encoding="utf-8"))["scrape_configs"] for file in files]
+    jobs = {job["job_name"] for each in read for job in each}
+    named = {name for each in expressions().values() for name in re.findall(r'job!?="(.+?)"', each)}
+    assert named
+    assert named <= jobs
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl renders the ConfigMaps")
+def test_in_kubernetes_the_same_rules_and_dashboards_are_given() -> None:
+    done = subprocess.run(
+        ["kubectl", "kustomize", MONITORING], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    maps = {each["metadata"]["name"]: each for each in yaml.safe_load_all(done.stdout)}
+    rules = (MONITORING / "rules.yaml", IN_KUBERNETES)
+    for name, files in {"bertsmith-prometheus": rules, "bertsmith-dashboards": DASHBOARDS}.items():
+        assert maps[name]["data"] == {file.name: file.read_text() for file in files}
+    assert maps["bertsmith-dashboards"]["metadata"]["labels"] == {"grafana_dashboard": "1"}
+    deploying = (ROOT / "docs" / "deploying.md").read_text(encoding="utf-8")
+    for file in rules:
+        assert f"[/etc/bertsmith/prometheus/{file.name}]" in deploying
 
 
 def test_dashboards_are_three_and_ask_the_source_that_is_there() -> None:
