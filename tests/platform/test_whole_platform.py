@@ -43,11 +43,11 @@ def test_a_run_that_meets_every_failure_makes_what_an_undisturbed_one_makes(
     lost_in_training = cluster.nodes[-1].address
     cluster.lose(cluster.nodes[-1])
     before = _last_checkpoint(stack)
-    platform.busy.be_busy(_BUSY_SECONDS)
     stack.postgres.stop()
     time.sleep(_DATABASE_AWAY_SECONDS)
     stack.postgres.start()
     cluster.join(1)  # without it one place is missing: the training waits
+    platform.busy.be_busy(_BUSY_SECONDS)  # its checkpoint is read now, others are written
     platform.finished(disturbed)
     seconds = time.monotonic() - started
 
@@ -75,7 +75,7 @@ def test_a_run_that_meets_every_failure_makes_what_an_undisturbed_one_makes(
 
     rows = [
         ("PostgreSQL (under Prefect and MLflow)", stack.postgres.version(),
-         f"stopped while the encoder learned, started again after {_DATABASE_AWAY_SECONDS:.0f} s",
+         f"stopped while the training waited for a node, started again after {_DATABASE_AWAY_SECONDS:.0f} s",
          "both servers found it again"),
         ("S3", stack.store.version(),
          f"answered 503 for {_BUSY_SECONDS:.0f} s ({len(platform.busy.refused)} requests) while "
