@@ -189,7 +189,9 @@ class Drill:
         }
         named = {f"RCLONE_CONFIG_PLATFORM_{name}": value for name, value in remote.items()}
         command = ["rclone", "--config=/dev/null", "--checksum", "--transfers=4", *arguments]
-        subprocess.run(command, env={**os.environ, **named}, check=True)
+        # What is said to Amazon's own clients is for other servers than this one.
+        others = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+        subprocess.run(command, env={**others, **named}, check=True)
 
 
 def _missing_rclone() -> str:

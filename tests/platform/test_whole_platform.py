@@ -75,7 +75,7 @@ def test_a_run_that_meets_every_failure_makes_what_an_undisturbed_one_makes(
 
     rows = [
         ("PostgreSQL (under Prefect and MLflow)", stack.postgres.version(),
-         f"stopped while the training waited for a node, started again after {_DATABASE_AWAY_SECONDS:.0f} s",
+         f"stopped for {_DATABASE_AWAY_SECONDS:.0f} s while the training waited for a node",
          "both servers found it again"),
         ("S3", stack.store.version(),
          f"answered 503 for {_BUSY_SECONDS:.0f} s ({len(platform.busy.refused)} requests) while "
