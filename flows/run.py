@@ -23,6 +23,7 @@ from flows.reporting.watch import Watch
 from flows.services.platform.place_block import use_place_of_deployment
 from flows.services.run_records import recorded_run
 from flows.stopped import stops_noted
+from flows.taken_up_again import wait_for_last_try
 from pipelines.artifacts import Artifact
 from pipelines.core.recipes.files import completed, differences
 from pipelines.core.recipes.ladder import CorpusRecipe
@@ -146,6 +147,8 @@ def started_run(
         )
         context = recipe.place.context(observe=observe, tags={**tags, **parent.tags})
         run = Run(recipe, context, story, watch, sampler, parent, figures)
+        if flow_run.run_count > 1 and not context.store.is_local:
+            wait_for_last_try(UUID(flow_run.id), watch.note)
         for sentence in deliver_kept(context.store, run.tracker):
             watch.note(sentence)
         try:

@@ -53,6 +53,9 @@ for program in cc gcc g++ c++ clang tcc ld make; do
         exit 1
     fi
 done
+echo "== what its entry point and 'bertsmith deploy --git' ask of Debian"
+inside tini --version
+inside git --version
 inside python -m pip check
 # Whoever gets in may write to its own folders alone.
 inside sh -c 'touch /var/lib/bertsmith/x && rm /var/lib/bertsmith/x && ! touch /opt/bertsmith/x 2> /dev/null'

@@ -2,6 +2,12 @@
 # What a role may need before it starts. The role itself is the command.
 set -eu
 
+# The first process of a container is sent no signal that it has no handler for, and gets everybody's
+# dead children. tini is made for that place: it hands on what it is told, and buries them.
+if [ "$$" = 1 ]; then
+    exec tini -- "$0" "$@"
+fi
+
 # Passwords that were made on the first start, as lines of a shell: docs/deploying.md.
 if [ -n "${BERTSMITH_CREDENTIALS:-}" ]; then
     set -a
@@ -12,10 +18,12 @@ fi
 # Who drives work on a Ray cluster has a node of it beside him, one without CPUs: a driver speaks to
 # the cluster through its own node only. A node does not outlive its head; without it the command
 # would go on and find no cluster, so it ends as well, and who restarts the container mends both.
+# Left to itself the node takes more memory for objects than a container's /dev/shm has.
 if [ -n "${BERTSMITH_RAY_HEAD:-}" ]; then
     said=$(mktemp)
     (
-        ray start --address="${BERTSMITH_RAY_HEAD}" --num-cpus=0 --block > "${said}" 2>&1 || true
+        ray start --address="${BERTSMITH_RAY_HEAD}" --num-cpus=0 --object-store-memory=268435456 \
+            --block > "${said}" 2>&1 || true
         cat "${said}" >&2
         echo "the Ray node beside the command has ended, and the command with it" >&2
         kill "$$"  # the number that the command below keeps

@@ -1,11 +1,13 @@
 """What the files of infra/ may name: commands, variables and modules that exist in the code."""
 
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.main import get_command
@@ -22,22 +24,63 @@ _PREFECT_KUBERNETES = "PREFECT_INTEGRATIONS_KUBERNETES_"  # settings of its work
 
 
 def is_command(words: Sequence[str]) -> bool:
-    """Whether the image can run `words`: a program of its environment, and what it is asked for."""
+    """Whether the image can run `words`: a program, what it is asked for, and its options.
+
+    Values of options are not looked at, so that a name may stand for one.
+    """
     program, *rest = map(str, words)
     if program in ("python", sys.executable):
-        return rest[0] == "-m" and find_spec(rest[1]) is not None
-    if program == "bertsmith":
-        return _is_bertsmith(rest)
+        return rest[0] == "-m" and _is_module(rest[1], rest[2:])
     if program == "sh":
         return rest[0] == "-c"
+    if program == "bertsmith":
+        from flows.cli.app import app
+
+        return _knows(get_command(app), rest)
+    if program == "ray":
+        from ray.scripts.scripts import cli
+
+        return _knows(cli, rest)
+    if program == "prefect":
+        return _is_prefect(rest)
     return bool(entry_points(group="console_scripts", name=program))
 
 
-def _is_bertsmith(arguments: Sequence[str]) -> bool:
-    from flows.cli.app import app
+def _is_module(name: str, arguments: Sequence[str]) -> bool:
+    """Whether there is the module, and its text names each option."""
+    spec = find_spec(name)
+    if spec is None or spec.origin is None:
+        return False
+    text = Path(spec.origin).read_text(encoding="utf-8")
+    return all(f'"{option}"' in text for option in _options(arguments))
 
-    commands = get_command(app).commands  # type: ignore[attr-defined]
-    return arguments[0] in commands or arguments[0].startswith("-")
+
+def _knows(command: Any, arguments: Sequence[str]) -> bool:
+    """Whether a command of click's knows each option, and a group of them the command as well."""
+    known = {"--help", *(o for p in command.params for o in (*p.opts, *p.secondary_opts))}
+    below = getattr(command, "commands", None)
+    if below is None:
+        return known.issuperset(_options(arguments))
+    if not arguments or arguments[0] in known:
+        return known.issuperset(arguments)
+    return arguments[0] in below and _knows(below[arguments[0]], arguments[1:])
+
+
+def _options(arguments: Sequence[str]) -> set[str]:
+    return {each.partition("=")[0] for each in arguments if re.match(r"--?[a-z]", each)}
+
+
+def _is_prefect(arguments: Sequence[str]) -> bool:
+    from cyclopts import CoercionError, CycloptsError, ValidationError
+    from prefect.cli._app import _app
+
+    try:
+        _app.parse_args(arguments, print_error=False, exit_on_error=False)
+    except (CoercionError, ValidationError):  # of a value, which a name stands for
+        return True
+    except CycloptsError:
+        return False
+    return True
 
 
 def foreign_names(variables: Iterable[str]) -> set[str]:

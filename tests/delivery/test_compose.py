@@ -17,6 +17,7 @@ from flows.services.platform.declaration import read_platform
 from flows.services.processes.health import URL_VARIABLE
 from pipelines.core.errors import UserError
 from pipelines.core.tracking import migration
+from pipelines.training.stopping import PATIENCE_SECONDS
 from tests.delivery.declared import (
     ENTRYPOINT,
     INFRA,
@@ -100,6 +101,24 @@ def test_every_work_pool_has_a_worker(ours: dict[str, Any]) -> None:
     commands = [s["command"] for name, s in ours.items() if name.startswith("worker-")]
     served = [command[command.index("--pool") + 1] for command in commands]
     assert served == [pool.name for pool in read_platform().work_pools]
+    for command in commands:  # a pool is the preparation's to make
+        assert "--no-create-pool-if-not-found" in command
+        assert command[command.index("--type") + 1] == "process"
+
+
+def test_who_trains_has_time_to_save_before_it_is_killed(ours: dict[str, Any]) -> None:
+    drivers = {n: s for n, s in ours.items() if "BERTSMITH_RAY_HEAD" in s.get("environment", {})}
+    assert {"worker-training", "bertsmith"} <= set(drivers)
+    for name, service in drivers.items():
+        seconds = int(service.get("stop_grace_period", "10s").removesuffix("s"))
+        assert seconds > PATIENCE_SECONDS, name
+    # What depends on others is stopped before them.
+    outlive, waiting = set(), ["worker-training"]
+    while waiting:
+        needed = set(ours.get(waiting.pop(), {}).get("depends_on", ())) - outlive
+        outlive |= needed
+        waiting += needed
+    assert {"prefect", "mlflow", "s3", "ray-head", "ray-worker"} <= outlive
 
 
 def test_mlflow_starts_on_a_database_that_was_migrated(ours: dict[str, Any]) -> None:

@@ -1,16 +1,22 @@
-"""The image's entry point with a Ray node beside the command: they begin and end together."""
+"""The image's entry point: the first process of a container, and a Ray node beside the command."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from prefect.client.orchestration import get_client
 
+from flows.services.deployments import Source
 from tests.delivery.declared import INFRA
+from tests.delivery.taken_runs import COMMAND as EXECUTE
+from tests.delivery.taken_runs import environment, taken_run
 
 # In place of Ray's program: a node that starts, or does not, and lives until a file is there.
 NODE = """#!/bin/sh
@@ -23,6 +29,27 @@ exit 1
 STARTS = 'sleep 0.5; echo "Ray runtime started."'
 REFUSED = 'echo "the token is wrong"; exit 1'
 COMMAND = 'echo "at $RAY_ADDRESS"; exec sleep 300'
+
+# As our flows meet a stop: they save what they have and say who stopped them.
+LEARNING = """
+import time
+from pathlib import Path
+from prefect import flow
+from prefect.exceptions import TerminationSignal
+from prefect.runtime import flow_run
+from flows.stopped import cancel_if_stopped, stops_noted
+
+@flow(on_crashed=[cancel_if_stopped])
+def learns(folder: str) -> None:
+    with stops_noted(flow_run.id):
+        Path(folder, "begun").touch()
+        try:
+            time.sleep(300)
+        except TerminationSignal:
+            time.sleep(2)
+            Path(folder, "saved").touch()
+            raise
+"""
 
 Entered = Callable[[str], "subprocess.Popen[str]"]
 
@@ -62,7 +89,7 @@ def test_the_command_begins_once_its_node_has_started_and_ends_with_it(
     assert process.stdout is not None
     assert process.stdout.readline() == "at ray-head:6379\n"
     assert (tmp_path / "asked").read_text() == (
-        "start --address=ray-head:6379 --num-cpus=0 --block\n"
+        "start --address=ray-head:6379 --num-cpus=0 --object-store-memory=268435456 --block\n"
     )
     assert process.poll() is None
     (tmp_path / "stop").touch()
@@ -77,6 +104,79 @@ def test_a_command_whose_node_does_not_start_is_not_begun(entered: Entered) -> N
     assert process.returncode != 0
     assert out == ""
     assert "the token is wrong" in said
+
+
+@pytest.fixture(scope="module")
+def first_process() -> list[str]:
+    """What makes a command the first process of a namespace, as it is in a container."""
+    words = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    if shutil.which("unshare") is None or subprocess.run([*words, "true"], check=False).returncode:
+        pytest.skip("a first process has a namespace of its own, and none may be made here")
+    if shutil.which("tini") is None:
+        pytest.skip("Debian's tini is the first process of the image, and there is none here")
+    return words
+
+
+def tell_to_go(process: "subprocess.Popen[str]") -> None:
+    """SIGTERM to the first process of the namespace that `process` made."""
+    (first,) = psutil.Process(process.pid).children()
+    first.send_signal(signal.SIGTERM)
+
+
+def wait_for(path: Path, process: "subprocess.Popen[str]") -> None:
+    deadline = time.monotonic() + 240
+    while not path.exists():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("is_begun", [True, False], ids=["begun", "waits for its node"])
+def test_a_container_that_is_told_to_go_goes(
+    first_process: list[str], tmp_path: Path, is_begun: bool
+) -> None:
+    program = tmp_path / "ray"  # a node that never comes up
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/there\nexec sleep 300")
+    program.chmod(0o755)
+    head = {} if is_begun else {"BERTSMITH_RAY_HEAD": "ray-head:6379"}
+    process = subprocess.Popen(
+        [*first_process, INFRA / "entrypoint.sh", "sh", "-c", f"touch {tmp_path}/there; sleep 300"],
+        env={**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", **head},
+        text=True, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        wait_for(tmp_path / "there", process)
+        tell_to_go(process)
+        assert process.wait(timeout=30) == 128 + signal.SIGTERM
+    finally:
+        process.kill()
+
+
+@pytest.mark.slow
+def test_a_flow_run_that_is_told_to_go_saves_and_is_scheduled_again(
+    first_process: list[str], prefect_api: str, tmp_path: Path
+) -> None:
+    (tmp_path / "learning.py").write_text(LEARNING)
+    run = taken_run("learning.learns", Source.installed(tmp_path), folder=str(tmp_path))
+    # As Prefect's worker sets it for our Jobs: tests/delivery/test_kubernetes.py.
+    told = {"PREFECT_FLOW_RUN_EXECUTE_SIGTERM_BEHAVIOR": "reschedule"}
+    process = subprocess.Popen(
+        [*first_process, INFRA / "entrypoint.sh", *EXECUTE],
+        env={**environment(run, tmp_path), **told},
+        text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        wait_for(tmp_path / "begun", process)
+        tell_to_go(process)
+        said = process.communicate(timeout=120)[0]
+    finally:
+        process.kill()
+    assert process.returncode == 0, said
+    assert (tmp_path / "saved").exists(), said
+    with get_client(sync_client=True) as client:
+        state = client.read_flow_run(run).state
+    assert state is not None
+    assert state.name == "AwaitingRetry", said
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import yaml
@@ -138,6 +139,21 @@ def test_every_node_of_ray_is_asked_where_it_answers_without_the_token(
             assert ports[asked["port"]] == DEFAULT_DASHBOARD_AGENT_LISTEN_PORT
 
 
+def test_rays_objects_find_room_in_shared_memory(overlay: list[Manifest]) -> None:
+    (cluster,) = of_kind(overlay, "RayCluster").values()
+    groups = [cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]]
+    asked = [(int(g["rayStartParams"]["object-store-memory"]), g["template"]) for g in groups]
+    # A flow run's own node is started by the entry point.
+    job = work_pool(overlay)["job_configuration"]["job_manifest"]["spec"]["template"]
+    (driver,) = re.findall(r"--object-store-memory=(\d+)", (INFRA / "entrypoint.sh").read_text())
+    for size, template in [*asked, (int(driver), job)]:
+        (limit,) = (
+            each["emptyDir"]["sizeLimit"]
+            for each in template["spec"]["volumes"] if each["name"] == "shared-memory"
+        )  # fmt: skip
+        assert size < int(limit.removesuffix("Gi")) * 2**30
+
+
 def test_rays_version_is_the_images(overlay: list[Manifest]) -> None:
     (cluster,) = of_kind(overlay, "RayCluster").values()
     pins = (KUBERNETES.parents[1] / "constraints.txt").read_text().splitlines()
@@ -240,6 +256,24 @@ def test_mlflow_starts_alone_on_a_database_that_was_migrated(overlay: list[Manif
     (first,) = server["template"]["spec"]["initContainers"]
     assert first["args"] == ["python", "-m", migration.__name__]
     assert {"secretRef": {"name": "bertsmith-servers"}} in first["envFrom"]
+
+
+def test_late_answers_end_no_server(overlay: list[Manifest]) -> None:
+    probes = ("startupProbe", "readinessProbe", "livenessProbe")
+    asked = [
+        (name, each[probe])
+        for name, template in pod_templates(overlay)
+        for each in containers(template)
+        for probe in probes if probe in each
+    ]  # fmt: skip
+    assert len(asked) >= 12
+    for name, probe in asked:
+        assert probe.get("timeoutSeconds", 1) >= 5, name
+    for name in ("prefect", "mlflow"):  # what a migration of the database takes
+        server = of_kind(overlay, "Deployment")[name]["spec"]["template"]["spec"]["containers"][0]
+        start = server["startupProbe"]
+        assert start.get("periodSeconds", 10) * start["failureThreshold"] >= 300
+        assert start["httpGet"] == server["livenessProbe"]["httpGet"]
 
 
 def test_policies_and_budgets_choose_pods_that_are_there(overlay: list[Manifest]) -> None:
@@ -399,6 +433,9 @@ def test_every_work_pool_has_a_worker(overlay: list[Manifest]) -> None:
     served = [each["args"][each["args"].index("--pool") + 1] for each in workers]
     assert served == [pool.name for pool in read_platform().work_pools]
     for each in workers:
+        # A pool is the preparation's to make: a worker's own would have Prefect's template.
+        assert "--no-create-pool-if-not-found" in each["args"]
+        assert each["args"][each["args"].index("--type") + 1] == "kubernetes"
         (port,) = each["ports"]
         assert each["env"][0]["value"] == str(port["containerPort"])
         assert each["livenessProbe"]["httpGet"]["port"] == port["name"]
@@ -441,6 +478,25 @@ def test_prefect_makes_a_job_of_the_work_pool(overlay: list[Manifest], prefect_a
     assert container["image"] == pool["variables"]["properties"]["image"]["default"]
     manifest["metadata"]["generateName"] = "run-"
     kubernetes_validate.validate(manifest, VERSIONS[-1], strict=True)
+
+
+def test_a_flow_run_whose_pod_is_told_to_go_is_scheduled_again(
+    overlay: list[Manifest], prefect_api: str
+) -> None:
+    worker = pytest.importorskip("prefect_kubernetes.worker")
+    from prefect.client.schemas.objects import FlowRun
+
+    made = asyncio.run(
+        worker.KubernetesWorkerJobConfiguration.from_template_and_values(
+            base_job_template=work_pool(overlay), values={}
+        )
+    )
+    made.prepare_for_flow_run(FlowRun(flow_id=uuid4(), name="run"))
+    pod = made.job_manifest["spec"]["template"]["spec"]
+    said = {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
+    # What Prefect's worker makes of a Job that Kubernetes tries once.
+    assert said["PREFECT_FLOW_RUN_EXECUTE_SIGTERM_BEHAVIOR"] == "reschedule"
+    assert pod["terminationGracePeriodSeconds"] > 30  # what `prefect flow-run execute` waits
 
 
 def test_the_run_is_a_command_on_that_cluster(overlay: list[Manifest]) -> None:

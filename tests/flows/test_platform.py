@@ -3,28 +3,36 @@
 import http.server
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 import yaml
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import DeploymentFilter
-from prefect.states import Failed, Running
+from prefect.client.schemas.objects import State
+from prefect.exceptions import ObjectNotFound
+from prefect.states import AwaitingRetry, Completed, Failed, Pending, Running
 
 from flows.services.deployments import Source, deployments_file
 from flows.services.platform.applying import apply
 from flows.services.platform.automations import NOTIFY_VARIABLE
-from flows.services.platform.declaration import Automation, read_platform
+from flows.services.platform.declaration import Automation, WorkPool, read_platform
 from flows.services.platform.place_block import (
     BertsmithPlace,
     read_place,
     save_place,
 )
+from flows.services.platform.pools import make_pool
+from tests.delivery.test_compose import COMPOSE, read
 
 pytestmark = pytest.mark.slow
 
@@ -161,8 +169,8 @@ def test_what_is_not_given_again_stays_in_the_block(prefect_api: str) -> None:
 
 
 def test_an_automation_does_one_thing() -> None:
-    for more in ({}, {"notify": "x", "run": "y"}):
-        with pytest.raises(ValueError, match="must either notify or run"):
+    for more, found in (({}, "none of them"), ({"notify": "x", "crash": "y"}, "notify and crash")):
+        with pytest.raises(ValueError, match=f"one of notify, run and crash, found {found}"):
             Automation.model_validate({"name": "a", "when": {"expect": ["x"]}, **more})
 
 
@@ -172,6 +180,29 @@ def test_code_from_an_image_and_from_git() -> None:
     (values,) = step.values()
     assert values["access_token"] == "{{ prefect.blocks.secret.token }}"
     assert values["branch"] == "v1"
+
+
+# A run's own heartbeats, as its engine sends them: by itself it does so every three minutes.
+_HEARTBEATS = """
+import sys
+import time
+from uuid import UUID
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.flow_engine import FlowRunEngine
+
+@flow
+def learns() -> None:
+    pass
+
+with get_client(sync_client=True) as client:
+    engines = [FlowRunEngine(flow=learns, flow_run=client.read_flow_run(UUID(run)))
+               for run in sys.argv[2:]]
+for _ in range(int(sys.argv[1])):
+    for engine in engines:
+        engine._emit_flow_run_heartbeat()
+    time.sleep(1)
+"""
 
 
 def wait_for(found: Callable[[], bool]) -> None:
@@ -222,3 +253,124 @@ def test_a_new_champion_starts_the_batch_prediction_once_a_person_switched_it_on
         wait_for(lambda: runs() > 0)
         time.sleep(2)
         assert runs() == 1  # a candidate is no champion, and an encoder answers nothing
+
+
+@pytest.fixture
+def hurried(prefect_api: str) -> Iterator[Callable[[str, int], None]]:
+    """Puts one of the declared automations on the server, with so many seconds for its hours."""
+    declared = read_platform()
+
+    def take_off() -> None:
+        with get_client(sync_client=True) as client:
+            for automation in declared.automations:
+                for known in client.read_automations_by_name(automation.name):
+                    client.delete_automation(known.id)
+
+    def put_on(name: str, seconds: int) -> None:
+        (found,) = (each for each in declared.automations if each.name == name)
+        assert found.when.silent_seconds
+        when = found.when.model_copy(update={"silent_seconds": seconds})
+        alone = (found.model_copy(update={"when": when}),)
+        apply(declared.model_copy(update={"automations": alone}), Source.installed(), {})
+
+    take_off()
+    yield put_on
+    take_off()
+
+
+def begun_run(name: str, *states: State[Any]) -> UUID:
+    """A run of a deployment in the last of these states."""
+    with get_client(sync_client=True) as client:
+        deployment = client.read_deployment_by_name("corpus/corpus")
+        run = client.create_flow_run_from_deployment(deployment.id, name=name)
+        for state in states:
+            client.set_flow_run_state(run.id, state)
+    return run.id
+
+
+def state_of(run: UUID) -> State[Any]:
+    with get_client(sync_client=True) as client:
+        state = client.read_flow_run(run).state
+    assert state is not None
+    return state
+
+
+def send_heartbeats(count: int, *runs: UUID) -> None:
+    """One a second; in a process of its own, as a run's are."""
+    command = [sys.executable, "-c", _HEARTBEATS, str(count), *map(str, runs)]
+    subprocess.run(command, env=dict(os.environ), check=True)
+
+
+def test_a_run_that_lives_and_never_ends_is_told(
+    hurried: Callable[[str, int], None], webhook: list[dict[str, Any]]
+) -> None:
+    hurried("bertsmith: a run takes a day", 15)
+    hanging, ended = begun_run("hanging", Running()), begun_run("ended", Running(), Completed())
+    send_heartbeats(18, hanging, ended)
+    wait_for(lambda: bool(webhook))
+    (said,) = webhook
+    assert said["text"].startswith("Bertsmith: hanging has been running for a day")
+    assert state_of(hanging).is_running()
+    assert state_of(ended).is_completed()
+
+
+def test_a_run_whose_process_died_is_called_crashed_and_one_that_lives_is_not(
+    hurried: Callable[[str, int], None],
+) -> None:
+    hurried("bertsmith: a run died", 10)
+    dead, waiting = begun_run("dead", Running()), begun_run("waiting", Running())
+    alive = begun_run("alive", Running())
+    send_heartbeats(2, dead, waiting)
+    with get_client(sync_client=True) as client:
+        client.set_flow_run_state(waiting, AwaitingRetry())
+    send_heartbeats(20, alive)
+    wait_for(lambda: state_of(dead).is_crashed())
+    assert "Started again, it goes on where it stopped." in str(state_of(dead).message)
+    assert state_of(alive).is_running()
+    assert state_of(waiting).is_scheduled()
+    # One that was only cut off ends as what became of it.
+    with get_client(sync_client=True) as client:
+        client.set_flow_run_state(dead, Completed())
+    assert state_of(dead).is_completed()
+
+
+def test_a_run_that_its_worker_took_and_never_began_is_called_crashed(
+    hurried: Callable[[str, int], None],
+) -> None:
+    hurried("bertsmith: a run never began", 10)
+    taken, begun = begun_run("taken", Pending()), begun_run("begun", Pending(), Running())
+    wait_for(lambda: state_of(taken).is_crashed())
+    assert state_of(begun).is_running()
+
+
+def test_a_dead_run_is_ended_by_hand_as_the_runbook_says(prefect_api: str) -> None:
+    apply(read_platform(), Source.installed(), {})
+    run = begun_run("by hand", Running())
+    runbook = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"`(prefect api POST /flow_runs/ID/set_state [^`]+)`", runbook)
+    words = shlex.split(command.replace("ID", str(run)))
+    subprocess.run([sys.executable, "-m", *words], env=dict(os.environ), check=True)
+    assert state_of(run).is_crashed()
+
+
+def test_a_worker_that_is_ahead_waits_for_its_pool(prefect_api: str, tmp_path: Path) -> None:
+    name = "of-an-early-worker"
+    command = read(COMPOSE)["services"]["worker-data"]["command"]
+    words = [name if word == "bertsmith-data" else word for word in command]
+    worker = subprocess.Popen(
+        [sys.executable, "-m", *(word for word in words if word != "--with-healthcheck")],
+        env={**os.environ, "PREFECT_WORKER_HEARTBEAT_SECONDS": "1",
+             "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "INFO"}, cwd=tmp_path,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    try:
+        assert worker.stdout is not None
+        next(line for line in worker.stdout if "not found" in line)
+        with get_client(sync_client=True) as client:
+            with pytest.raises(ObjectNotFound):
+                client.read_work_pool(name)
+            assert make_pool(client, WorkPool(name=name, tags=("data",), concurrency_limit=1))
+            wait_for(lambda: bool(client.read_workers_for_work_pool(name)))
+    finally:
+        worker.terminate()
+        worker.communicate(timeout=60)

@@ -19,7 +19,7 @@ MetricsHost = Annotated[
     ),
 ]
 PoolType = Annotated[
-    str, typer.Option(help="What new work pools start runs with: process, docker or kubernetes.")
+    str, typer.Option(help="What new work pools start runs with: process or kubernetes.")
 ]
 JobTemplate = Annotated[
     Path | None,

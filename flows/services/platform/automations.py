@@ -11,7 +11,8 @@ from uuid import UUID
 from prefect.blocks.notifications import CustomWebhookNotificationBlock
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import DeploymentFilter
-from prefect.events.actions import RunDeployment, SendNotification
+from prefect.client.schemas.objects import StateType
+from prefect.events.actions import ChangeFlowRunState, RunDeployment, SendNotification
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 
 from flows.services.platform.declaration import Automation, When
@@ -28,7 +29,7 @@ def make_automations(client: SyncPrefectClient, declared: tuple[Automation, ...]
     for automation in declared:
         if client.read_automations_by_name(automation.name):
             continue
-        action: SendNotification | RunDeployment
+        action: SendNotification | RunDeployment | ChangeFlowRunState
         if automation.notify:
             if block is None:
                 notes.append(
@@ -39,7 +40,7 @@ def make_automations(client: SyncPrefectClient, declared: tuple[Automation, ...]
             action = SendNotification.model_validate(
                 {"block_document_id": block, "subject": _SUBJECT, "body": automation.notify}
             )
-        else:
+        elif automation.run:
             deployment = _deployment(client, automation.run)
             if deployment is None:
                 notes.append(
@@ -49,6 +50,10 @@ def make_automations(client: SyncPrefectClient, declared: tuple[Automation, ...]
                 continue
             action = RunDeployment.model_validate(
                 {"source": "selected", "deployment_id": deployment}
+            )
+        else:  # not by force: a run that has ended meanwhile stays what it is
+            action = ChangeFlowRunState.model_validate(
+                {"state": StateType.CRASHED, "name": "Crashed", "message": automation.crash}
             )
         client.create_automation(
             AutomationCore(

@@ -40,11 +40,14 @@ class Automation(Settings):
     when: When
     notify: str = ""  # what is said
     run: str = ""  # the deployment that is run
+    crash: str = ""  # why the run that it is about is called crashed
 
     @model_validator(mode="after")
     def _does_one_thing(self) -> "Automation":
-        if bool(self.notify) == bool(self.run):
-            raise ValueError("an automation must either notify or run a deployment")
+        said = [name for name in ("notify", "run", "crash") if getattr(self, name)]
+        if len(said) != 1:
+            found = " and ".join(said) or "none of them"
+            raise ValueError(f"an automation must say one of notify, run and crash, found {found}")
         return self
 
 

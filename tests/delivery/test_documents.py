@@ -1,0 +1,75 @@
+"""What the documents tell people to type: programs, commands and options that there are."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.delivery.declared import ROOT, is_command
+
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+PROGRAMS = ("bertsmith", "prefect", "ray")
+_BLOCK = re.compile(r"^```\w*\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
+
+
+def lines(page: Path) -> Iterator[str]:
+    """What stands in blocks of commands, and between backticks in a sentence."""
+    text = page.read_text(encoding="utf-8")
+    for block in _BLOCK.findall(text):
+        yield from block.replace("\\\n", " ").splitlines()
+    yield from re.findall(r"`([^`\n]+)`", _BLOCK.sub("", text))
+
+
+def commands(line: str) -> Iterator[list[str]]:
+    """The words of each command of ours in a line, also in what it hands to a shell."""
+    try:
+        words = shlex.split(line, comments=True)
+    except ValueError:  # a quote that a later line closes
+        return
+    for n, word in enumerate(words):
+        before = words[n - 1] if n else ""
+        if word in PROGRAMS and (n == 0 or before == "--rm" or "=" in before):
+            if words[n + 1 :] and not words[n + 1].startswith("…"):
+                yield words[n:]
+        elif before == "-c" and n > 1:
+            for part in word.split(";"):
+                yield from commands(part.strip())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_is_one(page: Path) -> None:
+    for line in lines(page):
+        for words in commands(line):
+            assert is_command(words), line
+
+
+def test_commands_are_found_wherever_they_stand() -> None:
+    said = "docker compose run --rm bertsmith run demo"
+    assert list(commands(said)) == [["bertsmith", "run", "demo"]]
+    said = "A=b bertsmith deploy  # or more"
+    assert list(commands(said)) == [["bertsmith", "deploy"]]
+    said = "exec worker sh -c '. /there; prefect version'"
+    assert list(commands(said)) == [["prefect", "version"]]
+    found = [words for line in lines(ROOT / "docs" / "operations.md") for words in commands(line)]
+    assert ["bertsmith", "doctor", "--platform"] in found
+    assert {words[0] for words in found} == set(PROGRAMS)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "bertsmith deplot",
+        "bertsmith deploy --gut https://example.org",
+        "bertsmith recipes lost",
+        "prefect worker begin",
+        "prefect worker start --pool a --no-create-pool",
+        "ray start --headless",
+        "ray stat",
+        "python -m pipelines.core.tracking.server --hots=0.0.0.0",
+        "python -m pipelines.core.tracking.servant",
+    ],
+)  # fmt: skip
+def test_a_command_or_option_that_is_none_is_noticed(words: str) -> None:
+    assert not is_command(words.split())

@@ -1,0 +1,73 @@
+"""A run that was told to go comes back only when its process before can hold nothing any more."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.states import AwaitingRetry, Pending, Running
+
+from flows import run, taken_up_again
+from flows.taken_up_again import seconds_to_wait, wait_for_last_try
+from pipelines.artifacts.attempts.claims import LEASE_SECONDS
+from pipelines.core.recipes.ladder import CorpusRecipe
+from tests.integration.object_stores import BUCKET, s3_server
+
+
+@flow
+def learns() -> None:
+    pass
+
+
+def a_run(*, told_to_go: bool) -> UUID:
+    states = [Pending(), Running(), *([AwaitingRetry(), Running()] if told_to_go else [])]
+    with get_client(sync_client=True) as client:
+        flow_id = client.create_flow(learns)
+        deployment = client.create_deployment(flow_id=flow_id, name="taken-up-again")
+        made = client.create_flow_run_from_deployment(deployment)
+        for state in states:
+            client.set_flow_run_state(made.id, state)
+    return made.id
+
+
+def test_it_waits_for_the_signals_and_the_lease_and_no_longer(prefect_api: str) -> None:
+    told, now = a_run(told_to_go=True), datetime.now(UTC)
+    seconds = seconds_to_wait(told, now)
+    assert 30 + LEASE_SECONDS < seconds <= 30 + LEASE_SECONDS + 15
+    assert seconds_to_wait(told, now + timedelta(seconds=60)) == pytest.approx(seconds - 60)
+    assert seconds_to_wait(told, now + timedelta(hours=1)) == 0
+
+
+def test_it_says_so(prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    noted: list[str] = []
+    monkeypatch.setattr(taken_up_again.time, "sleep", slept.append)
+    wait_for_last_try(a_run(told_to_go=False), noted.append)
+    assert not slept
+    wait_for_last_try(a_run(told_to_go=True), noted.append)
+    assert len(slept) == 1
+    (said,) = noted
+    assert said.endswith("the process that was told to go may still be saving")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_local", [False, True])
+def test_a_run_on_an_object_store_asks_before_it_builds(
+    prefect_api: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_local: bool
+) -> None:
+    asked: list[UUID] = []
+    monkeypatch.setattr(run, "wait_for_last_try", lambda flow_run, note: asked.append(flow_run))
+    monkeypatch.setenv("PREFECT__RUNTIME__FLOW_RUN__RUN_COUNT", "2")
+    with s3_server(monkeypatch):
+        place = {"home": str(tmp_path), "store": "" if is_local else f"s3://{BUCKET}/again"}
+        recipe = CorpusRecipe.model_validate({"place": place})
+
+        @flow
+        def builds() -> None:
+            with run.started_run("corpus", recipe, (), default=recipe):
+                pass
+
+        builds()
+    assert len(asked) == (not is_local)
