@@ -18,11 +18,14 @@ fi
 # Who drives work on a Ray cluster has a node of it beside him, one without CPUs: a driver speaks to
 # the cluster through its own node only. A node does not outlive its head; without it the command
 # would go on and find no cluster, so it ends as well, and who restarts the container mends both.
-# Left to itself the node takes more memory for objects than a container's /dev/shm has.
+# Left to itself the node takes more memory for objects than a container's /dev/shm has, and ends where
+# an agent that chooses its port takes more than fifteen seconds to say so.
 if [ -n "${BERTSMITH_RAY_HEAD:-}" ]; then
     said=$(mktemp)
     (
         ray start --address="${BERTSMITH_RAY_HEAD}" --num-cpus=0 --object-store-memory=268435456 \
+            --metrics-export-port=52368 --dashboard-agent-listen-port=52365 \
+            --dashboard-agent-grpc-port=52366 --runtime-env-agent-port=52367 \
             --block > "${said}" 2>&1 || true
         cat "${said}" >&2
         echo "the Ray node beside the command has ended, and the command with it" >&2

@@ -19,6 +19,7 @@ from pipelines.core.errors import UserError
 from pipelines.core.tracking import migration
 from pipelines.training.stopping import PATIENCE_SECONDS
 from tests.delivery.declared import (
+    AGENT_PORTS,
     ENTRYPOINT,
     INFRA,
     PROMETHEUS,
@@ -384,3 +385,15 @@ def test_modules_of_commands_have_no_other_name() -> None:
     assert named
     for name in named:
         assert find_spec(name) is not None, name
+
+
+def test_no_node_waits_for_an_agent_to_choose_a_port() -> None:
+    services = read(COMPOSE)["services"].values()
+    starts = [
+        each["command"] for each in services if each.get("command", [])[:2] == ["ray", "start"]
+    ]
+    assert len(starts) == 2
+    for words in [*starts, (INFRA / "entrypoint.sh").read_text().split()]:
+        told = dict(re.findall(r"--([a-z-]+-port)=(\d+)", " ".join(words)))
+        assert set(told) >= AGENT_PORTS
+        assert len({told[name] for name in AGENT_PORTS}) == len(AGENT_PORTS)

@@ -20,6 +20,7 @@ from flows.services.platform.declaration import read_platform
 from flows.services.platform.pools import read_template
 from pipelines.core.tracking import migration
 from tests.delivery.declared import (
+    AGENT_PORTS,
     INFRA,
     KUBERNETES,
     ROOT,
@@ -152,6 +153,14 @@ def test_rays_objects_find_room_in_shared_memory(overlay: list[Manifest]) -> Non
             for each in template["spec"]["volumes"] if each["name"] == "shared-memory"
         )  # fmt: skip
         assert size < int(limit.removesuffix("Gi")) * 2**30
+
+
+def test_no_node_waits_for_an_agent_to_choose_a_port(overlay: list[Manifest]) -> None:
+    (cluster,) = of_kind(overlay, "RayCluster").values()
+    for group in (cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]):
+        assert set(group["rayStartParams"]) >= AGENT_PORTS
+        ports = [group["rayStartParams"][name] for name in AGENT_PORTS]
+        assert len(set(ports)) == len(ports)
 
 
 def test_rays_version_is_the_images(overlay: list[Manifest]) -> None:
