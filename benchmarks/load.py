@@ -167,7 +167,7 @@ def what_became(stack: Stack, run: UUID) -> Ended:
     begun = [float(at) for kind, at in states if kind == "RUNNING"]
     due = found.expected_start_time or datetime.min
     return Ended(
-        state=found.state.name if found.state else "none",
+        state=(found.state.name if found.state else None) or "none",
         num_begun=len(begun),
         due=due.timestamp(),
         begun=begun[0] if begun else float("nan"),
