@@ -24,7 +24,7 @@ from pipelines.core.tracking.reachability import database_file
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.failures import EndOnFinalError, EndOnLongOutage, explained
 from pipelines.training.growth import wait_for_room
-from pipelines.training.placement import StepCut, cut_short, place
+from pipelines.training.placement import StepCut, cut_short, place, refuse_idle_ranks
 from pipelines.training.stopping import PATIENCE_SECONDS, stop_wish
 from pipelines.training.telemetry.progress import progress_from_workers
 
@@ -71,6 +71,7 @@ def launch(
     for which it has `PATIENCE_SECONDS` or until it is stopped once more, and this process leaves
     Ray.
     """
+    refuse_idle_ranks(context.ranks, job.cut)  # before nodes come for them
     connect()
     waited_seconds = wait_for_room(context.ranks, context.observe, job.cut.section)
     refuse_strangers(context.store, database_file(context.tracker.uri) if context.tracker else None)
