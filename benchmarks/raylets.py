@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,7 +85,13 @@ class Node:
 class Raylets:
     """A head, and the nodes that join it."""
 
-    def __init__(self, folder: Path, num_cpus: int, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        num_cpus: int,
+        environment: Mapping[str, str],
+        head_arguments: Sequence[str] = (),
+    ) -> None:
         self.folder = folder  # with one of each node below it
         self._environment = environment
         self._authentication = {
@@ -100,7 +106,7 @@ class Raylets:
             self._port = free.getsockname()[1]
         self.address = f"127.0.0.2:{self._port}"
         self.head = self._start(
-            num_cpus, "--head", f"--port={self._port}", "--include-dashboard=false"
+            num_cpus, "--head", f"--port={self._port}", "--include-dashboard=false", *head_arguments
         )  # fmt: skip
         try:
             self._await(self.head)
@@ -169,28 +175,7 @@ class Raylets:
         self._started += 1
         address = f"127.0.0.{self._started + 1}"
         folder = self.folder / f"n{self._started}"
-        for name in ("home", "cache", "tmp"):
-            (folder / name).mkdir(parents=True)
-        own = {
-            "HOME": str(folder / "home"),
-            "TMPDIR": str(folder / "tmp"),
-            "BERTSMITH_CACHE": str(folder / "cache"),
-        }
-        command = [
-            sys.executable, "-c", _START, "start", *arguments, "--block", f"--num-cpus={num_cpus}",
-            f"--node-ip-address={address}", f"--temp-dir={folder / 'ray'}",
-            f"--object-store-memory={_OBJECT_STORE_BYTES}", "--disable-usage-stats",
-            *(f"--{name}={free_port()}" for name in _AGENT_PORTS),
-        ]  # fmt: skip
-        with (folder / "log").open("wb") as log:
-            process = subprocess.Popen(
-                command,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**self._environment, **own},
-                start_new_session=True,
-            )
-        node = Node(address=address, process=process, folder=folder)
+        node = started_node(folder, address, num_cpus, self._environment, *arguments)
         self._all.append(node)
         return node
 
@@ -203,16 +188,47 @@ class Raylets:
             time.sleep(0.1)
 
 
+def started_node(
+    folder: Path, address: str, num_cpus: int, environment: Mapping[str, str], *arguments: str
+) -> Node:
+    """A node with a folder of its own, which begins to start; `arguments` say what it joins."""
+    for name in ("home", "cache", "tmp"):
+        (folder / name).mkdir(parents=True)
+    own = {
+        "HOME": str(folder / "home"),
+        "TMPDIR": str(folder / "tmp"),
+        "BERTSMITH_CACHE": str(folder / "cache"),
+    }
+    command = [
+        sys.executable, "-c", _START, "start", *arguments, "--block", f"--num-cpus={num_cpus}",
+        f"--node-ip-address={address}", f"--temp-dir={folder / 'ray'}",
+        f"--object-store-memory={_OBJECT_STORE_BYTES}", "--disable-usage-stats",
+        *(f"--{name}={free_port()}" for name in _AGENT_PORTS),
+    ]  # fmt: skip
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            command,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**environment, **own},
+            start_new_session=True,
+        )
+    return Node(address=address, process=process, folder=folder)
+
+
 def _kill(process: psutil.Process) -> None:
     with suppress(psutil.NoSuchProcess):
         process.kill()
 
 
 @contextmanager
-def raylets(num_cpus: int = 0, **environment: str) -> Iterator[Raylets]:
+def raylets(
+    num_cpus: int = 0, *, head_arguments: Sequence[str] = (), **environment: str
+) -> Iterator[Raylets]:
     """A head with so many CPUs, ended with all its nodes on leaving.
 
-    Their processes get `environment` besides their own folders.
+    Their processes get `environment` besides their own folders; the head is started with
+    `head_arguments`, too.
     """
     folder = Path(tempfile.mkdtemp(prefix="r-"))  # short: sockets lie below it
     settings = {
@@ -228,7 +244,7 @@ def raylets(num_cpus: int = 0, **environment: str) -> Iterator[Raylets]:
     }
     cluster = None
     try:
-        cluster = Raylets(folder, num_cpus, settings)
+        cluster = Raylets(folder, num_cpus, settings, head_arguments)
         yield cluster
     finally:
         if cluster is not None:

@@ -48,6 +48,7 @@ class Training:
     workers: NumWorkers = 1
     threads: int = 1  # of each worker
     settings: dict[str, Any] = field(default_factory=dict)
+    wait_for_nodes_seconds: int = 0  # that an autoscaler adds
     slow_seconds: float = 0.0  # added to each step until `hurry`, so that one can be met
 
     def hurry(self) -> None:
@@ -201,6 +202,7 @@ def main() -> None:
                 workers=tuple(workers) if isinstance(workers, list) else workers,
                 cpus_per_worker=training.threads,
                 device="cpu",
+                wait_for_nodes_seconds=training.wait_for_nodes_seconds,
                 max_failures=30,
             ),
         ),

@@ -64,6 +64,14 @@ class PlaceSettings(Settings):
         default="auto",
         description="What trains: cpu, or gpu, one for each worker; auto: GPUs where there are.",
     )
+    wait_for_nodes_seconds: int | None = Field(
+        default=None,
+        ge=0,
+        le=86_400,
+        description="How long a training waits for nodes that a cluster's autoscaler adds where "
+        "there is no room for its least number of workers; 0: it is refused at once; empty: "
+        "$BERTSMITH_WAIT_FOR_NODES_SECONDS, or 0.",
+    )
     max_failures: int = Field(
         default=3,
         ge=0,
@@ -177,11 +185,16 @@ class PlaceSettings(Settings):
         return bool(self._named_tracker()) or (self.home_folder() / DATABASE_NAME).exists()
 
     def ranks(self) -> Ranks:
-        """Who shares a training."""
+        """Who shares a training.
+
+        Raises UserError where $BERTSMITH_WAIT_FOR_NODES_SECONDS is asked and is no number.
+        """
+        wait = self.wait_for_nodes_seconds
         return Ranks(
             workers=self.training_workers,
             cpus_per_worker=self.cpus_per_worker,
             device=self.device,
+            wait_for_nodes_seconds=_stated_wait() if wait is None else wait,
             max_failures=self.max_failures,
             shard_optimizer_state=self.shard_optimizer_state,
             checkpointed_layers=self.checkpointed_layers,
@@ -207,3 +220,13 @@ class PlaceSettings(Settings):
             observe=observe,
             tracker=self.tracker(tags or {}),
         )
+
+
+def _stated_wait() -> int:
+    text = os.environ.get("BERTSMITH_WAIT_FOR_NODES_SECONDS", "").strip()
+    if text and not text.isdecimal():
+        raise UserError(
+            "BERTSMITH_WAIT_FOR_NODES_SECONDS must be a number of seconds such as 900, found "
+            f"{text!r}; correct it or unset it"
+        )
+    return int(text or 0)

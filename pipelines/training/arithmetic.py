@@ -12,8 +12,9 @@ from pipelines.core.cluster.connection import connect, nodes
 from pipelines.core.cluster.machine import computing_machine
 from pipelines.core.cluster.ranks import Ranks
 from pipelines.core.errors import UserError
-from pipelines.core.stage import StageContext
-from pipelines.training.placement import uses_gpu
+from pipelines.core.stage import Observer, StageContext, ignore
+from pipelines.training.growth import wait_for_room
+from pipelines.training.placement import after_waiting, uses_gpu
 
 import ray  # isort: skip  (after pipelines.core.cluster.connection, which sets its environment)
 from ray.exceptions import GetTimeoutError
@@ -45,31 +46,38 @@ def settle(precision: Precision, context: StageContext) -> tuple[Arithmetic, Sta
     The device is decided here alone: Ray may count other GPUs than torch sees, and an artifact
     must not be named after one device and trained on another. Raises UserError as `resolve` does.
     """
-    arithmetic = resolve(precision, context.ranks)
+    arithmetic = resolve(precision, context.ranks, context.observe)
     ranks = replace(context.ranks, device="gpu" if arithmetic.device == "cuda" else "cpu")
     return arithmetic, replace(context, ranks=ranks)
 
 
-def resolve(precision: Precision, ranks: Ranks) -> Arithmetic:
+def resolve(precision: Precision, ranks: Ranks, observe: Observer = ignore) -> Arithmetic:
     """What `precision` comes to where the workers of `ranks` will run.
 
     Without RAY_ADDRESS they run on this machine, and nobody else is asked. A cluster is asked
     through a task on one of the nodes that workers may get, with GPUs if they get them: its other
     nodes compute in the same format, even where theirs would be another. The task waits for no
-    free CPU or GPU: the artifact may be there already. Raises UserError where GPUs are wanted and
-    there is none, and where the node does not answer.
+    free CPU or GPU, and where no such node lives one is waited for (as `wait_for_room` says, told
+    to `observe`), not all of them: the artifact may be there already. Raises UserError where GPUs
+    are wanted and there is none, and where the node does not answer.
     """
     if "RAY_ADDRESS" not in os.environ:
         device: Device = "cuda" if ranks.device != "cpu" and torch.cuda.is_available() else "cpu"
         if device == "cpu" and ranks.device == "gpu":
-            raise UserError(_no_gpu("this machine"))
+            raise UserError(
+                "this machine must have a GPU for place.device=gpu, found none; set "
+                "place.device=auto or add a node with GPUs"
+            )
         return _here(precision, device)
     connect()
     cluster = f"the cluster at {os.environ['RAY_ADDRESS']}"
-    wants_gpu = uses_gpu(ranks, nodes())
-    node_id = _node_with("GPU" if wants_gpu else "CPU")
+    wants_gpu, node_id = _node_of(ranks)
+    waited_seconds = 0.0
     if node_id is None:
-        raise UserError(_no_gpu(cluster) if wants_gpu else _no_cpu(cluster))
+        waited_seconds = wait_for_room(replace(ranks, workers=1), observe, "training")
+        wants_gpu, node_id = _node_of(ranks)
+    if node_id is None:
+        raise UserError(_nobody(cluster, waited_seconds, wants_gpu=wants_gpu))
     there: Any = NodeAffinitySchedulingStrategy(node_id, soft=False)  # Ray's types lack it
     # One call a worker: an idle one would hold memory of the GPU.
     ask = ray.remote(num_cpus=0, max_calls=1, scheduling_strategy=there)(_here)
@@ -86,15 +94,20 @@ def resolve(precision: Precision, ranks: Ranks) -> Arithmetic:
     return arithmetic
 
 
-def _node_with(resource: str) -> str | None:
-    """The id of the node with the most of `resource`, the same for whoever asks; None without."""
+def _node_of(ranks: Ranks) -> tuple[bool, str | None]:
+    """Whether workers get GPUs, and the id of the node with most of what they get; None without.
+
+    It is the same for whoever asks.
+    """
+    wants_gpu = uses_gpu(ranks, nodes())
+    resource = "GPU" if wants_gpu else "CPU"
     found = [
         (node["Resources"].get(resource, 0), node["NodeID"])
         for node in ray.nodes()
         if node["Alive"]
     ]
     most, node_id = max(found, default=(0, ""))
-    return node_id if most >= 1 else None
+    return wants_gpu, node_id if most >= 1 else None
 
 
 def trains_best_on_single_threads(size: str | None) -> bool:
@@ -118,12 +131,10 @@ def _here(precision: Precision, device: Device) -> Arithmetic:
     )
 
 
-def _no_gpu(where: str) -> str:
+def _nobody(cluster: str, waited_seconds: float, *, wants_gpu: bool) -> str:
+    wanted = "a GPU for place.device=gpu" if wants_gpu else "a node with a CPU for the training"
+    remedy = "set place.device=auto, add a node with GPUs" if wants_gpu else "add a node"
     return (
-        f"{where} must have a GPU for place.device=gpu, found none; set place.device=auto or add "
-        "a node with GPUs"
+        f"{cluster} must have {wanted}, found none{after_waiting(waited_seconds)}; {remedy}, or "
+        "raise place.wait_for_nodes_seconds where an autoscaler adds nodes"
     )
-
-
-def _no_cpu(where: str) -> str:
-    return f"{where} must have a node with a CPU for the training, found none; add a node"

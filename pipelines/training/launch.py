@@ -23,7 +23,8 @@ from pipelines.core.stage import Progress, StageContext
 from pipelines.core.tracking.reachability import database_file
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.failures import EndOnFinalError, EndOnLongOutage, explained
-from pipelines.training.placement import StepCut, cut_short, place
+from pipelines.training.growth import wait_for_room
+from pipelines.training.placement import StepCut, cut_short, place, refuse_idle_ranks
 from pipelines.training.stopping import PATIENCE_SECONDS, stop_wish
 from pipelines.training.telemetry.progress import progress_from_workers
 
@@ -40,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-_OUTAGE_SECONDS = 360.0  # for so long the workers may find no places, each time anew
+_OUTAGE_SECONDS = 360.0  # for so long at least the workers may find no places, each time anew
 _SLICE_SECONDS = 1.0
 _RESIZE_SECONDS = 10.0  # between two looks at whether a range of workers has more room
 
@@ -70,9 +71,14 @@ def launch(
     for which it has `PATIENCE_SECONDS` or until it is stopped once more, and this process leaves
     Ray.
     """
+    refuse_idle_ranks(context.ranks, job.cut)  # before nodes come for them
     connect()
+    waited_seconds = wait_for_room(context.ranks, context.observe, job.cut.section)
     refuse_strangers(context.store, database_file(context.tracker.uri) if context.tracker else None)
-    placement = place(context.ranks, nodes(), job.cut, one_thread_each=job.one_thread_each)
+    placement = place(
+        context.ranks, nodes(), job.cut,
+        one_thread_each=job.one_thread_each, waited_seconds=waited_seconds,
+    )  # fmt: skip
     logger.info("%s, %s", job.name, placement)
     if note := cut_short(context.ranks, job.cut):
         note = f"{job.cut.section}: {note}"
@@ -97,7 +103,9 @@ def launch(
             "max_failures": context.ranks.max_failures,
             "controller_failure_limit": -1,  # it would be of the whole run
         }
-        callbacks: list[Any] = [EndOnFinalError(), EndOnLongOutage(placement, _OUTAGE_SECONDS)]
+        # In the place of a lost node an autoscaler's takes as long to come as the first.
+        outage_seconds = max(_OUTAGE_SECONDS, context.ranks.wait_for_nodes_seconds)
+        callbacks: list[Any] = [EndOnFinalError(), EndOnLongOutage(placement, outage_seconds)]
         worker: Any = job.worker
         values = {
             **job.values,

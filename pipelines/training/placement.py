@@ -53,11 +53,16 @@ def refuse_idle_ranks(ranks: Ranks, cut: StepCut) -> None:
 
     No cluster is needed to know it. Raises UserError where some of them would have nothing to do.
     """
-    if ranks.workers == "auto":
-        return
-    least = ranks.workers[0] if isinstance(ranks.workers, tuple) else ranks.workers
+    least = least_workers(ranks)
     if least > cut.num_micro_batches:
         raise UserError(_too_many_for_a_step(least, cut))
+
+
+def least_workers(ranks: Ranks) -> int:
+    """With how many workers the training begins at least: of a range its lower end, of auto 1."""
+    if ranks.workers == "auto":
+        return 1
+    return ranks.workers[0] if isinstance(ranks.workers, tuple) else ranks.workers
 
 
 def cut_short(ranks: Ranks, cut: StepCut) -> str:
@@ -70,13 +75,21 @@ def cut_short(ranks: Ranks, cut: StepCut) -> str:
     )
 
 
-def place(ranks: Ranks, nodes: Sequence[Node], cut: StepCut, *, one_thread_each: bool) -> Placement:
+def place(
+    ranks: Ranks,
+    nodes: Sequence[Node],
+    cut: StepCut,
+    *,
+    one_thread_each: bool,
+    waited_seconds: float = 0.0,
+) -> Placement:
     """Fit `ranks` to the `nodes` of a cluster.
 
     Where the number of workers is "auto": one a GPU; without GPUs one a core of the largest node
     if `one_thread_each` is what the model trains fastest with, else as many as nodes. Neither that
     nor the end of a range is more than a step has micro-batches. CPUs are shared out, to every
-    worker as many. Raises UserError where the workers do not fit, or some would have nothing to do.
+    worker as many. Raises UserError where the workers do not fit, which says how long nodes were
+    waited for, or where some would have nothing to do.
     """
     refuse_idle_ranks(ranks, cut)
     use_gpu = uses_gpu(ranks, nodes)
@@ -86,7 +99,7 @@ def place(ranks: Ranks, nodes: Sequence[Node], cut: StepCut, *, one_thread_each:
     least, most = _range(ranks, nodes, cut, use_gpu=use_gpu, one_thread_each=one_thread_each)
     room = room_on_nodes(nodes, ranks.cpus_per_worker or 1, use_gpu=use_gpu)
     if room < least:
-        raise UserError(_no_room(least, room, ranks, nodes, use_gpu=use_gpu))
+        raise UserError(_no_room(least, room, ranks, nodes, waited_seconds, use_gpu=use_gpu))
     cpus = ranks.cpus_per_worker or _share(nodes, min(most, room), use_gpu=use_gpu)
     num_workers = (least, most) if isinstance(ranks.workers, tuple) else most
     return Placement(num_workers=num_workers, cpus=cpus, use_gpu=use_gpu)
@@ -148,19 +161,33 @@ def _too_many_for_a_step(num_workers: int, cut: StepCut) -> str:
 
 
 def _no_room(
-    num_workers: int, room: int, ranks: Ranks, nodes: Sequence[Node], *, use_gpu: bool
+    num_workers: int,
+    room: int,
+    ranks: Ranks,
+    nodes: Sequence[Node],
+    waited_seconds: float,
+    *,
+    use_gpu: bool,
 ) -> str:
     cpus = ranks.cpus_per_worker or 1
     each = f"{_count(cpus, 'CPU')}{' and a GPU' if use_gpu else ''}"
     remedies = ["lower place.training_workers" if room else "", "add nodes"]
     if ranks.cpus_per_worker:
         remedies.insert(1, "lower place.cpus_per_worker")
+    if waited_seconds:
+        remedies.append("raise place.wait_for_nodes_seconds")
     if use_gpu:
         remedies.append("set place.device=cpu to train on CPUs")
     return (
         f"the cluster must have room for {_count(num_workers, 'training worker')} with {each} "
-        f"each, found room for {room} on {told_nodes(nodes)}; {' or '.join(filter(None, remedies))}"
+        f"each, found room for {room} on {told_nodes(nodes)}{after_waiting(waited_seconds)}; "
+        f"{' or '.join(filter(None, remedies))}"
     )
+
+
+def after_waiting(seconds: float) -> str:
+    """That nodes were waited for, to end what was found; empty where they were not."""
+    return f" after waiting {seconds:.0f} s for nodes" if seconds else ""
 
 
 def told_nodes(nodes: Sequence[Node]) -> str:

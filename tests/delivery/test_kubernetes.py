@@ -18,6 +18,7 @@ from flows.observability.publishing import PORT_VARIABLE
 from flows.services.first_start.credentials import make_credentials
 from flows.services.platform.declaration import read_platform
 from flows.services.platform.pools import read_template
+from pipelines.core.place import PlaceSettings
 from pipelines.core.tracking import migration
 from tests.delivery.declared import (
     AGENT_PORTS,
@@ -114,13 +115,34 @@ def test_rays_own_autoscaler_reads_the_cluster(overlay: list[Manifest]) -> None:
     assert nodes[read["head_node_type"]]["resources"]["CPU"] == 0
     cpu = nodes["cpu"]
     assert (cpu["min_workers"], cpu["max_workers"], cpu["resources"]["CPU"]) == (1, 8, 4)
-    # What is placed looks at nodes that live: of each kind one has to.
-    groups = cluster["spec"]["workerGroupSpecs"]
-    assert all(group["replicas"] >= group["minReplicas"] >= 1 for group in groups)
     is_cuda = containers(cluster["spec"]["headGroupSpec"]["template"])[0]["image"].endswith("-cuda")
     assert is_cuda == ("gpu" in nodes)
     if is_cuda:
-        assert (nodes["gpu"]["resources"]["CPU"], nodes["gpu"]["resources"]["GPU"]) == (8, 1)
+        gpu = nodes["gpu"]
+        assert (gpu["resources"]["CPU"], gpu["resources"]["GPU"]) == (8, 1)
+        assert (gpu["min_workers"], gpu["max_workers"]) == (0, 8)
+
+
+def test_a_training_waits_for_nodes_of_groups_that_stand_at_none(
+    overlay: list[Manifest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (cluster,) = of_kind(overlay, "RayCluster").values()
+    groups = cluster["spec"]["workerGroupSpecs"]
+    assert all(group["replicas"] == group["minReplicas"] for group in groups)
+    maps = of_kind(overlay, "ConfigMap")
+    job = work_pool(overlay)["job_configuration"]["job_manifest"]["spec"]["template"]
+    # A run of the work pool, and one that a RayJob runs on the head.
+    for template in (job, cluster["spec"]["headGroupSpec"]["template"]):
+        (container,) = containers(template)
+        for source in container["envFrom"]:
+            if "configMapRef" in source:
+                for name, value in maps[source["configMapRef"]["name"]]["data"].items():
+                    monkeypatch.setenv(name, value)
+        ranks = PlaceSettings(device="gpu").ranks()
+        # Longer than a pod with a large image takes, and than an idle node stays.
+        idle = cluster["spec"]["autoscalerOptions"]["idleTimeoutSeconds"]
+        assert ranks.wait_for_nodes_seconds > max(600, idle)
+        monkeypatch.delenv("BERTSMITH_WAIT_FOR_NODES_SECONDS")
 
 
 def test_every_node_of_ray_is_asked_where_it_answers_without_the_token(

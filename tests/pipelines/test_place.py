@@ -34,3 +34,26 @@ def test_the_folder_of_somebody_who_is_not_there_is_one_sentence() -> None:
 )
 def test_a_tracker_is_a_file_or_serves_many(uri: str, file: Path | None) -> None:
     assert database_file(uri) == file
+
+
+@pytest.mark.parametrize(
+    ("stated", "recipe", "seconds"),
+    [("", None, 0), ("900", None, 900), ("900", 0, 0), ("", 60, 60)],
+)
+def test_nodes_are_waited_for_as_the_recipe_says_or_else_the_environment(
+    monkeypatch: pytest.MonkeyPatch, stated: str, recipe: int | None, seconds: int
+) -> None:
+    monkeypatch.setenv("BERTSMITH_WAIT_FOR_NODES_SECONDS", stated)
+    place = PlaceSettings(wait_for_nodes_seconds=recipe)
+    assert place.ranks().wait_for_nodes_seconds == seconds
+
+
+@pytest.mark.parametrize("stated", ["15 minutes", "-1", "1.5"])
+def test_a_wait_that_is_no_number_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, stated: str
+) -> None:
+    monkeypatch.setenv("BERTSMITH_WAIT_FOR_NODES_SECONDS", stated)
+    with pytest.raises(
+        UserError, match=f"must be a number of seconds such as 900, found '{stated}'"
+    ):
+        PlaceSettings().ranks()

@@ -92,6 +92,15 @@ def test_what_cannot_be_placed_is_refused(ranks, nodes, cut, sentence):
     assert "\n" not in str(raised.value)
 
 
+def test_a_refusal_says_how_long_nodes_were_waited_for():
+    with pytest.raises(UserError) as raised:
+        place(Ranks(workers=3), LAPTOP, EIGHT, one_thread_each=False, waited_seconds=900.3)
+    assert str(raised.value).endswith(
+        "found room for 2 on 1 node (2 CPUs with 0 GPUs) after waiting 900 s for nodes; lower "
+        "place.training_workers or add nodes or raise place.wait_for_nodes_seconds"
+    )
+
+
 @pytest.mark.parametrize("num_workers", range(1, 10))
 @pytest.mark.parametrize("nodes", [LAPTOP, WORKSTATION, MIXED, THREE_NODES])
 @pytest.mark.parametrize("device", ["auto", "cpu"])

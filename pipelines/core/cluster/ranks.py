@@ -30,6 +30,7 @@ class Ranks:
     workers: NumWorkers = 1  # a range: as many as there is room for, now and when it changes
     cpus_per_worker: int | None = None  # None: the cluster's CPUs are shared out
     device: DeviceKind = "auto"  # auto: GPUs where the cluster has any
+    wait_for_nodes_seconds: int = 0  # for an autoscaler's where there is no room; 0: refused
     max_failures: int = 3  # workers or nodes that may die before the training fails
     shard_optimizer_state: bool = False  # each worker holds the moments of a share of the weights
     checkpointed_layers: int = 0  # of the encoder, the lowest, at most all

@@ -25,6 +25,7 @@ from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stopwatch import MOST_STEPS, Stopwatch
 from pipelines.stages.pretraining.work import STAGE, pretraining_work
 from pipelines.training.arithmetic import Arithmetic, trains_best_on_single_threads
+from pipelines.training.growth import wait_for_room
 from pipelines.training.launch import Launch, launch
 from pipelines.training.placement import Node, Placement, StepCut, place
 from pipelines.training.worker import run
@@ -91,8 +92,11 @@ def measured_rate(
     Named by everything that decides it: the settings, the examples, the placement, the machine.
     """
     one_thread_each = trains_best_on_single_threads(settings.size)
-    of_cluster = _nodes(arithmetic)
-    placement = place(context.ranks, of_cluster, cut, one_thread_each=one_thread_each)
+    of_cluster, waited_seconds = _nodes(arithmetic, context)
+    placement = place(
+        context.ranks, of_cluster, cut,
+        one_thread_each=one_thread_each, waited_seconds=waited_seconds,
+    )  # fmt: skip
     return context.store.get_or_build(
         KIND,
         version=VERSION,
@@ -102,16 +106,17 @@ def measured_rate(
     )
 
 
-def _nodes(arithmetic: Arithmetic) -> Sequence[Node]:
-    """The nodes that the training may get.
+def _nodes(arithmetic: Arithmetic, context: StageContext) -> tuple[Sequence[Node], float]:
+    """The nodes that the training may get, and the seconds that they were waited for.
 
     Of the one node of a local Ray on CPUs its resources are known before it starts: who asks for a
     measurement that is there starts none.
     """
     if "RAY_ADDRESS" not in os.environ and arithmetic.device == "cpu":
-        return [{"CPU": float(local_cpus())}]
+        return [{"CPU": float(local_cpus())}], 0.0
     connect()
-    return nodes()
+    waited_seconds = wait_for_room(context.ranks, context.observe, STAGE)
+    return nodes(), waited_seconds
 
 
 def name_of(
