@@ -92,8 +92,9 @@ class Clock:
         return self.seconds
 
 
+@pytest.mark.parametrize("slower_at_first", [1, 3])
 @pytest.mark.parametrize("step_seconds", [0.002, 0.02, 0.06, 3.0])
-def test_a_step_is_measured_however_fast_it_is(monkeypatch, step_seconds):
+def test_a_step_is_measured_however_fast_it_is(monkeypatch, step_seconds, slower_at_first):
     clock = Clock()
     monkeypatch.setattr(stopwatch, "_now", clock)
     monkeypatch.setattr(stopwatch, "this_rank", lambda: (0, 1))  # without Ray Train
@@ -114,7 +115,7 @@ def test_a_step_is_measured_however_fast_it_is(monkeypatch, step_seconds):
     )  # fmt: skip
     for step in range(work.num_steps):
         work.micro_batches(step)
-        clock.seconds += step_seconds
+        clock.seconds += step_seconds * (slower_at_first if step < 2 else 1)
         if work.is_last(step + 1):
             break
     work.evaluate(None)
@@ -122,7 +123,8 @@ def test_a_step_is_measured_however_fast_it_is(monkeypatch, step_seconds):
     rate = watch.rate()
     assert rate.step == pytest.approx(step_seconds)
     assert (rate.evaluation, rate.checkpoint) == pytest.approx((0.5, 0.25))
-    assert rate.start == pytest.approx(0, abs=1e-6)
+    assert rate.start == pytest.approx(2 * (slower_at_first - 1) * step_seconds, abs=1e-6)
+    assert watch.ended - watch.settled >= min(20, 400 * step_seconds) - 1e-6
 
 
 def test_another_processor_or_code_asks_for_another_measurement(monkeypatch):

@@ -17,7 +17,7 @@ from pipelines.training.worker import this_rank
 
 MOST_STEPS: Final = SETTLING_STEPS + 400  # that a measurement takes
 
-_SETTLING_SECONDS: Final = 10.0  # at most, where steps are long
+_SETTLING_SECONDS: Final = 20.0  # at most, where steps are long: for new shapes the first ones wait
 _MEASURED_SECONDS: Final = 20.0  # what else a machine does changes within ten
 _FEWEST_MEASURED: Final = 3
 
@@ -44,16 +44,15 @@ class Stopwatch:
 
     def is_enough(self, done: int) -> bool:
         """Whether enough was measured after `done` steps; the same on all ranks."""
-        if self.settled_steps:
-            if done == self.last_step:
-                self.ended = _now()
-            return done == self.last_step
-        passed = _of_first_rank(_now() - self.started)
-        if done >= SETTLING_STEPS or (done > 1 and passed > _SETTLING_SECONDS):
-            wanted = round(_MEASURED_SECONDS / (passed / done))
-            self.settled_steps, self.settled = done, _now()
-            self.last_step = min(MOST_STEPS, done + max(_FEWEST_MEASURED, wanted))
-        return False
+        now = _now()
+        if not self.settled_steps:
+            passed = _of_first_rank(now - self.started)
+            if done >= SETTLING_STEPS or (done > 1 and passed > _SETTLING_SECONDS):
+                self.settled_steps, self.settled = done, now
+            return False
+        self.last_step, self.ended = done, now
+        passed, measured = _of_first_rank(now - self.settled), done - self.settled_steps
+        return done >= MOST_STEPS or (measured >= _FEWEST_MEASURED and passed >= _MEASURED_SECONDS)
 
     def evaluations(
         self, evaluate: Callable[[TrainableModel], dict[str, float]]
