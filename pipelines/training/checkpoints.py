@@ -18,11 +18,11 @@ from typing import NamedTuple
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem, copy_files
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from pipelines.artifacts import sha256_of_file
 from pipelines.artifacts.access import store_errors
 from pipelines.artifacts.attempts.commit import flush, flush_folders, write_to_disk
 from pipelines.core.cluster.ranks import Keeping
 from pipelines.core.errors import UserError
+from pipelines.training.checksums import DamagedCheckpointError, StoredFile, files_of, verify
 from pipelines.training.scratch import scratch_folder
 
 logger = logging.getLogger(__name__)
@@ -30,13 +30,6 @@ logger = logging.getLogger(__name__)
 _PREFIX = "checkpoint_"
 _ASIDE = "damaged-"  # before the name of one that nothing removes any more
 _CHECKSUMS = "checksums.json"
-
-
-class _File(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-    size: int
-    sha256: str
 
 
 class Checkpoint(BaseModel):
@@ -48,16 +41,12 @@ class Checkpoint(BaseModel):
     step: int  # all before it are done
     is_regular: bool  # due by its step: a way back leads to none that a stop happened to leave
     loss: float | None  # held-out, where it was evaluated at that step
-    files: dict[str, _File]
+    files: dict[str, StoredFile]
 
     @property
     def num_bytes(self) -> int:
         """Of all its files."""
         return sum(each.size for each in self.files.values())
-
-
-class DamagedCheckpointError(Exception):
-    """A file of a checkpoint is not what was stored."""
 
 
 class Opened(NamedTuple):
@@ -141,7 +130,7 @@ class Checkpoints:
         """
         if isinstance(self._filesystem, LocalFileSystem):
             place = Path(self._folder) / checkpoint.name
-            _verify(place, checkpoint.files)
+            verify(place, checkpoint.files)
             yield place
             return
         try:
@@ -162,7 +151,7 @@ class Checkpoints:
                     f"{self._folder}/{checkpoint.name}", str(copy),
                     source_filesystem=self._filesystem, destination_filesystem=LocalFileSystem(),
                 )  # fmt: skip
-            _verify(copy, checkpoint.files)
+            verify(copy, checkpoint.files)
         except BaseException:
             shutil.rmtree(copy)
             raise
@@ -215,7 +204,7 @@ class Checkpoints:
         self._own.add(name)
         try:
             checkpoint = Checkpoint(
-                name=name, step=step, is_regular=is_regular, loss=loss, files=_files(draft)
+                name=name, step=step, is_regular=is_regular, loss=loss, files=files_of(draft)
             )
             path = f"{self._folder}/{name}"
             for folder in {str(Path(file).parent) for file in checkpoint.files}:
@@ -276,26 +265,3 @@ def kept_by(keep: Keeping, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint
     spaced = [each for each in regular if keep.every_steps and each.step % keep.every_steps == 0]
     names = {e.name for e in (*newest_first[:1], *regular[: keep.latest], *best, *spaced)}
     return [each for each in newest_first if each.name in names]
-
-
-def _files(folder: Path) -> dict[str, _File]:
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {
-        path.relative_to(folder).as_posix(): _File(
-            size=path.stat().st_size, sha256=sha256_of_file(path)
-        )
-        for path in paths
-    }
-
-
-def _verify(folder: Path, files: dict[str, _File]) -> None:
-    for name, expected in files.items():
-        path = folder / name
-        if not path.is_file():
-            raise DamagedCheckpointError(f"{name} is missing")
-        if path.stat().st_size != expected.size:
-            raise DamagedCheckpointError(
-                f"{name} has {path.stat().st_size} bytes of {expected.size}"
-            )
-        if sha256_of_file(path) != expected.sha256:
-            raise DamagedCheckpointError(f"{name} has another SHA-256")

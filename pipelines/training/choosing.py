@@ -11,7 +11,8 @@ import torch
 from bert_core.training.ranks import this_rank
 from pipelines.core.errors import UserError
 from pipelines.training.agreement import all_told, ranks_where, told
-from pipelines.training.checkpoints import Checkpoint, Checkpoints, DamagedCheckpointError, Opened
+from pipelines.training.checkpoints import Checkpoint, Checkpoints, Opened
+from pipelines.training.checksums import DamagedCheckpointError
 
 logger = logging.getLogger(__name__)
 
