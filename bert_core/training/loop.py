@@ -16,8 +16,9 @@ from bert_core.training.optimization import Optimizer
 from bert_core.training.step import StepReport, optimizer_step
 from bert_core.training.transfer import DeviceBatches, MicroBatches
 
-# After these hardly a product is left to compile (see `memory`).
-SETTLING_STEPS = 8
+# After so many micro-batches, in however few steps, hardly a product is left to compile (see
+# `memory`).
+SETTLING_BATCHES = 8
 # A GPU's host looks at what became of a step so many steps later, when it need not wait for it.
 STEPS_BEHIND = 8
 
@@ -66,15 +67,17 @@ def train(
     last_step = optimizer.config.num_steps if num_steps is None else num_steps
     batches = DeviceBatches(micro_batches, device)
     flags = _Flags(STEPS_BEHIND if device.type == "cuda" else 0)
+    num_computed = 0  # micro-batches
     for step in range(first_step, last_step):
-        if step == first_step + SETTLING_STEPS:
-            keep_freed_memory()
         taken = batches.take(step)
         with nullcontext() if layers is None else layers.computing():
             report = optimizer_step(
                 model, optimizer, taken,
                 seed=seed, step=step, dtype=dtype, rate_scale=rate_scale, wants_stop=wants_stop(),
             )  # fmt: skip
+        if num_computed < SETTLING_BATCHES <= num_computed + len(taken):
+            keep_freed_memory()
+        num_computed += len(taken)
         is_halted, is_stopped = flags.after(optimizer.guard.is_halted, report.is_stop_wanted)
         if is_halted:
             optimizer.guard.raise_if_halted()

@@ -67,6 +67,20 @@ def test_a_resumed_run_ends_with_the_same_bits_as_one_that_was_never_stopped(tmp
     assert resumed == losses[3:]
 
 
+@pytest.mark.parametrize(("num_each", "num_steps"), [(1, 8), (3, 3), (8, 1), (20, 1)])
+def test_freed_memory_is_kept_after_eight_micro_batches_in_however_few_steps(
+    monkeypatch, num_each, num_steps
+):
+    kept = []
+    monkeypatch.setattr(loop, "keep_freed_memory", lambda: kept.append(True))
+    batches = [(index, pretraining_batch(seed=index)) for index in range(num_each)]
+    model, optimizer = new_run(num_steps=10)
+    kept_after = [
+        len(kept) for _ in train(model, optimizer, lambda step: batches, seed=0, first_step=1)
+    ]
+    assert kept_after == [0] * (num_steps - 1) + [1] * (10 - num_steps)
+
+
 def test_another_seed_drops_other_elements():
     ends = []
     for seed in (1, 2):

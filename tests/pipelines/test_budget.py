@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from pydantic import ValidationError
 
+from bert_core.training.loop import SETTLING_BATCHES
 from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
 from pipelines.core.cluster.ranks import Ranks
 from pipelines.core.errors import UserError
@@ -93,8 +94,11 @@ class Clock:
 
 
 @pytest.mark.parametrize("slower_at_first", [1, 3])
-@pytest.mark.parametrize("step_seconds", [0.002, 0.02, 0.06, 3.0])
-def test_a_step_is_measured_however_fast_it_is(monkeypatch, step_seconds, slower_at_first):
+@pytest.mark.parametrize("num_batches", [1, 3, 8])
+@pytest.mark.parametrize("step_seconds", [0.002, 0.02, 0.06, 3.0, 30.0])
+def test_a_step_is_measured_once_it_takes_what_later_ones_take(
+    monkeypatch, step_seconds, num_batches, slower_at_first
+):
     clock = Clock()
     monkeypatch.setattr(stopwatch, "_now", clock)
     monkeypatch.setattr(stopwatch, "this_rank", lambda: (0, 1))  # without Ray Train
@@ -107,15 +111,17 @@ def test_a_step_is_measured_however_fast_it_is(monkeypatch, step_seconds, slower
 
         return passes
 
+    batches = [(number, None) for number in range(num_batches)]
+    num_settling = -(-SETTLING_BATCHES // num_batches)  # steps, until which freed blocks go back
     work = Work(
         stage="test", section="test", settings=told, num_steps=told.num_steps,
         evaluate_every_steps=told.evaluate_every_steps, build_model=lambda: None,
-        micro_batches=watch.from_first(lambda step: iter(())), batches_of=lambda step: iter(()),
+        micro_batches=watch.from_first(lambda step: batches), batches_of=lambda step: batches,
         evaluate=watch.evaluations(passing(0.5)), judge=passing(0), is_enough=watch.is_enough,
     )  # fmt: skip
     for step in range(work.num_steps):
-        work.micro_batches(step)
-        clock.seconds += step_seconds * (slower_at_first if step < 2 else 1)
+        list(work.micro_batches(step))
+        clock.seconds += step_seconds * (slower_at_first if step < num_settling else 1)
         if work.is_last(step + 1):
             break
     work.evaluate(None)
@@ -123,7 +129,8 @@ def test_a_step_is_measured_however_fast_it_is(monkeypatch, step_seconds, slower
     rate = watch.rate()
     assert rate.step == pytest.approx(step_seconds)
     assert (rate.evaluation, rate.checkpoint) == pytest.approx((0.5, 0.25))
-    assert rate.start == pytest.approx(2 * (slower_at_first - 1) * step_seconds, abs=1e-6)
+    extra = num_settling * (slower_at_first - 1) * step_seconds
+    assert rate.start == pytest.approx(extra, abs=1e-6)
     assert watch.ended - watch.settled >= min(20, 400 * step_seconds) - 1e-6
 
 

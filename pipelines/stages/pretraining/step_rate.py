@@ -31,7 +31,7 @@ from pipelines.training.placement import Node, Placement, StepCut, place
 from pipelines.training.worker import run
 
 KIND: Final = "step_rate"
-VERSION: Final = 4  # raise with what is measured, or how
+VERSION: Final = 5  # raise with what is measured, or how
 
 _LEARNING_RATE: Final = 1e-6  # what is learned is thrown away; it must only stay finite
 # A step takes as long whatever these say. A setting that is not named here decides.

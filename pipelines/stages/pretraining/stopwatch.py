@@ -10,14 +10,13 @@ import torch
 
 from bert_core.batch import Batch
 from bert_core.model.catalogue import TrainableModel
-from bert_core.training.loop import SETTLING_STEPS, MicroBatches
+from bert_core.training.loop import SETTLING_BATCHES, MicroBatches
 from pipelines.stages.pretraining.budget import StepRate
 from pipelines.training.reduction import sum_over_ranks
 from pipelines.training.worker import this_rank
 
-MOST_STEPS: Final = SETTLING_STEPS + 400  # that a measurement takes
+MOST_STEPS: Final = SETTLING_BATCHES + 400  # that a measurement takes
 
-_SETTLING_SECONDS: Final = 20.0  # at most, where steps are long: for new shapes the first ones wait
 _MEASURED_SECONDS: Final = 20.0  # what else a machine does changes within ten
 _FEWEST_MEASURED: Final = 3
 
@@ -29,6 +28,7 @@ class Stopwatch:
     started: float = 0.0
     settled: float = 0.0
     settled_steps: int = 0  # 0: not yet
+    num_taken: int = 0  # micro-batches of this rank
     last_step: int = 0
     ended: float = 0.0
     evaluated: list[float] = field(default_factory=list)  # before, between and after two
@@ -38,7 +38,9 @@ class Stopwatch:
 
         def watched(step: int) -> Iterator[tuple[int, Batch]]:
             self.started = self.started or _now()
-            return iter(micro_batches(step))
+            for numbered in micro_batches(step):
+                self.num_taken += 1
+                yield numbered
 
         return watched
 
@@ -46,8 +48,9 @@ class Stopwatch:
         """Whether enough was measured after `done` steps; the same on all ranks."""
         now = _now()
         if not self.settled_steps:
-            passed = _of_first_rank(now - self.started)
-            if done >= SETTLING_STEPS or (done > 1 and passed > _SETTLING_SECONDS):
+            # Until then new shapes wait for their products, and every block for fresh pages: a
+            # step of long training takes a third more.
+            if _of_first_rank(self.num_taken) >= SETTLING_BATCHES:
                 self.settled_steps, self.settled = done, now
             return False
         self.last_step, self.ended = done, now
