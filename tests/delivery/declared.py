@@ -15,6 +15,7 @@ from typer.main import get_command
 ROOT = Path(__file__).parents[2]
 INFRA = ROOT / "infra"
 KUBERNETES = INFRA / "kubernetes"
+DEPLOYING = ROOT / "docs" / "deploying.md"
 PROMETHEUS = INFRA / "monitoring" / "prometheus.yaml"
 ENTRYPOINT = "/usr/local/bin/entrypoint"
 

@@ -158,7 +158,7 @@ def test_a_flow_run_that_is_told_to_go_saves_and_is_scheduled_again(
 ) -> None:
     (tmp_path / "learning.py").write_text(LEARNING)
     run = taken_run("learning.learns", Source.installed(tmp_path), folder=str(tmp_path))
-    # As Prefect's worker sets it for our Jobs: tests/delivery/test_kubernetes.py.
+    # As Prefect's worker sets it for our Jobs: tests/delivery/test_kubernetes_runs.py.
     told = {"PREFECT_FLOW_RUN_EXECUTE_SIGTERM_BEHAVIOR": "reschedule"}
     process = subprocess.Popen(
         [*first_process, INFRA / "entrypoint.sh", *EXECUTE],

@@ -1,0 +1,35 @@
+"""What several modules look at: overlays for Kubernetes, and the names in their Secrets."""
+
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from flows.services.first_start.credentials import make_credentials
+from tests.delivery.declared import DEPLOYING
+from tests.delivery.overlays import OVERLAYS, Manifest, rendered
+
+
+# By module: of the session, pytest would sort the tests of all modules by their overlay.
+@pytest.fixture(scope="module", params=OVERLAYS)
+def overlay(request: pytest.FixtureRequest) -> list[Manifest]:
+    """Every object of an overlay."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl renders the overlays, and there is none")
+    return rendered(request.param)
+
+
+@pytest.fixture(scope="session")
+def secrets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
+    """The names in the two Secrets, which are made from the files of a first start."""
+    folder = tmp_path_factory.mktemp("credentials")
+    make_credentials(folder / "credentials")
+    (edit,) = re.findall(r"^(sed -i .*?)\s+#", DEPLOYING.read_text(), flags=re.MULTILINE)
+    subprocess.run(["sh", "-c", edit], cwd=folder, check=True)
+    return {
+        f"bertsmith-{part}": set(re.findall(
+            r"^(\w+)=", (folder / "credentials" / part / "environment").read_text(), re.MULTILINE
+        ))
+        for part in ("clients", "servers")
+    }  # fmt: skip

@@ -1,0 +1,129 @@
+"""Ray in Kubernetes: its cluster, what its nodes are told, and a run as a RayJob."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flows.observability.publishing import PORT_VARIABLE
+from pipelines.core.place import PlaceSettings
+from tests.delivery.declared import AGENT_PORTS, INFRA, KUBERNETES, foreign_names, is_command
+from tests.delivery.overlays import Manifest, containers, of_kind, pod_templates, work_pool
+
+
+def test_rays_own_autoscaler_reads_the_cluster(overlay: list[Manifest]) -> None:
+    from ray.autoscaler._private.kuberay import autoscaling_config
+
+    (cluster,) = of_kind(overlay, "RayCluster").values()
+    read = autoscaling_config._derive_autoscaling_config_from_ray_cr(cluster)
+    nodes = read["available_node_types"]
+    assert nodes[read["head_node_type"]]["resources"]["CPU"] == 0
+    cpu = nodes["cpu"]
+    assert (cpu["min_workers"], cpu["max_workers"], cpu["resources"]["CPU"]) == (1, 8, 4)
+    is_cuda = containers(cluster["spec"]["headGroupSpec"]["template"])[0]["image"].endswith("-cuda")
+    assert is_cuda == ("gpu" in nodes)
+    if is_cuda:
+        gpu = nodes["gpu"]
+        assert (gpu["resources"]["CPU"], gpu["resources"]["GPU"]) == (8, 1)
+        assert (gpu["min_workers"], gpu["max_workers"]) == (0, 8)
+
+
+def test_a_training_waits_for_nodes_of_groups_that_stand_at_none(
+    overlay: list[Manifest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (cluster,) = of_kind(overlay, "RayCluster").values()
+    groups = cluster["spec"]["workerGroupSpecs"]
+    assert all(group["replicas"] == group["minReplicas"] for group in groups)
+    maps = of_kind(overlay, "ConfigMap")
+    job = work_pool(overlay)["job_configuration"]["job_manifest"]["spec"]["template"]
+    # A run of the work pool, and one that a RayJob runs on the head.
+    for template in (job, cluster["spec"]["headGroupSpec"]["template"]):
+        (container,) = containers(template)
+        for source in container["envFrom"]:
+            if "configMapRef" in source:
+                for name, value in maps[source["configMapRef"]["name"]]["data"].items():
+                    monkeypatch.setenv(name, value)
+        ranks = PlaceSettings(device="gpu").ranks()
+        # Longer than a pod with a large image takes, and than an idle node stays.
+        idle = cluster["spec"]["autoscalerOptions"]["idleTimeoutSeconds"]
+        assert ranks.wait_for_nodes_seconds > max(600, idle)
+        monkeypatch.delenv("BERTSMITH_WAIT_FOR_NODES_SECONDS")
+
+
+def test_every_node_of_ray_is_asked_where_it_answers_without_the_token(
+    overlay: list[Manifest],
+) -> None:
+    from ray._private.ray_constants import DEFAULT_DASHBOARD_AGENT_LISTEN_PORT
+    from ray.dashboard.http_server_agent import PUBLIC_EXACT_PATHS
+
+    nodes = [template for name, template in pod_templates(overlay) if "RayCluster" in name]
+    assert len(nodes) >= 2
+    for template in nodes:
+        (container,) = containers(template)
+        ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+        for probe in ("readinessProbe", "livenessProbe"):
+            asked = container[probe]["httpGet"]
+            assert asked["path"] in PUBLIC_EXACT_PATHS
+            assert ports[asked["port"]] == DEFAULT_DASHBOARD_AGENT_LISTEN_PORT
+
+
+def test_rays_objects_find_room_in_shared_memory(overlay: list[Manifest]) -> None:
+    (cluster,) = of_kind(overlay, "RayCluster").values()
+    groups = [cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]]
+    asked = [(int(g["rayStartParams"]["object-store-memory"]), g["template"]) for g in groups]
+    # A flow run's own node is started by the entry point.
+    job = work_pool(overlay)["job_configuration"]["job_manifest"]["spec"]["template"]
+    (driver,) = re.findall(r"--object-store-memory=(\d+)", (INFRA / "entrypoint.sh").read_text())
+    for size, template in [*asked, (int(driver), job)]:
+        (limit,) = (
+            each["emptyDir"]["sizeLimit"]
+            for each in template["spec"]["volumes"] if each["name"] == "shared-memory"
+        )  # fmt: skip
+        assert size < int(limit.removesuffix("Gi")) * 2**30
+
+
+def test_no_node_waits_for_an_agent_to_choose_a_port(overlay: list[Manifest]) -> None:
+    (cluster,) = of_kind(overlay, "RayCluster").values()
+    for group in (cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]):
+        assert set(group["rayStartParams"]) >= AGENT_PORTS
+        ports = [group["rayStartParams"][name] for name in AGENT_PORTS]
+        assert len(set(ports)) == len(ports)
+
+
+def test_rays_version_is_the_images(overlay: list[Manifest]) -> None:
+    (cluster,) = of_kind(overlay, "RayCluster").values()
+    pins = (KUBERNETES.parents[1] / "constraints.txt").read_text().splitlines()
+    assert f"ray=={cluster['spec']['rayVersion']}" in pins
+
+
+def test_the_run_is_a_command_on_that_cluster(overlay: list[Manifest]) -> None:
+    job = yaml.safe_load(Path(KUBERNETES / "rayjob.yaml").read_text())
+    (cluster,) = of_kind(overlay, "RayCluster")
+    assert job["spec"]["clusterSelector"] == {"ray.io/cluster": cluster}
+    assert job["metadata"]["namespace"] in of_kind(overlay, "Namespace")
+    # KubeRay refuses it for a job whose cluster stays.
+    assert job["spec"].get("shutdownAfterJobFinishes") or (
+        "ttlSecondsAfterFinished" not in job["spec"]
+    )
+    entrypoint = shlex.split(job["spec"]["entrypoint"])
+    variables = dict(word.split("=") for word in entrypoint if word.startswith("BERTSMITH_"))
+    assert not foreign_names(variables)
+    opened = containers(
+        of_kind(overlay, "RayCluster")[cluster]["spec"]["headGroupSpec"]["template"]
+    )
+    ports = {each["name"]: each["containerPort"] for each in opened[0]["ports"]}
+    assert variables[PORT_VARIABLE] == str(ports["run-metrics"])
+    words = entrypoint[len(variables) :]
+    assert is_command(words)
+
+    from flows.checks import check_recipe
+    from pipelines.core.recipes.files import read_recipe
+    from pipelines.core.recipes.ladder import EndToEndRecipe
+    from pipelines.stages import CHAIN
+
+    given = [words[n + 1] for n, word in enumerate(words) if word == "--set"]
+    recipe = read_recipe(EndToEndRecipe, words[2], given)
+    assert recipe.place.training_workers == (1, 4)
+    check_recipe(recipe, CHAIN)  # the range is longer than a step of the demo can use

@@ -1,0 +1,96 @@
+"""Flow runs in Kubernetes: work pools, their workers, and the Jobs that are made of them."""
+
+import asyncio
+from uuid import uuid4
+
+import pytest
+
+from flows.services.platform.declaration import read_platform
+from tests.delivery.declared import is_command
+from tests.delivery.overlays import VERSIONS, Manifest, containers, of_kind, work_pool
+
+
+def test_a_flow_run_brings_the_token_of_the_operator(
+    overlay: list[Manifest], secrets: dict[str, set[str]]
+) -> None:
+    job = work_pool(overlay)["job_configuration"]["job_manifest"]["spec"]["template"]
+    (container,) = containers(job)
+    drivers = of_kind(overlay, "ConfigMap")["drivers"]["data"]
+    (cluster,) = of_kind(overlay, "RayCluster")
+    volumes = {each["name"]: each for each in job["spec"]["volumes"]}
+    (mount,) = (each for each in container["volumeMounts"] if each["name"] == "ray")
+    assert drivers["RAY_AUTH_TOKEN_PATH"] == f"{mount['mountPath']}/auth_token"
+    assert volumes["ray"]["secret"]["secretName"] == cluster
+    # Ray takes the variable before the file, and it would be another token.
+    assert "RAY_AUTH_TOKEN" not in secrets["bertsmith-clients"] | drivers.keys()
+
+
+def test_every_work_pool_has_a_worker(overlay: list[Manifest]) -> None:
+    workers = of_kind(overlay, "Deployment")["worker"]["spec"]["template"]["spec"]["containers"]
+    served = [each["args"][each["args"].index("--pool") + 1] for each in workers]
+    assert served == [pool.name for pool in read_platform().work_pools]
+    for each in workers:
+        # A pool is the preparation's to make: a worker's own would have Prefect's template.
+        assert "--no-create-pool-if-not-found" in each["args"]
+        assert each["args"][each["args"].index("--type") + 1] == "kubernetes"
+        (port,) = each["ports"]
+        assert each["env"][0]["value"] == str(port["containerPort"])
+        assert each["livenessProbe"]["httpGet"]["port"] == port["name"]
+
+
+def test_workers_watch_where_their_role_lets_them_and_hide_the_password(
+    overlay: list[Manifest], secrets: dict[str, set[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = pytest.importorskip("prefect_kubernetes.settings")
+    for name, value in of_kind(overlay, "ConfigMap")["workers"]["data"].items():
+        monkeypatch.setenv(name, value)
+    read = settings.KubernetesSettings()
+    role = of_kind(overlay, "Role")["worker"]
+    assert read.observer.namespaces == {role["metadata"]["namespace"]}
+    secret, key = read.worker.api_auth_string_secret_name, read.worker.api_auth_string_secret_key
+    assert key == "PREFECT_API_AUTH_STRING"
+    assert key in secrets[secret]
+    workers = containers(of_kind(overlay, "Deployment")["worker"]["spec"]["template"])
+    for each in workers:
+        assert {"configMapRef": {"name": "workers"}} in each["envFrom"]
+
+
+def test_prefect_makes_a_job_of_the_work_pool(overlay: list[Manifest], prefect_api: str) -> None:
+    worker = pytest.importorskip("prefect_kubernetes.worker")
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    pool = work_pool(overlay)
+    made = asyncio.run(
+        worker.KubernetesWorkerJobConfiguration.from_template_and_values(
+            base_job_template=pool, values={"env": {"SOME": "value"}, "name": "run"}
+        )
+    )
+    made.command = "prefect flow-run execute"
+    made._populate_env_in_manifest()
+    made._populate_command_if_not_present()
+    manifest = made.job_manifest
+    (container,) = manifest["spec"]["template"]["spec"]["containers"]
+    assert {"name": "SOME", "value": "value"} in container["env"]
+    assert container["args"] == ["prefect", "flow-run", "execute"]
+    assert is_command(container["args"])
+    assert container["image"] == pool["variables"]["properties"]["image"]["default"]
+    manifest["metadata"]["generateName"] = "run-"
+    kubernetes_validate.validate(manifest, VERSIONS[-1], strict=True)
+
+
+def test_a_flow_run_whose_pod_is_told_to_go_is_scheduled_again(
+    overlay: list[Manifest], prefect_api: str
+) -> None:
+    worker = pytest.importorskip("prefect_kubernetes.worker")
+    from prefect.client.schemas.objects import FlowRun
+
+    made = asyncio.run(
+        worker.KubernetesWorkerJobConfiguration.from_template_and_values(
+            base_job_template=work_pool(overlay), values={}
+        )
+    )
+    made.prepare_for_flow_run(FlowRun(flow_id=uuid4(), name="run"))
+    pod = made.job_manifest["spec"]["template"]["spec"]
+    said = {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
+    # What Prefect's worker makes of a Job that Kubernetes tries once.
+    assert said["PREFECT_FLOW_RUN_EXECUTE_SIGTERM_BEHAVIOR"] == "reschedule"
+    assert pod["terminationGracePeriodSeconds"] > 30  # what `prefect flow-run execute` waits
