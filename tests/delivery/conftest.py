@@ -1,12 +1,15 @@
-"""What several modules look at: overlays for Kubernetes, and the names in their Secrets."""
+"""What several modules look at: overlays for Kubernetes, the composition, and their passwords."""
 
 import re
 import shutil
 import subprocess
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flows.services.first_start.credentials import make_credentials
+from tests.delivery.composition import COMPOSE, read
 from tests.delivery.declared import DEPLOYING
 from tests.delivery.overlays import OVERLAYS, Manifest, rendered
 
@@ -33,3 +36,22 @@ def secrets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
         ))
         for part in ("clients", "servers")
     }  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def composition() -> dict[str, Any]:
+    return read(COMPOSE)
+
+
+@pytest.fixture(scope="session")
+def ours(composition: dict[str, Any]) -> dict[str, Any]:
+    """The services of the composition that run our image."""
+    return {n: s for n, s in composition["services"].items() if s["image"].startswith("bertsmith")}
+
+
+@pytest.fixture(scope="session")
+def passwords(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the first start makes."""
+    folder = tmp_path_factory.mktemp("credentials")
+    assert make_credentials(folder)
+    return folder

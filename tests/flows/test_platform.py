@@ -32,7 +32,7 @@ from flows.services.platform.place_block import (
     save_place,
 )
 from flows.services.platform.pools import make_pool
-from tests.delivery.test_compose import COMPOSE, read
+from tests.delivery.composition import COMPOSE, read
 
 pytestmark = pytest.mark.slow
 

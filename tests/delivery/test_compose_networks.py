@@ -1,0 +1,119 @@
+"""The composition's networks and ports: who asks whom, and who is let in."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from flows.services.processes.health import URL_VARIABLE
+from tests.delivery.composition import written
+from tests.delivery.declared import INFRA, PROMETHEUS
+
+
+def test_services_and_ports_that_variables_name_are_there(
+    composition: dict[str, Any], ours: dict[str, Any]
+) -> None:
+    services = composition["services"]
+    for name, service in ours.items():
+        for value in service.get("environment", {}).values():
+            for host, port in re.findall(r"(?:^|//)([a-z-]+):(\d+)", str(value)):
+                assert listens(services[host], int(port)), f"{name} asks {host}:{port}"
+        url = service.get("environment", {}).get(URL_VARIABLE)
+        if url:
+            assert listens(service, int(url.split(":")[2].partition("/")[0])), url
+        else:
+            assert service["healthcheck"] == {"disable": True}, f"{name} says nothing of its health"
+
+
+def listens(service: dict[str, Any], port: int) -> bool:
+    """Whether its command or environment names the port, or it is known to the program."""
+    own = service.get("environment", {})
+    said = [*map(str, service.get("command", [])), *map(str, own.values())]
+    known = {52365} if "ray" in said else set()  # where every node's agent answers
+    known |= {9090} if service["image"].startswith("prom/") else set()
+    return port in known or any(str(port) in re.findall(r"\d+", text) for text in said)
+
+
+def test_pages_are_on_the_loopback_and_servers_have_no_door(composition: dict[str, Any]) -> None:
+    opened = {}
+    for name, service in composition["services"].items():
+        for port in service.get("ports", ()):
+            assert port.startswith("127.0.0.1:"), f"{name} opens {port}"
+            opened[name] = int(port.rpartition(":")[2])
+    assert opened == {"prefect": 4200, "mlflow": 5000, "ray-head": 8265, "grafana": 3000}
+
+
+def networks(service: dict[str, Any]) -> set[str]:
+    if service.get("network_mode") == "none":
+        return set()
+    return set(service.get("networks", ["default"]))
+
+
+def test_who_asks_another_shares_a_network_with_it(
+    composition: dict[str, Any], passwords: Path
+) -> None:
+    services = composition["services"]
+    said = {name: [*map(str, s.get("environment", {}).values())] for name, s in services.items()}
+    said["prometheus"] += re.findall(r'"([a-z0-9-]+:\d+)"', PROMETHEUS.read_text())
+    said["grafana"].append((INFRA / "monitoring" / "grafana-source.yaml").read_text())
+    for name, service in services.items():
+        if "server-credentials:/credentials/servers:ro" in service.get("volumes", ()):
+            urls = [value for value in written(passwords, "servers").values() if "://" in value]
+            said[name] += [re.sub(r"//[^@]+@", "//", url) for url in urls]  # without the password
+    pairs = {
+        (name, host)
+        for name, texts in said.items()
+        for text in texts
+        for host in re.findall(r"(?:^|//)([a-z][a-z0-9-]*):\d+", text)
+        if host in services
+    }
+    assert {("prefect", "postgres"), ("grafana", "prometheus"), ("prometheus", "s3")} <= pairs
+    for name, host in pairs:
+        assert networks(services[name]) & networks(services[host]), f"{name} asks {host}"
+    declared = set().union(*map(networks, services.values()))
+    assert declared == set(composition["networks"])
+
+
+def test_who_has_no_key_of_the_store_does_not_reach_it(composition: dict[str, Any]) -> None:
+    services = composition["services"]
+    near = {name for name, s in services.items() if networks(s) & networks(services["s3"])}
+    keys = {"client-credentials", "server-credentials", "s3-credentials"}
+    holders = {
+        name
+        for name, s in services.items()
+        if keys & {mount.split(":")[0] for mount in s.get("volumes", ())}
+    }
+    assert near - holders == {"prometheus"}  # for the figures
+
+
+def test_the_store_opens_s3_alone_and_signs_its_own_calls_with_a_key_of_this_start(
+    composition: dict[str, Any], tmp_path: Path
+) -> None:
+    s3 = composition["services"]["s3"]
+    assert {"-s3.port.iceberg=0", "-s3.port.lance=0", "-ip.bind=127.0.0.1"} <= set(s3["command"])
+    release = tuple(map(int, s3["image"].rpartition(":")[2].split(".")))
+    assert release >= (4, 46)  # the first that asks for a token where there is such a key
+    told = tmp_path / "told"
+    told.write_text('#!/bin/sh\nprintf "%s\\n" "$WEED_JWT_FILER_SIGNING_KEY" "$@"\n')
+    told.chmod(0o755)
+    command = [
+        each.replace("$$", "$").replace("/entrypoint.sh", str(told)) for each in s3["entrypoint"]
+    ]
+    assert command != s3["entrypoint"]
+
+    def started(path: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [*command, *s3["command"]],
+            env={"PATH": path}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    said = [started(os.environ["PATH"]).stdout.splitlines() for _ in range(2)]
+    assert [each[1:] for each in said] == [s3["command"]] * 2
+    assert all(len(each[0]) == 44 for each in said)
+    assert said[0][0] != said[1][0]
+    (tmp_path / "head").write_text("#!/bin/sh\n")  # no random bytes are to be had
+    (tmp_path / "head").chmod(0o755)
+    without = started(f"{tmp_path}:{os.environ['PATH']}")
+    assert without.returncode != 0
+    assert without.stdout == ""
