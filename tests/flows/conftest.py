@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from flows.reporting.story import Story
+from tests.flows.chat_room import webhook
 from tests.flows.published_folders import saved
+
+__all__ = ["webhook"]
 
 _CREDENTIALS = (
     "PREFECT_API_AUTH_STRING", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD",
