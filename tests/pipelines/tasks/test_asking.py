@@ -18,7 +18,7 @@ from bert_core.vocabulary import WordPieceTokenizer
 from flows.cli.app import DONE, MISTAKE, run
 from pipelines.core.errors import UserError
 from pipelines.insight.tables import json_lines, read_numbered_table, read_table, write_table
-from tests.pipelines.tasks.test_families import CONFIG, PIECES
+from tests.pipelines.tasks.letters import CONFIG, PIECES
 
 TABLE = {"text": ["a b", 'say "c", d'], "second_text": ["x", "y\tz"]}
 

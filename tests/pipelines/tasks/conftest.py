@@ -1,0 +1,11 @@
+"""The tokenizer of the small tasks over letters."""
+
+import pytest
+
+from bert_core.vocabulary import WordPieceTokenizer
+from tests.pipelines.tasks.letters import PIECES
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> WordPieceTokenizer:
+    return WordPieceTokenizer(PIECES)
