@@ -34,7 +34,8 @@ fi
 echo "== the steps of infra/Dockerfile"
 mounts=()
 for path in ${BERTSMITH_CHECK_MOUNTS:-}; do mounts+=(--volume "$path:$path:ro"); done
-builder bud --isolation chroot --pull-never --file infra/Dockerfile --tag "$image" \
+# Of the format docker: the other one has no room for a health check.
+builder bud --format docker --isolation chroot --pull-never --file infra/Dockerfile --tag "$image" \
     --build-arg BASE="$base" --build-arg CPU_WHEELS= "${mounts[@]}" .
 
 echo "== inside, as its own user"
@@ -46,6 +47,7 @@ inside id
 inside bertsmith --version
 inside bertsmith recipes list | head -3
 inside python -m flows.services.processes.health
+builder inspect --type image "$image" | grep processes.health > /dev/null  # as the image says
 inside python -c 'from flows.services.deployments import deployments_file as f; print(f())'
 for program in cc gcc g++ c++ clang tcc ld make; do
     if inside sh -c "command -v $program"; then
