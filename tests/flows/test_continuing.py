@@ -1,4 +1,4 @@
-"""The preset `continue`, from the champion that a whole run has registered."""
+"""The preset `continue`, from the encoder that a whole run has registered."""
 
 import pytest
 
@@ -10,9 +10,11 @@ from tests.flows.conftest import WholeRun
 pytestmark = pytest.mark.slow
 
 
-def test_pretraining_goes_on_from_a_registered_champion(whole_run: WholeRun) -> None:
+def test_pretraining_goes_on_from_a_registered_encoder(whole_run: WholeRun) -> None:
     small = read_recipe(PretrainingRecipe, str(whole_run.recipe))
     overrides = [
+        # A few steps make no champion.
+        "pretraining.encoder=models:/bertsmith-encoder@challenger",
         f"place.home={whole_run.home}", f"corpus={small.corpus.model_dump_json()}",
         "vocabulary.added_pieces=30", "examples.max_tokens=64",
         "pretraining.num_steps=4", "pretraining.examples_per_step=8",

@@ -1,5 +1,7 @@
 """An MLflow database that an older MLflow left, an empty one, and one of a newer MLflow."""
 
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.store.db import utils
 from mlflow.store.tracking.dbmodels.initial_models import Base
 
+from benchmarks.stack.postgres import Postgres, binaries
 from pipelines.core.errors import UserError
 from pipelines.core.tracking import migration
 
@@ -44,6 +47,27 @@ def test_an_older_database_and_an_empty_one_get_the_schema_of_this_mlflow(
         utils._verify_schema(engine)
         assert utils._all_tables_exist(engine)
     assert "has the schema of this MLflow" in capsys.readouterr().out
+
+
+@pytest.fixture
+def postgres() -> Iterator[Postgres]:
+    pytest.importorskip("psycopg2")
+    if binaries() is None:
+        pytest.skip("needs PostgreSQL, and there is none")
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o711)  # its server is another user
+        server = Postgres(Path(folder))
+        server.start()
+        yield server
+        server.stop()
+
+
+def test_a_database_that_cannot_hold_every_character_is_refused(postgres: Postgres) -> None:
+    postgres.client("createdb", "--encoding=SQL_ASCII", "--template=template0", "ascii")
+    with pytest.raises(UserError, match="must be in UTF8, found SQL_ASCII; make it anew"):
+        migration.migrate(postgres.uri("ascii"))
+    postgres.client("createdb", "--encoding=UTF8", "--template=template0", "mlflow")
+    migration.migrate(postgres.uri("mlflow"))
 
 
 def test_a_database_of_a_newer_mlflow_and_none_at_all_get_a_sentence(

@@ -20,13 +20,15 @@ URI_VARIABLE = "MLFLOW_BACKEND_STORE_URI"
 def migrate(uri: str) -> None:
     """Make what is missing in the database and change what is old; an empty one gets everything.
 
-    Raises UserError where it does not answer, and where a newer MLflow made it.
+    Raises UserError where it does not answer, where a newer MLflow made it, and where it cannot
+    hold every character.
     """
     from alembic.util.exc import CommandError
     from mlflow.db import upgrade
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
+        _refuse_other_encodings(uri)
         upgrade.main([uri], standalone_mode=False)
     except (SQLAlchemyError, CommandError) as error:
         raise UserError(
@@ -34,6 +36,26 @@ def migrate(uri: str) -> None:
             f"but it said: {redacted(str(error).partition(chr(10))[0])}; correct the variable, or "
             "install the MLflow that the database is of"
         ) from error
+
+
+def _refuse_other_encodings(uri: str) -> None:
+    """PostgreSQL makes a database of SQL_ASCII where it was set up without a locale.
+
+    It would do until the first description with another character: at the end of a training.
+    """
+    from sqlalchemy import create_engine, text
+
+    engine = create_engine(uri)
+    if engine.dialect.name != "postgresql":
+        return
+    with engine.connect() as connection:
+        found = connection.execute(text("SHOW server_encoding")).scalar_one()
+    engine.dispose()
+    if found != "UTF8":
+        raise UserError(
+            f"the database of {URI_VARIABLE} must be in UTF8, found {found}; make it anew with "
+            "createdb --encoding=UTF8 --template=template0"
+        )
 
 
 def main() -> None:
