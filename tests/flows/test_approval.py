@@ -2,6 +2,8 @@
 
 import threading
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from prefect import flow, resume_flow_run
@@ -9,7 +11,11 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType
 from prefect.client.schemas.objects import StateType
 
-from flows.champions import Approval, approval_of, approved
+from flows.approval import Approval, approval_of, approved
+from flows.end_to_end import end_to_end
+from pipelines.core.errors import UserError
+from pipelines.core.recipes.files import read_recipe
+from pipelines.core.recipes.ladder import EndToEndRecipe
 from pipelines.registry.comparison.judgement import Judgement
 from pipelines.registry.settings import RegistrationSettings
 
@@ -45,6 +51,41 @@ def test_a_run_waits_for_a_person(prefect_api: str) -> None:
     person.join()
     assert answer is not None
     assert (answer.approve, answer.who, answer.remark) == (True, "ann", "looked at it")
+
+
+@pytest.mark.slow
+def test_a_run_that_nobody_answers_goes_on_before_prefect_calls_it_failed(prefect_api: str) -> None:
+    @flow(persist_result=False)
+    def asks_in_vain() -> tuple[object, object]:
+        answer = approval_of(JUDGEMENT, RegistrationSettings(approval_hours=2 / 3600))
+        with get_client(sync_client=True) as client:
+            (run,) = client.read_flow_runs(
+                flow_run_filter=FlowRunFilter.model_validate(
+                    {"state": {"type": {"any_": [StateType.RUNNING]}}}
+                )
+            )
+        return answer, run.state_name
+
+    assert asks_in_vain() == (None, "Running")
+
+
+@pytest.mark.slow
+def test_a_limited_deployment_asks_nobody(
+    prefect_api: str, small_recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = read_recipe(
+        EndToEndRecipe,
+        str(small_recipe),
+        [f"place.home={tmp_path / 'home'}", "registration.approval_hours=1"],
+    )
+    with get_client(sync_client=True) as client:
+        limited = client.create_deployment(
+            client.create_flow(end_to_end), "limited", concurrency_limit=1
+        )
+    monkeypatch.setattr("flows.approval.deployment", SimpleNamespace(id=str(limited)))
+    with pytest.raises(UserError, match=r"must have no concurrency limit, found 1 of 'limited'"):
+        end_to_end(recipe)
+    assert not list((tmp_path / "home" / "store").glob("*/*/manifest.json"))
 
 
 def test_what_a_person_said_is_part_of_the_reason() -> None:
