@@ -1,4 +1,4 @@
-"""A person approves on a flow run's page what the run found better, declines, or does not answer."""
+"""A person approves what a run found better, on its page, declines, or does not answer."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
