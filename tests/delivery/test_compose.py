@@ -112,12 +112,20 @@ def test_figures_of_every_run_lie_where_they_are_served(ours: dict[str, Any]) ->
 
 def test_commands_of_the_runbooks_are_there(ours: dict[str, Any]) -> None:
     text = "".join((ROOT / "docs" / name).read_text() for name in ("deploying.md", "operations.md"))
-    typed = re.findall(
-        r"docker compose --file infra/compose\.yaml run --rm ([a-z]+) ([^`\n]+)", text
-    )
+    typed = re.findall(r"docker compose run --rm ([a-z]+) ([^`\n]+)", text)
     assert ("bertsmith", "doctor --platform") in typed
     for name, words in typed:
         assert is_command([*ours[name]["entrypoint"][1:], *words.split()]), words
+
+
+def test_no_command_of_the_runbooks_takes_the_gpus_away() -> None:
+    pages = {name: (ROOT / "docs" / name).read_text() for name in ("deploying.md", "operations.md")}
+    for text in pages.values():  # each file that is named stands in for all of COMPOSE_FILE
+        assert not re.search(r"docker compose (--file|-f)", text)
+        assert "COMPOSE_FILE" in text
+    exported = re.findall(r"^export COMPOSE_FILE=(\S+)", pages["deploying.md"], re.MULTILINE)
+    files = [[each.replace("$PWD", str(ROOT)) for each in line.split(":")] for line in exported]
+    assert files == [[str(COMPOSE)], [str(COMPOSE), str(OF_GPUS)]]
 
 
 def test_a_backup_is_written_for_its_owner_alone(tmp_path: Path) -> None:
