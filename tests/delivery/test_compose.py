@@ -143,6 +143,20 @@ def test_a_backup_is_written_for_its_owner_alone(tmp_path: Path) -> None:
     assert (tmp_path / "s3.tar.gz").stat().st_mode & 0o777 == 0o600
 
 
+def test_postgresql_has_the_password_that_a_restore_brings_back() -> None:
+    runbook = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8").replace(" \\\n   ", "")
+    changed = re.findall(r"docker compose exec -T postgres .*ALTER ROLE[^\n`]*", runbook)
+    assert len(changed) == 2  # rotation and restore
+    assert len(set(changed)) == 1
+    (restored,) = (
+        each
+        for each in re.findall(r"```\n(.*?)```", runbook, re.DOTALL)
+        if "pg_restore --u" in each
+    )
+    order = [restored.index(each) for each in ("pg_isready", "ALTER ROLE", "dropdb", "pg_restore")]
+    assert order == sorted(order)
+
+
 def test_files_and_volumes_are_there(composition: dict[str, Any]) -> None:
     mounted = [
         mount
