@@ -1,4 +1,4 @@
-"""A person approves on the flow run's page, declines, or does not answer."""
+"""A person approves what a run found better, declines, or does not answer."""
 
 import threading
 import time
