@@ -22,8 +22,8 @@ MONITORING = INFRA / "monitoring"
 DASHBOARDS = sorted((MONITORING / "dashboards").glob("*.json"))
 IN_KUBERNETES = MONITORING / "kubernetes.yaml"
 FUNCTIONS = {
-    "absent", "and", "by", "changes", "clamp_min", "delta", "deriv", "le", "or", "rate", "sum", "up",
-    "ALERTS",
+    "absent", "and", "by", "changes", "clamp_min", "delta", "deriv", "le", "or", "rate", "sum",
+    "up", "ALERTS",
     "SeaweedFS_s3_request_total",  # SeaweedFS' own
 }  # fmt: skip
 
@@ -133,9 +133,9 @@ def test_prometheus_takes_its_configuration_and_every_query(tmp_path: Path) -> N
 
 
 # Two hours, a sample a minute: a training that hangs, one that began twelve minutes ago and took no
-# step, one whose last step is done, one that is over and told no more; of those who are asked two who
-# do not answer, one who does, one who is not there, and somebody else's; and runs that failed, beside
-# old ones that were deleted.
+# step, one whose last step is done, one that is over and told no more; of those who are asked two
+# who do not answer, one who does, one who is not there, and somebody else's; and runs that failed,
+# beside old ones that were deleted.
 SERIES = {
     'bertsmith_step{run="hangs",stage="pretraining"}': "1+1x29 30x90",
     'bertsmith_steps_planned{run="hangs",stage="pretraining"}': "100x120",
