@@ -2,6 +2,7 @@
 
 from prefect import flow
 
+from flows.approval import refuse_approval_under_a_limit
 from flows.chain import build_chain
 from flows.champions import compare_and_promote
 from flows.continuing import with_settled_encoder
@@ -43,6 +44,7 @@ def end_to_end(recipe: EndToEndRecipe = _DEMO, overrides: Overrides = ()) -> Sto
     the models, have each repeat its held-out accuracy in a fresh process, and make what is better
     than its champion champion."""
     with started_run("end-to-end", recipe, overrides, default=_DEMO) as run:
+        refuse_approval_under_a_limit(run.recipe.registration)
         made = build_chain(run, CHAIN)
         _register_and_prove(run, made)
         _show(run, made)

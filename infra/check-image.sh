@@ -45,7 +45,7 @@ inside() { builder run --isolation chroot "$container" -- /usr/local/bin/entrypo
 inside id
 [ "$(inside id -u)" = 1000 ]
 inside bertsmith --version
-inside bertsmith recipes list | head -3
+inside bertsmith recipes list | sed -n 1,3p  # head would close the pipe, which ends the script
 inside python -m flows.services.processes.health
 builder inspect --type image "$image" | grep processes.health > /dev/null  # as the image says
 inside python -c 'from flows.services.deployments import deployments_file as f; print(f())'
@@ -64,7 +64,7 @@ inside sh -c 'touch /var/lib/bertsmith/x && rm /var/lib/bertsmith/x && ! touch /
 echo "== every role's command is there"
 inside prefect version
 inside ray --version
-inside python -m pipelines.core.tracking.server --help | head -1
+inside python -m pipelines.core.tracking.server --help | sed -n 1p
 inside python -m flows.services.first_start.credentials /credentials
 echo "== a run, from raw text to registered models"
 inside sh -c 'cat > small.yaml' << 'RECIPE'

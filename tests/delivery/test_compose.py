@@ -112,12 +112,20 @@ def test_figures_of_every_run_lie_where_they_are_served(ours: dict[str, Any]) ->
 
 def test_commands_of_the_runbooks_are_there(ours: dict[str, Any]) -> None:
     text = "".join((ROOT / "docs" / name).read_text() for name in ("deploying.md", "operations.md"))
-    typed = re.findall(
-        r"docker compose --file infra/compose\.yaml run --rm ([a-z]+) ([^`\n]+)", text
-    )
+    typed = re.findall(r"docker compose run --rm ([a-z]+) ([^`\n]+)", text)
     assert ("bertsmith", "doctor --platform") in typed
     for name, words in typed:
         assert is_command([*ours[name]["entrypoint"][1:], *words.split()]), words
+
+
+def test_no_command_of_the_runbooks_takes_the_gpus_away() -> None:
+    pages = {name: (ROOT / "docs" / name).read_text() for name in ("deploying.md", "operations.md")}
+    for text in pages.values():  # each file that is named stands in for all of COMPOSE_FILE
+        assert not re.search(r"docker compose (--file|-f)", text)
+        assert "COMPOSE_FILE" in text
+    exported = re.findall(r"^export COMPOSE_FILE=(\S+)", pages["deploying.md"], re.MULTILINE)
+    files = [[each.replace("$PWD", str(ROOT)) for each in line.split(":")] for line in exported]
+    assert files == [[str(COMPOSE)], [str(COMPOSE), str(OF_GPUS)]]
 
 
 def test_a_backup_is_written_for_its_owner_alone(tmp_path: Path) -> None:
@@ -133,6 +141,20 @@ def test_a_backup_is_written_for_its_owner_alone(tmp_path: Path) -> None:
         ["sh", "-c", script], env={**os.environ, "volume": "s3"}, umask=0o022, check=True
     )
     assert (tmp_path / "s3.tar.gz").stat().st_mode & 0o777 == 0o600
+
+
+def test_postgresql_has_the_password_that_a_restore_brings_back() -> None:
+    runbook = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8").replace(" \\\n   ", "")
+    changed = re.findall(r"docker compose exec -T postgres .*ALTER ROLE[^\n`]*", runbook)
+    assert len(changed) == 2  # rotation and restore
+    assert len(set(changed)) == 1
+    (restored,) = (
+        each
+        for each in re.findall(r"```\n(.*?)```", runbook, re.DOTALL)
+        if "pg_restore --u" in each
+    )
+    order = [restored.index(each) for each in ("pg_isready", "ALTER ROLE", "dropdb", "pg_restore")]
+    assert order == sorted(order)
 
 
 def test_files_and_volumes_are_there(composition: dict[str, Any]) -> None:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.delivery.declared import ROOT, is_command
+from flows.services.platform.place_block import BertsmithPlace
+from tests.delivery.composition import COMPOSE, read
+from tests.delivery.declared import ROOT, as_prefect_takes_them, foreign_names, is_command
 
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 PROGRAMS = ("bertsmith", "prefect", "ray")
@@ -73,3 +75,45 @@ def test_commands_are_found_wherever_they_stand() -> None:
 )  # fmt: skip
 def test_a_command_or_option_that_is_none_is_noticed(words: str) -> None:
     assert not is_command(words.split())
+
+
+def installation() -> list[str]:
+    """The lines that the runbook has typed for a platform's servers and workers."""
+    runbook = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    (section,) = re.findall(r"^## First installation$(.*?)^## ", runbook, re.MULTILINE | re.DOTALL)
+    return [line for block in _BLOCK.findall(section) for line in block.splitlines()]
+
+
+def exported(typed: list[str]) -> dict[str, str]:
+    words = [shlex.split(line, comments=True) for line in typed if line.startswith("export ")]
+    pairs = [word.partition("=") for each in words for word in each[1:]]
+    return {name: value for name, _, value in pairs}
+
+
+def test_a_server_that_is_installed_by_hand_is_told_what_the_composition_tells_it() -> None:
+    typed = installation()
+    before = exported(typed[: typed.index("prefect server start --host 0.0.0.0")])
+    composed = read(COMPOSE)["services"]["prefect"]["environment"]
+    assert {name for name in composed if name.startswith("PREFECT_")} <= set(before)
+    lasts = "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE"
+    assert before[lasts] == composed[lasts]
+    as_prefect_takes_them({name: text for name, text in before.items() if "…" not in text})
+    image = (ROOT / "infra" / "Dockerfile").read_text(encoding="utf-8")
+    switches = {name for name in before if re.search(rf"\b{name}=", image)} - {"PREFECT_HOME"}
+    assert len(switches) == 4  # no part reports to its makers
+    assert all(f"{name}={before[name]}" in image for name in switches)
+    assert not foreign_names(set(before) - {"DO_NOT_TRACK"})
+
+
+def test_a_worker_that_is_installed_by_hand_has_the_place_from_the_block() -> None:
+    typed = installation()
+    (start,) = (n for n, line in enumerate(typed) if line.startswith("prefect worker start"))
+    deploy = next(n for n, line in enumerate(typed) if line.startswith("bertsmith deploy"))
+    unset = {
+        name for line in typed[deploy:start] if line.startswith("unset ")
+        for name in line.split()[1:]
+    }  # fmt: skip
+    said = BertsmithPlace(**dict.fromkeys(BertsmithPlace.model_fields, "…")).variables()
+    named = set(exported(typed[:deploy])) & set(said)
+    assert "AWS_ACCESS_KEY_ID" in named
+    assert unset == named

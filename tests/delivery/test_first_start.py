@@ -13,7 +13,7 @@ import pytest
 from flows.services.first_start.credentials import make_credentials
 from pipelines.core.errors import UserError
 from tests.delivery.composition import COMPOSE, written
-from tests.delivery.declared import INFRA, PROMETHEUS, ROOT
+from tests.delivery.declared import DEPLOYING, INFRA, PROMETHEUS, ROOT
 
 
 def test_each_reader_of_a_password_finds_it(composition: dict[str, Any], passwords: Path) -> None:
@@ -49,6 +49,22 @@ def test_passwords_are_made_once_and_differ(passwords: Path, tmp_path: Path) -> 
     server = written(passwords, "servers")
     assert (passwords / "postgres" / "password").read_text() in server["MLFLOW_BACKEND_STORE_URI"]
     assert not {"POSTGRES", "DATABASE"} & {part for name in clients for part in name.split("_")}
+
+
+def test_a_folder_of_passwords_that_is_made_here_lets_nobody_else_in(tmp_path: Path) -> None:
+    made, volumes = tmp_path / "made" / "credentials", tmp_path / "volumes"
+    volumes.mkdir(mode=0o755)
+    for folder in (made, volumes):
+        assert make_credentials(folder)
+        for path in folder.rglob("*/*"):  # read by the users of other images
+            assert path.stat().st_mode & 0o004, path
+        assert (folder / "postgres").stat().st_mode & 0o005 == 0o005
+    assert made.stat().st_mode & 0o777 == 0o700
+    assert volumes.stat().st_mode & 0o777 == 0o755
+    typed = DEPLOYING.read_text(encoding="utf-8").splitlines()
+    (begin,) = (n for n, line in enumerate(typed) if "first_start.credentials credentials" in line)
+    assert "/credentials/" in (ROOT / ".gitignore").read_text().splitlines()
+    assert any(line.startswith("rm -rf credentials") for line in typed[begin:])
 
 
 def test_a_volume_of_passwords_that_is_gone_is_told(tmp_path: Path) -> None:

@@ -99,3 +99,9 @@ def test_it_is_called_by_the_version_of_the_project_wherever_it_is_named() -> No
         "infra/kubernetes/overlays/example/kustomization.yaml",
         "infra/kubernetes/overlays/gpu/kustomization.yaml",
     }
+
+
+def test_no_pipe_of_its_check_is_closed_before_all_is_said() -> None:
+    script = (INFRA / "check-image.sh").read_text(encoding="utf-8")
+    assert "set -euo pipefail" in script  # who writes to a closed pipe ends the script, or does not
+    assert not re.findall(r"\| *(?:head|grep -\w*[qm])\b.*", script)

@@ -152,6 +152,17 @@ def test_policies_and_budgets_choose_pods_that_are_there(overlay: list[Manifest]
         assert not selector or any(chooses(selector, each) for each in labels), f"{kind} {selector}"
 
 
+@pytest.mark.parametrize("name", ["kuberay-operator", "kuberay"], ids=["chart", "manifests"])
+def test_kuberays_operator_is_let_in_however_it_was_installed(
+    overlay: list[Manifest], name: str
+) -> None:
+    operator = {
+        "app.kubernetes.io/name": name, "app.kubernetes.io/component": "kuberay-operator",
+    }  # fmt: skip
+    (rule,) = of_kind(overlay, "NetworkPolicy")["ray-operator"]["spec"]["ingress"]
+    assert [each for each in rule["from"] if chooses(each["podSelector"], operator)]
+
+
 def test_no_budget_keeps_the_last_worker_where_it_is(overlay: list[Manifest]) -> None:
     (cluster,) = of_kind(overlay, "RayCluster").values()
     groups = cluster["spec"]["workerGroupSpecs"]

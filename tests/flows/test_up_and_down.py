@@ -146,7 +146,7 @@ def test_down_ends_a_run_in_progress_and_both_pages_say_so(
     assert [name for name, _ in told["flow runs"]] == ["Crashed"]
     assert told["flow runs"][0][1]
     assert told["training"] == ["KILLED"]
-    train_endlessly(person, endless)  # the demo's only slot is free again
+    train_endlessly(person, endless)  # its place is free again
 
 
 def test_a_killed_worker_leaves_nothing_behind_and_is_started_alone(

@@ -17,8 +17,9 @@ from pipelines.core.errors import UserError
 
 USER = "bertsmith"
 # Not for the owner alone: PostgreSQL, Prometheus and Grafana run as users of their own images.
-# Nobody but the container that a volume is given to sees what lies on it.
-_MODE = 0o444
+# Nobody but the container that a volume is given to sees what lies on it; a folder that is made
+# here, as in a checkout, lets nobody but its owner in.
+_MODE, _FOLDER_MODE = 0o444, 0o700
 _MARK = "servers/complete"  # written last
 
 
@@ -37,6 +38,7 @@ def make_credentials(folder: Path) -> bool:
                 "passwords and of what they open"
             )
         return False
+    folder.mkdir(_FOLDER_MODE, parents=True, exist_ok=True)
     for name, text in made.items():  # a start that was cut short opened nothing: written over
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

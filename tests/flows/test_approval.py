@@ -1,15 +1,23 @@
-"""A person approves on the flow run's page, declines, or does not answer."""
+"""A person approves what a run found better, declines, or does not answer."""
 
 import threading
 import time
+from pathlib import Path
+from types import SimpleNamespace
+from uuid import UUID
 
 import pytest
 from prefect import flow, resume_flow_run
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType
 from prefect.client.schemas.objects import StateType
+from prefect.runtime import flow_run
 
-from flows.champions import Approval, approval_of, approved
+from flows.approval import Approval, approval_of, approved
+from flows.end_to_end import end_to_end
+from pipelines.core.errors import UserError
+from pipelines.core.recipes.files import read_recipe
+from pipelines.core.recipes.ladder import EndToEndRecipe
 from pipelines.registry.comparison.judgement import Judgement
 from pipelines.registry.settings import RegistrationSettings
 
@@ -45,6 +53,37 @@ def test_a_run_waits_for_a_person(prefect_api: str) -> None:
     person.join()
     assert answer is not None
     assert (answer.approve, answer.who, answer.remark) == (True, "ann", "looked at it")
+
+
+@pytest.mark.slow
+def test_a_run_that_nobody_answers_goes_on_before_prefect_calls_it_failed(prefect_api: str) -> None:
+    @flow(persist_result=False)
+    def asks_in_vain() -> tuple[Approval | None, str | None]:
+        answer = approval_of(JUDGEMENT, RegistrationSettings(approval_hours=2 / 3600))
+        with get_client(sync_client=True) as client:
+            run = client.read_flow_run(UUID(flow_run.id))
+        return answer, run.state_name
+
+    assert asks_in_vain() == (None, "Running")
+
+
+@pytest.mark.slow
+def test_a_limited_deployment_asks_nobody(
+    prefect_api: str, small_recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = read_recipe(
+        EndToEndRecipe,
+        str(small_recipe),
+        [f"place.home={tmp_path / 'home'}", "registration.approval_hours=1"],
+    )
+    with get_client(sync_client=True) as client:
+        limited = client.create_deployment(
+            client.create_flow(end_to_end), "limited", concurrency_limit=1
+        )
+    monkeypatch.setattr("flows.approval.deployment", SimpleNamespace(id=str(limited)))
+    with pytest.raises(UserError, match=r"must have no concurrency limit, found 1 of 'limited'"):
+        end_to_end(recipe)
+    assert not list((tmp_path / "home" / "store").glob("*/*/manifest.json"))
 
 
 def test_what_a_person_said_is_part_of_the_reason() -> None:

@@ -1,0 +1,100 @@
+"""A person approves what a run found better, on its page, declines, or does not answer."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from threading import Timer
+from uuid import UUID
+
+from prefect import pause_flow_run, resume_flow_run
+from prefect.client.orchestration import get_client
+from prefect.exceptions import FlowPauseTimeout, NotPausedError
+from prefect.input import RunInput
+from prefect.runtime import deployment, flow_run
+from pydantic import Field
+
+from pipelines.core.errors import UserError
+from pipelines.registry.comparison.judgement import Judgement
+from pipelines.registry.settings import RegistrationSettings
+
+_NOBODY = "nobody in time"
+# Prefect's server calls a run failed whose pause is over: the run's own waiting ends before that.
+_GRACE_SECONDS = 600
+
+
+class Approval(RunInput):
+    """Whether the version becomes what people use."""
+
+    approve: bool = Field(default=False, description="Give the alias to the new version.")
+    who: str = Field(default="", description="Your name, for the history.")
+    remark: str = Field(default="", description="Why, for the history.")
+
+
+def refuse_approval_under_a_limit(names: RegistrationSettings) -> None:
+    """Raise UserError where the run asks a person and its deployment has a limit of its own.
+
+    Prefect gives the slot to another run while one waits, and ends the one that waited because it
+    no longer has the slot.
+    """
+    if not names.approval_hours or deployment.id is None:
+        return
+    with get_client(sync_client=True) as client:
+        found = client.read_deployment(UUID(deployment.id))
+    if (limit := found.global_concurrency_limit) is not None:
+        raise UserError(
+            f"a deployment whose runs wait for an approval must have no concurrency limit, found "
+            f"{limit.limit} of {found.name!r}: Prefect ends a run that waits under one; remove the "
+            "limit on the deployment's page and give its work pool one, or set "
+            "registration.approval_hours=0"
+        )
+
+
+def approval_of(judgement: Judgement, names: RegistrationSettings) -> Approval | None:
+    """What a person answers on the flow run's page; None where nobody did in time."""
+    asked = Approval.with_initial_data(
+        description=f"Shall **{judgement.name} version {judgement.version}** become "
+        f"`{names.alias}`? It is {judgement.reason}."
+    )
+    seconds = names.approval_hours * 3600
+    try:
+        with _resumed_after(seconds):
+            answer: Approval = pause_flow_run(
+                wait_for_input=asked,
+                timeout=int(seconds) + _GRACE_SECONDS,
+                key=f"{judgement.name}-{judgement.version}",
+            )
+    except FlowPauseTimeout:
+        return None
+    if answer.who == _NOBODY:
+        return None
+    return answer.model_copy(update={"who": answer.who or "a person"})
+
+
+@contextmanager
+def _resumed_after(seconds: float) -> Iterator[None]:
+    """This process answers for whom it waits in vain."""
+    timer = Timer(seconds, _answer_for_nobody, [UUID(flow_run.id)])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _answer_for_nobody(run_id: UUID) -> None:
+    with suppress(NotPausedError):  # a person answered at this very moment
+        resume_flow_run(run_id, run_input={"approve": False, "who": _NOBODY})
+
+
+def approved(judgement: Judgement, answer: Approval | None) -> Judgement:
+    """The judgement after a person was asked; without an answer the version waits for one."""
+    if answer is None:
+        by_hand = f"bertsmith promote {judgement.name} --version {judgement.version}"
+        reason = f"{judgement.reason}; it waits for a person's approval: {by_hand}"
+        return replace(judgement, is_better=False, reason=reason)
+    remark = f": {answer.remark}" if answer.remark else ""
+    if answer.approve:
+        return replace(judgement, reason=f"{judgement.reason}; approved by {answer.who}{remark}")
+    declined = f"{judgement.reason}; {answer.who} did not approve it{remark}"
+    return replace(judgement, is_better=False, reason=declined)
