@@ -102,12 +102,17 @@ def _refuse_different(stage: str, facts: Sequence[dict[str, str]]) -> None:
             )
 
 
-def checkpoint_bytes(model: TrainableModel, config: OptimizationConfig) -> tuple[int, int]:
-    """Of a checkpoint, and of the model in it: both hold little beside float32 numbers."""
+def checkpoint_bytes(
+    model: TrainableModel, config: OptimizationConfig, *, with_best: bool
+) -> tuple[int, int]:
+    """Of a checkpoint, and of the model in it: both hold little beside float32 numbers.
+
+    `with_best` says that the best weights so far are in each checkpoint, as a second model.
+    """
     model_bytes = 4 * sum(parameter.numel() for parameter in model.parameters())
     trained_bytes = 4 * sum(p.numel() for p in model.parameters() if p.requires_grad)
     state = state_size(model, config, num_ranks=1).whole
-    return model_bytes + round(trained_bytes * state), model_bytes
+    return (1 + with_best) * model_bytes + round(trained_bytes * state), model_bytes
 
 
 def refuse_full_disk(

@@ -134,7 +134,7 @@ def _prepare_first_step(
         kept = values["checkpoints"][-1].most_of(
             work.num_steps, work.settings.checkpoint_every_steps
         )
-        sizes = checkpoint_bytes(model, config)
+        sizes = checkpoint_bytes(model, config, with_best=standing.best is not None)
         refuse_full_disk(work.stage, *sizes, kept, values["checkpoint_folder"])
     if work.largest_batches is not None:
         largest, precision = work.largest_batches(), values["precision"]
