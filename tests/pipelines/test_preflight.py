@@ -118,6 +118,34 @@ def test_the_disk_is_asked_for_as_much_as_a_checkpoint_takes(
 
 
 @pytest.mark.parametrize(
+    ("evaluated", "stored", "best", "mend"),
+    [
+        (3, 4, 1, "set finetuning.checkpoint_every_steps=3"),  # at 12, the last step
+        (3, 4, 0, ""),
+        (12, 4, 1, "evaluate more often"),
+        (3, 6, 1, ""),
+        (3, 12, 1, ""),  # the last checkpoint is the only one
+    ],
+)
+def test_checkpoints_that_are_never_evaluated_are_told_of_before_the_first_step(
+    tmp_path: Path, evaluated: int, stored: int, best: int, mend: str
+):
+    lap = lap_that_meets({}, tmp_path)
+    settings = lap.work.settings.model_copy(update={"checkpoint_every_steps": stored})
+    work = replace(lap.work, settings=settings, evaluate_every_steps=evaluated, num_steps=12)
+    said: list[str] = []
+    lap.standing.telemetry.warn = said.append  # type: ignore[method-assign]
+    values = {"checkpoints": ["", None, Keeping(best=best)], "checkpoint_folder": None}
+    worker._prepare_first_step(work, lap.standing, lap.standing.optimizer.config, values, CPU)
+    sentence = (
+        "for place.keep_best_checkpoints a checkpoint must be evaluated at its step, found "
+        f"evaluations every {evaluated} steps and checkpoints every {stored}, which do not meet "
+        f"before the last step; {mend}"
+    )
+    assert said == ([sentence] if mend else [])
+
+
+@pytest.mark.parametrize(
     ("keeping", "most"),
     [
         (Keeping(latest=2), 2),
