@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -46,7 +47,7 @@ class Position:
 def save_model(folder: Path | str, model: Model) -> None:
     """Write the weights and what is needed to build the model again into a new folder.
 
-    Raises ValueError where `folder` is in use.
+    Raises ValueError where `folder` is in use, and OSError where its disk does not take it.
     """
     publish(Path(folder), lambda draft: _write_model(draft, model))
 
@@ -89,7 +90,8 @@ def save_checkpoint(
 
     On several ranks all of them call it, and one `is_writer`: a state that is sharded is gathered.
     Raises SkippedStepsError, on all ranks alike, and writes nothing, where the guard has halted the
-    training; raises ValueError where `folder` is in use.
+    training; raises ValueError where `folder` is in use. Raises OSError, on the writer and once all
+    is gathered, where the disk does not take it.
     """
     whole = optimizer.state_dict(is_wanted=is_writer)
     if not is_writer:
@@ -98,7 +100,10 @@ def save_checkpoint(
 
     def write(draft: Path) -> None:
         _write_model(draft, model)
-        torch.save(state, draft / TRAINING_STATE_FILE)
+        try:
+            torch.save(state, draft / TRAINING_STATE_FILE)
+        except RuntimeError as error:  # so it says that the disk is full
+            raise OSError(f"{TRAINING_STATE_FILE} could not be written ({error})") from error
 
     publish(Path(folder), write)
 
@@ -159,7 +164,10 @@ def model_config(model: Model) -> dict[str, Any]:
 
 def _write_model(draft: Path, model: Model) -> None:
     tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
-    save_file(tensors, draft / WEIGHTS_FILE)
+    try:
+        save_file(tensors, draft / WEIGHTS_FILE)
+    except SafetensorError as error:  # so it says that the disk is full
+        raise OSError(f"{WEIGHTS_FILE} could not be written ({error})") from error
     text = json.dumps(model_config(model), indent=2, ensure_ascii=False)
     (draft / CONFIG_FILE).write_text(text + "\n", encoding="utf-8")
 

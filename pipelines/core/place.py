@@ -101,7 +101,8 @@ class PlaceSettings(Settings):
         default=0,
         ge=0,
         le=1000,
-        description="And so many of those with the lowest held-out loss.",
+        description="And so many of those with the lowest held-out loss, of those that were "
+        "evaluated at their step.",
     )
     keep_checkpoints_every_steps: int | None = Field(
         default=None, ge=1, description="And each whose step is a multiple of this."

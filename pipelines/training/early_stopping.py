@@ -50,8 +50,10 @@ class Best:
         present = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         with torch.no_grad():
             self.put_into(model)
-            save_model(folder / BEST_FOLDER, model)
-            model.load_state_dict(present)
+            try:
+                save_model(folder / BEST_FOLDER, model)
+            finally:
+                model.load_state_dict(present)
 
     def restore(self, folder: Path) -> None:
         """Take up the best weights of a checkpoint."""

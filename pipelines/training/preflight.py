@@ -6,6 +6,7 @@ have ended by itself, or not at all.
 
 import hashlib
 import json
+import math
 import shutil
 import tempfile
 import time
@@ -20,9 +21,11 @@ from torch.distributed.distributed_c10d import _get_default_store  # no public n
 
 from bert_core.model.catalogue import TrainableModel
 from bert_core.training.optimization import OptimizationConfig, state_size
+from pipelines.core.cluster.ranks import Keeping
 from pipelines.core.errors import UserError
 from pipelines.core.versions import computing_versions
 from pipelines.training.agreement import all_told
+from pipelines.training.work import Work
 
 _MEETING_SECONDS = 300.0  # ranks come when they have read their inputs, some later than others
 
@@ -102,12 +105,17 @@ def _refuse_different(stage: str, facts: Sequence[dict[str, str]]) -> None:
             )
 
 
-def checkpoint_bytes(model: TrainableModel, config: OptimizationConfig) -> tuple[int, int]:
-    """Of a checkpoint, and of the model in it: both hold little beside float32 numbers."""
+def checkpoint_bytes(
+    model: TrainableModel, config: OptimizationConfig, *, with_best: bool
+) -> tuple[int, int]:
+    """Of a checkpoint, and of the model in it: both hold little beside float32 numbers.
+
+    `with_best` says that the best weights so far are in each checkpoint, as a second model.
+    """
     model_bytes = 4 * sum(parameter.numel() for parameter in model.parameters())
     trained_bytes = 4 * sum(p.numel() for p in model.parameters() if p.requires_grad)
     state = state_size(model, config, num_ranks=1).whole
-    return model_bytes + round(trained_bytes * state), model_bytes
+    return (1 + with_best) * model_bytes + round(trained_bytes * state), model_bytes
 
 
 def refuse_full_disk(
@@ -138,6 +146,22 @@ def refuse_full_disk(
                 f"its model ({_told(num_bytes)}), found {_told(free)} free; free some, choose "
                 "another place.store or TMPDIR, or lower size"
             )
+
+
+def note_on_best(work: Work, keeping: Keeping) -> str:
+    """That checkpoints are to be kept by losses that they will not have; empty where they will."""
+    evaluated, stored = work.evaluate_every_steps, work.settings.checkpoint_every_steps
+    is_last_alone = stored >= work.num_steps  # nothing to choose among
+    if not keeping.best or is_last_alone or math.lcm(evaluated, stored) < work.num_steps:
+        return ""
+    mend = "evaluate more often"
+    if evaluated < work.num_steps:
+        mend = f"set {work.section}.checkpoint_every_steps={evaluated}"
+    return (
+        "for place.keep_best_checkpoints a checkpoint must be evaluated at its step, found "
+        f"evaluations every {evaluated} steps and checkpoints every {stored}, which do not meet "
+        f"before the last step; {mend}"
+    )
 
 
 def _nearest(path: Path) -> Path:

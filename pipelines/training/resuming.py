@@ -2,7 +2,9 @@
 
 import logging
 import shutil
-from contextlib import nullcontext
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -96,7 +98,8 @@ def save(standing: Standing, position: Position, *, is_last: bool) -> bool:
     """Write the checkpoint of a step that it is due at, and let it be stored meanwhile.
 
     Where the one before does not arrive within a minute this one is left out, on all ranks, and
-    False is returned; the last one waits. All ranks call this. Raises SkippedStepsError where the
+    False is returned; the last one waits. So is any that the temporary folder does not take:
+    `save_at_end` tries the last one again. All ranks call this. Raises SkippedStepsError where the
     guard halted the training, and ClaimLostError where another process has taken it over.
     """
     seconds = 0.0 if is_last else PATIENCE_SECONDS
@@ -107,36 +110,63 @@ def save(standing: Standing, position: Position, *, is_last: bool) -> bool:
             "way to the store"
         )
         return False
-    _write(standing, position, is_last=is_last, is_regular=True)
-    return True
+    return _write(standing, position, is_last=is_last, is_regular=True)
 
 
-def _write(standing: Standing, position: Position, *, is_last: bool, is_regular: bool) -> None:
-    """Write a checkpoint here and hand it over to be stored, once the one before is."""
+def _write(standing: Standing, position: Position, *, is_last: bool, is_regular: bool) -> bool:
+    """Write a checkpoint here and hand it over to be stored, once the one before is.
+
+    All ranks call this. Returns False, on all of them, where the writer's disk does not take it.
+    """
     model, optimizer, telemetry = standing.model, standing.optimizer, standing.telemetry
     store_waiting(standing)
-    # Not a folder that ends with a block: the thread that stores it removes it.
-    folder = scratch_folder() if standing.is_writer else None
+    faults: list[str] = []
+    folder: Path | None = None
     try:
-        target = (folder or Path()) / MODEL_FOLDER
-        save_checkpoint(target, model, optimizer, position, is_writer=standing.is_writer)
+        with _noted(faults):
+            # Not a folder that ends with a block: the thread that stores it removes it.
+            folder = scratch_folder() if standing.is_writer else None
+        # A writer without a folder goes on, too: the others wait for its share.
+        with _noted(faults):
+            target = (folder or Path()) / MODEL_FOLDER
+            save_checkpoint(target, model, optimizer, position, is_writer=folder is not None)
         averages = is_last and optimizer.config.averaging_decay is not None
-        with optimizer.averaged() if averages else nullcontext():
-            if folder and averages:
+        with optimizer.averaged() if averages else nullcontext(), _noted(faults):
+            if folder and averages and not faults:
                 save_model(folder / AVERAGED_FOLDER, model)
-        if folder and standing.best is not None:
-            standing.best.save(folder, model)
-        if folder:
-            telemetry.save(folder)
+        with _noted(faults):
+            if folder and standing.best is not None and not faults:
+                standing.best.save(folder, model)
+            if folder and not faults:
+                telemetry.save(folder)
     except BaseException:
         if folder:
             shutil.rmtree(folder)
         raise
+    fault = told("; ".join(faults), standing.device)
+    if fault and folder:
+        shutil.rmtree(folder)
+    if fault:
+        telemetry.warn(
+            f"the checkpoint of step {position.step} is left out: the temporary folder "
+            f"{tempfile.gettempdir()} does not take it ({fault})"
+        )
+        return False
     if folder:
         standing.checkpoints.store(
             folder, step=position.step, is_regular=is_regular,
             loss=telemetry.heldout_loss(position.step),
         )  # fmt: skip
+    return True
+
+
+@contextmanager
+def _noted(faults: list[str]) -> Iterator[None]:
+    """Take note of what the disk refuses in the block, and go on behind it."""
+    try:
+        yield
+    except OSError as error:
+        faults.append(str(error) or type(error).__name__)
 
 
 def store_waiting(standing: Standing) -> str:
@@ -166,7 +196,7 @@ def save_at_end(standing: Standing, position: Position, is_last: bool, is_saved:
     """See that the position at which the training ends is stored; the name of its checkpoint.
 
     `is_saved` says that it was handed over, as one that was due. All ranks call this. Raises
-    OSError, on all of them, where the store does not take it.
+    OSError, on all of them, where the store, or the temporary folder before it, does not take it.
     """
     is_regular = is_last or is_saved
     if not is_saved:
@@ -177,7 +207,10 @@ def save_at_end(standing: Standing, position: Position, is_last: bool, is_saved:
         _write(standing, position, is_last=is_last, is_regular=is_regular)
     if name := store_waiting(standing):
         return name
-    raise OSError(f"the store must take the checkpoint of step {position.step}, found it did not")
+    raise OSError(
+        f"the temporary folder {tempfile.gettempdir()} and then the store must take the checkpoint "
+        f"of step {position.step}, found one of them did not"
+    )
 
 
 def _load(standing: Standing, *, only_regular: bool, restores_curve: bool) -> Position | None:

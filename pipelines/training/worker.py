@@ -21,7 +21,12 @@ from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.early_stopping import Best
 from pipelines.training.lap import Lap
 from pipelines.training.memory import fitting_memory, room_on
-from pipelines.training.preflight import checkpoint_bytes, refuse_full_disk, refuse_strange_ranks
+from pipelines.training.preflight import (
+    checkpoint_bytes,
+    note_on_best,
+    refuse_full_disk,
+    refuse_strange_ranks,
+)
 from pipelines.training.ranks import this_node, this_rank
 from pipelines.training.rehearsal import rehearsed
 from pipelines.training.resuming import Standing, save_at_end, take_up
@@ -131,10 +136,11 @@ def _prepare_first_step(
     """What a training that finds no checkpoint does before its first step. All ranks call it."""
     model, optimizer = standing.model, standing.optimizer
     if standing.is_writer:
-        kept = values["checkpoints"][-1].most_of(
-            work.num_steps, work.settings.checkpoint_every_steps
-        )
-        sizes = checkpoint_bytes(model, config)
+        keeping = values["checkpoints"][-1]
+        if note := note_on_best(work, keeping):
+            standing.telemetry.warn(note)
+        kept = keeping.most_of(work.num_steps, work.settings.checkpoint_every_steps)
+        sizes = checkpoint_bytes(model, config, with_best=standing.best is not None)
         refuse_full_disk(work.stage, *sizes, kept, values["checkpoint_folder"])
     if work.largest_batches is not None:
         largest, precision = work.largest_batches(), values["precision"]

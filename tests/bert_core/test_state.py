@@ -1,6 +1,9 @@
 """Models and runs on disk: whole or not there, and never with a tensor nobody asked for."""
 
 import json
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -48,6 +51,29 @@ def test_a_failure_while_writing_leaves_nothing_behind(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         save_checkpoint(tmp_path / "step-1", model, optimizer, Position(seed=0, step=1))
     assert list(tmp_path.iterdir()) == []
+
+
+@contextmanager
+def files_no_larger_than(num_bytes: int) -> Iterator[None]:
+    """What a full disk is to the libraries that write; each of them has an error of its own."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_disk_that_is_full_is_an_error_of_the_system_whichever_file_meets_it(tmp_path):
+    model, optimizer = new_run()
+    save_checkpoint(tmp_path / "whole", model, optimizer, Position(seed=0, step=1))
+    sizes = {path.name: path.stat().st_size for path in (tmp_path / "whole").iterdir()}
+    assert sizes["model.safetensors"] < sizes["training_state.pt"]
+    for name, size in sizes.items():
+        if name != "config.json":
+            with files_no_larger_than(size - 1), pytest.raises(OSError, match=name):
+                save_checkpoint(tmp_path / "full", model, optimizer, Position(seed=0, step=1))
+            assert not (tmp_path / "full").exists()
 
 
 def test_a_checkpoint_holds_no_code(tmp_path):

@@ -166,19 +166,21 @@ def test_a_measurement_that_is_there_is_found_without_ray(
         assert found.reused == reused
 
 
-def test_an_interrupted_training_keeps_its_steps_where_the_cluster_has_changed_since(
-    monkeypatch, small_examples, small_vocabulary, small_context, tmp_path
-):
+@pytest.fixture
+def trained(monkeypatch, small_examples, small_vocabulary, small_context):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    context = replace(small_context, store=ArtifactStore(tmp_path))
     wanted = PretrainingSettings(budget_minutes=10)
     inputs = {"examples": small_examples, "vocabulary": small_vocabulary}
 
-    def trained(rate: StepRate, num_cpus: int, build: Callable[[Draft], Built]) -> Artifact:
+    def trained(
+        store: ArtifactStore, rate: StepRate, num_cpus: int, build: Callable[[Draft], Built]
+    ) -> Artifact:
         """An encoder from `build`, on a machine where a step takes so long."""
         monkeypatch.setattr(step_rate, "_measure", lambda *_: Built([], rate.statistics()))
         monkeypatch.setattr(step_rate, "local_cpus", lambda: num_cpus)
-        arithmetic, here = settle(wanted.precision, replace(context, ranks=Ranks(device="cpu")))
+        context = replace(small_context, store=store, ranks=Ranks(device="cpu"))
+        arithmetic, here = settle(wanted.precision, context)
+        arithmetic = replace(arithmetic, processor=f"one of {num_cpus} cores")
         with steps_settled(wanted, arithmetic, inputs, here) as counted:
             return here.store.get_or_build(
                 PRETRAINING.kind,
@@ -188,6 +190,13 @@ def test_an_interrupted_training_keeps_its_steps_where_the_cluster_has_changed_s
                 build=build,
             )
 
+    return trained
+
+
+def test_an_interrupted_training_keeps_its_steps_where_the_cluster_has_changed_since(
+    trained, tmp_path
+):
+    store = ArtifactStore(tmp_path)
     drafts: list[str] = []
 
     def interrupted(draft: Draft) -> Built:
@@ -196,13 +205,36 @@ def test_an_interrupted_training_keeps_its_steps_where_the_cluster_has_changed_s
 
     slow, fast = RATE, replace(RATE, step=0.1)
     with pytest.raises(KeyboardInterrupt):
-        trained(slow, 2, interrupted)
-    made = trained(fast, 16, lambda draft: Built([], {}))
+        trained(store, slow, 2, interrupted)
+    made = trained(store, fast, 16, lambda draft: Built([], {}))
     assert drafts == [made.fingerprint]  # the checkpoints are its own
     # Once it is done, the budget is what it comes to where it is asked for.
-    other = trained(fast, 16, lambda draft: Built([], {}))
+    other = trained(store, fast, 16, lambda draft: Built([], {}))
     assert other.manifest.settings["num_steps"] > 2 * made.manifest.settings["num_steps"]
-    assert trained(slow, 2, lambda draft: pytest.fail("it is there")).reused
+    assert trained(store, slow, 2, lambda draft: pytest.fail("it is there")).reused
+    assert list((tmp_path / ".budgets").iterdir()) == []
+
+
+def test_machines_that_train_for_one_budget_at_once_have_their_own_steps(trained, tmp_path):
+    store = ArtifactStore(f"memory://{tmp_path.name}/store")
+    slow, fast = RATE, replace(RATE, step=0.1)
+    drafts: list[str] = []
+
+    def interrupted(draft: Draft) -> Built:
+        drafts.append(draft.fingerprint)
+        # The work of the first one is there while the second asks, and its trainer lives.
+        if len(drafts) == 1:
+            with pytest.raises(KeyboardInterrupt):
+                trained(store, slow, 2, interrupted)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trained(store, fast, 16, interrupted)
+    of_fast, of_slow = drafts
+    assert of_fast != of_slow
+    # Both were interrupted, and each machine goes on with its own.
+    assert trained(store, fast, 16, lambda draft: Built([], {})).fingerprint == of_fast
+    assert trained(store, slow, 2, lambda draft: Built([], {})).fingerprint == of_slow
 
 
 @pytest.mark.slow

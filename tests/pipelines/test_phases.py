@@ -94,11 +94,27 @@ def test_a_step_on_either_side_of_the_boundary_is_what_its_own_phase_gives(examp
     assert shared.keys() == expected.keys()
 
 
+SHORT_FIRST = ("examples.short_tokens=32", "pretraining.short_steps_fraction=0.9")
+SHORT_ALONE = ("examples.short_tokens=32", "pretraining.short_steps_fraction=1")
+
+
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
         (["pretraining.short_steps_fraction=0.9"], "examples.short_tokens must be given"),
         (["pretraining.full_learning_rate=1e-4"], "short_steps_fraction must be given"),
+        (
+            [*SHORT_FIRST, "pretraining.full_warmup_fraction=0.1"],
+            "full_learning_rate must be given where full_warmup_fraction is",
+        ),
+        (
+            [*SHORT_ALONE, "pretraining.full_learning_rate=1e-4"],
+            "short_steps_fraction must be less than 1 where full_learning_rate is given",
+        ),
+        (
+            [*SHORT_ALONE, "pretraining.full_warmup_fraction=0.1"],
+            "short_steps_fraction must be less than 1 where full_warmup_fraction is given",
+        ),
         (["examples.short_tokens=128"], "short_tokens must be less than max_tokens, 128"),
     ],
 )

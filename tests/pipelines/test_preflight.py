@@ -2,20 +2,26 @@
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from bert_core.training.state import Position
 from pipelines.artifacts import ArtifactStore
 from pipelines.core.cluster.ranks import Keeping, Ranks
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
+from pipelines.training import worker
+from pipelines.training.early_stopping import Best
 from pipelines.training.memory import refuse_lack_of_memory
 from pipelines.training.preflight import refuse_full_disk, refuse_strange_ranks
+from pipelines.training.resuming import save
 from tests.bert_core.ranks import run_ranks
+from tests.pipelines.test_lap import lap_that_meets
 
 CPU = torch.device("cpu")
 MEBIBYTE = 2**20
@@ -89,6 +95,54 @@ def test_a_disk_without_room_for_the_checkpoints_is_refused(tmp_path: Path):
     # A store elsewhere: the temporary folder alone has to hold one.
     with pytest.raises(UserError, match=r"GiB free; free some, choose another place.store"):
         refuse_full_disk("pretraining", 2**60, 0, 2, None)
+
+
+@pytest.mark.parametrize("patience", [None, 2])
+def test_the_disk_is_asked_for_as_much_as_a_checkpoint_takes(
+    tmp_path: Path, monkeypatch, patience: int | None
+):
+    asked: list[int] = []
+    monkeypatch.setattr(worker, "refuse_full_disk", lambda *told: asked.append(told[1]))
+    lap = lap_that_meets({}, tmp_path)
+    best = None if patience is None else Best(patience)
+    standing = replace(lap.standing, best=best)
+    if best is not None:
+        best.consider(standing.model, [{"step": 2, "eval/loss": 1.0}])
+    values = {"checkpoints": ["", None, Keeping()], "checkpoint_folder": None}
+    config = standing.optimizer.config
+    worker._prepare_first_step(lap.work, standing, config, values, CPU)
+    assert save(standing, Position(seed=0, step=2), is_last=False)
+    standing.checkpoints.wait()
+    (stored,) = standing.checkpoints.stored()
+    assert asked == [pytest.approx(stored.num_bytes, rel=0.2)]  # a third model is more
+
+
+@pytest.mark.parametrize(
+    ("evaluated", "stored", "best", "mend"),
+    [
+        (3, 4, 1, "set finetuning.checkpoint_every_steps=3"),  # at 12, the last step
+        (3, 4, 0, ""),
+        (12, 4, 1, "evaluate more often"),
+        (3, 6, 1, ""),
+        (3, 12, 1, ""),  # the last checkpoint is the only one
+    ],
+)
+def test_checkpoints_that_are_never_evaluated_are_told_of_before_the_first_step(
+    tmp_path: Path, evaluated: int, stored: int, best: int, mend: str
+):
+    lap = lap_that_meets({}, tmp_path)
+    settings = lap.work.settings.model_copy(update={"checkpoint_every_steps": stored})
+    work = replace(lap.work, settings=settings, evaluate_every_steps=evaluated, num_steps=12)
+    said: list[str] = []
+    lap.standing.telemetry.warn = said.append  # type: ignore[method-assign]
+    values = {"checkpoints": ["", None, Keeping(best=best)], "checkpoint_folder": None}
+    worker._prepare_first_step(work, lap.standing, lap.standing.optimizer.config, values, CPU)
+    sentence = (
+        "for place.keep_best_checkpoints a checkpoint must be evaluated at its step, found "
+        f"evaluations every {evaluated} steps and checkpoints every {stored}, which do not meet "
+        f"before the last step; {mend}"
+    )
+    assert said == ([sentence] if mend else [])
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import threading
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,8 +17,9 @@ from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.optimization import OptimizationConfig, build_optimizer
 from bert_core.training.state import Position
 from pipelines.core.cluster.ranks import Keeping
-from pipelines.training import resuming
+from pipelines.training import early_stopping, resuming
 from pipelines.training.checkpoints import Checkpoints
+from pipelines.training.early_stopping import Best
 from pipelines.training.resuming import Standing, save, save_at_end, take_up
 from pipelines.training.telemetry.curve import Telemetry
 from pipelines.training.telemetry.speed import Speed
@@ -49,10 +51,12 @@ def scratch(monkeypatch, tmp_path: Path) -> Path:
     return tmp_path / "scratch"
 
 
-def standing_on(folder: Path, filesystem: FileSystem) -> tuple[Standing, list[str]]:
+def standing_on(
+    folder: Path, filesystem: FileSystem, **optimization: Any
+) -> tuple[Standing, list[str]]:
     torch.manual_seed(0)
     model = PretrainingModel(small_config())
-    optimizer = build_optimizer(model, OptimizationConfig(num_steps=10))
+    optimizer = build_optimizer(model, OptimizationConfig(num_steps=10, **optimization))
     said: list[str] = []
     telemetry = Telemetry("pretraining", 10, None, None, Speed(10, num_ranks=1, matrix_rate=1e9))
     telemetry.warn = said.append  # type: ignore[method-assign]
@@ -120,18 +124,86 @@ def test_a_due_one_that_a_stop_has_to_store_again_stays_regular(
     assert "could not be stored" in said[0]
 
 
-def test_what_could_not_be_written_leaves_nothing_behind(
+def full(*_: object) -> None:
+    raise OSError("no space left")
+
+
+def test_one_that_the_temporary_folder_does_not_take_is_left_out_and_leaves_nothing_behind(
+    scratch: Path, tmp_path: Path, monkeypatch
+) -> None:
+    standing, said = standing_on(tmp_path / "work", LocalFileSystem())
+    with monkeypatch.context() as patched:
+        patched.setattr(standing.telemetry, "save", full)
+        assert not save(standing, at(2), is_last=False)
+    assert said == [
+        f"the checkpoint of step 2 is left out: the temporary folder {scratch} does not take it "
+        "(no space left)"
+    ]
+    assert list(scratch.iterdir()) == []
+    assert save(standing, at(4), is_last=False)
+    assert save_at_end(standing, at(4), is_last=False, is_saved=True)
+    assert [each.step for each in standing.checkpoints.stored()] == [4]
+
+
+def test_a_last_one_that_the_temporary_folder_never_takes_ends_the_training(
+    scratch: Path, tmp_path: Path, monkeypatch
+) -> None:
+    standing, said = standing_on(tmp_path / "work", LocalFileSystem())
+    monkeypatch.setattr(standing.telemetry, "save", full)
+    assert not save(standing, at(2), is_last=True)
+    with pytest.raises(OSError, match=f"temporary folder {scratch} and then the store must take"):
+        save_at_end(standing, at(2), is_last=True, is_saved=False)
+    assert len(said) == 5
+
+
+def test_best_weights_that_find_no_room_leave_the_model_as_it_is(
+    scratch: Path, tmp_path: Path, monkeypatch
+) -> None:
+    standing, said = standing_on(tmp_path / "work", LocalFileSystem())
+    best = Best(patience=1)
+    best.consider(standing.model, [{"step": 1, "eval/loss": 1.0}])
+    with torch.no_grad():
+        standing.optimizer.arena.values.add_(1.0)
+    later = standing.optimizer.arena.values.clone()
+    monkeypatch.setattr(early_stopping, "save_model", full)
+    assert not save(replace(standing, best=best), at(2), is_last=False)
+    assert len(said) == 1
+    torch.testing.assert_close(standing.optimizer.arena.values, later, rtol=0, atol=0)
+
+
+def test_any_other_error_while_it_is_written_leaves_nothing_behind_either(
     scratch: Path, tmp_path: Path, monkeypatch
 ) -> None:
     standing, _ = standing_on(tmp_path / "work", LocalFileSystem())
 
-    def full(folder: Path) -> None:
-        raise OSError("no space left")
+    def broken(folder: Path) -> None:
+        raise ValueError("a mistake in the program")
 
-    monkeypatch.setattr(standing.telemetry, "save", full)
-    with pytest.raises(OSError, match="no space left"):
+    monkeypatch.setattr(standing.telemetry, "save", broken)
+    with pytest.raises(ValueError, match="a mistake"):
         save(standing, at(2), is_last=False)
     assert list(scratch.iterdir()) == []
+
+
+def save_from_a_full_disk(rank: int, folder: str) -> tuple[list[bool], list[str]]:
+    """Two ranks with a divided state; the writer finds no place for its first checkpoint."""
+    standing, said = standing_on(
+        Path(folder), LocalFileSystem(), shard_optimizer_state=True, averaging_decay=0.5
+    )
+    standing = replace(standing, is_writer=rank == 0)
+    whole = resuming.scratch_folder
+    resuming.scratch_folder = full
+    are_saved = [save(standing, at(2), is_last=True)]
+    resuming.scratch_folder = whole
+    are_saved.append(save(standing, at(4), is_last=True))
+    save_at_end(standing, at(4), is_last=True, is_saved=True)
+    return are_saved, said
+
+
+def test_no_rank_waits_for_a_writer_whose_disk_is_full(tmp_path: Path) -> None:
+    for are_saved, said in run_ranks(save_from_a_full_disk, 2, str(tmp_path / "work")):
+        assert are_saved == [False, True]
+        assert len(said) == 1
 
 
 def test_where_none_is_whole_it_says_that_it_begins_anew(scratch: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from pipelines.core.stage import Progress, StageContext
 from pipelines.core.tracking.tracker import Tracker
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
+from pipelines.training.telemetry import system as machine
 from pipelines.training.telemetry.metrics import MetricLog
 from pipelines.training.telemetry.speed import Speed
 from pipelines.training.telemetry.system import SystemMetrics
@@ -92,6 +93,40 @@ def test_a_sample_of_the_machine_costs_next_to_nothing_and_follows_the_step():
     for _ in range(20):
         system._sample()
     assert (time.thread_time() - started) / 20 < 0.02
+
+
+class Unreachable:
+    """A monitor whose driver lets nobody in."""
+
+    def __init__(self) -> None:
+        raise RuntimeError("Failed to initialize NVML")
+
+
+def test_a_monitor_that_fails_ends_no_training_and_not_the_other_figures(monkeypatch, caplog):
+    monkeypatch.setattr(machine.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(machine, "_has_nvidia_library", lambda: True)
+    monkeypatch.setattr(machine, "GPUMonitor", Unreachable)
+    num_asked = 0
+
+    def fails_at_first(monitor: machine.DiskMonitor) -> None:
+        nonlocal num_asked
+        num_asked += 1
+        if num_asked <= 3:
+            raise OSError("no such device")
+        monitor._metrics["disk_usage_percentage"].append(50.0)
+
+    monkeypatch.setattr(machine.DiskMonitor, "collect_metrics", fails_at_first)
+    log = MetricLog("http://127.0.0.1:9", "run", flush_seconds=1000)
+    system = SystemMetrics(log, sample_seconds=0.01)
+    deadline = time.monotonic() + 60
+    wanted = {"system/cpu_utilization_percentage", "system/disk_usage_percentage"}
+    while not wanted <= {point.key for point in log.waiting()}:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    system.close()
+    log.close(seconds=0)
+    assert caplog.text.count("Unreachable is left out: Failed to initialize NVML") == 1
+    assert caplog.text.count("DiskMonitor does not measure: no such device") == 1
 
 
 @pytest.mark.slow

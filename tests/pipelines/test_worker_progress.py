@@ -1,5 +1,7 @@
 """Progress of the workers: it reaches whoever watches, and its loss reaches nobody."""
 
+import time
+
 import ray
 
 from pipelines.artifacts import ArtifactStore
@@ -37,3 +39,24 @@ def test_a_lost_display_ends_no_training(local_ray, tmp_path, caplog):
         assert not sender._thread.is_alive()
     assert caplog.text.count("progress is not sent any more") == 1
     assert caplog.text.count("progress is not shown any more") == 1
+
+
+def test_a_display_that_fails_is_told_once_and_shown_the_rest(local_ray, tmp_path, caplog):
+    seen: list[int] = []
+
+    def observe(progress: Progress) -> None:
+        if progress.done <= 2:
+            raise BrokenPipeError("nobody reads")
+        seen.append(progress.done)
+
+    context = StageContext(store=ArtifactStore(tmp_path), observe=observe)
+    with progress_from_workers(context) as queue:
+        sender = ProgressSender(queue)
+        for done in (1, 2, 3):
+            sender.send(progress(done, "a note"))
+        deadline = time.monotonic() + 60
+        while not seen and time.monotonic() < deadline:
+            time.sleep(0.05)
+        sender.close()
+    assert seen == [3]
+    assert caplog.text.count("progress cannot be shown: nobody reads") == 1

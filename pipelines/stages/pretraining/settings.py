@@ -10,10 +10,8 @@ from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.training.settings import TrainingSettings
 
 _NUM_STEPS = 1000
-_OF_PHASES = (
-    "short_examples_per_step", "short_micro_batch_examples", "full_learning_rate",
-    "full_warmup_fraction",
-)  # fmt: skip
+_OF_FULL_STEPS = ("full_learning_rate", "full_warmup_fraction")
+_OF_PHASES = ("short_examples_per_step", "short_micro_batch_examples", *_OF_FULL_STEPS)
 
 
 class PretrainingSettings(TrainingSettings):
@@ -188,5 +186,21 @@ class PretrainingSettings(TrainingSettings):
             return (
                 f"pretraining.short_steps_fraction must be given where {of_phases[0]} is, found 0; "
                 "set it, for instance to 0.9, or leave the other out"
+            )
+        return self._fault_with_full_rates()
+
+    def _fault_with_full_rates(self) -> str:
+        """Why the schedule of the full-length steps would be none, as `fault_with` says it."""
+        given = [name for name in _OF_FULL_STEPS if getattr(self, name) is not None]
+        if given and self.short_steps_fraction == 1:
+            return (
+                f"pretraining.short_steps_fraction must be less than 1 where {given[0]} is given, "
+                "which is for steps of full length, found 1; lower it, or leave the other out"
+            )
+        if given and self.full_learning_rate is None:
+            return (
+                "pretraining.full_learning_rate must be given where full_warmup_fraction is, found "
+                f"full_warmup_fraction={self.full_warmup_fraction:g} without it; set it, for "
+                f"instance to {self.learning_rate:g}, or leave the other out"
             )
         return ""

@@ -37,13 +37,25 @@ def progress_from_workers(context: StageContext) -> Iterator[Queue]:
     queue = Queue(_QUEUE_SIZE, actor_options={"num_cpus": 0, "scheduling_strategy": here})
     stopping = threading.Event()
 
+    is_shown = True
+
+    def show(progress: Progress) -> None:
+        nonlocal is_shown
+        try:
+            context.observe(progress)
+        # Whatever it is: a display that is gone for a moment is no reason to show nothing more.
+        except Exception as error:  # noqa: BLE001
+            if is_shown:
+                is_shown = False
+                logger.warning("progress cannot be shown: %s", error)
+
     def hand_on() -> None:
         try:
             while not stopping.is_set():
                 if (progress := _next(queue)) is not None:
-                    context.observe(progress)
+                    show(progress)
             for progress in queue.get_nowait_batch(queue.qsize()):
-                context.observe(progress)
+                show(progress)
         except RayError as error:
             logger.warning("progress is not shown any more: %s", _first_line(error))
 

@@ -4,6 +4,7 @@ MLflow's own monitors measure; their figures take the way of all others, so that
 away delays them and stops nothing.
 """
 
+import logging
 import threading
 from importlib.util import find_spec
 
@@ -16,6 +17,8 @@ from mlflow.system_metrics.metrics.network_monitor import NetworkMonitor
 
 from pipelines.training.telemetry.metrics import MetricLog
 
+logger = logging.getLogger(__name__)
+
 _SAMPLE_SECONDS = 10.0
 
 
@@ -27,6 +30,7 @@ class SystemMetrics:
         self._metrics = metrics
         self._sample_seconds = sample_seconds
         self._monitors = _monitors()
+        self._silent: set[BaseMetricsMonitor] = set()  # that could not measure, and were named
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="system-metrics", daemon=True)
         self._thread.start()
@@ -44,16 +48,32 @@ class SystemMetrics:
     def _sample(self) -> dict[str, float]:
         figures: dict[str, float] = {}
         for monitor in self._monitors:
-            monitor.collect_metrics()
-            figures |= {f"system/{name}": v for name, v in monitor.aggregate_metrics().items()}
-            monitor.clear_metrics()
+            try:
+                monitor.collect_metrics()
+                measured = monitor.aggregate_metrics()
+            # Whatever it is: the other monitors measure, and this one may again.
+            except Exception as error:  # noqa: BLE001
+                if monitor not in self._silent:
+                    self._silent.add(monitor)
+                    logger.warning("%s does not measure: %s", type(monitor).__name__, error)
+                continue
+            finally:
+                monitor.clear_metrics()
+            figures |= {f"system/{name}": value for name, value in measured.items()}
         return figures
 
 
 def _monitors() -> list[BaseMetricsMonitor]:
-    monitors: list[BaseMetricsMonitor] = [CPUMonitor(), DiskMonitor(), NetworkMonitor()]
+    kinds: list[type[BaseMetricsMonitor]] = [CPUMonitor, DiskMonitor, NetworkMonitor]
     if torch.cuda.is_available() and _has_nvidia_library():
-        monitors.append(GPUMonitor())
+        kinds.append(GPUMonitor)
+    monitors: list[BaseMetricsMonitor] = []
+    for kind in kinds:
+        try:
+            monitors.append(kind())
+        # A container's GPU may compute and yet not be asked. No figure is worth a training.
+        except Exception as error:  # noqa: BLE001
+            logger.warning("%s is left out: %s", kind.__name__, error)
     return monitors
 
 
