@@ -15,6 +15,7 @@ from bert_core.training.loop import train
 from bert_core.training.state import Position
 from bert_core.training.step import StepReport
 from pipelines.core.errors import UserError
+from pipelines.training.agreement import ranks_where
 from pipelines.training.resuming import End, Standing, go_back, save
 from pipelines.training.telemetry.speed import Speed
 from pipelines.training.work import Work
@@ -48,7 +49,11 @@ class Lap:
                 telemetry.num_tokens = float(num_tokens)
                 telemetry.skip(error.found)
                 if len(position.given_up) >= settings.max_rollbacks:
-                    raise UserError(self._end(error, position)) from error
+                    sentence = self._end(error, position)
+                    telemetry.close()
+                    # Ray ends all ranks once one has raised: what led there is told before that.
+                    ranks_where(False, self.device)
+                    raise UserError(sentence) from error
                 position = go_back(
                     self.standing, self.work, position,
                     after_step=error.last_step, rate_factor=settings.rollback_rate_factor,
