@@ -128,13 +128,18 @@ def test_the_disk_is_asked_for_as_much_as_a_checkpoint_takes(
     ],
 )
 def test_checkpoints_that_are_never_evaluated_are_told_of_before_the_first_step(
-    tmp_path: Path, evaluated: int, stored: int, best: int, mend: str
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    evaluated: int,
+    stored: int,
+    best: int,
+    mend: str,
 ):
     lap = lap_that_meets({}, tmp_path)
     settings = lap.work.settings.model_copy(update={"checkpoint_every_steps": stored})
     work = replace(lap.work, settings=settings, evaluate_every_steps=evaluated, num_steps=12)
     said: list[str] = []
-    lap.standing.telemetry.warn = said.append  # type: ignore[method-assign]
+    monkeypatch.setattr(lap.standing.telemetry, "warn", said.append)
     values = {"checkpoints": ["", None, Keeping(best=best)], "checkpoint_folder": None}
     worker._prepare_first_step(work, lap.standing, lap.standing.optimizer.config, values, CPU)
     sentence = (
