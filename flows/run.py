@@ -22,6 +22,7 @@ from flows.reporting.usage import MemorySampler
 from flows.reporting.watch import Watch
 from flows.services.platform.place_block import use_place_of_deployment
 from flows.services.run_records import recorded_run
+from flows.stop_signals import stop_in_order_inside_flow
 from flows.stopped import stops_noted
 from flows.taken_up_again import wait_for_last_try
 from pipelines.artifacts import Artifact
@@ -116,6 +117,7 @@ def started_run(
     node of the cluster cannot take part.
     """
     started = time.perf_counter()
+    stop_in_order_inside_flow()
     use_place_of_deployment()
     recipe, changed = _resolved(recipe, overrides, default)
     recipe.place.refuse_unreachable()

@@ -1,10 +1,10 @@
 """Run one flow for a person at a terminal: recipe first, progress while it runs, summary last."""
 
-import signal
 from typing import TYPE_CHECKING, Any
 
 from flows.cli.choice import Choice
 from flows.environment import home_folder, prepare_flows, set_defaults
+from flows.stop_signals import stop_in_order
 
 if TYPE_CHECKING:
     from pipelines.core.recipes.ladder import CorpusRecipe
@@ -17,7 +17,7 @@ def execute(command: str, choice: Choice, *, show_recipe: bool) -> None:
 
     Raises UserError for a recipe, a place or an input that cannot work, before anything starts.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends in order, as Ctrl-C does
+    stop_in_order()
     home = home_folder(choice.home)
     set_defaults(home)
     recipe = checked_recipe(command, choice)

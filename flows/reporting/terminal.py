@@ -4,7 +4,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TextIO
 
@@ -34,25 +34,28 @@ class ProgressLine:
         self._last = now
         if self._is_terminal:
             width = shutil.get_terminal_size().columns - 1
-            self._stream.write(f"\r\x1b[2K{text[:width]}")
+            self._write(f"\r\x1b[2K{text[:width]}")
             self._is_drawn = True
         else:
-            self._stream.write(f"{text}\n")
-        self._stream.flush()
+            self._write(f"{text}\n")
 
     def keep(self, text: str) -> None:
         """Print a line that stays."""
         self.clear()
-        self._stream.write(f"{text}\n")
-        self._stream.flush()
+        self._write(f"{text}\n")
         self._last = time.monotonic()
 
     def clear(self) -> None:
         """Take the updating line away."""
         if self._is_drawn:
-            self._stream.write("\r\x1b[2K")
-            self._stream.flush()
+            self._write("\r\x1b[2K")
             self._is_drawn = False
+
+    def _write(self, text: str) -> None:
+        """A terminal that was closed, or a pipe that nobody reads, ends no run."""
+        with suppress(OSError):
+            self._stream.write(text)
+            self._stream.flush()
 
 
 @contextmanager

@@ -90,6 +90,14 @@ class PlaceSettings(Settings):
         "input for the backward pass and are computed again there: less memory, more time.",
     )
 
+    checkpoint_seconds: int = Field(
+        default=60,
+        ge=0,
+        le=86_400,
+        description="A training run stores a checkpoint at least so often, beside those of "
+        "checkpoint_every_steps, and less often where that would take more than 2% of its time; "
+        "0: only those.",
+    )
     keep_checkpoints: int = Field(
         default=2,
         ge=1,
@@ -199,6 +207,7 @@ class PlaceSettings(Settings):
             max_failures=self.max_failures,
             shard_optimizer_state=self.shard_optimizer_state,
             checkpointed_layers=self.checkpointed_layers,
+            checkpoint_seconds=self.checkpoint_seconds,
             keeping=Keeping(
                 latest=self.keep_checkpoints,
                 best=self.keep_best_checkpoints,

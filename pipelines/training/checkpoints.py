@@ -63,7 +63,7 @@ class Checkpoints:
     """
 
     def __init__(self, folder: str, filesystem: FileSystem, keep: Keeping) -> None:
-        self._folder = folder
+        self.folder = folder
         self._filesystem = filesystem
         self._keep = keep
         self._damaged: set[str] = set()
@@ -83,9 +83,7 @@ class Checkpoints:
         found = []
         for name in names - self._damaged:
             try:
-                with self._filesystem.open_input_file(
-                    f"{self._folder}/{name}/{_CHECKSUMS}"
-                ) as file:
+                with self._filesystem.open_input_file(f"{self.folder}/{name}/{_CHECKSUMS}") as file:
                     found.append(Checkpoint.model_validate_json(file.read()))
             except FileNotFoundError:
                 continue  # its writer ended before it was complete
@@ -105,7 +103,7 @@ class Checkpoints:
         Where no checkpoint is whole the training begins anew, and a person may still save more.
         """
         for name in sorted(self._damaged & self._names()):
-            source, target = f"{self._folder}/{name}", f"{self._folder}/{_ASIDE}{name}"
+            source, target = f"{self.folder}/{name}", f"{self.folder}/{_ASIDE}{name}"
             if isinstance(self._filesystem, LocalFileSystem):
                 self._filesystem.move(source, target)
                 continue
@@ -119,7 +117,7 @@ class Checkpoints:
 
     def aside(self) -> str:
         """Where that is kept, as a pattern for people."""
-        return f"{self._folder}/{_ASIDE}*"
+        return f"{self.folder}/{_ASIDE}*"
 
     @contextmanager
     def opened(self, checkpoint: Checkpoint) -> Iterator[Path]:
@@ -129,7 +127,7 @@ class Checkpoints:
         is not whole: the way or the disk may be at fault. Raises UserError where there is no room.
         """
         if isinstance(self._filesystem, LocalFileSystem):
-            place = Path(self._folder) / checkpoint.name
+            place = Path(self.folder) / checkpoint.name
             verify(place, checkpoint.files)
             yield place
             return
@@ -148,7 +146,7 @@ class Checkpoints:
         try:
             with suppress(FileNotFoundError):  # which files are missing is said below
                 copy_files(
-                    f"{self._folder}/{checkpoint.name}", str(copy),
+                    f"{self.folder}/{checkpoint.name}", str(copy),
                     source_filesystem=self._filesystem, destination_filesystem=LocalFileSystem(),
                 )  # fmt: skip
             verify(copy, checkpoint.files)
@@ -206,7 +204,7 @@ class Checkpoints:
             checkpoint = Checkpoint(
                 name=name, step=step, is_regular=is_regular, loss=loss, files=files_of(draft)
             )
-            path = f"{self._folder}/{name}"
+            path = f"{self.folder}/{name}"
             for folder in {str(Path(file).parent) for file in checkpoint.files}:
                 self._filesystem.create_dir(f"{path}/{folder}", recursive=True)
             copy_files(
@@ -216,6 +214,10 @@ class Checkpoints:
             self._commit(checkpoint)
             num_bytes = float(checkpoint.num_bytes)
             self._last = {"checkpoint/bytes": num_bytes, "checkpoint/stored_at": time.time()}
+        except BaseException:
+            with suppress(*store_errors()):  # what a full disk took of it is room for the next one
+                self._filesystem.delete_dir(f"{self.folder}/{name}")
+            raise
         finally:
             shutil.rmtree(draft)
         try:
@@ -226,7 +228,7 @@ class Checkpoints:
 
     def _commit(self, checkpoint: Checkpoint) -> None:
         """Write the last file, by which the others count, once they would survive a power cut."""
-        path, text = f"{self._folder}/{checkpoint.name}", checkpoint.model_dump_json()
+        path, text = f"{self.folder}/{checkpoint.name}", checkpoint.model_dump_json()
         if not isinstance(self._filesystem, LocalFileSystem):
             with self._filesystem.open_output_stream(f"{path}/{_CHECKSUMS}") as file:
                 file.write(text.encode())
@@ -235,7 +237,7 @@ class Checkpoints:
             flush(Path(path) / name)
         flush_folders(Path(path))
         write_to_disk(Path(path) / _CHECKSUMS, text)
-        flush(Path(self._folder))  # others are removed next, which only this one replaces
+        flush(Path(self.folder))  # others are removed next, which only this one replaces
 
     def _remove_others(self, newest: Checkpoint) -> None:
         stored = self.stored()
@@ -246,10 +248,10 @@ class Checkpoints:
         removable = {each.name for each in stored} | self._own | self._damaged
         removable |= self._earlier or set()
         for name in self._names() & removable - kept:
-            self._filesystem.delete_dir(f"{self._folder}/{name}")
+            self._filesystem.delete_dir(f"{self.folder}/{name}")
 
     def _names(self) -> set[str]:
-        selector = FileSelector(self._folder, allow_not_found=True)
+        selector = FileSelector(self.folder, allow_not_found=True)
         entries = self._filesystem.get_file_info(selector)
         folders = [entry for entry in entries if entry.type == FileType.Directory]
         names = [Path(entry.path).name for entry in folders]

@@ -8,7 +8,7 @@ from pipelines.core.cluster.connection import nodes
 from pipelines.core.errors import UserError
 from pipelines.training.placement import Node, Placement, room_on_nodes, told_nodes
 
-from ray.train import ControllerError, UserCallback  # isort: skip  (after its environment)
+from ray.train import UserCallback  # isort: skip  (after its environment)
 
 # Ray has no public names for these.
 from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError
@@ -17,15 +17,6 @@ from ray.train.v2._internal.execution.controller.state import ReschedulingState,
 
 # What would fail again in the same way: the workers are not started anew.
 FINAL_ERRORS = (UserError,)
-
-
-def explained(error: ControllerError) -> Exception:
-    """What a person is told when Ray's controller ended a training: a sentence where there is one.
-
-    There is one where a callback below ended it.
-    """
-    cause = error.controller_failure
-    return cause if isinstance(cause, FINAL_ERRORS) else error
 
 
 class EndOnFinalError(UserCallback):

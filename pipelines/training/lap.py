@@ -15,10 +15,14 @@ from bert_core.training.loop import train
 from bert_core.training.state import Position
 from bert_core.training.step import StepReport
 from pipelines.core.errors import UserError
-from pipelines.training.agreement import ranks_where
+from pipelines.training.agreement import ranks_where, told
 from pipelines.training.resuming import End, Standing, go_back, save
 from pipelines.training.telemetry.speed import Speed
 from pipelines.training.work import Work
+
+# A checkpoint by the clock comes so many times as long after the one before as that one held up
+# the steps: 2% of the time at most, however large the model is.
+_TIMES_ITS_COST = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,7 @@ class Lap:
     precision: Precision
     wants_stop: Callable[[], bool]
     started: float  # when the process was ready, on the clock of `time.perf_counter`
+    checkpoint_seconds: float = 0.0  # between two checkpoints, whatever their steps; 0: any time
 
     def train_on(self, position: Position) -> End:
         """Take all steps that are left, or as many as there is time for.
@@ -68,7 +73,8 @@ class Lap:
         guard = optimizer.guard
         is_last = position.step == work.num_steps or self._is_enough()
         is_saved = bool(position.given_up) and is_last
-        started = time.perf_counter()
+        started = saved_at = time.perf_counter()
+        saving_seconds = 0.0
         for report in train(
             model,
             optimizer,
@@ -112,10 +118,20 @@ class Lap:
                 rate_scale=position.rate_scale,
                 given_up=position.given_up,
             )
-            # Among steps that are left out there is nothing worth going back to.
-            is_saved = (is_last or (is_due and not guard.is_skipping)) and save(
-                standing, position, is_last=is_last
+            # No way back leads to one that the clock asked for: it would differ from run to run.
+            is_regular = is_due or is_last
+            is_due = is_due or (
+                is_logged and not is_last and self._is_time(saved_at, saving_seconds)
             )
+            # Among steps that are left out there is nothing worth going back to.
+            is_saved = False
+            if is_last or (is_due and not guard.is_skipping):
+                asked_at = time.perf_counter()
+                is_saved = (
+                    save(standing, position, is_last=is_last, is_regular=is_regular) and is_regular
+                )
+                saved_at = time.perf_counter()
+                saving_seconds = saved_at - asked_at
             if is_last:
                 break
             started = time.perf_counter()
@@ -123,6 +139,15 @@ class Lap:
         telemetry.skip(guard.found())
         guard.forget()
         return End(position=position, is_last=is_last, is_saved=is_saved)
+
+    def _is_time(self, saved_at: float, saving_seconds: float) -> bool:
+        """Whether the clock asks for a checkpoint and none is on its way; on all ranks alike."""
+        if not self.checkpoint_seconds:
+            return False
+        wait = max(self.checkpoint_seconds, _TIMES_ITS_COST * saving_seconds)
+        is_time = time.perf_counter() - saved_at >= wait
+        checkpoints = self.standing.checkpoints
+        return told(is_time and not checkpoints.is_storing(0.0), self.standing.device)
 
     def _is_enough(self) -> bool:
         """Whether held-out losses say that more steps would not help; on all ranks alike."""

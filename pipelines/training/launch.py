@@ -22,7 +22,7 @@ from pipelines.core.cluster.strangers import refuse_strangers
 from pipelines.core.stage import Progress, StageContext
 from pipelines.core.tracking.reachability import database_file
 from pipelines.training.checkpoints import Checkpoints
-from pipelines.training.failures import EndOnFinalError, EndOnLongOutage, explained
+from pipelines.training.failures import FINAL_ERRORS, EndOnFinalError, EndOnLongOutage
 from pipelines.training.growth import wait_for_room
 from pipelines.training.placement import StepCut, cut_short, place, refuse_idle_ranks
 from pipelines.training.stopping import PATIENCE_SECONDS, stop_wish
@@ -112,6 +112,7 @@ def launch(
             "progress": queue,
             "stop": wish,
             "checkpoints": kept,
+            "checkpoint_seconds": context.ranks.checkpoint_seconds,
             "checkpoint_folder": job.checkpoints.path if context.store.is_local else None,
             "num_threads": placement.cpus,
             "shard_optimizer_state": context.ranks.shard_optimizer_state,
@@ -132,7 +133,9 @@ def launch(
         try:
             told = _fit(trainer, wish).return_value
         except ControllerError as error:
-            raise explained(error) from error.controller_failure
+            if isinstance(error.controller_failure, FINAL_ERRORS):
+                raise error.controller_failure from None  # not from itself: a cause of its own
+            raise
     with Checkpoints(*kept).named(told["checkpoint"]) as folder:
         return finish(folder, told)
 

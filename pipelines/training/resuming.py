@@ -1,5 +1,6 @@
 """What a rank trains with, saved to checkpoints, taken up from them, and led back to one."""
 
+import errno
 import logging
 import shutil
 import tempfile
@@ -16,6 +17,7 @@ from bert_core.training.optimization import Optimizer
 from bert_core.training.state import Position, load_checkpoint, save_checkpoint, save_model
 from pipelines.artifacts.access import store_errors
 from pipelines.artifacts.attempts.claims import ClaimLostError
+from pipelines.core.errors import UserError
 from pipelines.training.agreement import told
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.choosing import newest_whole
@@ -31,6 +33,8 @@ logger = logging.getLogger(__name__)
 PATIENCE_SECONDS = 60.0
 _LAST_TRIES = 3
 _POLL_SECONDS = 10.0
+# What a disk says that will say so again: a replaced worker would compute the same steps for it.
+_REFUSALS = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +53,20 @@ class Standing:
     def device(self) -> torch.device:
         """Where the ranks exchange what they have to say."""
         return self.optimizer.arena.values.device
+
+
+class Fault(NamedTuple):
+    """Why a checkpoint was not written or not stored."""
+
+    reason: str
+    is_refusal: bool  # trying again would not help
+
+    @classmethod
+    def of(cls, error: Exception) -> "Fault":
+        """What `error` says, in a line."""
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        is_refusal = isinstance(error, OSError) and error.errno in _REFUSALS
+        return cls(reason, is_refusal or isinstance(error, PermissionError))
 
 
 class End(NamedTuple):
@@ -94,8 +112,10 @@ def go_back(
     )
 
 
-def save(standing: Standing, position: Position, *, is_last: bool) -> bool:
-    """Write the checkpoint of a step that it is due at, and let it be stored meanwhile.
+def save(standing: Standing, position: Position, *, is_last: bool, is_regular: bool = True) -> bool:
+    """Write the checkpoint that is due after a step, and let it be stored meanwhile.
+
+    `is_regular` says that it is due by its step, and not by the clock.
 
     Where the one before does not arrive within a minute this one is left out, on all ranks, and
     False is returned; the last one waits. So is any that the temporary folder does not take:
@@ -110,17 +130,19 @@ def save(standing: Standing, position: Position, *, is_last: bool) -> bool:
             "way to the store"
         )
         return False
-    return _write(standing, position, is_last=is_last, is_regular=True)
+    return _write(standing, position, is_last=is_last, is_regular=is_regular) is None
 
 
-def _write(standing: Standing, position: Position, *, is_last: bool, is_regular: bool) -> bool:
+def _write(
+    standing: Standing, position: Position, *, is_last: bool, is_regular: bool
+) -> Fault | None:
     """Write a checkpoint here and hand it over to be stored, once the one before is.
 
-    All ranks call this. Returns False, on all of them, where the writer's disk does not take it.
+    All ranks call this. Returns why, on all of them, where the writer's disk does not take it.
     """
     model, optimizer, telemetry = standing.model, standing.optimizer, standing.telemetry
     store_waiting(standing)
-    faults: list[str] = []
+    faults: list[Fault] = []
     folder: Path | None = None
     try:
         with _noted(faults):
@@ -143,36 +165,36 @@ def _write(standing: Standing, position: Position, *, is_last: bool, is_regular:
         if folder:
             shutil.rmtree(folder)
         raise
-    fault = told("; ".join(faults), standing.device)
+    fault = told(faults[0] if faults else None, standing.device)
     if fault and folder:
         shutil.rmtree(folder)
     if fault:
         telemetry.warn(
             f"the checkpoint of step {position.step} is left out: the temporary folder "
-            f"{tempfile.gettempdir()} does not take it ({fault})"
+            f"{tempfile.gettempdir()} does not take it ({fault.reason})"
         )
-        return False
+        return fault
     if folder:
         standing.checkpoints.store(
             folder, step=position.step, is_regular=is_regular,
             loss=telemetry.heldout_loss(position.step),
         )  # fmt: skip
-    return True
+    return None
 
 
 @contextmanager
-def _noted(faults: list[str]) -> Iterator[None]:
+def _noted(faults: list[Fault]) -> Iterator[None]:
     """Take note of what the disk refuses in the block, and go on behind it."""
     try:
         yield
     except OSError as error:
-        faults.append(str(error) or type(error).__name__)
+        faults.append(Fault.of(error))
 
 
-def store_waiting(standing: Standing) -> str:
-    """Wait for the checkpoint that is being stored; returns its name, empty where it is not there.
+def store_waiting(standing: Standing) -> str | Fault:
+    """Wait for the checkpoint that is being stored; returns its name, or why it is not there.
 
-    All ranks call this. A store that does not answer costs this checkpoint, and is said; the
+    The name is empty where none was being stored. All ranks call this. A store that does not answer costs this checkpoint, and is said; the
     training goes on. Raises ClaimLostError where another process has taken the training over.
     """
     # In short waits: a rank that waited for one message would give up after half an hour, and a
@@ -181,35 +203,50 @@ def store_waiting(standing: Standing) -> str:
         standing.is_writer and standing.checkpoints.is_storing(_POLL_SECONDS), standing.device
     ):
         pass
-    name = ""
+    stored: str | Fault
     try:
-        name = standing.checkpoints.wait()
+        stored = standing.checkpoints.wait()
     except ClaimLostError:
         raise
     except store_errors() as error:
+        stored = Fault.of(error)
         logger.warning("a checkpoint could not be stored: %s", error)
-        standing.telemetry.warn(f"a checkpoint could not be stored ({error})")
-    return told(name, standing.device)
+        standing.telemetry.warn(f"a checkpoint could not be stored ({stored.reason})")
+    return told(stored, standing.device)
 
 
 def save_at_end(standing: Standing, position: Position, is_last: bool, is_saved: bool) -> str:
     """See that the position at which the training ends is stored; the name of its checkpoint.
 
-    `is_saved` says that it was handed over, as one that was due. All ranks call this. Raises
-    OSError, on all of them, where the store, or the temporary folder before it, does not take it.
+    `is_saved` says that it was handed over, as one that was due. All ranks call this. Raises, on
+    all of them, UserError where a full or read-only disk refuses it, and OSError where the store
+    does not answer for as long as its client tries.
     """
-    is_regular = is_last or is_saved
-    if not is_saved:
-        _write(standing, position, is_last=is_last, is_regular=is_regular)
+    stored: str | Fault | None = store_waiting(standing) if is_saved else None
     for _ in range(_LAST_TRIES):
-        if name := store_waiting(standing):
-            return name
-        _write(standing, position, is_last=is_last, is_regular=is_regular)
-    if name := store_waiting(standing):
-        return name
-    raise OSError(
-        f"the temporary folder {tempfile.gettempdir()} and then the store must take the checkpoint "
-        f"of step {position.step}, found one of them did not"
+        if isinstance(stored, str) and stored:
+            return stored
+        if isinstance(stored, Fault) and stored.is_refusal:
+            break
+        stored = _write(standing, position, is_last=is_last, is_regular=is_last or is_saved)
+        stored = stored or store_waiting(standing)
+    if isinstance(stored, str) and stored:
+        return stored
+    fault = stored if isinstance(stored, Fault) else Fault("it was not handed over", False)
+    sentence = told(_lost(standing, position, fault), standing.device)
+    raise UserError(sentence) if fault.is_refusal else OSError(sentence)
+
+
+def _lost(standing: Standing, position: Position, fault: Fault) -> str:
+    """What a person reads who loses the steps since the checkpoint before; the writer knows it."""
+    if not standing.is_writer:
+        return ""
+    checkpoints = standing.checkpoints
+    step = max((each.step for each in checkpoints.stored()), default=0)
+    return (
+        f"the checkpoint of step {position.step} could not be stored in {checkpoints.folder}: "
+        f"{fault.reason}; free some space there and in {tempfile.gettempdir()}, or mend the "
+        f"store, and run again: the training run goes on from step {step}"
     )
 
 

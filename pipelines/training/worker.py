@@ -114,7 +114,10 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
         else:
             _prepare_first_step(work, standing, config, values, device)
         with listening(values["stop"] if rank == 0 else None) as wants_stop:
-            lap = Lap(work, standing, speed, device, values["precision"], wants_stop, started)
+            lap = Lap(
+                work, standing, speed, device, values["precision"], wants_stop, started,
+                values["checkpoint_seconds"],
+            )  # fmt: skip
             end = lap.train_on(position)
         told: dict[str, Any] = {"checkpoint": save_at_end(standing, *end)}
         if end.is_last:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from bert_core.training.optimization import OptimizationConfig, build_optimizer
 from bert_core.training.state import Position
 from pipelines.core.cluster.ranks import Keeping
 from pipelines.core.errors import UserError
+from pipelines.training import lap as lap_module
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.lap import Lap
 from pipelines.training.resuming import Standing
@@ -65,7 +67,8 @@ def lap_that_meets(factors: Mapping[int, float], folder: Path, **settings: Any) 
         stage="finetuning from scratch",
         section="finetuning",
         settings=TrainingSettings(
-            log_every_steps=1, checkpoint_every_steps=2, max_skipped_steps=IN_A_ROW, **settings
+            **{"log_every_steps": 1, "checkpoint_every_steps": 2, **settings},
+            max_skipped_steps=IN_A_ROW,
         ),
         num_steps=NUM_STEPS,
         evaluate_every_steps=NUM_STEPS,
@@ -97,3 +100,33 @@ def test_the_advice_names_settings_that_there_are_and_none_that_is_followed(tmp_
     assert "lower finetuning.learning_rate, raise finetuning.warmup_fraction, look at" in said
     assert "finetuning from scratch." not in said
     assert "precision=float32" not in said
+
+
+def test_the_clock_stores_checkpoints_that_a_run_goes_on_from_and_no_way_back_leads_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lap_module, "_TIMES_ITS_COST", 0)
+    wrong = {5: math.nan, 6: math.nan}
+    seldom = {"checkpoint_every_steps": NUM_STEPS}
+    alone = lap_that_meets(wrong, tmp_path / "alone", **seldom)
+    end = alone.train_on(Position(seed=0, step=0))
+    assert end.position.given_up == ((0, 6),)
+
+    lap = lap_that_meets(wrong, tmp_path / "timed", **seldom)
+    checkpoints = lap.standing.checkpoints
+    found: list[tuple[int, bool]] = []
+
+    def look_between_steps() -> bool:
+        while checkpoints.is_storing(60.0):
+            pass
+        if stored := checkpoints.stored():
+            found.append((stored[0].step, stored[0].is_regular))
+        return False
+
+    timed = replace(lap, checkpoint_seconds=1e-9, wants_stop=look_between_steps)
+    assert timed.train_on(Position(seed=0, step=0)) == end
+    assert found[0] == (1, False)
+    assert (4, False) in found
+    assert lap.standing.telemetry.history == alone.standing.telemetry.history
+    ours, theirs = (each.standing.optimizer.arena.values for each in (lap, alone))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=0)

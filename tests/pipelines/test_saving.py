@@ -1,5 +1,6 @@
 """A checkpoint that is due while the one before is on its way, one that fails, and the last."""
 
+import errno
 import tempfile
 import threading
 from dataclasses import replace
@@ -17,6 +18,7 @@ from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.optimization import OptimizationConfig, build_optimizer
 from bert_core.training.state import Position
 from pipelines.core.cluster.ranks import Keeping
+from pipelines.core.errors import UserError
 from pipelines.training import early_stopping, resuming
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.early_stopping import Best
@@ -34,13 +36,13 @@ class Store(FSSpecHandler):
         super().__init__(Local(auto_mkdir=True))
         self.may = threading.Event()
         self.may.set()
-        self.num_refusals = 0
+        self.num_refusals, self.number = 0, errno.EIO
 
     def open_output_stream(self, path, metadata):
         self.may.wait(60)
         if self.num_refusals:
             self.num_refusals -= 1
-            raise OSError("the store does not answer")
+            raise OSError(self.number, "the store does not take it")
         return super().open_output_stream(path, metadata)
 
 
@@ -125,7 +127,11 @@ def test_a_due_one_that_a_stop_has_to_store_again_stays_regular(
 
 
 def full(*_: object) -> None:
-    raise OSError("no space left")
+    raise OSError(errno.ENOSPC, "no space left")
+
+
+def broken(*_: object) -> None:
+    raise OSError("an answer broke off")
 
 
 def test_one_that_the_temporary_folder_does_not_take_is_left_out_and_leaves_nothing_behind(
@@ -137,7 +143,7 @@ def test_one_that_the_temporary_folder_does_not_take_is_left_out_and_leaves_noth
         assert not save(standing, at(2), is_last=False)
     assert said == [
         f"the checkpoint of step 2 is left out: the temporary folder {scratch} does not take it "
-        "(no space left)"
+        "([Errno 28] no space left)"
     ]
     assert list(scratch.iterdir()) == []
     assert save(standing, at(4), is_last=False)
@@ -145,15 +151,43 @@ def test_one_that_the_temporary_folder_does_not_take_is_left_out_and_leaves_noth
     assert [each.step for each in standing.checkpoints.stored()] == [4]
 
 
-def test_a_last_one_that_the_temporary_folder_never_takes_ends_the_training(
+def test_a_last_one_that_a_full_disk_refuses_ends_the_run_at_once_in_a_sentence(
     scratch: Path, tmp_path: Path, monkeypatch
 ) -> None:
     standing, said = standing_on(tmp_path / "work", LocalFileSystem())
+    save(standing, at(2), is_last=False)
     monkeypatch.setattr(standing.telemetry, "save", full)
-    assert not save(standing, at(2), is_last=True)
-    with pytest.raises(OSError, match=f"temporary folder {scratch} and then the store must take"):
+    with pytest.raises(UserError) as raised:
+        save_at_end(standing, at(6), is_last=True, is_saved=False)
+    assert str(raised.value) == (
+        f"the checkpoint of step 6 could not be stored in {tmp_path}/work: [Errno 28] no space "
+        f"left; free some space there and in {scratch}, or mend the store, and run again: the "
+        "training run goes on from step 2"
+    )
+    assert len(said) == 1  # it is not tried again
+
+
+def test_a_last_one_that_gets_no_answer_is_tried_again_before_the_worker_is_replaced(
+    scratch: Path, tmp_path: Path, monkeypatch
+) -> None:
+    standing, said = standing_on(tmp_path / "work", LocalFileSystem())
+    monkeypatch.setattr(standing.telemetry, "save", broken)
+    with pytest.raises(OSError, match="step 2 could not be stored .*: an answer broke off"):
         save_at_end(standing, at(2), is_last=True, is_saved=False)
-    assert len(said) == 5
+    assert len(said) == 3
+
+
+def test_a_store_that_is_full_keeps_nothing_of_a_checkpoint_that_it_refused(
+    scratch: Path, tmp_path: Path
+) -> None:
+    store = Store()
+    standing, said = standing_on(tmp_path / "work", PyFileSystem(store))
+    store.num_refusals, store.number = 1, errno.ENOSPC
+    assert save(standing, at(4), is_last=True)
+    with pytest.raises(UserError, match=r"\[Errno 28\] .* free some space"):
+        save_at_end(standing, at(4), is_last=True, is_saved=True)
+    assert len(said) == 1
+    assert list((tmp_path / "work").iterdir()) == []
 
 
 def test_best_weights_that_find_no_room_leave_the_model_as_it_is(

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,6 +41,7 @@ for _name, _value in {
     os.environ.setdefault(_name, _value)
 
 import ray  # noqa: E402  (after its environment)
+from ray._private import services  # noqa: E402
 from ray.exceptions import RayTaskError  # noqa: E402
 
 logger = logging.getLogger(__name__)
@@ -93,15 +95,16 @@ def _join(address: str) -> None:
 
 def _start_here() -> None:
     try:
-        ray.init(
-            address="local",  # not another one that runs on this machine
-            num_cpus=local_cpus(),
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            object_store_memory=_OBJECT_STORE_BYTES,
-            runtime_env=_quoted_interpreter(),
-        )
+        with _apart_from_signals():
+            ray.init(
+                address="local",  # not another one that runs on this machine
+                num_cpus=local_cpus(),
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                object_store_memory=_OBJECT_STORE_BYTES,
+                runtime_env=_quoted_interpreter(),
+            )
     # A bare one is what Ray raises when its node is late, so the words tell; others go on up.
     except Exception as error:
         if "timed out during startup" not in str(error):
@@ -112,6 +115,25 @@ def _start_here() -> None:
             f"on {local_cpus()} cores: mostly a busy machine); run again when less runs beside it, "
             f"nothing that was done is lost; Ray said: {error}"
         ) from error
+
+
+@contextmanager
+def _apart_from_signals() -> Iterator[None]:
+    """Ray's processes start in process groups of their own.
+
+    Prefect's cancel, `timeout` and a closed terminal signal the whole group of this process. A
+    training run that is to save needs its Ray then, which ends with this process all the same.
+    Only Linux sees to that, elsewhere Ray's reaper needs them in this group.
+    """
+    if sys.platform != "linux":
+        yield
+        return
+    usual = services.ConsolePopen  # Ray has no public name for how it starts a process
+    services.ConsolePopen = partial(usual, process_group=0)
+    try:
+        yield
+    finally:
+        services.ConsolePopen = usual
 
 
 def _refuse_silent(address: str) -> None:

@@ -34,4 +34,5 @@ class Ranks:
     max_failures: int = 3  # workers or nodes that may die before the training fails
     shard_optimizer_state: bool = False  # each worker holds the moments of a share of the weights
     checkpointed_layers: int = 0  # of the encoder, the lowest, at most all
+    checkpoint_seconds: float = 0.0  # between two at most, beside those due by step; 0: only those
     keeping: Keeping = Keeping()

@@ -48,8 +48,10 @@ _VERSION_SECONDS = 10.0
 
 def is_transient(error: object) -> bool:
     """Whether a tracker, a store, a disk or a network failed in a way that waiting may mend."""
-    while isinstance(error, UserError):  # a sentence around what the tracker or the store said
-        error = error.__cause__
+    seen: set[int] = set()  # an error that was raised from itself is its own cause
+    while isinstance(error, UserError) and id(error) not in seen:
+        seen.add(id(error))
+        error = error.__cause__  # a sentence around what the tracker or the store said
     if is_away(error):
         return True
     if isinstance(error, MlflowException):
