@@ -37,6 +37,8 @@ class ParentRun:
         """Record a stage that was built here and that opens no run of its own."""
         if not self.run_id or artifact.reused or artifact.kind in _TRAINED:
             return
+        if not self.tracker.answers():
+            return
         manifest = artifact.manifest
         try:
             run_id = self.tracker.create_run(

@@ -1,5 +1,6 @@
 """Run one flow for a person at a terminal: recipe first, progress while it runs, summary last."""
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from flows.cli.choice import Choice
@@ -26,6 +27,8 @@ def execute(command: str, choice: Choice, *, show_recipe: bool) -> None:
     surroundings = prepare_flows(home)  # it comes up while the imports below go on
     flow = _flow_of(command)
 
+    from psutil import Process
+
     from flows.cli.first_answers import find_first_answers
     from flows.reporting.summary import print_summary
     from flows.reporting.terminal import progress_on_terminal
@@ -38,6 +41,7 @@ def execute(command: str, choice: Choice, *, show_recipe: bool) -> None:
             story = flow(recipe)
     finally:
         disconnect()
+    story.seconds = time.time() - Process().create_time()  # the whole command's, as `time` says it
     if surroundings.local_api is not None:
         story.flow_run_url = ""  # its API ends with this process and has no pages
     tracking_uri = recipe.place.tracker({}).shown_uri

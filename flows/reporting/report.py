@@ -72,6 +72,9 @@ class _RunPages(NamedTuple):
 def _run_pages(story: Story, tracker: Tracker) -> _RunPages:
     """Ask the tracker for every page until it fails to answer once: it may take long to fail."""
     found: dict[str, str] = {}
+    if not tracker.answers():
+        missing = f"the MLflow tracker at {tracker.shown_uri} does not answer"
+        return _RunPages(found, [f"Links to runs in MLflow are missing: {missing}."])
     try:
         experiment_id = tracker.experiment_id()
         for record in story.records:

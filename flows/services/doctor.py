@@ -156,6 +156,13 @@ def check_ray(store_url: str) -> Check:
         said = completed.stderr.strip().splitlines() or ["it ended without a word"]
         return Check("Ray", "fail", said[-1], _RAY_ADVICE)
     found = completed.stdout.strip()
+    if not address and " " in sys.prefix:  # ray_client_server cuts the interpreter's path there
+        return Check(
+            "Ray",
+            "warn",
+            f"starts, {found}; `ray start --head` would end at once: a space in {sys.prefix}",
+            "to start a cluster here, install into a folder whose path has no space",
+        )
     return Check("Ray", "ok", f"joined {address}, {found}" if address else f"starts, {found}")
 
 

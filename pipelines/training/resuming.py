@@ -194,8 +194,9 @@ def _noted(faults: list[Fault]) -> Iterator[None]:
 def store_waiting(standing: Standing) -> str | Fault:
     """Wait for the checkpoint that is being stored; returns its name, or why it is not there.
 
-    The name is empty where none was being stored. All ranks call this. A store that does not answer costs this checkpoint, and is said; the
-    training goes on. Raises ClaimLostError where another process has taken the training over.
+    The name is empty where none was being stored. All ranks call this. A store that does not
+    answer costs this checkpoint, and is said; the training goes on. Raises ClaimLostError where
+    another process has taken the training over.
     """
     # In short waits: a rank that waited for one message would give up after half an hour, and a
     # large checkpoint may take longer to a slow store.

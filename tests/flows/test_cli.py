@@ -9,6 +9,7 @@ import pytest
 import typer
 
 from flows.cli.app import DONE, FAILED, MISTAKE, app, run
+from flows.services.doctor import check_ray
 from pipelines.stages.labelled.settings import LabelledFile
 
 
@@ -153,6 +154,15 @@ def test_the_doctor_fails_where_the_store_cannot_be_written(
     said = capsys.readouterr().out
     assert "fail  store" in said
     assert "-> choose one with --store" in said
+
+
+def test_the_doctor_knows_that_no_cluster_starts_from_a_path_with_a_space(
+    monkeypatch: pytest.MonkeyPatch, local_ray: None, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "prefix", "/some folder/.venv")
+    found = check_ray(str(tmp_path))
+    assert found.state == "warn"
+    assert "`ray start --head` would end at once: a space in /some folder/.venv" in found.finding
 
 
 def test_an_evaluation_reads_the_columns_that_are_named(

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 from pipelines.core.cluster import connection as cluster
@@ -99,6 +100,14 @@ def test_two_workers_fit_however_small_the_quota_is(tmp_path, monkeypatch):
     (tmp_path / "cpu.max").write_text("50000 100000\n")
     monkeypatch.setattr(cluster, "_CPU_QUOTA", tmp_path / "cpu.max")
     assert cluster.local_cpus() == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere Ray's reaper needs its group")
+def test_a_signal_to_this_process_s_group_does_not_reach_ray(local_ray):
+    started = psutil.Process().children(recursive=True)
+    groups = {each.name(): os.getpgid(each.pid) for each in started if each.is_running()}
+    assert {"raylet", "gcs_server"} <= set(groups)
+    assert os.getpgid(0) not in {groups["raylet"], groups["gcs_server"]}
 
 
 @pytest.mark.slow

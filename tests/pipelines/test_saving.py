@@ -172,7 +172,7 @@ def test_a_last_one_that_gets_no_answer_is_tried_again_before_the_worker_is_repl
 ) -> None:
     standing, said = standing_on(tmp_path / "work", LocalFileSystem())
     monkeypatch.setattr(standing.telemetry, "save", broken)
-    with pytest.raises(OSError, match="step 2 could not be stored .*: an answer broke off"):
+    with pytest.raises(OSError, match=r"step 2 could not be stored .*: an answer broke off"):
         save_at_end(standing, at(2), is_last=True, is_saved=False)
     assert len(said) == 3
 

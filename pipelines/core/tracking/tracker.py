@@ -44,6 +44,7 @@ _TRANSIENT_CODES = frozenset(
 _TOO_MANY_REQUESTS = 429
 _PARAMS_AT_ONCE, _MOST_CHARACTERS = 100, 6_000  # that MLflow takes, of a batch and of a value
 _VERSION_SECONDS = 10.0
+_ANSWER_SECONDS = 5.0  # MLflow's own client waits for forty
 
 
 def is_transient(error: object) -> bool:
@@ -118,6 +119,23 @@ class Tracker:
                 f"the tracker {self.shown_uri} must answer, found {redacted(str(error))}; start it"
             ) from error
         return answer.text.strip() if answer.ok else ""
+
+    def answers(self) -> bool:
+        """Whether the server answers anything within seconds; a database is no server.
+
+        Ask before a record that the run can do without: MLflow's client waits long for an answer.
+        """
+        address = server_address(self.uri)
+        if not address.startswith("http"):
+            return True
+        try:
+            requests.get(f"{address.rstrip('/')}/health", timeout=_ANSWER_SECONDS)
+        except requests.RequestException as error:
+            logger.warning(
+                "the tracker %s does not answer: %s", self.shown_uri, redacted(f"{error}")
+            )
+            return False
+        return True
 
     def experiment_id(self) -> str:
         """The experiment's id; the experiment is created where it is missing.
@@ -197,6 +215,8 @@ class Tracker:
         `computed_on` is the machine that computed them, where it is known: a registered model
         has to repeat them exactly on such a one. `end_time` is in milliseconds, now by default.
         """
+        if not self.answers():
+            return False
         now = end_time or now_ms()
         points = [Metric(final(key), value, now, 0) for key, value in metrics.items()]
         machine = computed_on or {}
@@ -216,6 +236,8 @@ class Tracker:
         What stops a process, such as KeyboardInterrupt or a scheduler's signal, is no Exception.
         """
         status = "FAILED" if isinstance(error, Exception) else "KILLED"
+        if not self.answers():
+            return
         try:
             self.client().set_terminated(run_id, status)
         except MlflowException as away:

@@ -38,6 +38,8 @@ class Ending(BaseModel):
 
         Sent again, every point is still one point.
         """
+        if not tracker.answers():
+            return False
         if self.points:
             log = MetricLog(tracker.uri, self.run_id)
             log.restore(self.points)

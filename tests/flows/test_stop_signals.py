@@ -1,0 +1,78 @@
+"""What signals do to a command: each stop raises once, and an ignored signal stays ignored."""
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from flows import stop_signals
+
+_NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Clock:
+    """Of a machine that is as fast as the test says."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
+    """Handlers as they are in a new process; put back after the test."""
+    kept = {number: signal.getsignal(number) for number in _NUMBERS}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    clock = Clock()
+    monkeypatch.setattr(stop_signals, "time", clock)
+    monkeypatch.setattr(stop_signals, "_last_stop", float("-inf"))
+    yield clock
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+def is_stopped_by(number: int) -> bool:
+    try:
+        os.kill(os.getpid(), number)
+        return False
+    except KeyboardInterrupt:
+        return True
+
+
+@pytest.mark.parametrize("number", _NUMBERS)
+def test_each_of_them_stops_and_what_follows_at_once_is_the_same_stop(
+    clock: Clock, number: int
+) -> None:
+    stop_signals.stop_in_order()
+    assert is_stopped_by(number)
+    clock.now += 0.4
+    assert not is_stopped_by(signal.SIGTERM)  # what `timeout` sends to the whole group
+    clock.now += 1.5
+    assert is_stopped_by(number)  # leave at once
+
+
+def test_a_command_in_the_background_outlives_its_terminal(clock: Clock) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    stop_signals.stop_in_order()
+    assert not is_stopped_by(signal.SIGHUP)
+
+
+def test_inside_a_flow_prefects_handler_gives_way_to_the_commands_own(clock: Clock) -> None:
+    def prefects(number: int, frame: Any) -> None:
+        raise RuntimeError("at each signal")
+
+    stop_signals.stop_in_order()
+    signal.signal(signal.SIGTERM, prefects)
+    stop_signals.stop_in_order_inside_flow()
+    assert is_stopped_by(signal.SIGTERM)
+    assert not is_stopped_by(signal.SIGTERM)
+
+
+def test_a_flow_that_no_command_runs_keeps_prefects_handler(clock: Clock) -> None:
+    kept = signal.getsignal(signal.SIGTERM)
+    stop_signals.stop_in_order_inside_flow()
+    assert signal.getsignal(signal.SIGTERM) is kept
