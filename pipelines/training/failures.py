@@ -8,15 +8,45 @@ from pipelines.core.cluster.connection import nodes
 from pipelines.core.errors import UserError
 from pipelines.training.placement import Node, Placement, room_on_nodes, told_nodes
 
-from ray.train import UserCallback  # isort: skip  (after its environment)
+from ray.exceptions import RayActorError  # isort: skip  (after its environment)
+from ray.train import UserCallback, WorkerGroupError  # isort: skip
 
 # Ray has no public names for these.
-from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError
+from ray.train.v2._internal.exceptions import (
+    WorkerGroupStartupTimeoutError,
+    WorkerHealthCheckFailedError,
+    WorkerHealthCheckTimeoutError,
+)
 from ray.train.v2._internal.execution.callback import ControllerCallback
 from ray.train.v2._internal.execution.controller.state import ReschedulingState, SchedulingState
 
 # What would fail again in the same way: the workers are not started anew.
 FINAL_ERRORS = (UserError,)
+_DEATHS = (RayActorError, WorkerHealthCheckFailedError, WorkerHealthCheckTimeoutError)
+
+
+def raise_sentence(error: WorkerGroupError, section: str, max_failures: int) -> None:
+    """Raise UserError where a person can mend what ended a training run after all its restarts.
+
+    `section` is the recipe's. Returns where it is a mistake of the program: that needs its
+    traceback.
+    """
+    for rank, failure in sorted(error.worker_failures.items()):
+        if isinstance(failure, OSError):
+            # Caused by it: a task is tried again where waiting may mend it.
+            raise UserError(f"{section} needs its store and its disks, but {failure}") from failure
+        if isinstance(failure, _DEATHS):
+            raise UserError(
+                f"a worker of {section} (rank {rank}) ended without finishing, and "
+                f"place.max_failures={max_failures} allows no more restarts: {_first(failure)}; "
+                "look at the memory and the logs of its node, and run again: it goes on from its "
+                "last checkpoint"
+            ) from error
+
+
+def _first(error: Exception) -> str:
+    """The first line of what an error says."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")
 
 
 class EndOnFinalError(UserCallback):

@@ -22,7 +22,12 @@ from pipelines.core.cluster.strangers import refuse_strangers
 from pipelines.core.stage import Progress, StageContext
 from pipelines.core.tracking.reachability import database_file
 from pipelines.training.checkpoints import Checkpoints
-from pipelines.training.failures import FINAL_ERRORS, EndOnFinalError, EndOnLongOutage
+from pipelines.training.failures import (
+    FINAL_ERRORS,
+    EndOnFinalError,
+    EndOnLongOutage,
+    raise_sentence,
+)
 from pipelines.training.growth import wait_for_room
 from pipelines.training.placement import StepCut, cut_short, place, refuse_idle_ranks
 from pipelines.training.stopping import PATIENCE_SECONDS, stop_wish
@@ -33,6 +38,7 @@ from ray.train import (  # isort: skip  (after pipelines.core.cluster.connection
     FailureConfig,
     RunConfig,
     ScalingConfig,
+    WorkerGroupError,
 )
 from ray.actor import ActorHandle
 from ray.train.torch import TorchTrainer
@@ -135,6 +141,9 @@ def launch(
         except ControllerError as error:
             if isinstance(error.controller_failure, FINAL_ERRORS):
                 raise error.controller_failure from None  # not from itself: a cause of its own
+            raise
+        except WorkerGroupError as error:
+            raise_sentence(error, job.cut.section, context.ranks.max_failures)
             raise
     with Checkpoints(*kept).named(told["checkpoint"]) as folder:
         return finish(folder, told)

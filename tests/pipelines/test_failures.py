@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from pipelines.core.errors import UserError
-from pipelines.training.failures import EndOnLongOutage
+from pipelines.core.tracking.tracker import is_transient
+from pipelines.training.failures import EndOnLongOutage, raise_sentence
 from pipelines.training.placement import Placement
 
-from ray.train import ControllerError  # isort: skip  (after Ray's environment)
+from ray.exceptions import RayActorError  # isort: skip  (after Ray's environment)
+from ray.train import ControllerError, WorkerGroupError  # isort: skip
 from ray.train.v2._internal.exceptions import (
     WorkerGroupStartupFailedError,
     WorkerGroupStartupTimeoutError,
@@ -96,3 +98,29 @@ def test_workers_that_never_start_say_why(monkeypatch: pytest.MonkeyPatch) -> No
     failed = ControllerError(WorkerGroupStartupFailedError("no such module: torch"))
     with pytest.raises(UserError, match="no such module: torch; look at the logs"):
         controller.ask(372, failed)
+
+
+def of_workers(*failures: Exception) -> WorkerGroupError:
+    return WorkerGroupError("as Ray says it", dict(enumerate(failures)))
+
+
+def test_a_worker_that_dies_too_often_is_a_sentence_and_others_that_lost_it_are_none() -> None:
+    died = of_workers(RuntimeError("Connection closed by peer"), RayActorError())
+    with pytest.raises(UserError) as raised:
+        raise_sentence(died, "pretraining", 3)
+    said = str(raised.value)
+    assert said.startswith("a worker of pretraining (rank 1) ended without finishing, and place.")
+    assert "max_failures=3 allows no more restarts: The actor experienced an error; look" in said
+    assert len(said.splitlines()) == 1
+    assert not is_transient(raised.value)
+
+
+def test_a_store_that_stays_away_is_a_sentence_and_worth_another_try() -> None:
+    away = of_workers(OSError("the checkpoint of step 8 could not be stored in s3://b/p: 503"))
+    with pytest.raises(UserError, match="but the checkpoint of step 8 could not") as raised:
+        raise_sentence(away, "pretraining", 3)
+    assert is_transient(raised.value)
+
+
+def test_a_mistake_of_the_program_stays_what_it_is() -> None:
+    raise_sentence(of_workers(KeyError("checkpoint_seconds")), "pretraining", 3)
