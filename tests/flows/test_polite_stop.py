@@ -1,4 +1,8 @@
-"""A run that is stopped saves where it stands, ends as cancelled, and goes on from there."""
+"""A run that is stopped saves where it stands, ends as cancelled, and goes on from there.
+
+Stops reach the whole process group, as those of `timeout`, a closed terminal, a container and
+Prefect's worker do.
+"""
 
 import json
 import os
@@ -37,6 +41,7 @@ def start(recipe: Path, home: Path, ranks: int) -> "subprocess.Popen[str]":
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        process_group=0,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
 
@@ -91,7 +96,15 @@ def manifest(home: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(("number", "ranks"), [(signal.SIGTERM, 1), (signal.SIGINT, 2)])
+def stop(process: "subprocess.Popen[str]", number: signal.Signals) -> None:
+    """Signal the process and then its group, as `timeout` does."""
+    process.send_signal(number)
+    os.killpg(process.pid, number)
+
+
+@pytest.mark.parametrize(
+    ("number", "ranks"), [(signal.SIGTERM, 2), (signal.SIGINT, 2), (signal.SIGHUP, 1)]
+)
 def test_a_stopped_run_is_cancelled_and_goes_on_where_it_stood_to_the_same_bits(
     small_recipe: Path, tmp_path: Path, number: signal.Signals, ranks: int
 ) -> None:
@@ -99,7 +112,7 @@ def test_a_stopped_run_is_cancelled_and_goes_on_where_it_stood_to_the_same_bits(
     process = start(small_recipe, home, ranks)
     wait_for(lambda: steps_told(home) or process.poll() is not None, "the first steps")
     family = psutil.Process(process.pid).children(recursive=True)
-    process.send_signal(number)
+    stop(process, number)
     said, _ = process.communicate(timeout=_PATIENCE_SECONDS)
     assert process.returncode == 130, said
     assert "the same command goes on from there" in said.splitlines()[-1]

@@ -1,7 +1,10 @@
 """Both servers and the worker as a person meets them: in shells, killed in part, stopped midway."""
 
+import json
 import os
+import shlex
 import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -147,6 +150,34 @@ def test_down_ends_a_run_in_progress_and_both_pages_say_so(
     assert told["flow runs"][0][1]
     assert told["training"] == ["KILLED"]
     train_endlessly(person, endless)  # its place is free again
+
+
+def test_prefects_cancel_saves_where_the_training_run_stands(
+    person: Person, endless: dict[str, Any]
+) -> None:
+    # No checkpoint is due before the end: what the cancel leaves is its own.
+    endless["pretraining"]["checkpoint_every_steps"] = 1_000_000
+    endless["place"] = {"checkpoint_seconds": 0}
+    person.trigger("pretrain/pretrain", endless)
+    steps = (
+        "from mlflow import MlflowClient\n"
+        "mlflow = MlflowClient()\n"
+        "found = [e.experiment_id for e in mlflow.search_experiments()]\n"
+        "runs = mlflow.search_runs(found)\n"
+        "print(json.dumps([r.info.run_id for r in runs if 'train/loss' in r.data.metrics]))\n"
+    )
+    wait_until(lambda: person.python(steps) != [])
+    prefect = [sys.executable, "-m", "prefect", "flow-run"]
+    (flow_run,) = person.python(
+        "print(json.dumps([str(r.id) for r in client.read_flow_runs() if r.deployment_id]))\n"
+    )
+    person.shell(shlex.join([*prefect, "cancel", flow_run]))
+    wait_until(lambda: [name for name, _ in person.python(STATES)["flow runs"]] == ["Cancelled"])
+    (left,) = (person.home / "store" / "encoder").glob(".work-*/*/checkpoint_*/checksums.json")
+    saved = json.loads(left.read_text())
+    assert saved["step"] > 0
+    assert not saved["is_regular"]
+    assert "RUNNING" not in person.python(STATES)["training"]
 
 
 def test_a_killed_worker_leaves_nothing_behind_and_is_started_alone(
