@@ -7,9 +7,7 @@ from bert_core.inference.texts import encode_texts
 from bert_core.vocabulary import SPECIAL_PIECES, WordPieceTokenizer
 
 MOST = 12  # tokens of a text, and of what is left beside the special ones
-FIRST, SECOND = (
-    " ".join(f"{letter}{number}" for number in range(MOST)).split() for letter in "ab"
-)
+FIRST, SECOND = (" ".join(f"{letter}{number}" for number in range(MOST)).split() for letter in "ab")
 PIECES = [*SPECIAL_PIECES, *FIRST, *SECOND]
 
 
