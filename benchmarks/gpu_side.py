@@ -85,7 +85,7 @@ def our_steps(
     loader = Loader(batches)
     model = PretrainingModel(config).to(device)
     optimizer = AdamW(model, OptimizationConfig(num_steps=1_000_000, learning_rate=1e-4))
-    steps = train(model, optimizer, loader, seed=0, device=device, precision="bf16")
+    steps = train(model, optimizer, loader, seed=0, precision="bf16")
     return lambda: next(steps), loader
 
 

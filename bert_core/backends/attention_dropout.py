@@ -33,6 +33,11 @@ class AttentionDropout:
     key: DropoutKey
     rate: float
 
+    @property
+    def factor(self) -> float:
+        """What kept probabilities are multiplied by, 1 / (1 - rate)."""
+        return 1 / (1 - self.rate)
+
     def offsets(self, num_sequences: int, num_heads: int, longest: int) -> NDArray[np.int64]:
         """[N, 2, chunks] where in the pool the words of each sequence of the batch begin."""
         streams = fold_in(np.uint64(self.key.host_stream(_SITE)), np.arange(num_sequences))
@@ -69,8 +74,8 @@ class AttentionDropout:
                 square[:, :length, :length] = long.reshape(num_heads, length, length)
         return torch.from_numpy(words).flatten(0, 1).sub_(threshold(self.rate))
 
-    def scale(self, lengths: Tensor, num_heads: int, size: int, dtype: torch.dtype) -> Tensor:
-        """[N, H, S, S] what probabilities are multiplied by: 0 or 1 / (1 - rate).
+    def kept(self, lengths: Tensor, num_heads: int, size: int, dtype: torch.dtype) -> Tensor:
+        """[N, H, S, S] 0 where a probability is dropped, 1 elsewhere.
 
         The same draw as `signs`, as one expression, for all sequences of a batch; lengths [N].
         """
@@ -92,7 +97,7 @@ class AttentionDropout:
             + torch.arange(lengths.numel(), device=pool.device)[:, None, None, None] * num_chunks
         )
         words = pool[lefts.flatten()[chunk] + within] ^ pool[rights.flatten()[chunk] + within]
-        return (words >= threshold(self.rate)).to(dtype) * (1 / (1 - self.rate))
+        return (words >= threshold(self.rate)).to(dtype)
 
 
 def _long_words(

@@ -25,6 +25,7 @@ from bert_core.randomness import fold_in, fold_in_word, random_bits
 _POOL = 1 << 20  # words
 CHUNK = 1 << 18  # elements that share a pair of offsets
 _NUM_OFFSETS = _POOL - CHUNK
+_ONE_IN_BFLOAT16 = 0x3F80  # its bits
 _BITS = 15  # of randomness in a word of 16: rates are exact to 1 in 32,768, and the sign is free
 
 
@@ -84,16 +85,22 @@ class DropoutMask:
     shape: tuple[int, ...]
     rate: float
 
-    def scale(self, dtype: torch.dtype) -> Tensor:
-        """What elements are multiplied by: 0 where dropped, 1 / (1 - rate) elsewhere."""
-        factor = 1 / (1 - self.rate)
+    @property
+    def factor(self) -> float:
+        """What kept elements are multiplied by, 1 / (1 - rate).
+
+        A number, never a tensor of the values' format: bfloat16 would round 1 / 0.9 to 1.109375.
+        """
+        return 1 / (1 - self.rate)
+
+    def kept(self, dtype: torch.dtype) -> Tensor:
+        """0 where an element is dropped, 1 elsewhere."""
         words = self.words()
         if dtype != torch.bfloat16 or draws_by_expression(words):
-            return (words >= threshold(self.rate)).to(dtype) * factor
-        # The same by bits: the sign of what is kept, spread over all of them, keeps the factor's.
+            return (words >= threshold(self.rate)).to(dtype)
+        # The same by bits: the sign of what is kept, spread over all of them, keeps those of a 1.
         kept = torch.rsub(words, threshold(self.rate) - 1).bitwise_right_shift_(15)
-        bits = torch.tensor(factor, dtype=dtype).view(torch.int16).item()
-        return kept.bitwise_and_(bits).view(dtype)
+        return kept.bitwise_and_(_ONE_IN_BFLOAT16).view(dtype)
 
     def words(self) -> Tensor:
         """Random int16 numbers in [0, 2^15); those below the threshold are dropped."""
@@ -196,4 +203,4 @@ def dropout_mask(
 def dropout(values: Tensor, rate: float, key: DropoutKey | None, site: Site) -> Tensor:
     """Zero elements at `rate`, scale the rest by 1 / (1 - rate); nothing without a key."""
     mask = dropout_mask(values, rate, key, site)
-    return values if mask is None else values * mask.scale(values.dtype)
+    return values if mask is None else values * mask.kept(values.dtype) * mask.factor

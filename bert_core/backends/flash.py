@@ -37,7 +37,7 @@ def attend_flash(
     """softmax(Q K^T / sqrt(K)) V in each sequence: [T, 3, H, K] -> [T, D]."""
     query, key, value = qkv.unbind(1)
     if dropped is None:
-        bits, layer, rate = torch.zeros((), dtype=torch.int64), 0, 0.0
+        bits, layer, rate = None, 0, 0.0
     else:
         bits, layer, rate = dropped.key.host_tensor, dropped.key.layer, kernel_rate(dropped.rate)
     mixed, *_ = _flash(
@@ -66,13 +66,13 @@ def _flash(
     max_seqlen: int,
     causal: bool,
     rate: float,
-    bits: Tensor,  # [] int64 on the host: it is read here, outside of any traced code
+    bits: Tensor | None,  # [] int64 on the host: it is read here, outside of any traced code
     layer: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     with torch.cuda.device(query.device):
         generator = torch.cuda.default_generators[torch.cuda.current_device()]
         before = generator.get_state()
-        if rate > 0.0:
+        if bits is not None:
             word = fold_in_word(int(bits) & (1 << 64) - 1, layer)
             generator.manual_seed(fold_in_word(word, Site.ATTENTION_PROBABILITIES) >> 1)
         try:

@@ -69,7 +69,7 @@ def add_norm(
     total = values.to(precise)
     if update is not None:
         kept = update.to(precise)
-        total = total + (kept if mask is None else kept * mask.scale(precise))
+        total = total + (kept if mask is None else kept * mask.kept(precise) * mask.factor)
     return F.layer_norm(total, [total.shape[-1]], weight, bias, eps).to(values.dtype)
 
 
@@ -105,9 +105,12 @@ def attend(
         hidden_keys = hidden_keys | (place > place[:, None])
     scores = query @ key.transpose(-1, -2) * qkv.shape[-1] ** -0.5
     probabilities = scores.masked_fill(hidden_keys, -torch.inf).softmax(dim=-1)
-    if dropped is not None:
-        probabilities = probabilities * dropped.scale(lengths, num_heads, size, qkv.dtype)
-    mixed = (probabilities @ value).transpose(1, 2).flatten(0, 1).flatten(1)  # [B * S, D]
+    if dropped is None:
+        mixed = probabilities @ value
+    else:
+        kept = dropped.kept(lengths, num_heads, size, qkv.dtype)
+        mixed = (probabilities * kept) @ value * dropped.factor
+    mixed = mixed.transpose(1, 2).flatten(0, 1).flatten(1)  # [B * S, D]
     return mixed.index_select(0, index)
 
 

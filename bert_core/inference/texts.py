@@ -63,7 +63,8 @@ def encode_texts(
 ) -> EncodedTexts:
     """Encode texts and pairs, cut to `max_tokens` tokens with the special ones.
 
-    A single text loses its end; of a pair the longer text loses its end first. Raises ValueError
+    A single text loses its end; of a pair the longer text loses its end first, as in the
+    `tokenizers` library. Raises ValueError
     where `max_tokens` holds the special tokens alone, and for what is not a list of texts.
     """
     check_texts(texts)
@@ -107,12 +108,12 @@ def check_texts(texts: Sequence[Text]) -> None:
 
 
 def _shares(num_first: int, num_second: int, budget: int) -> tuple[int, int]:
-    """How many tokens of each of two texts fit into `budget`, cutting the longer one first."""
+    """How many tokens of each of two texts fit into `budget`, cutting the longer one first.
+
+    Where both are cut the longer one keeps the odd token, of equal ones the second.
+    """
     if num_first + num_second <= budget:
         return num_first, num_second
-    half = budget // 2
-    if num_first <= half:
-        return num_first, budget - num_first
-    if num_second <= budget - half:
-        return budget - num_second, num_second
-    return half, budget - half
+    shorter = min(num_first, num_second, budget // 2)
+    longer = budget - shorter
+    return (longer, shorter) if num_first > num_second else (shorter, longer)

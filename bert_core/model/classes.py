@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bert_core.backends.dropout import DropoutKey
 from bert_core.batch import LabelledBatch
+from bert_core.config import EncoderConfig
 from bert_core.model.losses import cross_entropy_sum
 from bert_core.model.trainable import Sum, Sums, TrainableModel, classification_sums
 
@@ -29,7 +30,11 @@ class OneOfClasses(TaskModel):
     """
 
     _label_smoothing = 0.0
-    _class_weights: Tensor | None = None
+    _class_weights: Tensor | None  # a buffer that is not saved: on the model's device
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__(config)
+        self.register_buffer("_class_weights", None, persistent=False)
 
     @property
     def label_smoothing(self) -> float:
@@ -51,14 +56,15 @@ class OneOfClasses(TaskModel):
     def class_weights(self, weights: Sequence[float] | None) -> None:
         if weights is not None and not all(0.0 < weight < float("inf") for weight in weights):
             raise ValueError(f"class_weights must be positive numbers, got {list(weights)}")
-        self._class_weights = None if weights is None else torch.tensor(weights)
+        self._class_weights = (
+            None
+            if weights is None
+            else torch.tensor(weights, dtype=torch.float32, device=self.device)
+        )
 
     def loss_sums(self, batch: LabelledBatch, dropout_key: DropoutKey | None = None) -> Sums:
         logits = self._logits(batch, dropout_key)
-        weights = self._class_weights
-        if weights is not None:
-            weights = weights.to(logits.device)
-        loss = cross_entropy_sum(logits, batch.labels, self.label_smoothing, weights)
+        loss = cross_entropy_sum(logits, batch.labels, self.label_smoothing, self._class_weights)
         return {"label": Sum(loss, batch.num_labels)}
 
     @torch.no_grad()

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from bert_core.backends.precision import ComputeWeight
 from bert_core.training.neighbours import SharedNumbers
 
+_MOST_NAMES = 4  # that a message lists
 _ALIGNMENT = 64  # elements; every parameter starts on a cache line in every number format
 
 
@@ -36,7 +37,11 @@ class ParameterArena:
         named.sort(key=lambda item: item[1].ndim < 2)
         device = named[0][1].device
         self._parameters = dict(named)
-        self._frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
+        # The model's own entries, in which another parameter may stand one day.
+        self._entries = {
+            name: model.get_submodule(name.rpartition(".")[0])._parameters
+            for name, _ in model.named_parameters()
+        }
         self._offsets: dict[str, int] = {}
         size = 0
         for name, parameter in named:
@@ -63,6 +68,7 @@ class ParameterArena:
             values[name].copy_(parameter)
             parameter.data = values[name]
             parameter.grad = gradients[name]
+        self._addresses = {name: _addresses(p) for name, p in self._parameters.items()}
 
     def views(self, buffer: Tensor, begin: int = 0) -> dict[str, Tensor]:
         """A buffer of this layout, cut into tensors of the parameters' shapes.
@@ -104,18 +110,46 @@ class ParameterArena:
         }
 
     def refuse_changed(self) -> None:
-        """Raise ValueError where a parameter was frozen or made trainable since this was built."""
-        changed = [name for name, p in self._parameters.items() if not p.requires_grad]
-        changed += [name for name, p in self._frozen.items() if p.requires_grad]
+        """Raise ValueError where the model no longer learns from this arena, naming the parameters.
+
+        That is where one was frozen or made trainable since this was built, or where it or its
+        gradient lies elsewhere: `.to()`, `.double()`, `load_state_dict(assign=True)` and
+        `zero_grad()` do that, and the optimizer would update what nobody reads.
+        """
+        changed, elsewhere = [], []
+        for name, entries in self._entries.items():
+            parameter = entries[name.rpartition(".")[2]]
+            addresses = self._addresses.get(name)
+            if parameter is None or parameter.requires_grad != (addresses is not None):
+                changed.append(name)
+            elif addresses is not None and _addresses(parameter) != addresses:
+                elsewhere.append(name)
         if changed:
             raise ValueError(
                 "what is trained must not change under an optimizer, found another requires_grad "
-                f"at {', '.join(changed)}; freeze the model first, then build its optimizer"
+                f"at {_listed(changed)}; freeze the model first, then build its optimizer"
+            )
+        if elsewhere:
+            raise ValueError(
+                "an optimizer must find the parameters and gradients of its model where it put "
+                f"them, found others at {_listed(elsewhere)}; move, convert or load the model "
+                "first, then build its optimizer, and do not call zero_grad: a step does that"
             )
 
     def names(self) -> Iterator[str]:
         """The trainable parameters' names in the order of the buffer."""
         return iter(self._parameters)
+
+
+def _addresses(parameter: Tensor) -> tuple[int, int | None]:
+    """Where in memory a parameter and its gradient begin."""
+    gradient = parameter.grad
+    return parameter.data_ptr(), None if gradient is None else gradient.data_ptr()
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def check_names(found: Iterable[str], wanted: Iterable[str], what: str) -> None:

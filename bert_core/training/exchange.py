@@ -53,8 +53,7 @@ class GradientExchange:
         self._dtype = torch.bfloat16 if dtype == "bf16" else torch.float32
         self._waiting: list[Bucket] = []
         if num_ranks() > 1:
-            depth_of = depths([name for name, _ in model.named_parameters()])
-            self._waiting = buckets(arena, depth_of, round(bucket_megabytes * 1e6 / 4))
+            self._waiting = list(_plan(model, arena, bucket_megabytes))
         self._sent: list[tuple[Any, Bucket, Tensor]] = []
         self._awaited: Counter[int] = Counter()  # hidden states without a gradient yet, by depth
 
@@ -117,6 +116,18 @@ class GradientExchange:
                 self._gradients[bucket.begin : bucket.end].copy_(sent)
         self._sent.clear()
         self._awaited.clear()
+
+
+_plans: WeakKeyDictionary[ParameterArena, dict[float, list[Bucket]]] = WeakKeyDictionary()
+
+
+def _plan(model: TrainableModel, arena: ParameterArena, bucket_megabytes: float) -> list[Bucket]:
+    """The buckets of `arena`, made once: names and places in it do not change."""
+    plans = _plans.setdefault(arena, {})
+    if bucket_megabytes not in plans:
+        depth_of = depths([name for name, _ in model.named_parameters()])
+        plans[bucket_megabytes] = buckets(arena, depth_of, round(bucket_megabytes * 1e6 / 4))
+    return plans[bucket_megabytes]
 
 
 _neighbours: WeakKeyDictionary[ParameterArena, Neighbour | None] = WeakKeyDictionary()

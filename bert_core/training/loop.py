@@ -37,7 +37,6 @@ def train(
     seed: int,
     first_step: int = 0,
     num_steps: int | None = None,
-    device: torch.device | str = "cpu",
     precision: Precision = "auto",
     compiled: bool | None = None,
     rate_scale: float = 1.0,
@@ -47,7 +46,8 @@ def train(
 
     `micro_batches(step)` gives this rank's micro-batches of a step, each with its index among
     those of all ranks. A report is handed over after each step: log, evaluate and save between
-    two of them, or stop asking. On a GPU the layers are `compiled` unless told otherwise. Equal
+    two of them, or stop asking. The batches go where the model was when its optimizer was built. On
+    a GPU the layers are `compiled` unless told otherwise. Equal
     arguments make equal weights, bit for bit on a CPU with the same number of threads, whether or
     not the run was interrupted. The schedule's learning rates are multiplied by `rate_scale`.
 
@@ -59,7 +59,7 @@ def train(
     (see `agree_on_start`), and whatever `optimizer_step` raises.
     """
     return_freed_memory()
-    device = torch.device(device)
+    device = optimizer.arena.values.device
     agree_on_start(model, optimizer)
     dtype = compute_dtype(precision, device)
     is_compiled = device.type == "cuda" if compiled is None else compiled
@@ -116,5 +116,5 @@ def _on_its_way(flags: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
     on_host = torch.empty(flags.shape, dtype=torch.bool, pin_memory=True)
     on_host.copy_(flags, non_blocking=True)
     event = torch.cuda.Event()
-    event.record()
+    event.record(torch.cuda.current_stream(flags.device))  # that of the copy
     return on_host, event

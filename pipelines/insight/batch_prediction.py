@@ -26,7 +26,7 @@ from pipelines.registry.opening import open_model
 from pipelines.registry.tags import digest_of
 
 KIND = "predictions"
-_VERSION = 2
+_VERSION = 3
 _ROW = "row"  # column of the row's number in its file, from 0
 
 

@@ -82,7 +82,6 @@ class Lap:
             seed=settings.seed,
             first_step=position.step,
             num_steps=position.step if is_last else work.num_steps,
-            device=self.device,
             precision=self.precision,
             rate_scale=position.rate_scale,
             wants_stop=self.wants_stop,

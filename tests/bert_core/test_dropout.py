@@ -42,12 +42,13 @@ def test_elements_are_dropped_at_the_rate(rate):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_kept_elements_are_scaled_and_the_others_zero(dtype):
     drawn = mask(0, 0, 0, size=(1000, 37), rate=0.2)
-    scale = drawn.scale(dtype)
-    assert scale.dtype == dtype
-    assert scale.shape == (1000, 37)
-    assert sorted(scale.unique().tolist()) == [0, 1.25]
-    assert torch.equal(scale == 0, drawn.words() < threshold(0.2))
-    assert scale.float().mean() == pytest.approx(1, abs=0.02)
+    kept = drawn.kept(dtype)
+    assert kept.dtype == dtype
+    assert kept.shape == (1000, 37)
+    assert sorted(kept.unique().tolist()) == [0, 1]
+    assert drawn.factor == 1.25
+    assert torch.equal(kept == 0, drawn.words() < threshold(0.2))
+    assert kept.float().mean() * drawn.factor == pytest.approx(1, abs=0.02)
 
 
 def test_the_draw_depends_on_its_position_alone():
@@ -123,10 +124,10 @@ def test_the_expression_for_probabilities_draws_what_the_stretches_are(lengths, 
     size = max(lengths)
     offsets = drawn.offsets(len(lengths), num_heads, size)
     signs = drawn.signs(offsets, list(enumerate(lengths)), num_heads, size)
-    scale = drawn.scale(torch.tensor(lengths), num_heads, size, torch.float64)
+    kept = drawn.kept(torch.tensor(lengths), num_heads, size, torch.float64)
     for place, length in enumerate(lengths):
         ours = signs.unflatten(0, (len(lengths), num_heads))[place, :, :length, :length]
-        assert torch.equal(ours < 0, scale[place, :, :length, :length] == 0)
+        assert torch.equal(ours < 0, kept[place, :, :length, :length] == 0)
 
 
 def test_words_are_folded_alike_as_arrays_as_integers_and_as_tensors():

@@ -139,9 +139,7 @@ def test_a_training_that_was_halted_is_never_saved(tmp_path, device):
     config = OptimizationConfig(num_steps=NUM_STEPS, weight_decay=0.0, guard=ONE_IS_ENOUGH)
     optimizer = AdamW(model, config)
     with pytest.raises(SkippedStepsError, match="loss of step 2 is not finite"):
-        for report in train(
-            model, optimizer, lambda step: poisoned(step, 2), seed=1, device=device
-        ):
+        for report in train(model, optimizer, lambda step: poisoned(step, 2), seed=1):
             position = Position(seed=1, step=report.step + 1)
             save_checkpoint(tmp_path / f"step-{report.step + 1}", model, optimizer, position)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-1", "step-2"]
@@ -180,6 +178,15 @@ def test_a_training_with_compiled_layers_takes_the_same_steps():
     assert losses[True] == pytest.approx(losses[False], rel=1e-4)
 
 
+def test_batches_go_where_the_model_is(monkeypatch):
+    late = loop._Flags(NUM_STEPS)  # of tensors without numbers none can be read
+    monkeypatch.setattr(loop, "_Flags", lambda steps_behind: late)
+    model = PretrainingModel(small_config()).to("meta")
+    optimizer = AdamW(model, OptimizationConfig(num_steps=NUM_STEPS))
+    report = next(train(model, optimizer, micro_batches, seed=1))
+    assert report.loss.is_meta
+
+
 @pytest.mark.gpu
 @needs_gpu
 @pytest.mark.parametrize("compiled", [False, True])
@@ -187,7 +194,7 @@ def test_a_step_asks_the_host_for_nothing(compiled):
     torch.manual_seed(0)
     model = PretrainingModel(small_config()).to("cuda")
     optimizer = AdamW(model, OptimizationConfig(num_steps=NUM_STEPS))
-    steps = train(model, optimizer, micro_batches, seed=1, device="cuda", compiled=compiled)
+    steps = train(model, optimizer, micro_batches, seed=1, compiled=compiled)
     next(steps)  # whatever is compiled or allocated once
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -237,5 +244,5 @@ def test_a_gpu_stops_a_few_steps_later():
     torch.manual_seed(0)
     model = PretrainingModel(small_config()).to("cuda")
     optimizer = AdamW(model, OptimizationConfig(num_steps=40))
-    steps = train(model, optimizer, micro_batches, seed=1, device="cuda", wants_stop=lambda: True)
+    steps = train(model, optimizer, micro_batches, seed=1, wants_stop=lambda: True)
     assert [report.step for report in steps] == list(range(STEPS_BEHIND + 1))

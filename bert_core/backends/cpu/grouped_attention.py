@@ -63,7 +63,7 @@ class _Attend(Function):
                     mixed_heads = torch.bmm(probabilities, value)
                 else:
                     _negate_dropped(probabilities, dropped, offsets, group, chunk)
-                    mixed_heads = _product(probabilities.relu(), value, 1 / (1 - dropped.rate))
+                    mixed_heads = _product(probabilities.relu(), value, dropped.factor)
                 padded[chunk] = _sequences(mixed_heads, padded[chunk])
             _unpad(padded, mixed, group)
         if ctx.needs_input_grad[0]:
@@ -80,7 +80,7 @@ class _Attend(Function):
         d_qkv = torch.empty_like(qkv)
         d_qkv[layout.num_tokens :].zero_()
         scale = qkv.shape[-1] ** -0.5
-        factor = 1.0 if dropped is None else 1 / (1 - dropped.rate)
+        factor = 1.0 if dropped is None else dropped.factor
         for group, saved_of_group in zip(layout.groups, saved, strict=True):
             rows, d_mixed = _pad(qkv, group), _pad(gradient, group)
             d_rows = _padded_buffer(d_qkv, group)

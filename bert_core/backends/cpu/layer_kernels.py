@@ -138,8 +138,7 @@ class _AddNorm(Function):
     ) -> Tensor:  # fmt: skip
         total = values
         if update is not None:
-            scale = None if mask is None else mask.scale(values.dtype)
-            total = values + update if scale is None else torch.addcmul(values, update, scale)
+            total = values + update if mask is None else _add_kept(values, update, mask)
         ctx.weights, ctx.mask = (w, b), mask
         shape = [total.shape[-1]]
         normalized, mean, rstd = aten.native_layer_norm(total, shape, w.values, b.values, eps)
@@ -159,10 +158,18 @@ class _AddNorm(Function):
         d_update = None
         if needs_update:
             mask = ctx.mask
-            d_update = d_total if mask is None else mask.scale(d_total.dtype).mul_(d_total)
+            d_update = d_total if mask is None else _add_kept(d_total.new_zeros(()), d_total, mask)
         d_weight = add_gradient(w, d_weight) if needs_weight else None
         d_bias = add_gradient(b, d_bias) if needs_bias else None
         return d_total, d_update, None, d_weight, d_bias, None, None, None
+
+
+def _add_kept(values: Tensor, update: Tensor, mask: DropoutMask) -> Tensor:
+    """`values` + what `mask` leaves of `update`."""
+    kept = mask.kept(update.dtype)
+    if update.dtype == torch.bfloat16:  # the factor stays float32 and the sum is rounded once
+        return torch.addcmul(values, update, kept, value=mask.factor)
+    return torch.addcmul(values, update, kept.mul_(mask.factor))
 
 
 def look_up(table: Tensor, ids: Tensor) -> Tensor:
