@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import torch
 
 from pipelines.core.errors import UserError
 from pipelines.training.failures import EndOnLongOutage
+from pipelines.training.memory import refuse_lack_of_memory
 from pipelines.training.placement import Placement
 
 from ray.train import ControllerError  # isort: skip  (after Ray's environment)
@@ -96,3 +98,14 @@ def test_workers_that_never_start_say_why(monkeypatch: pytest.MonkeyPatch) -> No
     failed = ControllerError(WorkerGroupStartupFailedError("no such module: torch"))
     with pytest.raises(UserError, match="no such module: torch; look at the logs"):
         controller.ask(372, failed)
+
+
+def test_an_error_without_a_message_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=r"that they did not: .*MemoryError\(\); look at the logs"):
+        Controller(monkeypatch).ask(372, ControllerError(MemoryError()))
+
+
+def test_a_lack_of_memory_without_a_message_is_one_sentence() -> None:
+    sentence = r"does not \(OutOfMemoryError\); lower micro_batch_examples"
+    with pytest.raises(UserError, match=sentence), refuse_lack_of_memory("pretraining"):
+        raise torch.OutOfMemoryError
