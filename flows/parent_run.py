@@ -33,9 +33,21 @@ class ParentRun:
         """What sets a run below this one."""
         return {_PARENT_TAG: self.run_id} if self.run_id else {}
 
-    def built(self, name: str, artifact: Artifact) -> None:
-        """Record a stage that was built here and that opens no run of its own."""
-        if not self.run_id or artifact.reused or artifact.kind in _TRAINED:
+    def used(self, name: str, artifact: Artifact) -> None:
+        """Record that this run stands on `artifact`, which it built or found.
+
+        A stage that was built here, and opens no run of its own, gets one.
+        """
+        if not self.run_id:
+            return
+        # By its tags `bertsmith prune` knows what recent runs stand on.
+        tag = f"bertsmith.uses.{artifact.fingerprint}"
+        try:
+            with self.tracker.answering():
+                self.tracker.set_tags(self.run_id, {tag: artifact.fingerprint})
+        except UserError:
+            return
+        if artifact.reused or artifact.kind in _TRAINED:
             return
         if not self.tracker.answers():
             return

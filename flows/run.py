@@ -96,7 +96,7 @@ class Run(Generic[Recipe]):
         )
         self.story.records.append(record)
         if record.artifact is not None:
-            self._parent.built(name, record.artifact)
+            self._parent.used(name, record.artifact)
         self._watch.say(
             f"{name:<28} {record.outcome:<7} {duration(record.seconds):>13} "
             f"{memory(record.peak_bytes):>9}"

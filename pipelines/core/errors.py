@@ -3,6 +3,11 @@
 from pipelines.core.redaction import redacted
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what was raised, or its type where it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 class UserError(ValueError):
     """Something the person running Bertsmith can put right; its text is one clear sentence.
 

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from mlflow.exceptions import MlflowException
 
-from pipelines.core.errors import UserError
+from pipelines.core.errors import UserError, first_line
 from pipelines.core.tracking.paging import pages
 from pipelines.core.tracking.tracker import Tracker
 
@@ -32,7 +32,7 @@ def fingerprints_in_use(
     except MlflowException as error:
         raise UserError(
             f"the MLflow tracker must answer at {tracker.uri} to say which artifacts are in use, "
-            f"but it said: {str(error).splitlines()[0]}; start it or choose another tracking_uri"
+            f"but it said: {first_line(error)}; start it or choose another tracking_uri"
         ) from error
     return {fingerprint: tuple(sorted(names)) for fingerprint, names in users.items()}
 

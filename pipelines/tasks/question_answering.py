@@ -60,6 +60,10 @@ class QuestionAnswering:
             if not isinstance(text, str) or not text.strip():
                 found = "none" if text is None or isinstance(text, str) else f"{text!r:.60}"
                 raise BadItemError(f"have a {what}", found)
+        if record["starts"] is None:
+            raise BadItemError(
+                "have answers with text and answer_start", f"{record['answers']!r:.60}"
+            )
         for answer, start in zip(record["answers"], record["starts"], strict=True):
             if not isinstance(answer, str):
                 raise BadItemError("have answers that are texts", f"{answer!r:.60}")

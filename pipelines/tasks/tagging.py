@@ -49,11 +49,12 @@ class Tagging:
             raise BadItemError("have a tag for every word", f"{len(tags)} for {len(words)}")
         if not words:
             raise BadItemError("have words", "none")
-        numbers = [tag for tag in tags if not isinstance(tag, str)]
-        if numbers:
+        nameless = [tag for tag in tags if not isinstance(tag, str)]
+        if nameless:
+            what = "the number " if isinstance(nameless[0], int | float) else ""
             raise BadItemError(
                 "have the names of its tags, which a data set's own Parquet files and folders know",
-                f"the number {numbers[0]}",
+                f"{what}{nameless[0]!r:.60}",
             )
         if "" in tags:
             raise BadItemError("have a tag for every word", f"none for {words[tags.index('')]!r}")

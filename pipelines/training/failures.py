@@ -99,7 +99,8 @@ class EndOnLongOutage(ControllerCallback):
         if not isinstance(cause, WorkerGroupStartupTimeoutError):
             return (
                 f"the workers of the training ({self._placement}) must start, found for "
-                f"{self._seconds:.0f} s that they did not: {str(cause).strip().splitlines()[-1]}; "
+                f"{self._seconds:.0f} s that they did not: "
+                f"{(str(cause).strip() or repr(cause)).splitlines()[-1]}; "
                 "look at the logs of the nodes"
             )
         wanted, placement = self._placement.num_workers, self._placement

@@ -15,7 +15,7 @@ from bert_core.batch import Batch
 from bert_core.model.activation_memory import Backend
 from bert_core.model.catalogue import TrainableModel
 from bert_core.training.step_memory import batch_memory
-from pipelines.core.errors import UserError
+from pipelines.core.errors import UserError, first_line
 
 _NO_MEMORY = "can't allocate memory"  # torch's words where the system gives none
 _LIMIT = Path("/sys/fs/cgroup/memory.max")  # of the container, where this runs in one
@@ -106,7 +106,7 @@ def refuse_lack_of_memory(stage: str) -> Iterator[None]:
             raise
         raise UserError(
             f"the largest batch of {stage} must fit the memory of its worker, found that it does "
-            f"not ({str(error).splitlines()[0]}); lower micro_batch_examples, or raise "
+            f"not ({first_line(error)}); lower micro_batch_examples, or raise "
             "place.checkpointed_layers"
         ) from error
 

@@ -22,7 +22,7 @@ from torch.distributed.distributed_c10d import _get_default_store  # no public n
 from bert_core.model.catalogue import TrainableModel
 from bert_core.training.optimization import OptimizationConfig, state_size
 from pipelines.core.cluster.ranks import Keeping
-from pipelines.core.errors import UserError
+from pipelines.core.errors import UserError, first_line
 from pipelines.core.versions import computing_versions
 from pipelines.training.agreement import all_told
 from pipelines.training.work import Work
@@ -82,7 +82,7 @@ def _absence(stage: str, store: Any, num_ranks: int, seconds: float, error: Exce
     what = (
         f"{' and '.join(missing)} did not come"
         if missing
-        else f"all came, but not their numbers ({str(error).splitlines()[0]})"
+        else f"all came, but not their numbers ({first_line(error)})"
     )
     return (
         f"the {num_ranks} workers of {stage} must reach each other within {seconds:.0f} s, found "

@@ -1,6 +1,7 @@
 """`bertsmith store` and `bertsmith prune`, on a home of a few small artifacts."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -45,14 +46,29 @@ def test_the_store_is_listed_and_pruned_only_when_asked(
     assert run(["prune", "--days", "0"]) == 0
     said = capsys.readouterr().out
     assert "task" in said
-    assert "`bertsmith prune --yes` removes it" in said
+    assert "`bertsmith prune --days 0 --yes` removes it" in said
     assert list((own_home / "store" / "task").glob("*/manifest.json"))
-    assert run(["prune", "--days", "0", "--yes"]) == 0
+    command = ["prune", "--home", str(own_home), "--store", f"{own_home}/store", "--days", "0"]
+    assert run(command) == 0
+    printed = capsys.readouterr().out.split("`")[1]
+    assert shlex.split(printed) == ["bertsmith", *command, "--yes"]
+    assert run(shlex.split(printed)[1:]) == 0
     assert "freed" in capsys.readouterr().out
     assert not (own_home / "store" / "task").exists() or not list(
         (own_home / "store" / "task").iterdir()
     )
     assert ArtifactStore(own_home / "store").find("corpus", corpus.fingerprint) == corpus
+    assert run(["prune"]) == 0
+    assert "Nothing to remove." in capsys.readouterr().out
+
+
+def test_an_empty_draft_is_as_old_as_its_folder(
+    own_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (own_home / "store" / "corpus" / f".draft-{'a' * 32}").mkdir(parents=True)
+    assert run(["store"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "aaaa" in line]
+    assert " days " not in line
     assert run(["prune"]) == 0
     assert "Nothing to remove." in capsys.readouterr().out
 

@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import torch
 
 from pipelines.core.errors import UserError
 from pipelines.core.tracking.tracker import is_transient
 from pipelines.training.failures import EndOnLongOutage, raise_sentence
+from pipelines.training.memory import refuse_lack_of_memory
 from pipelines.training.placement import Placement
 
 from ray.exceptions import RayActorError  # isort: skip  (after Ray's environment)
@@ -124,3 +126,14 @@ def test_a_store_that_stays_away_is_a_sentence_and_worth_another_try() -> None:
 
 def test_a_mistake_of_the_program_stays_what_it_is() -> None:
     raise_sentence(of_workers(KeyError("checkpoint_seconds")), "pretraining", 3)
+
+
+def test_an_error_without_a_message_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=r"that they did not: .*MemoryError\(\); look at the logs"):
+        Controller(monkeypatch).ask(372, ControllerError(MemoryError()))
+
+
+def test_a_lack_of_memory_without_a_message_is_one_sentence() -> None:
+    sentence = r"does not \(OutOfMemoryError\); lower micro_batch_examples"
+    with pytest.raises(UserError, match=sentence), refuse_lack_of_memory("pretraining"):
+        raise torch.OutOfMemoryError

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from flows.parent_run import open_parent_run
 from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
 from pipelines.artifacts.housekeeping.inventory import take_inventory
 from pipelines.artifacts.housekeeping.pruning import carry_out, plan
+from pipelines.core.recipes.ladder import CorpusRecipe
 from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
 from pipelines.registry.lineage import fingerprints_in_use
 
@@ -147,3 +149,19 @@ def test_models_and_recent_runs_stand_on_the_fingerprints_in_their_tags(tmp_path
     with_runs = fingerprints_in_use(tracker, since=long_ago)
     assert with_runs == models | {encoder: ("run pretraining",)}
     assert fingerprints_in_use(tracker, since=LATER) == models
+
+
+def test_what_a_recent_run_found_there_is_not_removed(tmp_path: Path) -> None:
+    store, tracker = (
+        ArtifactStore(tmp_path / "store"),
+        Tracker(uri=f"sqlite:///{tmp_path / 'mlflow.db'}", experiment="pruning"),
+    )
+    parent = open_parent_run(tracker, "end-to-end of demo", CorpusRecipe(), "")
+    corpus = _build(store, "corpus")
+    _build(store, "labelled")
+    reused = _build(store, "corpus")
+    assert reused.reused
+    parent.used("corpus", reused)
+    in_use = fingerprints_in_use(tracker, since=datetime.now(UTC) - timedelta(days=1))
+    assert in_use == {corpus.fingerprint: ("run end-to-end of demo",)}
+    assert [kind for kind, what in _prune(store, *in_use) if what == "artifact"] == ["labelled"]

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import threading
 import time
 
 import pytest
@@ -127,6 +128,27 @@ def test_a_monitor_that_fails_ends_no_training_and_not_the_other_figures(monkeyp
     log.close(seconds=0)
     assert caplog.text.count("Unreachable is left out: Failed to initialize NVML") == 1
     assert caplog.text.count("DiskMonitor does not measure: no such device") == 1
+
+
+def test_a_monitor_that_never_answers_holds_up_no_end(monkeypatch):
+    monkeypatch.setattr(machine, "_PATIENCE_SECONDS", 0.2)
+    asked, answered = threading.Event(), threading.Event()
+
+    def never_answers(monitor: machine.DiskMonitor) -> None:
+        asked.set()
+        answered.wait()
+
+    monkeypatch.setattr(machine.DiskMonitor, "collect_metrics", never_answers)
+    log = MetricLog("http://127.0.0.1:9", "run", flush_seconds=1000)
+    system = SystemMetrics(log, sample_seconds=0.01)
+    assert asked.wait(60)
+    closing = threading.Thread(target=system.close, daemon=True)
+    closing.start()
+    closing.join(60)
+    was_closed = not closing.is_alive()
+    answered.set()
+    log.close(seconds=0)
+    assert was_closed
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Commands that look up what a version was made from, and what sets two apart."""
 
 import json
+import sys
 import webbrowser
 from dataclasses import asdict
 from pathlib import Path
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from pipelines.artifacts import ArtifactStore
     from pipelines.registry.comparison.versus import Versus
     from pipelines.registry.lookups.descent import Origin
+
+_WHOLE_LINES = 100_000
 
 Reference = Annotated[str, typer.Argument(help="name, name@alias or name/version.")]
 
@@ -56,7 +59,9 @@ def lineage(
         return
     from rich.console import Console
 
-    console = Console(highlight=False, soft_wrap=True)
+    # A pipe or a file has no width, and Rich would cut at 80 columns.
+    width = None if sys.stdout.isatty() else _WHOLE_LINES
+    console = Console(highlight=False, soft_wrap=True, width=width)
     console.print(_tree(root, set()))
 
 

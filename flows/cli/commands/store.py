@@ -1,6 +1,7 @@
 """Commands that look into the artifact store and clear it out."""
 
 import json
+import shlex
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from pipelines.artifacts import ArtifactStore
     from pipelines.artifacts.housekeeping.inventory import Inventory, StoredArtifact
     from pipelines.artifacts.housekeeping.pruning import Removal
+
+
+_DAYS = 30.0
 
 
 def add_to(app: typer.Typer) -> None:
@@ -66,7 +70,7 @@ def prune(
     days: Annotated[
         float,
         typer.Option(min=0, max=36500, help="Keep what is younger, or belongs to a run that is."),
-    ] = 30,
+    ] = _DAYS,
     yes: Annotated[
         bool, typer.Option("--yes", help="Remove it; without this, only say so.")
     ] = False,
@@ -98,12 +102,21 @@ def prune(
         print(f"and {locks} lock files that nobody holds")
     total = sum(removal.num_bytes for removal in removals)
     if not yes:
-        print(f"\n{_size(total)} would be freed; `bertsmith prune --yes` removes it.")
+        print(f"\n{_size(total)} would be freed; `{_command(home, store, days)}` removes it.")
         return
     done = carry_out(artifacts, removals)
     print(f"\n{_size(sum(removal.num_bytes for removal in done))} freed.")
     if len(done) < len(removals):
         print(f"{len(removals) - len(done)} entries stay: somebody builds with them now.")
+
+
+def _command(home: Path | None, store: str | None, days: float) -> str:
+    """What removes what was listed: the same command with `--yes`."""
+    given = {"--home": home, "--store": store and redacted(store)}
+    words = [word for name, value in given.items() if value for word in (name, str(value))]
+    if days != _DAYS:
+        words += ["--days", f"{days:g}"]
+    return shlex.join(["bertsmith", "prune", *words, "--yes"])
 
 
 def _open(home: Path | None, store: str | None) -> "ArtifactStore":

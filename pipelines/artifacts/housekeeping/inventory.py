@@ -143,16 +143,25 @@ def _names(store: ArtifactStore, folder: str) -> list[str]:
 def _leftover(
     store: ArtifactStore, place: Place, name: str, what: str, files: list[_File]
 ) -> Leftover:
+    entry = f"{place.kind_folder}/{name}"
     return Leftover(
         place=place,
         what=what,
-        entry=f"{place.kind_folder}/{name}",
+        entry=entry,
         num_bytes=sum(file.num_bytes for file in files),
-        modified=max((file.modified for file in files), default=datetime.fromtimestamp(0, UTC)),
+        modified=max((file.modified for file in files), default=_begun(store, entry)),
         paths=tuple(file.path for file in files),
         is_held=_is_held(store, place),
         inputs=_inputs(store, files) if what == "work" else (),
     )
+
+
+def _begun(store: ArtifactStore, entry: str) -> datetime:
+    """When a folder was made: of an empty one nothing else has a date."""
+    try:
+        return _date(store.filesystem.info(entry))
+    except FileNotFoundError:
+        return datetime.now(UTC)  # its build has just ended
 
 
 def _is_held(store: ArtifactStore, place: Place) -> bool:

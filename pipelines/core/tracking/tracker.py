@@ -22,7 +22,7 @@ from mlflow.exceptions import InvalidUrlException, MlflowException
 from requests import HTTPError
 
 from pipelines.artifacts.access import is_away
-from pipelines.core.errors import UserError
+from pipelines.core.errors import UserError, first_line
 from pipelines.core.redaction import redacted, split_credentials
 from pipelines.core.tracking.default_server import make_default
 from pipelines.core.tracking.sign_in import sign_in
@@ -267,7 +267,7 @@ class Tracker:
         except MlflowException as error:
             raise UserError(
                 f"the MLflow tracker must answer at {self.shown_uri}, but it said: "
-                f"{str(error).splitlines()[0]}; start it (`bertsmith up`) or choose another "
+                f"{first_line(error)}; start it (`bertsmith up`) or choose another "
                 "tracking_uri"
             ) from error
 

@@ -173,7 +173,8 @@ class CleaningSettings(Settings):
         default=0.8,
         ge=0.5,
         le=1,
-        description="Share of common runs (Jaccard) from which two documents are near duplicates.",
+        description="Share of common runs (Jaccard) from which two documents are near duplicates; "
+        "estimated from 64 hashes, with a standard deviation of 0.05.",
     )
     languages: tuple[str, ...] = Field(
         default=(),

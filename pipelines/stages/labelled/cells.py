@@ -31,9 +31,9 @@ def words_in(value: Any, tally: Tally) -> list[str]:
 
 
 def tags_in(value: Any, tally: Tally) -> list[Any]:
-    """Likewise; numbers stay numbers, for the family to refuse."""
+    """Likewise; what is no text stays as it is, for the family to refuse."""
     return [
-        each if isinstance(each, int | float) and not is_nothing(each) else text_in(each, tally)
+        text_in(each, tally) if isinstance(each, str) or is_nothing(each) else each
         for each in _parted(value, tally)
     ]
 
@@ -47,6 +47,8 @@ def labels_in(value: Any, separator: str, tally: Tally) -> Any:
     if isinstance(value, list):
         found = [text_in(each, tally) if isinstance(each, str) else each for each in value]
         return [None if is_nothing(each) else each for each in found if each != ""]
+    if isinstance(value, dict):
+        return value
     text = text_in(value, tally)
     if is_nothing(value) or text.lower() in _NOTHING:
         return None

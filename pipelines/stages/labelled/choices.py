@@ -57,13 +57,19 @@ def _told(found: list[Any], tally: Tally) -> tuple[list[str], list[str]]:
     if isinstance(whole, str):
         whole = written_in(whole) or whole
     if isinstance(whole, dict):  # of columns, as `datasets` has it
-        texts, names = whole.get("text") or [], whole.get("label") or []
+        texts, names = _listed(whole.get("text")), _listed(whole.get("label"))
     elif isinstance(whole, list) and all(isinstance(each, dict) for each in whole):
         texts = [each.get("text") for each in whole]
         names = [each["label"] for each in whole if "label" in each]
     else:
-        texts, names = whole if isinstance(whole, list) else [whole], []
+        texts, names = _listed(whole), []
     return [text_in(text, tally) for text in texts], [text_in(name, tally) for name in names]
+
+
+def _listed(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return value if isinstance(value, list) else [value]
 
 
 def _label(value: Any, tally: Tally) -> int | str:

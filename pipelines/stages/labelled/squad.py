@@ -2,11 +2,14 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from pipelines.core.errors import UserError
 from pipelines.core.reading.records import without_lone_surrogates
 from pipelines.stages.labelled.records import Record, opened
+
+# What a structure other than SQuAD's raises where it is read as one.
+NO_SQUAD: Final = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
 
 
 def squad_records(path: str) -> Iterator[Record]:
@@ -22,7 +25,7 @@ def squad_records(path: str) -> Iterator[Record]:
             for paragraph in article["paragraphs"]:
                 for question in paragraph["qas"]:
                     yield record_of(question, paragraph["context"], str(article.get("title") or ""))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (*NO_SQUAD, RecursionError) as error:
         raise UserError(
             f"{path} must be of SQuAD's structure (data, paragraphs, context, qas), but it is not "
             f"({type(error).__name__}: {error}); fetch it again, or give JSONL with question, "

@@ -10,13 +10,13 @@ from pipelines.core.reading.parquet import whole_file
 from pipelines.core.reading.records import BadRow, delimited_rows, dialect_of, json_record
 from pipelines.core.reading.text import refuse_binary, restored_in
 from pipelines.stages.corpus.cleaning.tally import Tally
-from pipelines.stages.labelled.cells import labels_in, tags_in, text_in, words_in
+from pipelines.stages.labelled.cells import is_nothing, labels_in, tags_in, text_in, words_in
 from pipelines.stages.labelled.choices import choice_fields, with_indices
 from pipelines.stages.labelled.class_names import features_of_schema, names_of_classes
 from pipelines.stages.labelled.columns import Columns, columns_of
 from pipelines.stages.labelled.records import Record, format_of, opened
 from pipelines.stages.labelled.settings import LabelledDataset, LabelledFile
-from pipelines.stages.labelled.squad import record_of
+from pipelines.stages.labelled.squad import NO_SQUAD, record_of
 from pipelines.tasks import Form
 
 _HEAD_BYTES: Final = 65536
@@ -53,16 +53,18 @@ def table_records(
     columns = columns_of(settings, form, [cells for _, cells in whole])
     if columns.is_taken_for_header:
         tally.dropped["first rows taken for a header"] += 1
-    records = _records(whole[columns.first_row :], form, columns, settings, path, tally)
+    records = _records(whole[columns.first_row :], form, columns, settings, tally)
     yield from with_indices(list(records)) if form == "choices" else records
 
 
 def _records(
     rows: Iterable[Row], form: Form, columns: Columns, settings: LabelledFile | LabelledDataset,
-    path: str, tally: Tally,
+    tally: Tally,
 ) -> Iterator[Record]:  # fmt: skip
     for place, cells in rows:
-        if form in ("texts", "pairs", "choices") and not str(cells[columns.text] or "").strip():
+        text = cells[columns.text]
+        has_text = not is_nothing(text) and str(text).strip()
+        if form in ("texts", "pairs", "choices") and not has_text:
             tally.dropped["rows without a text"] += 1
             continue
         group = "" if columns.group is None else text_in(cells[columns.group], tally)
@@ -73,7 +75,7 @@ def _records(
                 "tags": tags_in(cells[columns.label], tally),
             }
         elif form == "questions":
-            fields = _question(cells, columns, tally, path, place)
+            fields = _question(cells, columns, tally)
         elif form == "pairs":
             fields = _pair(cells, columns, tally)
         elif form == "choices":
@@ -109,27 +111,20 @@ def _pair(cells: list[Any], columns: Columns, tally: Tally) -> dict[str, Any]:
     return {"text": text_in(cells[columns.text], tally), **read}
 
 
-def _question(
-    cells: list[Any], columns: Columns, tally: Tally, path: str, place: str
-) -> dict[str, Any]:
+def _question(cells: list[Any], columns: Columns, tally: Tally) -> dict[str, Any]:
+    """Answers of another structure stay as they are, for the family to refuse."""
     assert columns.label is not None
     assert columns.second is not None
-    answers = cells[columns.label]
+    question = {
+        "id": "" if columns.name is None else str(cells[columns.name]),
+        "question": text_in(cells[columns.text], tally),
+        "answers": restored_in(cells[columns.label], tally.repaired),
+    }
+    context = restored_in(cells[columns.second], tally.repaired)
     try:
-        return record_of(
-            {
-                "id": "" if columns.name is None else str(cells[columns.name]),
-                "question": text_in(cells[columns.text], tally),
-                "answers": restored_in(answers, tally.repaired),
-            },
-            restored_in(cells[columns.second], tally.repaired),
-            "",
-        ).fields
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(
-            f"{place} of {path} must have answers with text and answer_start, found "
-            f"{str(answers)[:60]!r}; mend or remove it"
-        ) from error
+        return record_of(question, context, "").fields
+    except NO_SQUAD:
+        return {**question, "context": context, "starts": None}
 
 
 def _rows(path: str, form: Form, head_bytes: int | None) -> Iterator[Row | BadRow]:

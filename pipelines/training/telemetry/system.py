@@ -20,6 +20,7 @@ from pipelines.training.telemetry.metrics import MetricLog
 logger = logging.getLogger(__name__)
 
 _SAMPLE_SECONDS = 10.0
+_PATIENCE_SECONDS = 5.0  # a driver or a lost disk may never answer: no training waits for that
 
 
 class SystemMetrics:
@@ -38,7 +39,7 @@ class SystemMetrics:
     def close(self) -> None:
         """Take no more samples."""
         self._stopping.set()
-        self._thread.join()
+        self._thread.join(_PATIENCE_SECONDS)
 
     def _run(self) -> None:
         self._sample()  # load is told since the sample before: the first one begins to count

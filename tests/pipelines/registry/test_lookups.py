@@ -138,6 +138,9 @@ def test_lineage_on_the_command_line(
     said = capsys.readouterr().out
     assert "models:/encoder/1" in said
     assert "seed: 1" in said
+    files = descent_of(models.tracker, models.context.store, "encoder/1").origins[0].facts["files"]
+    assert len(files) > 80
+    assert f"files: {files}\n" in said  # no line is cut where there is no terminal
     assert run(["lineage", "encoder/1", "--json", *store]) == DONE
     assert json.loads(capsys.readouterr().out)["from"][0]["settings"]["seed"] == 1
     page = tmp_path / "pages" / "lineage.html"

@@ -1,8 +1,9 @@
 """Near duplicates: documents that share most of their runs of five words.
 
 MinHash (Broder, 1997) estimates the Jaccard similarity of two documents' sets of runs from 64
-numbers each; banding (Leskovec, Rajaraman and Ullman, "Mining of Massive Datasets", chapter 3)
-finds the pairs worth comparing without comparing all.
+numbers each, with a standard deviation of 0.05 at a similarity of 0.8; banding (Leskovec, Rajaraman
+and Ullman, "Mining of Massive Datasets", chapter 3) finds the pairs worth comparing without
+comparing all. What of planted duplicates is found is measured in decision 33.
 """
 
 import zlib
@@ -16,7 +17,7 @@ from bert_core.randomness import fold_in, random_bits
 
 NUM_HASHES: Final = 64
 _RUN: Final = 5  # words
-_NUM_BANDS: Final = 16  # of four hashes each: a pair of similarity 0.8 meets with 99.98%
+_NUM_BANDS: Final = 16  # of four hashes each: a pair alike in 0.8 of all meets with 99.98%
 _RUNS_AT_ONCE: Final = 4096
 _LONGEST_MEAN_WORD: Final = 15  # letters; above, words are not parted by blanks: letters count
 _MULTIPLIERS: Final = random_bits(0, "minhash", np.arange(NUM_HASHES)) | np.uint64(1)
@@ -54,8 +55,9 @@ def find_near(
     """For each file's documents: True where an earlier document is nearly the same.
 
     `load(index)` gives the signatures of a file's documents, best memory-mapped; documents in
-    `is_dropped` take no part. Similar documents form clusters, and the first of each stays. Needs
-    about 40 bytes of memory a document.
+    `is_dropped` take no part. Similar documents form clusters, and the first of each stays. In each
+    band a document is compared with the first that it meets there, so that a million documents
+    from one template take linear time. Needs about 40 bytes of memory a document.
     """
     counts = [flags.size for flags in is_dropped]
     edges = np.cumsum([0, *counts])

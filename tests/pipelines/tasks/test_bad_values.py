@@ -1,0 +1,88 @@
+"""Whatever JSON value stands where a label belongs is read, refused with its line, or left out."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.core.errors import UserError
+from pipelines.stages.labelled.files import LeftOut
+from pipelines.tasks import family_names
+from tests.pipelines.tasks.labelled_lines import items, written
+
+TEXT = "Ada met Bob in Paris"
+GOOD: dict[str, dict[str, Any]] = {
+    "classification": {"text": TEXT, "label": "a"},
+    "multi_label": {"text": TEXT, "labels": ["a"]},
+    "regression": {"text": TEXT, "label": 2.5},
+    "sentence_embedding": {"sentence1": TEXT, "sentence2": "x", "label": 0.5},
+    "multiple_choice": {"text": TEXT, "choices": ["x", "y"], "label": 1},
+    "tagging": {"words": ["Ada", "met"], "tags": ["B-PER", "O"]},
+    "question_answering": {
+        "question": "who", "context": TEXT, "answers": [{"text": "Ada", "answer_start": 0}]
+    },
+}  # fmt: skip
+# What nobody could learn from, whichever family it is.
+BAD: dict[str, Any] = {
+    "a dict": {"a": 1},
+    "a list of a dict": [{"a": 1}],
+    "a list of lists": [["a"], ["b"]],
+    "NaN in a list": [float("nan"), "a"],
+    "a list of two": ["a", 1.5],
+    "null in a list": [None, "O"],
+}
+OF_ONE_VALUE: dict[str, Any] = {"NaN": float("nan"), "empty": "", "a list": ["a"]}
+CASES = [
+    *((name, what, value) for name in family_names() for what, value in BAD.items()),
+    *(
+        (name, what, value)
+        for name in ("classification", "regression")
+        for what, value in OF_ONE_VALUE.items()
+    ),
+    ("question_answering", "a start that is no number", [{"text": "A", "answer_start": [0]}]),
+    ("question_answering", "an infinite start", [{"text": "A", "answer_start": float("inf")}]),
+    ("question_answering", "a start that is NaN", [{"text": "A", "answer_start": float("nan")}]),
+]
+
+
+def label_key(record: dict[str, Any]) -> str:
+    return list(record)[-1]
+
+
+@pytest.mark.parametrize(("name", "what", "value"), CASES, ids=lambda each: str(each)[:40])
+def test_a_label_that_is_none_is_refused_with_its_line_or_left_out(
+    name: str, what: str, value: Any, tmp_path: Path
+) -> None:
+    good = GOOD[name]
+    bad = {**good, label_key(good): value}
+    lines = "\n".join(json.dumps(each) for each in (good, bad, good))
+    path = written(tmp_path / "a.jsonl", lines)
+    with pytest.raises(UserError, match="line 2"):
+        items(path, name)
+    left_out = LeftOut()
+    assert len(items(path, name, left_out, bad_items="skip")) == 2, what
+    assert left_out.places == [f"line 2 of {path}"]
+
+
+@pytest.mark.parametrize("choices", [{"text": 5}, {"text": "xy"}, {"text": ["x", "y"], "label": 3}])
+def test_choices_that_are_none_are_left_out(choices: Any, tmp_path: Path) -> None:
+    good = GOOD["multiple_choice"]
+    lines = "\n".join(json.dumps(each) for each in (good, {**good, "choices": choices}))
+    path = written(tmp_path / "a.jsonl", lines)
+    assert len(items(path, "multiple_choice", bad_items="skip")) == 1
+
+
+@pytest.mark.parametrize("text", [float("nan"), None, ""])
+def test_a_row_whose_text_is_nothing_is_counted_and_not_learned(text: Any, tmp_path: Path) -> None:
+    for name in ("classification", "regression", "multi_label"):
+        good, left_out = GOOD[name], LeftOut()
+        lines = "\n".join(json.dumps(each) for each in (good, {**good, "text": text}))
+        assert len(items(written(tmp_path / "a.jsonl", lines), name, left_out)) == 1
+        assert left_out.tally.dropped == {"rows without a text": 1}
+
+
+def test_of_two_columns_without_names_the_label_may_be_a_list(tmp_path: Path) -> None:
+    lines = "\n".join(json.dumps({"one": TEXT + str(n), "two": ["a"]}) for n in range(3))
+    path = written(tmp_path / "a.jsonl", lines)
+    assert [item["labels"] for item in items(path, "multi_label")] == [["a"]] * 3
