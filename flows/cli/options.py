@@ -14,7 +14,7 @@ Overrides = Annotated[
     typer.Option(
         "--set",
         metavar="SECTION.KEY=VALUE",
-        help="Change one value of the recipe, as in examples.mask_fraction=0.2; repeatable.",
+        help="Change one value of the recipe, as in pretraining.mask_fraction=0.2; repeatable.",
     ),
 ]
 Corpus = Annotated[
@@ -38,7 +38,8 @@ TrainingWorkers = Annotated[
     int | None, typer.Option(min=1, help="Ray Train workers that share a training.")
 ]
 ShowRecipe = Annotated[
-    bool, typer.Option("--show-recipe", help="Print every value of the effective recipe.")
+    bool,
+    typer.Option("--show-recipe", help="Print every value of the recipe as YAML and run nothing."),
 ]
 Labels = Annotated[
     str | None,

@@ -165,7 +165,7 @@ def _apply_override(values: dict[str, Any], override: str) -> None:
     keys = path.strip().split(".")
     if not separator or not all(keys):
         raise UserError(
-            "an override must read section.setting=value, as in examples.mask_fraction=0.2, "
+            "an override must read section.setting=value, as in pretraining.mask_fraction=0.2, "
             f"got {override!r}"
         )
     try:
