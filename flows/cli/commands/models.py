@@ -151,7 +151,7 @@ def place_of(home: Path | None, store: str | None = None) -> "PlaceSettings":
     try:
         return PlaceSettings(store=store or "")
     except ValidationError as error:
-        raise UserError(explain(error, "the place")) from None
+        raise UserError(explain(error, "the place", PlaceSettings)) from None
 
 
 def context_of(home: Path | None, store: str | None = None) -> "StageContext":
