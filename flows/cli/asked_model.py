@@ -13,6 +13,13 @@ def say(sentence: str) -> None:
     print(sentence, file=sys.stderr)
 
 
+def model_address(called: str) -> str:
+    """What a person is told of a model: models:/name/version, or its folder."""
+    from pipelines.registry.lookups.references import REGISTERED, is_folder
+
+    return called if is_folder(called) else f"{REGISTERED}{called}"
+
+
 @contextmanager
 def asked_model(
     model: str | None, home: Path | None, *kinds: str, fills_gaps: bool = False
@@ -37,7 +44,7 @@ def asked_model(
     question = reference or usual_question(kinds, fills_gaps)
     database = place_of(home).own_registry()
     if database is not None and (known := _known(database, question)) is not None:
-        say(f"model: models:/{known[1]}")
+        say(f"model: {model_address(known[1])}")
         yield known
         return
     state = None if database is None else state_of(database)
@@ -45,7 +52,7 @@ def asked_model(
     from pipelines.registry.opening import located, versioned
 
     reference = versioned(tracker, reference or newest(tracker, *kinds, fills_gaps=fills_gaps))
-    say(f"model: models:/{reference}")
+    say(f"model: {model_address(reference)}")
     with located(tracker, reference) as folder:
         if database is not None:
             remember(database, [(question, reference, folder.parents[1])], state)

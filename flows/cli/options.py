@@ -46,7 +46,7 @@ Labels = Annotated[
     typer.Option(
         metavar="FILE",
         help="Your labelled items to fine-tune on: CSV, TSV, JSONL or Parquet; for --task tagging "
-        "also CoNLL's columns, for question_answering SQuAD's JSON. A folder: a Hugging Face data "
+        "also CoNLL's columns, for question-answering SQuAD's JSON. A folder: a Hugging Face data "
         "set.",
     ),
 ]
@@ -62,8 +62,8 @@ Task = Annotated[
     str | None,
     typer.Option(
         metavar="FAMILY",
-        help="What is learned of --labels: classification, multi_label, regression, "
-        "multiple_choice, tagging, question_answering or sentence_embedding. [default: the "
+        help="What is learned of --labels: classification, multi-label, regression, "
+        "multiple-choice, tagging, question-answering or sentence-embedding. [default: the "
         "recipe's]",
         show_default=False,
     ),

@@ -99,8 +99,10 @@ def flattened(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, 
 
 
 def _read_source(source: str) -> dict[str, Any]:
-    if source in preset_names():
-        text = (files("pipelines.core.recipes") / "presets" / f"{source}.yaml").read_text()
+    # A task's preset is called as the task is, with either stroke.
+    preset = source if Path(source).is_file() else source.replace("_", "-")
+    if preset in preset_names():
+        text = (files("pipelines.core.recipes") / "presets" / f"{preset}.yaml").read_text()
     elif Path(source).is_file():
         text = _text_of(source)
     else:
