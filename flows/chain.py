@@ -37,9 +37,14 @@ def build_chain(run: Run[CorpusRecipe], goals: Iterable[Stage]) -> dict[str, Art
         build = as_task(stage.builder())
         inputs = [made.get(name) for name in stage.needs]
         arguments = [settings, *inputs] if stage.section else inputs
-        made[stage.name] = run.stage(stage.title, build, *arguments, run.context)
-        for title, options in stage.variants(settings).items():
-            run.stage(title, build, *arguments, run.context, **options)
+        variants = stage.variants(settings)
+        made[stage.name] = run.stage(
+            stage.title, build, *arguments, run.context, to_follow=len(variants)
+        )
+        for left, (title, options) in zip(
+            reversed(range(len(variants))), variants.items(), strict=True
+        ):
+            run.stage(title, build, *arguments, run.context, to_follow=left, **options)
     return made
 
 

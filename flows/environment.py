@@ -46,6 +46,7 @@ class Surroundings:
 def set_defaults(home: Path) -> Services | None:
     """Point this process and its children at `home` and, where they run, at its services."""
     os.environ["BERTSMITH_HOME"] = str(home)
+    os.environ.setdefault("MPLCONFIGDIR", str(home / "matplotlib"))  # else in the person's own home
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     _spare_the_proxy()

@@ -71,11 +71,15 @@ class Run(Generic[Recipe]):
         assert self.context.tracker is not None, "a recipe's place always names a tracker"
         return self.context.tracker
 
-    def stage(self, name: str, task: Task[..., Any], *inputs: Any, **options: Any) -> Any:
+    def stage(
+        self, name: str, task: Task[..., Any], *inputs: Any, to_follow: int = 0, **options: Any
+    ) -> Any:
         """Run a stage as a task called `name`, and record what it made and what it took.
 
-        Raises what the stage raises, after the story says where and how it ended.
+        `to_follow` trainings like it come after it: their time is part of what is left. Raises what
+        the stage raises, after the story says where and how it ended.
         """
+        self._watch.to_follow = to_follow
         self._sampler.start_stage()
         started = time.perf_counter()
         try:

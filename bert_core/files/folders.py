@@ -1,8 +1,8 @@
 """Folders that are whole or not there."""
 
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,17 +10,20 @@ from pathlib import Path
 def publish(folder: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a draft beside `folder`, force it to disk, and rename it into place.
 
-    Raises ValueError unless `folder` is new or empty. Whatever happens in between, it is never
-    there in part.
+    Whoever writes them, all files may be read by whom the umask allows. Raises ValueError unless
+    `folder` is new or empty. Whatever happens in between, it is never there in part.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} must be new or empty, found it in use; choose another folder")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    draft = folder.parent / f".{folder.name}-{secrets.token_hex(4)}"
+    draft.mkdir()
+    allowed = draft.stat().st_mode & 0o666
     try:
         write(draft)
-        draft.chmod(0o755)
         for path in (*draft.rglob("*"), draft):
+            if path.is_file():
+                path.chmod(allowed)  # safetensors keeps its files to their owner
             _force_to_disk(path)
         draft.rename(folder)
     except BaseException:

@@ -1,7 +1,7 @@
 """What a model answers to the rows of a table, whatever its head: columns in, columns out."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -25,6 +25,16 @@ class Question(NamedTuple):
     optional: tuple[str, ...]
     answered: Callable[[Model, WordPieceTokenizer, Columns], Answered]
     is_of_pairs: bool = False  # where there is an optional column no row may lack it
+    in_place: str = ""  # an optional column that may stand in place of the first one
+
+    def missing(self, names: Container[str]) -> list[str]:
+        """The columns that must be there and are not among `names`."""
+        first = self.columns[0]
+        is_there = first in names or (bool(self.in_place) and self.in_place in names)
+        return [
+            name for name in self.columns
+            if not (is_there if name == first else name in names)
+        ]  # fmt: skip
 
 
 class Gap(NamedTuple):
@@ -38,10 +48,11 @@ def answer_table(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) 
     """The answers to every row, as columns of as many rows.
 
     Raises ValueError for a head that no table is asked of, and where a column is missing, or a text
-    of a row. A second text may be: then the first one stands alone.
+    of a row. A second text may be: then the first one stands alone. Where `words` are tagged, lists
+    of words that are split already, a row needs no text.
     """
     question = question_of(model)
-    missing = [name for name in question.columns if name not in columns]
+    missing = question.missing(columns)
     if missing:
         raise ValueError(
             f"a {model.head_name} model is asked of the columns {', '.join(question.columns)}, "
@@ -53,18 +64,31 @@ def answer_table(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) 
             f"every row must have a {gap.column}, found none in row {gap.row}, counted from 0; "
             "fill it, or leave the row out"
         )
-    return question.answered(model, tokenizer, columns)
+    return question.answered(model, tokenizer, _asked(question, columns))
 
 
 def first_gap(model: Model, columns: Columns) -> Gap | None:
     """The first row that lacks a text which it needs; None where no row does."""
     question = question_of(model)
     needed = (*question.columns, *(question.optional if question.is_of_pairs else ()))
+    asked = _asked(question, columns)
     for name in needed:
-        for row, value in enumerate(columns.get(name, ())):
-            if _is_nothing(value) or (name == "choices" and any(map(_is_nothing, value))):
+        for row, value in enumerate(asked.get(name, ())):
+            if _is_nothing(value) or (_is_list(value) and any(map(_is_nothing, value))):
                 return Gap(row, name)
     return None
+
+
+def _asked(question: Question, columns: Columns) -> Columns:
+    """The columns with what stands in place of the first one in it."""
+    if not question.in_place or question.in_place not in columns:
+        return columns
+    first, others = question.columns[0], columns[question.in_place]
+    own = columns.get(first, [None] * len(others))
+    chosen = [
+        mine if _is_nothing(other) else other for mine, other in zip(own, others, strict=True)
+    ]
+    return {**columns, first: chosen}
 
 
 def question_of(model: Model) -> Question:
@@ -81,6 +105,11 @@ def _is_nothing(value: Any) -> bool:
         or (isinstance(value, float) and math.isnan(value))
         or type(value).__name__ == "NAType"
     )
+
+
+def _is_list(value: Any) -> bool:
+    """Lists, and the arrays that pandas makes of them."""
+    return isinstance(value, list | tuple | np.ndarray)
 
 
 def _texts(columns: Columns) -> list[Text]:
@@ -116,7 +145,10 @@ def _numbers(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) -> A
 
 
 def _tags(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) -> Answered:
-    tagged = tag(model, tokenizer, [str(text) for text in columns["text"]])
+    texts = [
+        [str(word) for word in text] if _is_list(text) else str(text) for text in columns["text"]
+    ]
+    tagged = tag(model, tokenizer, texts)
     return {
         "words": [[word.word for word in words] for words in tagged],
         "tags": [[word.label for word in words] for words in tagged],
@@ -169,7 +201,7 @@ _QUESTIONS: Final = {
     "sequence_classification": Question(*_ONE_OR_TWO, _classes),
     "multi_label_classification": Question(*_ONE_OR_TWO, _several_classes),
     "regression": Question(*_ONE_OR_TWO, _numbers),
-    "token_classification": Question(("text",), (), _tags),
+    "token_classification": Question(("text",), ("words",), _tags, in_place="words"),
     "multiple_choice": Question(("text", "choices"), (), _choices),
     "span_prediction": Question(("question", "context"), (), _spans),
     "sentence_embedding": Question(*_ONE_OR_TWO, _vectors_or_cosines, is_of_pairs=True),

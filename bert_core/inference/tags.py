@@ -27,13 +27,14 @@ class TaggedWord:
     """A word of a text, where it stands, and its tag."""
 
     word: str
-    begin: int  # index of the word's first character in the text
+    begin: int  # index of the word's first character in the text; of a list, in " ".join(words)
     end: int  # index after its last
     label: str
     probability: float
 
 
 class _Word(NamedTuple):
+    text: str
     begin: int
     end: int
     pieces: list[int]
@@ -42,27 +43,34 @@ class _Word(NamedTuple):
 def tag(
     model: Model,
     tokenizer: WordPieceTokenizer,
-    texts: Sequence[str],
+    texts: Sequence[str | list[str]],
     *,
     stride: int | None = None,
     batch_tokens: int | None = None,
     precision: Precision = "float32",
 ) -> list[list[TaggedWord]]:
-    """The words of each text with their tags.
+    """The words of each text, or of each list of words, with their tags.
 
     A word takes the tag of its first piece, as in training. A text longer than the model reads is
     read in windows that advance by `stride` tokens, or by half a window, and each word takes its
     tag where most of what surrounds it is seen. Words stand between white space, as in the data
     that taggers learn from: brackets, quotes and the marks that end a sentence are words of their
     own where they begin or end one, and so is a character that the tokenizer sets apart from its
-    neighbours, such as a Chinese one. Raises ValueError for a model with another head, and for
-    what is not a list of texts.
+    neighbours, such as a Chinese one. The words of a list stay as they are, one tag each. Raises
+    ValueError for a model with another head, and for what is not a list of texts.
     """
     model = with_head(model, TokenClassifier)
-    check_texts(texts)
-    if not all(isinstance(text, str) for text in texts):
+    alone = ["" if isinstance(text, list) else text for text in texts]
+    check_texts(texts if isinstance(texts, str) else alone)
+    if not all(isinstance(text, str) for text in alone):
         raise ValueError("texts that are tagged must be single ones, got a pair")
-    words = [list(_words(tokenizer, text)) for text in texts]
+    lists = (text for text in texts if isinstance(text, list))
+    if not all(isinstance(word, str) for words in lists for word in words):
+        raise ValueError("words that are tagged must be texts, got a list with something else")
+    words = [
+        _given_words(tokenizer, text) if isinstance(text, list) else list(_words(tokenizer, text))
+        for text in texts
+    ]
     max_tokens = model.config.max_position_embeddings
     windows = [
         (index, window)
@@ -82,7 +90,7 @@ def tag(
             for number, place in zip(window.words, window.places, strict=True):
                 word = words[index][number]
                 tagged[index][number] = TaggedWord(
-                    word=texts[index][word.begin : word.end],
+                    word=word.text,
                     begin=word.begin,
                     end=word.end,
                     label=names[best.indices[place]],
@@ -108,7 +116,17 @@ def _words(tokenizer: WordPieceTokenizer, text: str) -> Iterator[_Word]:
         if index == 0 or numbers[begin] != numbers[spans[index - 1][0]]
     ]
     for first, following in zip(starts, [*starts[1:], len(ids)], strict=True):
-        yield _Word(spans[first][0], spans[following - 1][1], ids[first:following])
+        begin, end = spans[first][0], spans[following - 1][1]
+        yield _Word(text[begin:end], begin, end, ids[first:following])
+
+
+def _given_words(tokenizer: WordPieceTokenizer, words: list[str]) -> list[_Word]:
+    """Each as the tagger learned it: one of which the tokenizer leaves nothing is [UNK]."""
+    found, begin = [], 0
+    for word, ids in zip(words, tokenizer.encode_batch(words), strict=True):
+        found.append(_Word(word, begin, begin + len(word), ids or [tokenizer.unk_id]))
+        begin += len(word) + 1
+    return found
 
 
 def _word_numbers(text: str) -> list[int]:

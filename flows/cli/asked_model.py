@@ -1,5 +1,6 @@
 """Which model a command asks, as a folder with its files."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -7,12 +8,25 @@ from pathlib import Path
 from flows.cli.commands.models import named, newest, place_of, refuse_no_registry, tracker_of
 
 
+def say(sentence: str) -> None:
+    """Tell a person something beside the answers, which other programs may read."""
+    print(sentence, file=sys.stderr)
+
+
+def model_address(called: str) -> str:
+    """What a person is told of a model: models:/name/version, or its folder."""
+    from pipelines.registry.lookups.references import REGISTERED, is_folder
+
+    return called if is_folder(called) else f"{REGISTERED}{called}"
+
+
 @contextmanager
 def asked_model(
     model: str | None, home: Path | None, *kinds: str, fills_gaps: bool = False
 ) -> Iterator[tuple[Path, str]]:
     """The files of the model that `--model` names, or of the newest champion of `kinds`, for as
-    long as they are used; and what it is called.
+    long as they are used; and what it is called, with its version, which is said on standard
+    error.
 
     What a home's own registry answered is not asked again until somebody writes to it: that spares
     a first answer the import of MLflow. Raises UserError where there is none.
@@ -24,18 +38,21 @@ def asked_model(
         refuse_no_registry(home, needs=kinds[0] if model is None else None)
     reference = named(model, home)
     if reference is not None and is_folder(reference):
+        say(f"model: {reference}")
         yield Path(reference), reference
         return
     question = reference or usual_question(kinds, fills_gaps)
     database = place_of(home).own_registry()
     if database is not None and (known := _known(database, question)) is not None:
+        say(f"model: {model_address(known[1])}")
         yield known
         return
     state = None if database is None else state_of(database)
     tracker = tracker_of(home)
-    from pipelines.registry.opening import located
+    from pipelines.registry.opening import located, versioned
 
-    reference = reference or newest(tracker, *kinds, fills_gaps=fills_gaps)
+    reference = versioned(tracker, reference or newest(tracker, *kinds, fills_gaps=fills_gaps))
+    say(f"model: {model_address(reference)}")
     with located(tracker, reference) as folder:
         if database is not None:
             remember(database, [(question, reference, folder.parents[1])], state)

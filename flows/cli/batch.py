@@ -36,7 +36,7 @@ def predict_batch(
     try:
         recipe = BatchPredictionRecipe(**(values | ({"model": model} if model else {})))
     except ValidationError as error:
-        raise UserError(explain(error, "batch prediction")) from None
+        raise UserError(explain(error, "batch prediction", BatchPredictionRecipe)) from None
     if surroundings.local_api is not None:
         surroundings.local_api.wait()
     with progress_on_terminal():

@@ -14,7 +14,8 @@ END_TO_END = "run"
 
 
 def execute(command: str, choice: Choice, *, show_recipe: bool) -> None:
-    """Run the flow of `command` with the recipe that `choice` describes.
+    """Run the flow of `command` with the recipe that `choice` describes; with `show_recipe` print
+    that, every value of it, and run nothing.
 
     Raises UserError for a recipe, a place or an input that cannot work, before anything starts.
     """
@@ -22,7 +23,10 @@ def execute(command: str, choice: Choice, *, show_recipe: bool) -> None:
     home = home_folder(choice.home)
     set_defaults(home)
     recipe = checked_recipe(command, choice)
-    print(recipe.to_yaml() if show_recipe else short_form(recipe), flush=True)
+    if show_recipe:
+        print(recipe.to_yaml(), end="")
+        return
+    print(short_form(recipe), flush=True)
 
     surroundings = prepare_flows(home)  # it comes up while the imports below go on
     flow = _flow_of(command)

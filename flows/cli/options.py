@@ -14,7 +14,7 @@ Overrides = Annotated[
     typer.Option(
         "--set",
         metavar="SECTION.KEY=VALUE",
-        help="Change one value of the recipe, as in examples.mask_fraction=0.2; repeatable.",
+        help="Change one value of the recipe, as in pretraining.mask_fraction=0.2; repeatable.",
     ),
 ]
 Corpus = Annotated[
@@ -38,14 +38,15 @@ TrainingWorkers = Annotated[
     int | None, typer.Option(min=1, help="Ray Train workers that share a training.")
 ]
 ShowRecipe = Annotated[
-    bool, typer.Option("--show-recipe", help="Print every value of the effective recipe.")
+    bool,
+    typer.Option("--show-recipe", help="Print every value of the recipe as YAML and run nothing."),
 ]
 Labels = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
         help="Your labelled items to fine-tune on: CSV, TSV, JSONL or Parquet; for --task tagging "
-        "also CoNLL's columns, for question_answering SQuAD's JSON. A folder: a Hugging Face data "
+        "also CoNLL's columns, for question-answering SQuAD's JSON. A folder: a Hugging Face data "
         "set.",
     ),
 ]
@@ -61,8 +62,8 @@ Task = Annotated[
     str | None,
     typer.Option(
         metavar="FAMILY",
-        help="What is learned of --labels: classification, multi_label, regression, "
-        "multiple_choice, tagging, question_answering or sentence_embedding. [default: the "
+        help="What is learned of --labels: classification, multi-label, regression, "
+        "multiple-choice, tagging, question-answering or sentence-embedding. [default: the "
         "recipe's]",
         show_default=False,
     ),

@@ -4,9 +4,9 @@ import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from flows.cli.asked_model import asked_model
+from flows.cli.asked_model import asked_model, say
 from pipelines.core.errors import UserError
 
 Table = dict[str, list[Any]]  # columns of one length
@@ -19,6 +19,34 @@ class Asked:
     kinds: tuple[str, ...]  # in the registry
     heads: tuple[str, ...]
     columns: tuple[str, ...] = ("text",)
+    is_parted_by_tabs: bool = False  # a line of standard input has both columns, a tab between them
+
+    def of_lines(self, lines: list[str]) -> Table:
+        """What lines of standard input ask: a text each, or a text, a tab and what goes with it.
+
+        Raises UserError for a line without the second.
+        """
+        if not self.is_parted_by_tabs:
+            return {"text": lines}
+        first, second = self.columns
+        parts = [line.split("\t") for line in lines]
+        least = 3 if second == "choices" else 2
+        short = next((number for number, part in enumerate(parts) if len(part) < least), None)
+        if short is not None:
+            raise UserError(
+                f"a line of standard input must hold a {first}, a tab and its {second} (of choices "
+                f"two or more, with tabs between them), found {lines[short][:60]!r}; write it so, "
+                "or give a table with --file"
+            )
+        rest = [part[1:] if second == "choices" else "\t".join(part[1:]) for part in parts]
+        return {first: [part[0] for part in parts], second: rest}
+
+
+class Questions(NamedTuple):
+    """What is asked, and the columns beside which its answers are written."""
+
+    asked: Table
+    own: Table
 
 
 def table_of(
@@ -26,24 +54,33 @@ def table_of(
     given: list[str] | Table | None,
     file: Path | None,
     renamed: dict[str, str | None],
-) -> Table:
-    """What is asked about: arguments, or a file, or standard input."""
+) -> Questions:
+    """What is asked about: arguments, or a file, or standard input.
+
+    Which columns of a file were taken is said on standard error.
+    """
     if given and file is not None:
         raise UserError(
             "the texts must be given once, found --file and texts; leave out one of them"
         )
     if given:
-        return given if isinstance(given, dict) else {"text": list(given)}
-    from pipelines.insight.tables import numbered_lines, read_table
+        table = given if isinstance(given, dict) else {"text": list(given)}
+        return Questions(table, table)
+    from pipelines.insight.tables import format_of, numbered_lines, read_asked_table
 
     if file is not None:
         named = {name: theirs for name, theirs in renamed.items() if theirs}
-        table = read_table(str(file), named, asked.columns)
-        if not any(table.values()):
+        found = read_asked_table(str(file), named, asked.columns)
+        if not any(found.asked.values()):
             raise UserError(
-                f"{file} must hold {', '.join(asked.columns)}, found none of it; name its columns"
+                f"{file} must have a column {' or '.join(asked.columns)} with something in it, "
+                f"found {', '.join(found.own)[:200] or 'none'}; name its columns"
             )
-        return table
+        if format_of(str(file)) != "texts":
+            say(f"{file}: " + ", ".join(
+                f"{name} is its column {theirs!r}" for name, theirs in found.taken.items()
+            ))  # fmt: skip
+        return Questions(found.asked, found.own)
     from pipelines.core.reading.text import decode, refuse_binary
 
     if sys.stdin.isatty():
@@ -56,12 +93,13 @@ def table_of(
     lines = list(numbered_lines(decode(data, Counter())).values())
     if not lines:
         raise UserError("there must be a line of text, found none")
-    return {"text": lines}
+    table = asked.of_lines(lines)
+    return Questions(table, table)
 
 
 def ask_model(
     asked: Asked,
-    table: Table,
+    questions: Questions,
     model: str | None,
     out: Path | None,
     home: Path | None,
@@ -70,10 +108,17 @@ def ask_model(
     no_answer_above: float | None = None,
 ) -> list[dict[str, Any]]:
     """The rows with their answers, to be shown; none where they were written or printed."""
-    from pipelines.insight.tables import json_lines, refuse_other_output, write_table
+    from pipelines.insight.written_tables import (
+        beside,
+        json_lines,
+        refuse_other_output,
+        write_table,
+    )
+
+    table = questions.asked
 
     if out is not None:
-        refuse_other_output(out)
+        refuse_other_output(out, questions.own)
     with asked_model(model, home, *asked.kinds) as (folder, called):
         from pipelines.insight.asking import ask
         from pipelines.registry.lookups.folders import opened
@@ -86,15 +131,17 @@ def ask_model(
             "" if lead > no_answer_above else text
             for lead, text in zip(answers["null_lead"], answers["answer"], strict=True)
         ]
+    if out is not None or as_json:
+        whole = beside(questions.own, table, answers)
+        if out is None:
+            for line in json_lines(whole):
+                print(line)
+            return []
+        write_table(out, whole)
+        called = [name for name in whole if name not in questions.own]
+        print(f"{out}: {len(whole[called[0]]):,} rows, answers in {', '.join(called)}")
+        return []
     both = {**table, **answers}
-    if out is not None:
-        write_table(out, both)
-        print(f"{out}: {len(next(iter(both.values()))):,} rows")
-        return []
-    if as_json:
-        for line in json_lines(both):
-            print(line)
-        return []
     names = list(both)
     return [dict(zip(names, row, strict=True)) for row in zip(*both.values(), strict=True)]
 

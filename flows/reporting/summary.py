@@ -13,6 +13,7 @@ from flows.reporting.quantities import duration, memory
 from flows.reporting.sections import headline
 from flows.reporting.story import Story
 from pipelines.core.redaction import redacted
+from pipelines.tasks import family_title
 
 _ASKED = {
     "tagging": "tag 'Some text.'",
@@ -95,7 +96,7 @@ def _models(story: Story, tracking_uri: str) -> tuple[str, list[str]]:
         page = model_page(tracking_uri, model)
         alias = promoted.get((model.name, model.version))
         what = f"now models:/{model.name}@{alias}" if alias else "registered before; no alias moved"
-        lines.append(f"{model.kind:<18} {model.uri:<36} {what}")
+        lines.append(f"{family_title(model.kind):<18} {model.uri:<36} {what}")
         if page is not None:
             lines.append(f"{'':<18} {page}")
     lines.extend(

@@ -42,6 +42,7 @@ class Watch:
             daemon=True,
         )
         self.notes: list[str] = []
+        self.to_follow = 0  # trainings of as many steps that come after the one in progress
 
     def __enter__(self) -> "Watch":
         self._publisher.start()
@@ -87,14 +88,20 @@ class Watch:
         self.say(sentence)
 
     def _seconds_left(self, progress: Progress, now: float) -> float | None:
-        """By its own word, or the rate since it was first seen: it may have been taken up again."""
-        if progress.seconds_left is not None:
-            return progress.seconds_left
-        started, done_then = self._first.setdefault(progress.stage, (now, progress.done))
-        done_since = progress.done - done_then
-        if done_since <= 0 or now - started < 1 or progress.done >= progress.total:
-            return None
-        return (progress.total - progress.done) * (now - started) / done_since
+        """By its own word, or the rate since it was first seen: it may have been taken up again.
+
+        As many steps as it has itself are added for each training that is to follow.
+        """
+        left = progress.seconds_left
+        if left is None:
+            started, done_then = self._first.setdefault(progress.stage, (now, progress.done))
+            done_since = progress.done - done_then
+            if done_since <= 0 or now - started < 1 or progress.done >= progress.total:
+                return None
+            left = (progress.total - progress.done) * (now - started) / done_since
+        if progress.unit != "steps" or progress.fraction == 1:
+            return left
+        return left * (1 + self.to_follow / (1 - progress.fraction))
 
     def _publish(self) -> None:
         artifact_id: UUID | None = None

@@ -5,7 +5,6 @@ import platform
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -18,6 +17,8 @@ from packaging.requirements import Requirement
 from flows.reporting.quantities import memory
 from flows.services.processes.ports import is_free
 from flows.services.record import NAMES, read_record
+from flows.services.tried_places import nearest, place_to_try, try_to_write
+from pipelines.core.errors import UserError
 from pipelines.core.redaction import redacted
 
 State = Literal["ok", "warn", "fail"]
@@ -27,13 +28,14 @@ _DISK_BYTES = 2 * _GIBIBYTE
 _RAY_SECONDS = 180
 _RAY_PROBE = """
 import os, sys
+from flows.services.tried_places import place_to_try
 from pipelines.artifacts import ArtifactStore
 from pipelines.core.cluster.connection import connect, disconnect, local_cpus, nodes
 from pipelines.core.cluster.strangers import refuse_strangers
 from pipelines.core.errors import UserError
 try:
     connect()
-    refuse_strangers(ArtifactStore(sys.argv[1]))
+    refuse_strangers(ArtifactStore(place_to_try(sys.argv[1])))
 except UserError as error:
     sys.exit(str(error))
 found = nodes()
@@ -101,16 +103,13 @@ def check_memory() -> Check:
 
 
 def check_disk(home: Path) -> Check:
-    """The home can be written and has room."""
+    """The home can be written, or made, and has room."""
     try:
-        home.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=home) as probe:
-            probe.write(b"x")
-    except OSError as error:
-        advice = "choose another folder with --home or $BERTSMITH_HOME"
-        return Check("home", "fail", f"{home} cannot be written: {error.strerror}", advice)
-    free = shutil.disk_usage(home).free
-    finding = f"{home}, {memory(free)} free"
+        try_to_write(home)
+    except UserError as error:
+        return Check("home", "fail", f"{error}", "choose another: --home or $BERTSMITH_HOME")
+    free = shutil.disk_usage(nearest(home)).free
+    finding = f"{home}{'' if home.is_dir() else ', not made yet'}, {memory(free)} free"
     if free < _DISK_BYTES:
         return Check("home", "warn", finding, f"the demo takes up to {memory(_DISK_BYTES)}")
     return Check("home", "ok", finding)
@@ -174,10 +173,9 @@ def check_store(url: str) -> Check:
 
     shown = redacted(url)
     try:
-        store = ArtifactStore(url, is_patient=False)
+        store = ArtifactStore(place_to_try(url), is_patient=False)
         probe = f"{store.root}/.doctor-{os.getpid()}"
         with explained(url):
-            store.filesystem.makedirs(store.root, exist_ok=True)
             first = create_only(store.filesystem, probe, b"probe")
             second = create_only(store.filesystem, probe, b"another")
             is_kept = first and not second and store.filesystem.cat_file(probe) == b"probe"
@@ -194,17 +192,20 @@ def check_store(url: str) -> Check:
 
 
 def check_tracker() -> Check:
-    """The MLflow tracker and its registry answer."""
-    from pipelines.core.errors import UserError
-    from pipelines.core.place import PlaceSettings
+    """The MLflow tracker and its registry answer; a home's own may not be made yet."""
+    from pipelines.core.place import DATABASE_NAME, PlaceSettings
 
+    place = PlaceSettings()
+    home = place.home_folder()
     try:
-        tracker = PlaceSettings().tracker({})
+        if not place.has_registry():
+            try_to_write(home)
+            return Check("tracker", "ok", f"sqlite:///{home / DATABASE_NAME}, made by a run")
+        tracker = place.tracker({})
         tracker.experiment_id()
     except UserError as error:
-        return Check(
-            "tracker", "fail", _first_line(error), "start it, or unset MLFLOW_TRACKING_URI"
-        )
+        advice = "start it, or unset MLFLOW_TRACKING_URI"
+        return Check("tracker", "fail", _first_line(error), advice)
     there, here = tracker.server_version(), version("mlflow")
     if there and there.split(".")[:2] != here.split(".")[:2]:
         advice = "bring the older of both up to date: the server first"

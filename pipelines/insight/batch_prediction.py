@@ -126,7 +126,7 @@ def _shards(settings: BatchSettings, path: str, opened: OpenedModel) -> Iterator
     question = question_of(opened[0])
     renamed = {name: theirs for name, theirs in settings.columns.items() if theirs}
     numbers, table = read_numbered_table(path, renamed, (*question.columns, *question.optional))
-    missing = [name for name in question.columns if name not in table]
+    missing = question.missing(table)
     if missing:
         raise UserError(
             f"{path} must have the columns {', '.join(question.columns)}, found no "

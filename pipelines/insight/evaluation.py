@@ -48,7 +48,7 @@ def evaluate_file(
         "items_truncated": answers.num_truncated,
         **{name: sum(counts.values()) for name, counts in left_out.tally.to_json().items()},
     }
-    return figures, task.report(answers, items)
+    return figures, {**task.report(answers, items), "columns": left_out.columns}
 
 
 def _classes_of(model: Model) -> tuple[str, ...]:

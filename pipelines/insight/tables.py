@@ -1,10 +1,7 @@
-"""Tables of questions and answers in files: lines of text, CSV, TSV, JSONL and Parquet."""
+"""Tables of questions in files: lines of text, CSV, TSV, JSONL and Parquet."""
 
-import csv
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
 
 from pipelines.core.errors import UserError
@@ -12,12 +9,22 @@ from pipelines.core.reading.files import format_suffix, is_local, open_binary, r
 from pipelines.core.reading.parquet import whole_file
 from pipelines.core.reading.records import BadRow, delimited_rows, dialect_of, json_record
 from pipelines.core.reading.text import decode, refuse_binary, restored_in
-from pipelines.stages.labelled.cells import written_in
+from pipelines.stages.corpus.cleaning.tally import Tally
+from pipelines.stages.labelled.cells import is_nothing, words_in, written_in
 
 Table = dict[str, list[Any]]
 
 _LISTS: Final = "choices"  # the column whose cells hold several texts
-_OUT: Final = (".csv", ".tsv", ".jsonl", ".parquet")
+_WORDS: Final = "words"  # split already; they stand in place of texts
+_TOKENS: Final = "tokens"  # what data sets call them, too
+
+
+class AskedTable(NamedTuple):
+    """A file with questions: what is asked, all that stands in it, and what was taken for what."""
+
+    asked: Table
+    own: Table  # every column of the file, under its own name
+    taken: dict[str, str]  # the file's name of each column that is asked
 
 
 class NumberedTable(NamedTuple):
@@ -43,34 +50,82 @@ def read_numbered_table(
     path: str, renamed: Mapping[str, str], wanted: Sequence[str]
 ) -> NumberedTable:
     """Likewise, with the number of each row in its file: lines without anything are no rows."""
+    numbers, found = _read(path)
+    return NumberedTable(numbers, _asked(path, found, renamed, wanted).asked)
+
+
+def read_asked_table(path: str, renamed: Mapping[str, str], wanted: Sequence[str]) -> AskedTable:
+    """Likewise, with all other columns of the file and the names of those that were taken."""
+    return _asked(path, _read(path).columns, renamed, wanted)
+
+
+def _read(path: str) -> NumberedTable:
+    """All columns of a file."""
     if is_local(path):
         require_regular(path.removeprefix("file://"))
     form = format_of(path)
     with open_binary(path) as stream:
         if form == "parquet":
-            numbers, found = _of_parquet(path, stream)
-        elif form == "jsonl":
-            numbers, found = _of_json(path, stream)
-        elif form in ("csv", "tsv"):
-            numbers, found = _of_delimited(path, stream)
-        else:
-            data = stream.read()
-            refuse_binary(data, path)
-            lines = numbered_lines(decode(data, Counter()))
-            numbers, found = list(lines), {"text": list(lines.values())}
-    table: Table = {}
-    for name in wanted:
-        theirs = renamed.get(name, name)
-        if theirs in found:
-            table[name] = found[theirs]
-            if name == _LISTS and form in ("csv", "tsv"):
-                table[name] = [_list_in(cell, path) for cell in found[theirs]]
-        elif name in renamed:
-            raise UserError(
-                f"{path} must have a column {theirs!r}, found {', '.join(found)[:200]}; name "
-                "another one"
-            )
-    return NumberedTable(numbers, table)
+            return _of_parquet(path, stream)
+        if form == "jsonl":
+            return _of_json(path, stream)
+        if form in ("csv", "tsv"):
+            return _of_delimited(path, stream)
+        data = stream.read()
+        refuse_binary(data, path)
+        lines = numbered_lines(decode(data, Counter()))
+        return NumberedTable(list(lines), {"text": list(lines.values())})
+
+
+def _asked(
+    path: str, found: Table, renamed: Mapping[str, str], wanted: Sequence[str]
+) -> AskedTable:
+    """The columns `wanted` of those that were found in a file."""
+    names = {name: renamed.get(name, name) for name in wanted}
+    if _WORDS in names and "text" in renamed:
+        del names[_WORDS]  # one column was named: that one is asked
+    elif _WORDS in names and _WORDS not in found and _TOKENS in found:
+        names[_WORDS] = _TOKENS
+    taken = {name: theirs for name, theirs in names.items() if theirs in found}
+    missing = next((names[name] for name in renamed if name in names and name not in taken), None)
+    if missing is not None:
+        raise UserError(
+            f"{path} must have a column {missing!r}, found {', '.join(found)[:200]}; name "
+            "another one"
+        )
+    asked = {name: found[theirs] for name, theirs in taken.items()}
+    is_text = format_of(path) in ("csv", "tsv")
+    if _LISTS in asked and is_text:
+        asked[_LISTS] = [_list_in(cell, path) for cell in asked[_LISTS]]
+    return AskedTable(_with_words(asked, is_text) if _WORDS in wanted else asked, found, taken)
+
+
+def _with_words(asked: Table, is_text: bool) -> Table:
+    """Words that are split already, in a column of their own; the other rows keep their text."""
+    texts, words = asked.pop("text", []), asked.pop(_WORDS, [])
+    texts, words = texts or [None] * len(words), words or [None] * len(texts)
+    written = [_written_words(text) if is_text else text for text in texts]
+    split = [
+        value if isinstance(value, list) else None if is_nothing(word) else _words(word, is_text)
+        for value, word in zip(written, words, strict=True)
+    ]
+    alone = [None if value is not None else text for value, text in zip(split, texts, strict=True)]
+    if any(value is not None for value in split):
+        asked = {_WORDS: split, **asked}
+    if split.count(None):
+        asked = {"text": alone, **asked}
+    return asked
+
+
+def _words(cell: Any, is_text: bool) -> list[str]:
+    """A list, or a text that is parted at its white space, as a tagger's training data are."""
+    return words_in(_written_words(cell) if is_text else cell, Tally())
+
+
+def _written_words(cell: Any) -> Any:
+    """The list that a cell writes out, where it does."""
+    written = written_in(cell) if isinstance(cell, str) and cell.startswith("[") else None
+    return written if isinstance(written, list) else cell
 
 
 def format_of(path: str) -> str:
@@ -126,7 +181,7 @@ def _of_delimited(path: str, stream: IO[bytes]) -> NumberedTable:
 
 
 def _list_in(cell: str | None, path: str) -> list[Any] | None:
-    """The list that a cell writes out, as `write_table` does; UserError where it writes none."""
+    """The list that a cell writes out, as `written_tables` does; UserError where it writes none."""
     if cell is None:
         return None
     written = written_in(cell)
@@ -136,50 +191,3 @@ def _list_in(cell: str | None, path: str) -> list[Any] | None:
             f'["one", "another"], found {cell[:60]!r}; write one, or give .jsonl or .parquet'
         )
     return written
-
-
-def refuse_other_output(path: Path) -> None:
-    """Raise UserError where answers could not be written; asked before anything is answered."""
-    if path.suffix not in _OUT:
-        raise UserError(f"answers are written to {', '.join(_OUT)} files, found {path}")
-    if path.is_dir():
-        raise UserError(f"answers are written to a file, found the folder {path}; choose a name")
-    if not path.absolute().parent.is_dir():
-        raise UserError(f"{path} must lie in a folder that exists; make it, or choose another")
-
-
-def write_table(path: Path, table: Table) -> None:
-    """Write the columns of a table, by the file's suffix; what was there is replaced at the end."""
-    partial = path.with_name(f".{path.name}.partial")
-    if path.suffix == ".parquet":
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        pq.write_table(pa.table(table), partial)
-    else:
-        with partial.open("w", encoding="utf-8", newline="") as file:
-            if path.suffix == ".jsonl":
-                file.writelines(f"{line}\n" for line in json_lines(table))
-            else:
-                delimiter = "\t" if path.suffix == ".tsv" else ","
-                writer = csv.writer(file, delimiter=delimiter)
-                writer.writerow(table)
-                writer.writerows(zip(*map(_cells, table.values()), strict=True))
-    partial.replace(path)
-
-
-def json_lines(table: Table) -> list[str]:
-    """A JSON object a row."""
-    names = list(table)
-    return [
-        json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False)
-        for row in zip(*table.values(), strict=True)
-    ]
-
-
-def _cells(values: Sequence[Any]) -> list[Any]:
-    """Lists as JSON: a cell holds one text."""
-    return [
-        json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value
-        for value in values
-    ]

@@ -47,5 +47,5 @@ def find_first_answers(
                     packages[which] = folder.parents[1]
         except (UserError, MlflowException):
             continue
-        answers.append((question, reference, packages[which]))
+        answers.append((question, "/".join(which), packages[which]))
     remember(database, answers, state)

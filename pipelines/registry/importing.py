@@ -1,5 +1,6 @@
 """An imported model in the registry: registered, loaded in a clean process, and compared."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import yaml
@@ -30,8 +31,10 @@ class RegisteredImport:
     alias: str  # the one it has: that of a champion where the name had none
 
 
-def register_import(artifact: Artifact, name: str, context: StageContext) -> RegisteredImport:
-    """Register the imported model as a version of `name`, and prove it.
+def register_import(
+    artifact: Artifact, name: str, context: StageContext, say: Callable[[str], None]
+) -> RegisteredImport:
+    """Register the imported model as a version of `name`, and prove it; `say` is told each step.
 
     It proves itself as every version does, in a process of its own with the code that it carries;
     what it repeats is its response to the texts that lie with it. Where the name has no champion it
@@ -40,6 +43,7 @@ def register_import(artifact: Artifact, name: str, context: StageContext) -> Reg
     """
     assert artifact.kind == IMPORTED and context.tracker is not None
     tracker, names = context.tracker, RegistrationSettings()
+    say(f"registering it as {name}")
     kind = _kind_of(artifact)
     if tracker.find_run(artifact.fingerprint) is None:
         run_id = tracker.create_run(
@@ -61,6 +65,7 @@ def register_import(artifact: Artifact, name: str, context: StageContext) -> Reg
     )
     verification = None
     if not model.is_verified:
+        say(f"loading {model.uri} in a process of its own, to compare its answers")
         proof = Proof(model=model, data=artifact)
         verification = verify([proof], context.store.url, tracker)[0]
     return RegisteredImport(

@@ -22,6 +22,17 @@ def open_model(tracker: Tracker, reference: str) -> OpenedModel:
         return opened(folder)
 
 
+def versioned(tracker: Tracker, reference: str) -> str:
+    """`name/version` of the version that `reference` names; a folder stays what it is.
+
+    Raises UserError where there is none.
+    """
+    if is_folder(reference):
+        return reference
+    version = find_model(tracker.client(), reference)
+    return f"{version.name}/{version.version}"
+
+
 @contextmanager
 def located(tracker: Tracker, reference: str) -> Iterator[Path]:
     """A local folder with the model files that `reference` names, for as long as it is used.

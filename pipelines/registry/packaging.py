@@ -50,7 +50,9 @@ _SERVED: Final = {  # by the head of the model
     ),
     "regression": _Served(*_ONE_TEXT, [ColSpec(_NUMBER, "value")]),
     "token_classification": _Served(
-        [ColSpec(DataType.string, "text")], {"text": [_TEXT]},
+        [ColSpec(DataType.string, "text", required=False),
+         ColSpec(_STRINGS, "words", required=False)],
+        {"text": [_TEXT]},
         [ColSpec(_STRINGS, "words"), ColSpec(_STRINGS, "tags")],
     ),
     "multiple_choice": _Served(

@@ -132,9 +132,19 @@ def family_names() -> tuple[str, ...]:
     return tuple(sorted(module.name for module in iter_modules(__path__) if not module.ispkg))
 
 
+def family_module(name: str) -> str:
+    """A family's module by its name, which people may write as in `multi-label`."""
+    return name.replace("-", "_")
+
+
+def family_title(module: str) -> str:
+    """A family's name as people are shown it: `multi-label`, as its preset is called."""
+    return module.replace("_", "-")
+
+
 def family(name: str) -> TaskFamily:
     """The family of this name; raises ModuleNotFoundError where there is none."""
-    found: TaskFamily = import_module(f"{__name__}.{name}").FAMILY
+    found: TaskFamily = import_module(f"{__name__}.{family_module(name)}").FAMILY
     return found
 
 

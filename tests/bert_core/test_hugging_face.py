@@ -1,6 +1,8 @@
 """Checkpoints travel to the Hugging Face layout and back without losing a bit."""
 
+import os
 import re
+import stat
 
 import pytest
 import torch
@@ -60,6 +62,23 @@ def test_a_round_trip_is_exact_for_every_head(tmp_path, head):
     if head == "token_classification":
         expected = tuple(f"LABEL_{index}" for index in range(5))
     assert getattr(back, "labels", None) == expected
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o027])
+def test_whom_the_umask_lets_read_may_read_every_file(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        export_model(tmp_path / "model", new_model("encoder"), tokenizer(), pooling="mean")
+    finally:
+        os.umask(before)
+    modes = {
+        path.name: stat.S_IMODE(path.stat().st_mode)
+        for path in (tmp_path / "model").rglob("*")
+        if path.is_file()
+    }
+    assert {"model.safetensors", "config.json", "vocab.txt"} <= set(modes)
+    assert set(modes.values()) == {0o666 & ~umask}
+    assert stat.S_IMODE((tmp_path / "model").stat().st_mode) == 0o777 & ~umask
 
 
 def test_models_without_pooler_or_pairs_round_trip_too(tmp_path):

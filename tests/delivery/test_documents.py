@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from flows.services.platform.place_block import BertsmithPlace
+from pipelines.core.recipes.files import read_recipe
+from pipelines.core.recipes.ladder import EndToEndRecipe
 from tests.delivery.composition import COMPOSE, read
 from tests.delivery.declared import ROOT, as_prefect_takes_them, foreign_names, is_command
 
@@ -75,6 +77,38 @@ def test_commands_are_found_wherever_they_stand() -> None:
 )  # fmt: skip
 def test_a_command_or_option_that_is_none_is_noticed(words: str) -> None:
     assert not is_command(words.split())
+
+
+def test_what_the_readme_changes_of_the_demo_changes_its_training() -> None:
+    before = read_recipe(EndToEndRecipe, "demo")
+    changes = re.findall(r"run demo --set (\S+)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert changes
+    for change in changes:
+        after = read_recipe(EndToEndRecipe, "demo", [change])
+        rates = [
+            recipe.pretraining.masking_at(0, recipe.examples.masking_config())
+            for recipe in (before, after)
+        ]
+        assert rates[0] != rates[1], change
+
+
+def test_your_own_text_speaks_of_the_models_that_it_registers() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (section,) = re.findall(r"^## Your own text$(.*?)^## ", readme, re.MULTILINE | re.DOTALL)
+    names = read_recipe(EndToEndRecipe, "own-text").registration
+    spoken_of = set(re.findall(r"\b[a-z-]+-(?:encoder|classifier)\b(?=[@ ])", section))
+    assert {names.encoder_name, names.classifier_name} == spoken_of - {"my-encoder"}
+
+
+def test_a_path_that_a_decision_names_is_there() -> None:
+    pattern = r"`((?:bert_core|pipelines|flows|infra|tests|benchmarks|docs)/[\w/.-]+\.\w+)`"
+    named = {
+        (page.name, path)
+        for page in (ROOT / "docs" / "decisions").glob("*.md")
+        for path in re.findall(pattern, page.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 10
+    assert [each for each in named if not (ROOT / each[1]).is_file()] == []
 
 
 def installation() -> list[str]:

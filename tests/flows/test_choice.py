@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from flows.cli.app import DONE, run
 from flows.cli.choice import Choice
 from pipelines.core.errors import UserError
 from pipelines.core.recipes.files import read_recipe
 from pipelines.core.recipes.ladder import EndToEndRecipe
+from pipelines.tasks import family, family_names
 
 
 def test_the_demo_is_the_default_and_own_text_has_its_own_preset() -> None:
@@ -27,6 +29,24 @@ def test_an_encoder_is_fine_tuned_or_gone_on_from_with_a_text() -> None:
         recipe = read_recipe(EndToEndRecipe, choice.source, choice.all_overrides())
         assert recipe.pretraining.encoder == "theirs"
         assert recipe.finetuning.encoder is None
+
+
+@pytest.mark.parametrize("arguments", [["run", "demo"], ["pretrain"], ["finetune", "own-text"]])
+def test_the_recipe_is_shown_and_nothing_runs(
+    arguments: list[str], own_home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels = tmp_path / "labels.csv"
+    labels.write_text("text,label\n" + "".join(f"text {n},{'ab'[n % 2]}\n" for n in range(20)))
+    (tmp_path / "text.txt").write_text("A text that is long enough to be one.\n" * 40)
+    if "finetune" in arguments:
+        arguments = [*arguments, "--labels", str(labels), "--corpus", str(tmp_path / "*.txt")]
+    assert run([*arguments, "--set", "vocabulary.size=9000", "--show-recipe"]) == DONE
+    said = capsys.readouterr()
+    shown = tmp_path / "shown.yaml"
+    shown.write_text(said.out)
+    assert read_recipe(EndToEndRecipe, str(shown)).vocabulary.size == 9000
+    assert said.err == ""
+    assert not own_home.exists()
 
 
 def test_options_reach_the_recipe() -> None:
@@ -57,6 +77,21 @@ def test_a_folder_of_labels_is_a_data_set_and_what_is_held_out_its_split(tmp_pat
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("name", family_names())
+def test_a_task_is_named_with_either_stroke_and_shown_with_one(name: str) -> None:
+    shown = name.replace("_", "-")
+    preset = "classification" if name == "regression" else name
+    for written in {name, shown}:
+        choice = Choice(recipe=preset, labels="a.csv", task=written)
+        recipe = read_recipe(EndToEndRecipe, choice.source, choice.all_overrides())
+        assert f"family: {shown}\n" in recipe.to_yaml()
+        assert family(recipe.labelled.family) is family(name)
+    asked = read_recipe(EndToEndRecipe, shown)
+    assert asked == read_recipe(EndToEndRecipe, name)
+    with pytest.raises(UserError, match=rf"must be one of .*{shown}"):
+        read_recipe(EndToEndRecipe, "demo", ["labelled.family=none"])
+
+
 def test_set_has_the_last_word() -> None:
     choice = Choice(recipe="demo", num_workers=3, overrides=("place.num_workers=5",))
     recipe = read_recipe(EndToEndRecipe, choice.source, choice.all_overrides())
@@ -67,7 +102,7 @@ def test_a_layout_is_of_the_files_that_are_named() -> None:
     choice = Choice(corpus=("a.txt",), layout="blank_line")
     recipe = read_recipe(EndToEndRecipe, choice.source, choice.all_overrides())
     assert recipe.corpus.sources[0].layout == "blank_line"
-    with pytest.raises(UserError, match=r"layout: Input should be 'auto', 'file'.*got 'pages'"):
+    with pytest.raises(UserError, match=r"layout: must be one of auto, file, .*got 'pages'"):
         wrong = Choice(corpus=("a.txt",), layout="pages")
         read_recipe(EndToEndRecipe, wrong.source, wrong.all_overrides())
     with pytest.raises(UserError, match="found no --corpus"):

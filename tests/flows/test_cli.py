@@ -137,9 +137,10 @@ def test_down_without_up_says_that_nothing_runs(capsys: pytest.CaptureFixture[st
 
 
 def test_the_doctor_finds_this_machine_fit(
-    capsys: pytest.CaptureFixture[str], local_ray: None
+    own_home: Path, capsys: pytest.CaptureFixture[str], local_ray: None
 ) -> None:
     assert run(["doctor"]) == DONE
+    assert not own_home.exists()  # who only asks makes nothing
     said = capsys.readouterr().out
     assert "fail" not in said
     for name in ("Python", "packages", "processor", "memory", "home", "store", "tracker", "Ray"):

@@ -6,8 +6,10 @@ import sys
 from dataclasses import replace
 
 import pytest
+from prefect import flow
 
 from flows.reporting.terminal import ProgressLine, progress_on_terminal, sentence
+from flows.reporting.watch import Watch
 from pipelines.core.stage import Progress
 
 HALF_WAY = Progress(
@@ -48,6 +50,23 @@ def test_the_live_figures_of_a_training_share_one_line() -> None:
         "held-out next sentences 60.0%",
     ]  # fmt: skip
     assert figures["speed/seconds_left"] == 90.0  # nobody's figures are used up
+
+
+@pytest.mark.parametrize(
+    ("done", "to_follow", "left"),
+    [(60, 0, "1 min 30 s"), (60, 1, "4 min 30 s"), (30, 2, "5 min 30 s"), (120, 1, "1 min 30 s")],
+)
+def test_the_time_left_counts_the_training_that_follows(
+    done: float, to_follow: int, left: str, prefect_api: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @flow(name="watched")
+    def watched() -> None:
+        with progress_on_terminal(), Watch("watched") as watch:
+            watch.to_follow = to_follow
+            watch.observe(replace(HALF_WAY, done=done, seconds_left=90.0))
+
+    watched()
+    assert f" · {left} left" in capsys.readouterr().err
 
 
 def test_long_steps_are_told_in_seconds() -> None:

@@ -35,11 +35,15 @@ _PREDICT: Final = Asked(
     ("sequence_classification", "multi_label_classification"),
     ("text", "second_text"),
 )
-_TAG: Final = Asked(("tagging",), ("token_classification",))
+_TAG: Final = Asked(("tagging",), ("token_classification",), ("text", "words"))
 _NUMBERS: Final = ("regression", "sentence_embedding")
 _RATE: Final = Asked(_NUMBERS, _NUMBERS, ("text", "second_text"))
-_CHOOSE: Final = Asked(("multiple_choice",), ("multiple_choice",), ("text", "choices"))
-_ANSWER: Final = Asked(("question_answering",), ("span_prediction",), ("question", "context"))
+_CHOOSE: Final = Asked(
+    ("multiple_choice",), ("multiple_choice",), ("text", "choices"), is_parted_by_tabs=True
+)
+_ANSWER: Final = Asked(
+    ("question_answering",), ("span_prediction",), ("question", "context"), is_parted_by_tabs=True
+)
 _EMBED: Final = Asked(("encoder", "sentence_embedding"), _ENCODERS)
 ASKED: Final = (_PREDICT, _TAG, _RATE, _CHOOSE, _ANSWER, _EMBED)
 
@@ -102,7 +106,7 @@ def tag(
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tag every word of texts with a fine-tuned model.
+    """Tag every word of texts, or of a table's lists of words, with a fine-tuned model.
 
     Example: bertsmith tag 'Ada Lovelace wrote to Charles Babbage.'
     """
@@ -148,11 +152,11 @@ def choose(
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say which of several texts goes with another one.
+    """Say which of several texts goes with another one; on standard input with tabs between them.
 
     Example: bertsmith choose 'She put the kettle on the' stove. moon. cat.
     """
-    if file is None and (text is None or len(choices or []) < 2):
+    if file is None and text is not None and len(choices or []) < 2:
         raise UserError(
             "there must be a text and two or more choices, found fewer; give them as arguments, "
             "or a table with --file"
@@ -176,11 +180,11 @@ def answer(
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
-    """Answer a question from a text, of any length.
+    """Answer a question from a text, of any length; on standard input with a tab between them.
 
     Example: bertsmith answer 'Who wrote it?' 'The report was written by Grace Hopper.'
     """
-    if file is None and (question is None or context is None):
+    if file is None and question is not None and context is None:
         raise UserError(
             "there must be a question and a text that answers it, found fewer; give both as "
             "arguments, or a table with --file"

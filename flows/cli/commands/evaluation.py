@@ -6,20 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flows.cli.asked_model import model_address, say
 from flows.cli.choice import Choice
 from flows.cli.commands.build import Recipe
 from flows.cli.commands.models import named, tracker_of
 from flows.cli.execution import execute
 from flows.cli.options import (
     AsJson,
-    Encoder,
-    Heldout,
     Home,
     LabelColumn,
     Labels,
     Overrides,
     SecondTextColumn,
-    Task,
     TextColumn,
 )
 from pipelines.core.errors import UserError
@@ -57,9 +55,27 @@ def evaluate(
         ),
     ] = None,
     labels: Labels = None,
-    heldout: Heldout = None,
-    task: Task = None,
-    encoder: Encoder = None,
+    heldout: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Without --model: the items to evaluate on, beside those of --labels to learn "
+            "from. Where --labels is a data set's folder: the split to evaluate on.",
+        ),
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FAMILY",
+            help="Without --model: what is learned of --labels, as in `bertsmith finetune`.",
+        ),
+    ] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL", help="Without --model: fine-tune this encoder, then evaluate that."
+        ),
+    ] = None,
     text_column: TextColumn = None,
     second_text_column: SecondTextColumn = None,
     label_column: LabelColumn = None,
@@ -109,9 +125,14 @@ def evaluate(
         raise UserError("--model needs labelled items to be evaluated on; name them with --labels")
     tracker = tracker_of(home)
     from pipelines.insight.evaluation import evaluate_file
+    from pipelines.registry.opening import versioned
 
     labelled = _labelled_by(choice)
-    figures, report = evaluate_file(tracker, named(model, home) or model, labelled)
+    called = versioned(tracker, named(model, home) or model)
+    say(f"model: {model_address(called)}")
+    figures, report = evaluate_file(tracker, called, labelled)
+    for sentence in report.get("columns", ()):
+        say(sentence)
     if as_json:
         print(json.dumps({**figures, **report}, ensure_ascii=False))
         return

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.cli.asked_model import asked_model
+from flows.cli.asked_model import asked_model, model_address, say
 from flows.cli.commands.models import (
     Model,
     context_of,
@@ -52,6 +52,7 @@ def bring_in(
 
     Example: bertsmith import all-MiniLM-L6-v2 --name minilm
     """
+    say(f"reading {path}")
     from pipelines.registry import exchange
 
     if name is not None:
@@ -62,7 +63,7 @@ def bring_in(
     context = context_of(home, store)
     artifact = exchange.bring_in(path, context, head=head, lowercase=is_uncased)
     for line in _what_it_is(artifact):
-        print(line)
+        print(line, flush=True)
     if to is not None:
         exchange.write_out(artifact, to)
         print(f"  written to {to}")
@@ -77,7 +78,7 @@ def bring_in(
         from flows.cli.first_answers import find_first_answers
         from pipelines.registry.importing import register_import
 
-        registered = register_import(artifact, name, place_of(home, store).context())
+        registered = register_import(artifact, name, place_of(home, store).context(), say)
         version, proof = registered.model, registered.verification
         how = f"repeated its answers ({proof.comparison})" if proof else "was registered before"
         print(f"  {version.uri}, loaded in a process of its own, {how}; {registered.alias}")
@@ -134,7 +135,12 @@ def take_out(
     """
     from pipelines.registry import exchange
 
-    written = exchange.take_out(tracker_of(home), named(model, home) or model, to, pooling)
+    tracker = tracker_of(home)
+    from pipelines.registry.opening import versioned
+
+    called = versioned(tracker, named(model, home) or model)
+    written = exchange.take_out(tracker, called, to, pooling)
+    say(f"model: {model_address(called)}")
     print(f"{written.folder}: a {written.head} model with {written.num_parameters:,} parameters")
 
 

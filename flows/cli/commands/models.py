@@ -73,6 +73,7 @@ def models(home: Home = None, as_json: AsJson = False) -> None:
     Example: bertsmith models
     """
     from pipelines.registry.listing import list_models, list_moves
+    from pipelines.tasks import family_title
 
     tracker = tracker_of(home)
     rows = list_models(tracker)
@@ -96,8 +97,9 @@ def models(home: Home = None, as_json: AsJson = False) -> None:
         aliases = ", ".join(f"@{alias}" for alias in row.aliases)
         proof = "verified" if row.is_verified else "not verified"
         print(
-            f"{row.name:<{width}}  version {row.version:<3} {aliases:<22} {row.kind:<18} "
-            f"{figure:<24} {proof:<12} {row.created:%Y-%m-%d %H:%M}  {row.fingerprint[:12]}"
+            f"{row.name:<{width}}  version {row.version:<3} {aliases:<22} "
+            f"{family_title(row.kind):<18} {figure:<24} {proof:<12} "
+            f"{row.created:%Y-%m-%d %H:%M}  {row.fingerprint[:12]}"
         )
         if row.judgement:
             print(f"{'':<{width}}  {row.judgement}")
@@ -151,7 +153,7 @@ def place_of(home: Path | None, store: str | None = None) -> "PlaceSettings":
     try:
         return PlaceSettings(store=store or "")
     except ValidationError as error:
-        raise UserError(explain(error, "the place")) from None
+        raise UserError(explain(error, "the place", PlaceSettings)) from None
 
 
 def context_of(home: Path | None, store: str | None = None) -> "StageContext":
@@ -212,7 +214,9 @@ def newest(tracker: "Tracker", *kinds: str, fills_gaps: bool = False) -> str:
 
 
 def _no_model(registry: str, kind: str) -> UserError:
+    from pipelines.tasks import family_title
+
     return UserError(
-        f"the registry {registry} must hold a model of the kind {kind} that proved itself, found "
-        "none; run `bertsmith run` first, or name one with --model"
+        f"the registry {registry} must hold a model of the kind {family_title(kind)} that "
+        "proved itself, found none; run `bertsmith run` first, or name one with --model"
     )

@@ -11,6 +11,8 @@ from pydantic import ValidationError
 
 from pipelines.core.errors import UserError
 from pipelines.core.reading.text import refuse_binary
+from pipelines.core.recipes.faults import explain as explain
+from pipelines.core.recipes.faults import nearest, shortened
 from pipelines.core.recipes.ladder import EndToEndRecipe, RecipeType
 
 
@@ -34,7 +36,7 @@ def read_recipe(
     try:
         return EndToEndRecipe.model_validate(values).narrowed(recipe_type)
     except ValidationError as error:
-        raise UserError(explain(error, f"recipe {source!r}")) from None
+        raise UserError(explain(error, f"recipe {source!r}", EndToEndRecipe)) from None
 
 
 def completed(
@@ -50,11 +52,13 @@ def completed(
     for override in overrides:
         _apply_override(values, override)
     recipe_type = type(given)
-    known = {key: value for key, value in values.items() if key in recipe_type.model_fields}
+    # Sections of wider recipes are left out; what is a section of none is refused.
+    wider = EndToEndRecipe.model_fields.keys() - recipe_type.model_fields.keys()
+    known = {key: value for key, value in values.items() if key not in wider}
     try:
         return recipe_type.model_validate(known)
     except ValidationError as error:
-        raise UserError(explain(error, "the recipe")) from None
+        raise UserError(explain(error, "the recipe", recipe_type)) from None
 
 
 def merged(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,39 +98,17 @@ def flattened(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, 
             yield here, value
 
 
-def explain(error: ValidationError, subject: str) -> str:
-    """What a validation error says, as one sentence a fault."""
-    faults = []
-    places = [fault["loc"] for fault in error.errors()]
-    for fault in error.errors():
-        inner = [place for place in places if place[: len(fault["loc"])] == fault["loc"]]
-        if len(inner) > 1:
-            continue  # a section is wrong because of something in it, which is told
-        path = ".".join(str(part) for part in fault["loc"])
-        if fault["type"] == "extra_forbidden":
-            faults.append(f"{subject} has no setting {path!r}; see `bertsmith recipes show`")
-            continue
-        message = fault["msg"].removeprefix("Value error, ")
-        # A check across fields says itself what it found; the whole section would not help.
-        found = "" if isinstance(fault["input"], Mapping) else f", got {_shortened(fault['input'])}"
-        faults.append(f"{subject}: {path}: {message}{found}" if path else f"{subject}: {message}")
-    return "\n".join(faults)
-
-
-def _shortened(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
 def _read_source(source: str) -> dict[str, Any]:
-    if source in preset_names():
-        text = (files("pipelines.core.recipes") / "presets" / f"{source}.yaml").read_text()
+    # A task's preset is called as the task is, with either stroke.
+    preset = source if Path(source).is_file() else source.replace("_", "-")
+    if preset in preset_names():
+        text = (files("pipelines.core.recipes") / "presets" / f"{preset}.yaml").read_text()
     elif Path(source).is_file():
         text = _text_of(source)
     else:
         raise UserError(
             f"a recipe must be a YAML file or one of the presets {', '.join(preset_names())}, "
-            f"found neither a preset nor a file named {source!r}"
+            f"found neither a preset nor a file named {source!r}{nearest(source, preset_names())}"
         )
     try:
         values = yaml.safe_load(text)
@@ -140,8 +122,7 @@ def _read_source(source: str) -> dict[str, Any]:
         )
     if not isinstance(values, dict):
         raise UserError(
-            f"the recipe {source!r} must hold sections such as `corpus:`, "
-            f"found {_shortened(values)}"
+            f"the recipe {source!r} must hold sections such as `corpus:`, found {shortened(values)}"
         )
     return values
 
@@ -165,7 +146,7 @@ def _apply_override(values: dict[str, Any], override: str) -> None:
     keys = path.strip().split(".")
     if not separator or not all(keys):
         raise UserError(
-            "an override must read section.setting=value, as in examples.mask_fraction=0.2, "
+            "an override must read section.setting=value, as in pretraining.mask_fraction=0.2, "
             f"got {override!r}"
         )
     try:

@@ -13,6 +13,8 @@ from typing import Any
 
 import mlflow
 import pandas as pd
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 from mlflow.pyfunc import PythonModel, PythonModelContext
 
 _FOLDER = Path(__file__).parent
@@ -63,16 +65,24 @@ class ServedModel(PythonModel):
         model_input: pd.DataFrame,
         params: dict[str, Any] | None = None,
     ) -> pd.DataFrame:
-        """One row of answers for each row of `model_input`."""
+        """One row of answers for each row of `model_input`.
+
+        Raises MlflowException, which a server answers as a bad request, for rows that cannot be
+        answered.
+        """
         question = question_of(self.model)
         columns = {
             name: [
                 None if value is None or value is pd.NA else value for value in model_input[name]
             ]
             for name in (*question.columns, *question.optional)
-            if name in model_input and not model_input[name].isna().all()
+            if name in model_input
+            and not (name in question.optional and model_input[name].isna().all())
         }
-        return pd.DataFrame(answer_table(self.model, self.tokenizer, columns))
+        try:
+            return pd.DataFrame(answer_table(self.model, self.tokenizer, columns))
+        except ValueError as error:
+            raise MlflowException(str(error), error_code=INVALID_PARAMETER_VALUE) from error
 
 
 mlflow.models.set_model(ServedModel())

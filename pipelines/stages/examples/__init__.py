@@ -8,7 +8,7 @@ EXAMPLES = Stage(
     title="examples",
     command="examples",
     purpose="Write masked-language-model and next-sentence examples as Arrow shards.",
-    example="bertsmith examples --set examples.mask_fraction=0.2",
+    example="bertsmith examples --set examples.max_tokens=64",
     kind="examples",
     version=2,
     needs=("corpus", "vocabulary"),

@@ -55,6 +55,24 @@ class Columns(NamedTuple):
     is_taken_for_header: bool = False  # the first row, by its label alone
     is_inference: bool = False  # classes of natural language inference, as it publishes them
 
+    def said(self, rows: Sequence[Sequence[Any]]) -> str:
+        """Which columns of a table were taken for what, by their names or else their numbers."""
+        has_names = self.first_row > 0
+        roles = {
+            "text": self.text, "second text": self.second, "label": self.label,
+            "group": self.group, "other text": self.other,
+        }  # fmt: skip
+        taken = {role: (place,) for role, place in roles.items() if place is not None}
+        if self.choices:
+            taken["choices"] = self.choices
+        called = {
+            role: ", ".join(
+                repr(str(rows[0][n]).strip()) if has_names else str(n + 1) for n in places
+            )
+            for role, places in taken.items()
+        }
+        return "; ".join(f"{role} from column {names}" for role, names in called.items())
+
 
 def columns_of(
     settings: LabelledFile | LabelledDataset, form: Form, rows: Sequence[Sequence[Any]]

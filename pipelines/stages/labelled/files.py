@@ -37,6 +37,7 @@ class LeftOut:
     places: list[str] = field(default_factory=list)
     num_duplicates: int = 0
     duplicates: list[str] = field(default_factory=list)
+    columns: list[str] = field(default_factory=list)  # which of each table were taken for what
 
     def add(self, must: str, place: str) -> None:
         self.tally.dropped[f"items that do not {must}"] += 1
@@ -55,6 +56,8 @@ class LeftOut:
             told["left_out"] = self.places
         if self.duplicates:
             told["duplicate_items"] = self.duplicates
+        if self.columns:
+            told["columns"] = self.columns
         return told
 
 
@@ -87,7 +90,8 @@ def read_labelled_split(
     """The items of a data set's split, likewise; with `num_rows` the first of them."""
     path = f"{settings.dataset}, split {split}"
     rows = rows_of_split(settings, split, family.form, num_rows)
-    records = table_records(rows, family.form, settings, path, left_out.tally)
+    say = left_out.columns.append
+    records = table_records(rows, family.form, settings, path, left_out.tally, say)
     return _items(records, path, family, settings, left_out)
 
 
@@ -136,4 +140,5 @@ def _records(
     if kind == "squad":
         return squad_records(path)
     rows = rows_of_file(path, family.form, refuse, head_bytes)
-    return table_records(rows, family.form, settings, path, left_out.tally)
+    say = left_out.columns.append
+    return table_records(rows, family.form, settings, path, left_out.tally, say)

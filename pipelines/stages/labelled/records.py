@@ -2,7 +2,7 @@
 
 By the family's form a record has
 
-- texts: `text`, `label` or (multi_label) `labels`, and for a pair `second_text`;
+- texts: `text`, `label` or (multi-label) `labels`, and for a pair `second_text`;
 - pairs: `text`, `second_text`, `label` (None where there is no such column), `other_text` (None);
 - choices: `text`, `choices`, `label`;
 - words: `words`, `tags`;

@@ -6,7 +6,7 @@ from pydantic import Field, field_validator, model_validator
 
 from pipelines.core.redaction import Uri
 from pipelines.core.settings import Settings, Tabs
-from pipelines.tasks import family_names
+from pipelines.tasks import family_module, family_names, family_title
 
 
 class CorpusSourceLabels(Settings):
@@ -54,7 +54,7 @@ class LabelledColumns(Settings):
     label_separator: str = Field(
         default=",",
         min_length=1,
-        description="What stands between the labels of a text in multi_label.",
+        description="What stands between the labels of a text in multi-label.",
     )
     bad_items: Literal["refuse", "skip"] = Field(
         default="refuse",
@@ -141,7 +141,8 @@ class LabelledSettings(Settings):
     """The labelled items of the fine-tuning."""
 
     family: str = Field(
-        default="classification", description="Family of the task: a module of pipelines.tasks."
+        default="classification",
+        description="Family of the task, such as multi-label: a module of pipelines.tasks.",
     )
     source: LabelSource = Field(
         default_factory=CorpusSourceLabels, description="Where the labelled texts come from."
@@ -150,9 +151,9 @@ class LabelledSettings(Settings):
     @field_validator("family")
     @classmethod
     def _is_there(cls, family: str) -> str:
-        if family not in family_names():
-            raise ValueError(f"must be one of {', '.join(family_names())}")
-        return family
+        if family_module(family) not in family_names():
+            raise ValueError(f"must be one of {', '.join(map(family_title, family_names()))}")
+        return family_title(family)
 
     @model_validator(mode="after")
     def _family_reads_the_source(self) -> Self:

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.core.errors import UserError
-from pipelines.core.stage import StageContext
+from pipelines.core.stage import Progress, StageContext
 from pipelines.core.versions import versions_of
 from pipelines.stages.corpus.cleaning.tally import Tally
 from pipelines.stages.corpus.shards import Split, read_documents
@@ -25,7 +25,7 @@ from pipelines.stages.labelled.settings import (
     LabelledFile,
     LabelledSettings,
 )
-from pipelines.tasks import Items, TaskFamily
+from pipelines.tasks import Items, TaskFamily, family_module
 from pipelines.tasks import family as family_named
 
 SPLITS: tuple[Split, Split] = ("train", "heldout")
@@ -65,13 +65,24 @@ def build_labelled(
         source = source.model_copy(update={"dataset": "", "revision": None})
     else:
         raise UserError("labelled texts must come from somewhere, found a source of kind 'none'")
-    return context.store.get_or_build(
+    labelled = context.store.get_or_build(
         LABELLED.kind,
         version=LABELLED.version,
-        settings={"family": settings.family, "source": source.model_dump(mode="json")},
+        settings={
+            "family": family_module(settings.family),
+            "source": source.model_dump(mode="json"),
+        },
         inputs={**inputs, "libraries": versions_of(*libraries)},
-        build=partial(_write, settings.family, parts_of),
+        build=partial(_write, family_module(settings.family), parts_of),
     )
+    num_items = sum(labelled.statistics["items"].values())
+    for sentence in labelled.statistics.get("columns", ()):
+        context.observe(
+            Progress(
+                stage=LABELLED.name, done=num_items, total=num_items, unit="items", note=sentence
+            )
+        )
+    return labelled
 
 
 def read_items(labelled: Artifact, split: Literal["train", "heldout"]) -> Items:

@@ -44,13 +44,18 @@ def rows_of_file(
 
 def table_records(
     rows: Iterable[Row], form: Form, settings: LabelledFile | LabelledDataset, path: str,
-    tally: Tally,
+    tally: Tally, say: Callable[[str], None],
 ) -> Iterator[Record]:  # fmt: skip
-    """The rows below their header as records; one without a text is left out and counted."""
+    """The rows below their header as records; one without a text is left out and counted.
+
+    Which columns were taken is told to `say`.
+    """
     whole = list(rows)
     if not whole:
         raise UserError(f"{path} must hold labelled texts, found no row in it")
-    columns = columns_of(settings, form, [cells for _, cells in whole])
+    table = [cells for _, cells in whole]
+    columns = columns_of(settings, form, table)
+    say(f"{path}: {columns.said(table)}")
     if columns.is_taken_for_header:
         tally.dropped["first rows taken for a header"] += 1
     records = _records(whole[columns.first_row :], form, columns, settings, tally)

@@ -14,8 +14,10 @@ from pipelines.core.stage import StageContext
 from pipelines.insight import batch_prediction
 from pipelines.insight.answer_folder import LISTING
 from pipelines.insight.batch_prediction import BatchSettings, build_predictions
+from pipelines.registry.registration import Submission, register
 from tests.integration.object_stores import BUCKET, s3_server
 from tests.pipelines.registry.conftest import Models
+from tests.pipelines.registry.test_serving import untrained
 
 
 def texts(folder: Path, name: str, count: int, column: str = "text") -> str:
@@ -65,6 +67,29 @@ def test_every_row_of_every_file_is_answered_by_the_version_that_the_alias_named
     other = build_predictions(settings, models.tracker, own_context(models, tmp_path))
     assert other.statistics["model"] == "encoder/2"
     assert other.fingerprint != made.fingerprint
+
+
+def test_words_that_are_split_already_are_tagged_in_whole_files_too(
+    models: Models, tmp_path: Path
+) -> None:
+    tagger = register(
+        Submission(
+            kind="tagging", name="tagger", alias="candidate",
+            artifact=untrained(tmp_path, "tagging"), lineage={}, recipe_yaml="name: small\n",
+        ),
+        models.tracker,
+    )  # fmt: skip
+    sentences = [["Ada", "wrote,to"], ["Charles"]]
+    rows = [{"tokens": words, "tags": ["O"] * len(words)} for words in sentences]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for columns in ({}, {"text": "tokens"}):
+        settings = BatchSettings(
+            model=f"tagger/{tagger.version}", files=(str(tmp_path / "a.jsonl"),), columns=columns
+        )  # fmt: skip
+        made = build_predictions(settings, models.tracker, own_context(models, tmp_path))
+        found = pq.read_table(made.local("part-00000-00000.parquet")).to_pydict()
+        assert found["words"] == sentences
+        assert [len(tags) for tags in found["tags"]] == [2, 1]
 
 
 def test_a_run_that_was_killed_goes_on_at_its_shard_and_ends_with_the_same_bytes(

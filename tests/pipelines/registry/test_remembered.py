@@ -129,6 +129,10 @@ def test_a_command_asks_again_when_an_alias_moved_and_refuses_changed_bytes(
         return capsys.readouterr().out
 
     champion = ["--model", "encoder@champion"]
+    assert run(["similar", "a", "text", *champion]) == DONE
+    assert capsys.readouterr().err == "model: models:/encoder/1\n"
+    asked.clear()
+    asked_model.place_of(None).own_registry().with_name("lookups.json").unlink()
     first = vector(*champion)
     assert vector(*champion) == first == vector("--model", "models:/encoder/1")
     assert vector() == first
@@ -162,6 +166,8 @@ def test_what_is_asked_first_was_found_before(
     answers = []
     for which in ([], ["--model", "encoder"]):
         assert run(["embed", "a text", "--json", *which]) == DONE
-        answers.append(capsys.readouterr().out)
+        said = capsys.readouterr()
+        answers.append(said.out)
+        assert said.err == "model: models:/encoder/1\n"
     assert answers[0] == answers[1]
     assert run(["fill-mask", "a [MASK]"]) == DONE

@@ -94,6 +94,17 @@ def server(tracker: Tracker, uri: str, log: Path) -> Iterator[str]:
             process.wait(timeout=30)
 
 
+def answered(address: str, row: dict[str, Any]) -> dict[str, Any]:
+    request = urllib.request.Request(
+        f"{address}/invocations",
+        data=json.dumps({"dataframe_records": [row]}).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=120) as response:
+        (answer,) = json.load(response)["predictions"]
+    return answer
+
+
 @pytest.mark.parametrize("name", ASKED)
 def test_a_served_model_answers(tracker: Tracker, tmp_path: Path, name: str) -> None:
     submission = Submission(
@@ -103,16 +114,20 @@ def test_a_served_model_answers(tracker: Tracker, tmp_path: Path, name: str) -> 
     model = register(submission, tracker)
     log = tmp_path / "serve.log"
     with server(tracker, model.uri, log) as address:
-        request = urllib.request.Request(
-            f"{address}/invocations",
-            data=json.dumps({"dataframe_records": [ASKED[name]]}).encode(),
-            headers={"Content-Type": "application/json"},
-        )
         try:
-            with urllib.request.urlopen(request, timeout=120) as response:
-                (answer,) = json.load(response)["predictions"]
+            answer = answered(address, ASKED[name])
         except (urllib.error.URLError, ConnectionError) as error:
             pytest.fail(f"{error}\n{log.read_text()[-3000:]}")
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            answered(address, dict.fromkeys(ASKED[name]))
+        assert refused.value.code == 400
+        said = json.loads(refused.value.read())
+        assert "found none in row 0" in said["message"]
+        assert "Traceback" not in json.dumps(said)
+        if name == "tagging":
+            split = answered(address, {"words": ["Ada", "wrote,to"]})
+            assert split["words"] == ["Ada", "wrote,to"]
+            assert len(split["tags"]) == 2
     if name == "classification":
         assert answer["label"] in LABELS[name]
         assert 0.5 <= answer["probability"] <= 1

@@ -17,7 +17,8 @@ from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from flows.cli.app import DONE, MISTAKE, run
 from pipelines.core.errors import UserError
-from pipelines.insight.tables import json_lines, read_numbered_table, read_table, write_table
+from pipelines.insight.tables import read_numbered_table, read_table
+from pipelines.insight.written_tables import json_lines, write_table
 from tests.pipelines.tasks.letters import CONFIG, PIECES
 
 TABLE = {"text": ["a b", 'say "c", d'], "second_text": ["x", "y\tz"]}
@@ -152,7 +153,7 @@ def test_a_table_is_answered_row_by_row(
     columns = ["--text-column", "s1", "--second-text-column", "s2"]
     assert run(["rate", "--file", str(tmp_path / "in.parquet"), *columns, *named]) == DONE
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(row["text"], row["second_text"]) for row in rows] == [("a", "x"), ("b c", "y z")]
+    assert [(row["s1"], row["s2"]) for row in rows] == [("a", "x"), ("b c", "y z")]
 
 
 @pytest.mark.parametrize("nothing", [None, float("nan"), pd.NA])
@@ -186,9 +187,11 @@ def test_cells_of_a_table_of_text_are_lists_of_choices_and_empty_ones_nothing(
     chooser = ["--model", str(models / "multiple_choice"), "--home", str(tmp_path)]
     assert run(["choose", "--file", str(lists), "--out", str(written), *chooser]) == DONE
     assert run(["choose", "--file", str(lists), "--json", *chooser]) == DONE
-    expected = capsys.readouterr().out.splitlines()[1:]
+    expected = [json.loads(line) for line in capsys.readouterr().out.splitlines()[1:]]
     assert run(["choose", "--file", str(written), "--json", *chooser]) == DONE
-    assert capsys.readouterr().out.splitlines() == expected
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    for name in ("choice", "probability"):
+        assert [row[f"predicted_{name}"] for row in found] == [row[name] for row in expected]
     written.write_text("text,choices\na,b or c\n")
     assert run(["choose", "--file", str(written), *chooser]) == MISTAKE
     assert "must write out a list" in capsys.readouterr().err
