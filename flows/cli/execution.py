@@ -21,7 +21,7 @@ def execute(command: str, choice: Choice, *, show_recipe: bool) -> None:
     home = home_folder(choice.home)
     set_defaults(home)
     recipe = checked_recipe(command, choice)
-    print(recipe.to_yaml() if show_recipe else short_form(recipe), flush=True)
+    print(long_form(recipe) if show_recipe else short_form(recipe), flush=True)
 
     surroundings = prepare_flows(home)  # it comes up while the imports below go on
     flow = _flow_of(command)
@@ -73,6 +73,14 @@ def _flow_of(command: str) -> Any:
     from flows.chain import flow_of
 
     return flow_of(command)
+
+
+def long_form(recipe: "CorpusRecipe") -> str:
+    """The recipe with every value, and what its automatic rates come to where that is known."""
+    from pipelines.registry.starting import automatic_rates_said
+
+    notes = automatic_rates_said(recipe, recipe.place.context())
+    return "".join([recipe.to_yaml(), *(f"# {note}\n" for note in notes)])
 
 
 def short_form(recipe: "CorpusRecipe") -> str:
