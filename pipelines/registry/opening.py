@@ -13,13 +13,21 @@ from pipelines.registry.lookups.finding import find_model
 from pipelines.registry.lookups.folders import OpenedModel, explained, opened
 from pipelines.registry.lookups.references import is_folder
 from pipelines.registry.serving.integrity import sealed_files
-from pipelines.registry.tags import digest_of
+from pipelines.registry.tags import KIND_TAG, digest_of, task_of_kind
 
 
 def open_model(tracker: Tracker, reference: str) -> OpenedModel:
     """The model that `reference` names, and its tokenizer: see `located`."""
     with located(tracker, reference) as folder:
         return opened(folder)
+
+
+def registered_task(tracker: Tracker, reference: str) -> str | None:
+    """The task that the registered model was fine-tuned for; None for an encoder, or a folder."""
+    if is_folder(reference):
+        return None
+    kind = find_model(tracker.client(), reference).tags.get(KIND_TAG)
+    return None if kind in (None, "encoder") else task_of_kind(kind)
 
 
 @contextmanager
