@@ -105,6 +105,11 @@ def _architecture(model: Model) -> str:
     if model.head_name in PROBLEMS:
         return "BertForSequenceClassification"
     tasks = {head: architecture for architecture, head in TASKS.items()}
+    if model.head_name not in tasks:
+        raise ValueError(
+            f"a published model must have a head that transformers has, found {model.head_name}; "
+            "export its encoder"
+        )
     return tasks[model.head_name]
 
 

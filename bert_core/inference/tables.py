@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Container, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -11,21 +12,27 @@ from bert_core.inference.embedding import embed
 from bert_core.inference.labels import assign_labels, choose, classify, rate
 from bert_core.inference.tags import tag
 from bert_core.inference.texts import Text
-from bert_core.model.catalogue import Model
+from bert_core.model.catalogue import MODELS, Model, head_module, head_names
 from bert_core.vocabulary import WordPieceTokenizer
 
 Columns = Mapping[str, Sequence[Any]]  # all of one length, that of the table
 Answered = dict[str, list[Any]]
 
 
+_TEXT: Final = "Returns the sum of the elements along the given axis."
+
+
 class Question(NamedTuple):
     """What a head is asked: its columns, and how it answers them."""
 
     columns: tuple[str, ...]
-    optional: tuple[str, ...]
+    optional: tuple[str, ...]  # of texts
     answered: Callable[[Model, WordPieceTokenizer, Columns], Answered]
+    answers: Mapping[str, Any]  # columns of answers and what they hold: str, int, float, lists
     is_of_pairs: bool = False  # where there is an optional column no row may lack it
     in_place: str = ""  # an optional column that may stand in place of the first one
+    # A value for each column of `columns`: a row that can be answered.
+    example: Mapping[str, str | list[str]] = MappingProxyType({"text": _TEXT})
 
     def missing(self, names: Container[str]) -> list[str]:
         """The columns that must be there and are not among `names`."""
@@ -93,9 +100,17 @@ def _asked(question: Question, columns: Columns) -> Columns:
 
 def question_of(model: Model) -> Question:
     """What is asked of a model with this head; raises ValueError where nothing is."""
-    if model.head_name not in _QUESTIONS:
-        raise ValueError(f"a {model.head_name} model answers no table")
-    return _QUESTIONS[model.head_name]
+    return question_of_head(model.head_name)
+
+
+def question_of_head(head_name: str) -> Question:
+    """What is asked of models with this head; raises ValueError where nothing is."""
+    if head_name in _QUESTIONS:
+        return _QUESTIONS[head_name]
+    if head_name in MODELS or head_name not in head_names():
+        raise ValueError(f"a {head_name} model answers no table")
+    found: Question = head_module(head_name).QUESTION
+    return found
 
 
 def _is_nothing(value: Any) -> bool:
@@ -195,14 +210,29 @@ def _vectors_or_cosines(model: Model, tokenizer: WordPieceTokenizer, columns: Co
 
 
 _ONE_OR_TWO = (("text",), ("second_text",))
+_EMBEDDED: Final = Question(("text",), (), _vectors, {"embedding": list[float]})
 _QUESTIONS: Final = {
-    "encoder": Question(("text",), (), _vectors),
-    "pretraining": Question(("text",), (), _vectors),
-    "sequence_classification": Question(*_ONE_OR_TWO, _classes),
-    "multi_label_classification": Question(*_ONE_OR_TWO, _several_classes),
-    "regression": Question(*_ONE_OR_TWO, _numbers),
-    "token_classification": Question(("text",), ("words",), _tags, in_place="words"),
-    "multiple_choice": Question(("text", "choices"), (), _choices),
-    "span_prediction": Question(("question", "context"), (), _spans),
-    "sentence_embedding": Question(*_ONE_OR_TWO, _vectors_or_cosines, is_of_pairs=True),
-}
+    "encoder": _EMBEDDED,
+    "pretraining": _EMBEDDED,
+    "sequence_classification": Question(
+        *_ONE_OR_TWO, _classes, {"label": str, "probability": float}
+    ),
+    "multi_label_classification": Question(
+        *_ONE_OR_TWO, _several_classes, {"labels": list[str], "probabilities": list[float]}
+    ),
+    "regression": Question(*_ONE_OR_TWO, _numbers, {"value": float}),
+    "token_classification": Question(
+        ("text",), ("words",), _tags, {"words": list[str], "tags": list[str]}, in_place="words"
+    ),
+    "multiple_choice": Question(
+        ("text", "choices"), (), _choices, {"choice": int, "probability": float},
+        example={"text": _TEXT, "choices": ["Along each axis.", "Along the first axis."]},
+    ),
+    "span_prediction": Question(
+        ("question", "context"), (), _spans, {"answer": str, "begin": int, "null_lead": float},
+        example={"question": "What does it return?", "context": _TEXT},
+    ),
+    "sentence_embedding": Question(
+        *_ONE_OR_TWO, _vectors_or_cosines, {"embedding": list[float]}, is_of_pairs=True
+    ),
+}  # fmt: skip

@@ -20,7 +20,7 @@ from bert_core.config import EmbeddingConfig, EncoderConfig
 from bert_core.files.folders import publish
 from bert_core.files.json_files import read_json
 from bert_core.files.tensor_files import read_tensors
-from bert_core.model.catalogue import MODELS, Model, build_model
+from bert_core.model.catalogue import Model, build_model, head_names
 from bert_core.training.optimization import Optimizer
 
 WEIGHTS_FILE = "model.safetensors"
@@ -139,9 +139,10 @@ def read_config(folder: Path | str) -> dict[str, Any]:
             f"{path} must be a Bertsmith model of format {FORMAT}, found something else; "
             "a Hugging Face directory has to be imported first"
         )
-    if config.get("head") not in list(MODELS):
+    if config.get("head") not in head_names():
         raise ValueError(
-            f"{path} must name one of the heads {', '.join(MODELS)}, found {config.get('head')!r}"
+            f"{path} must name one of the heads {', '.join(head_names())}, found "
+            f"{config.get('head')!r}"
         )
     for name in ("settings", "encoder"):
         if not isinstance(config.get(name), dict):

@@ -24,7 +24,7 @@ def execute(command: str, choice: Choice, *, show_recipe: bool) -> None:
     set_defaults(home)
     recipe = checked_recipe(command, choice)
     if show_recipe:
-        print(recipe.to_yaml(), end="")
+        print(long_form(recipe), end="")
         return
     print(short_form(recipe), flush=True)
 
@@ -81,6 +81,14 @@ def _flow_of(command: str) -> Any:
     from flows.chain import flow_of
 
     return flow_of(command)
+
+
+def long_form(recipe: "CorpusRecipe") -> str:
+    """The recipe with every value, and what its automatic rates come to where that is known."""
+    from pipelines.registry.starting import automatic_rates_said
+
+    notes = automatic_rates_said(recipe, recipe.place.context())
+    return "".join([recipe.to_yaml(), *(f"# {note}\n" for note in notes)])
 
 
 def short_form(recipe: "CorpusRecipe") -> str:

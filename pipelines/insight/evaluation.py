@@ -5,24 +5,34 @@ from typing import Any
 from bert_core.model.catalogue import Model
 from pipelines.core.errors import UserError
 from pipelines.core.tracking.tracker import Tracker
-from pipelines.registry.opening import open_model
+from pipelines.registry.opening import open_model, registered_task
 from pipelines.stages.labelled.files import LeftOut, read_labelled_file, read_labelled_split
 from pipelines.stages.labelled.hugging_face import resolved
 from pipelines.stages.labelled.settings import LabelledDataset, LabelledFile
-from pipelines.tasks import Items, Reading, families_of, family
+from pipelines.tasks import Items, Reading, family, family_of_model
 
 
 def evaluate_file(
-    tracker: Tracker, reference: str, settings: LabelledFile | LabelledDataset
+    tracker: Tracker,
+    reference: str,
+    settings: LabelledFile | LabelledDataset,
+    task_name: str | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Figures and report of the fine-tuned model that `reference` names, on all items of a source.
 
-    That is a file, or the split of a data set that is learned from otherwise. Raises UserError for
-    labels that the model was not trained on, for a file that cannot be read
-    as items of its task, and for a reference that names no fine-tuned model.
+    That is a file, or the split of a data set that is learned from otherwise. A registered model
+    is of the task that it was registered for; of any other one `task_name` says which, where
+    several tasks have such models. Raises UserError for labels that the model was not trained on,
+    for a file that cannot be read as items of its task, and for a reference that names no
+    fine-tuned model.
     """
     model, tokenizer = open_model(tracker, reference)
-    name = next(families_of(model), None)
+    registered = registered_task(tracker, reference)
+    if registered is not None and task_name not in (None, registered):
+        raise UserError(
+            f"{reference} was registered for {registered}, found --task {task_name}; leave it out"
+        )
+    name = family_of_model(model, reference, registered or task_name)
     if name is None:
         raise UserError(
             f"{reference} must be a model that was fine-tuned for a task, found a "

@@ -15,7 +15,7 @@ from pipelines.registry.promotion import promote
 from pipelines.registry.registration import RegisteredModel, Submission, register
 from pipelines.registry.settings import RegistrationSettings
 from pipelines.registry.verification import Proof, Verification, verify
-from pipelines.tasks import families_of
+from pipelines.tasks import family_of_model
 from pipelines.training.results import numbers
 from pipelines.training.starting import IMPORTED
 
@@ -32,19 +32,24 @@ class RegisteredImport:
 
 
 def register_import(
-    artifact: Artifact, name: str, context: StageContext, say: Callable[[str], None]
+    artifact: Artifact,
+    name: str,
+    context: StageContext,
+    say: Callable[[str], None],
+    task: str | None = None,
 ) -> RegisteredImport:
-    """Register the imported model as a version of `name`, and prove it; `say` is told each step.
+    """Register the imported model as a version of `name`, and prove it; `say` gets each step.
 
     It proves itself as every version does, in a process of its own with the code that it carries;
     what it repeats is its response to the texts that lie with it. Where the name has no champion it
-    becomes that, else it stays a candidate. Raises UserError for a head that no registered model
-    has, VerificationError where it does not repeat its response.
+    becomes that, else it stays a candidate. `task` says its kind where models of several tasks have
+    such a head. Raises UserError for a head that no registered model has, VerificationError where
+    it does not repeat its response.
     """
     assert artifact.kind == IMPORTED and context.tracker is not None
     tracker, names = context.tracker, RegistrationSettings()
     say(f"registering it as {name}")
-    kind = _kind_of(artifact)
+    kind = _kind_of(artifact, task)
     if tracker.find_run(artifact.fingerprint) is None:
         run_id = tracker.create_run(
             f"import-{artifact.fingerprint[:8]}", artifact.fingerprint, {}, {}
@@ -75,11 +80,12 @@ def register_import(
     )
 
 
-def _kind_of(artifact: Artifact) -> str:
+def _kind_of(artifact: Artifact, task: str | None) -> str:
     head = artifact.statistics["head"]
     if head in _OF_ENCODERS:
         return "encoder"
-    kind = next(families_of(load_model(artifact.local_folder())), None)
+    model = load_model(artifact.local_folder())
+    kind = family_of_model(model, artifact.statistics["source"], task)
     if kind is None:
         raise UserError(
             f"a registered model must answer what tables ask, and a {head} model answers none; "

@@ -13,7 +13,7 @@ from pipelines.registry.lookups.finding import find_model
 from pipelines.registry.lookups.folders import OpenedModel, explained, opened
 from pipelines.registry.lookups.references import is_folder
 from pipelines.registry.serving.integrity import sealed_files
-from pipelines.registry.tags import digest_of
+from pipelines.registry.tags import KIND_TAG, digest_of, task_of_kind
 
 
 def open_model(tracker: Tracker, reference: str) -> OpenedModel:
@@ -31,6 +31,14 @@ def versioned(tracker: Tracker, reference: str) -> str:
         return reference
     version = find_model(tracker.client(), reference)
     return f"{version.name}/{version.version}"
+
+
+def registered_task(tracker: Tracker, reference: str) -> str | None:
+    """The task that the registered model was fine-tuned for; None for an encoder, or a folder."""
+    if is_folder(reference):
+        return None
+    kind = find_model(tracker.client(), reference).tags.get(KIND_TAG)
+    return None if kind in (None, "encoder") else task_of_kind(kind)
 
 
 @contextmanager

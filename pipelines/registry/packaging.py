@@ -5,15 +5,16 @@ import tempfile
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import mlflow.pyfunc
 import pandas as pd
 from mlflow.models import ModelSignature
-from mlflow.types import ColSpec, DataType, Schema, TensorSpec
+from mlflow.types import ColSpec, DataType, Schema
 from mlflow.types.schema import Array
 
 import bert_core
+from bert_core.inference.tables import Question, question_of_head
 from bert_core.training.state import CONFIG_FILE, WEIGHTS_FILE, read_config
 from pipelines.artifacts import Artifact
 from pipelines.registry import serving
@@ -21,52 +22,10 @@ from pipelines.registry.serving import integrity
 
 _TOKENIZER_FILES = ("vocab.txt", "tokenizer.json", "tokenizer_config.json")
 _REQUIREMENTS = ("torch", "numpy", "safetensors", "tokenizers", "pandas", "mlflow")
-_TEXT = "Returns the sum of the elements along the given axis."
-_ONE_TEXT: Final[tuple[list[ColSpec | TensorSpec], dict[str, list[Any]]]] = (
-    [ColSpec(DataType.string, "text"), ColSpec(DataType.string, "second_text", required=False)],
-    {"text": [_TEXT]},
-)
-_STRINGS, _NUMBER = Array(DataType.string), DataType.double
-
-
-class _Served(NamedTuple):
-    """What a served model is asked and answers: its columns, and a row that it can answer."""
-
-    inputs: list[ColSpec | TensorSpec]
-    example: dict[str, list[Any]]
-    outputs: list[ColSpec | TensorSpec]
-
-
-_SERVED: Final = {  # by the head of the model
-    "encoder": _Served(
-        [ColSpec(DataType.string, "text")], {"text": [_TEXT]},
-        [ColSpec(Array(_NUMBER), "embedding")],
-    ),
-    "sequence_classification": _Served(
-        *_ONE_TEXT, [ColSpec(DataType.string, "label"), ColSpec(_NUMBER, "probability")]
-    ),
-    "multi_label_classification": _Served(
-        *_ONE_TEXT, [ColSpec(_STRINGS, "labels"), ColSpec(Array(_NUMBER), "probabilities")]
-    ),
-    "regression": _Served(*_ONE_TEXT, [ColSpec(_NUMBER, "value")]),
-    "token_classification": _Served(
-        [ColSpec(DataType.string, "text", required=False),
-         ColSpec(_STRINGS, "words", required=False)],
-        {"text": [_TEXT]},
-        [ColSpec(_STRINGS, "words"), ColSpec(_STRINGS, "tags")],
-    ),
-    "multiple_choice": _Served(
-        [ColSpec(DataType.string, "text"), ColSpec(_STRINGS, "choices")],
-        {"text": [_TEXT], "choices": [["Along each axis.", "Along the first axis."]]},
-        [ColSpec(DataType.long, "choice"), ColSpec(_NUMBER, "probability")],
-    ),
-    "span_prediction": _Served(
-        [ColSpec(DataType.string, "question"), ColSpec(DataType.string, "context")],
-        {"question": ["What does it return?"], "context": [_TEXT]},
-        [ColSpec(DataType.string, "answer"), ColSpec(DataType.long, "begin"),
-         ColSpec(_NUMBER, "null_lead")],
-    ),
-    "sentence_embedding": _Served(*_ONE_TEXT, [ColSpec(Array(_NUMBER), "embedding")]),
+# How MLflow calls what a column holds.
+_TYPES: Final = {
+    str: DataType.string, int: DataType.long, float: DataType.double,
+    list[str]: Array(DataType.string), list[float]: Array(DataType.double),
 }  # fmt: skip
 
 
@@ -87,19 +46,36 @@ def save_model_package(
         model = Path(scratch) / "model"
         _copy_model_files(model, artifact)
         # Whatever heads it was pretrained with, an encoder is asked for embeddings.
-        served = _SERVED["encoder" if kind == "encoder" else read_config(model)["head"]]
+        question = question_of_head("encoder" if kind == "encoder" else read_config(model)["head"])
         mlflow.pyfunc.save_model(
             str(target),
             python_model=str(Path(serving.__file__).parent / "served_model.py"),
             artifacts={"model": str(model)},
             code_paths=[_clean_copy(Path(bert_core.__file__).parent, Path(scratch))],
-            signature=ModelSignature(Schema(served.inputs), Schema(served.outputs)),
-            input_example=pd.DataFrame(served.example),
+            signature=signature_of(question),
+            input_example=pd.DataFrame({name: [value] for name, value in question.example.items()}),
             pip_requirements=declared_requirements(),
             metadata=dict(metadata),
         )
     shutil.copyfile(integrity.__file__, target / Path(integrity.__file__).name)
     return integrity.seal(target)
+
+
+def signature_of(question: Question) -> ModelSignature:
+    """What the model is asked and answers, in MLflow's words."""
+    asked = [
+        ColSpec(
+            _TYPES[str if isinstance(value, str) else list[str]], name,
+            required=not question.in_place or name != question.columns[0],
+        )
+        for name, value in question.example.items()
+    ]  # fmt: skip
+    asked += [
+        ColSpec(_TYPES[list[str] if name == question.in_place else str], name, required=False)
+        for name in question.optional
+    ]
+    answered = [ColSpec(_TYPES[kind], name) for name, kind in question.answers.items()]
+    return ModelSignature(Schema(asked), Schema(answered))
 
 
 def _copy_model_files(folder: Path, artifact: Artifact) -> None:

@@ -21,6 +21,11 @@ CANDIDATE = "candidate alias"
 PROMOTION = "promotion"
 
 
+def task_of_kind(kind: str) -> str:
+    """The family of tasks that a kind names; `classifier` is what classification was called."""
+    return "classification" if kind == "classifier" else kind
+
+
 def entries(prefix: str, tags: Mapping[str, str]) -> dict[str, str]:
     """The values of all tags below `prefix`, by the rest of their names."""
     return {

@@ -21,6 +21,7 @@ from pipelines.registry.tags import (
     VERIFIED_TAG,
     digest_of,
     entries,
+    task_of_kind,
 )
 from pipelines.tasks import family, family_names
 from pipelines.training.starting import IMPORTED, PROBE
@@ -62,8 +63,8 @@ def metric_of(kind: str, metrics: Collection[str]) -> str:
     """Which of its logged figures a model of this kind proves itself by; empty where it is none."""
     if kind == "encoder":
         return next((name for name in _OF_ENCODERS if name in metrics), "")
-    kind = "classification" if kind == "classifier" else kind  # as it was called before
-    return family(kind).score if kind in family_names() else ""
+    task = task_of_kind(kind)
+    return family(task).score if task in family_names() else ""
 
 
 def verify(proofs: Sequence[Proof], store_url: str, tracker: Tracker) -> list[Verification]:

@@ -10,6 +10,8 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
+from pipelines.core.errors import UserError
+
 if TYPE_CHECKING:  # reading a recipe asks for the families' names alone
     import numpy as np
     import pyarrow as pa
@@ -150,4 +152,23 @@ def family(name: str) -> TaskFamily:
 
 def families_of(model: "Model") -> Iterator[str]:
     """The names of the families whose items `model` answers."""
-    return (name for name in family_names() if isinstance(model, family(name).models))
+    return (name for name in family_names() if type(model) in family(name).models)
+
+
+def family_of_model(model: "Model", called: str, task: str | None = None) -> str | None:
+    """The name of the family whose items `model` answers: `task` where that is said.
+
+    None where there is no family. Raises UserError, which names the model as it is `called`, where
+    several families have such models and `task` names none of them.
+    """
+    found = list(families_of(model))
+    if task is not None and task not in found:
+        raise UserError(
+            f"{called} must be a model of the task {task}, found a {model.head_name} model"
+        )
+    if task is None and len(found) > 1:
+        raise UserError(
+            f"{called} must be a model of one task, found a {model.head_name} model, which "
+            f"{' and '.join(found)} have; say which with --task"
+        )
+    return task or next(iter(found), None)

@@ -1,13 +1,26 @@
 """What every training can be told: its optimizer, its schedule and its cadence."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, model_validator
+from pydantic.functional_validators import WrapValidator
 
 from pipelines.core.settings import Settings
 
 Schedule = Literal["linear", "cosine", "constant", "warmup_stable_decay"]
 Momentum = Annotated[float, Field(ge=0, lt=1)]
+
+
+def _in_one_sentence(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        return validate(value)
+    except ValidationError:
+        raise ValueError("must be a number above 0 and at most 1, or auto") from None
+
+
+PeakRate = Annotated[
+    Annotated[float, Field(gt=0, le=1)] | Literal["auto"], WrapValidator(_in_one_sentence)
+]
 
 
 class TrainingSettings(Settings):
@@ -18,8 +31,8 @@ class TrainingSettings(Settings):
         description="adamw; lamb: for very large steps; muon: for the matrices inside the layers, "
         "adamw for the rest.",
     )
-    learning_rate: float = Field(
-        default=1e-4, gt=0, le=1, description="Peak learning rate, reached after the warm-up."
+    learning_rate: PeakRate = Field(
+        default=1e-4, description="Peak learning rate, reached after the warm-up."
     )
     warmup_fraction: float = Field(
         default=0.1, ge=0, le=1, description="Share of the steps over which the rate rises."
@@ -104,3 +117,12 @@ class TrainingSettings(Settings):
     checkpoint_every_steps: int = Field(
         default=500, ge=1, le=10**9, description="Optimizer steps between two checkpoints."
     )
+
+    @model_validator(mode="after")
+    def _automatic_rates_are_of_adamw(self) -> Self:
+        if self.learning_rate == "auto" and self.optimizer == "lamb":
+            raise ValueError(
+                "learning_rate must be a number with optimizer=lamb, whose steps are scaled in "
+                "another way, got auto; set it, or another optimizer"
+            )
+        return self

@@ -44,6 +44,7 @@ def optimization(work: Work, *, shard_optimizer_state: bool) -> OptimizationConf
     """The optimizer's own configuration for a training."""
     settings, num_steps = work.settings, work.num_steps
     first_phase = num_steps if work.restart is None else work.restart.step
+    assert settings.learning_rate != "auto", "a stage settles the rate before it trains"
     return OptimizationConfig(
         optimizer=settings.optimizer,
         learning_rate=settings.learning_rate,

@@ -129,3 +129,4 @@ def test_trainings_go_on_from_them(
     finetuning = FinetuningSettings(num_epochs=1, num_evaluations=1, **small)
     model = build_task_model(finetuning, artifacts["labelled"], taken, context)
     assert model.manifest.inputs["labelled"] == artifacts["labelled"].fingerprint
+    assert model.manifest.settings["learning_rate"] == 1e-3  # what auto comes to for its size

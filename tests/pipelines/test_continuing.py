@@ -281,3 +281,24 @@ def test_a_training_that_goes_on_is_named_by_its_encoder_and_begins_where_that_w
     ours = load_model(encoder.local_folder()).state_dict()
     for name, values in source.state_dict().items():
         np.testing.assert_allclose(ours[name].numpy(), values.numpy(), atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("head", ["encoder", "pretraining"])
+def test_what_follows_from_an_encoder_is_settled_before_its_successor_is_named(
+    head, source, small_corpus, small_vocabulary, small_context, tmp_path
+):
+    model = source if head == "pretraining" else build_model("encoder", source.config)
+    save_model(tmp_path, model)
+    load_tokenizer(small_vocabulary).save(tmp_path)
+    encoder = starting_encoder(str(tmp_path), small_context)
+    wanted = VocabularySettings(encoder=str(tmp_path))
+    vocabulary = build_vocabulary(wanted, small_corpus, small_context)
+    examples = examples_in(vocabulary, small_corpus, small_context)
+    asked = PretrainingSettings(encoder=str(tmp_path), learning_rate="auto")
+    chosen = settled(asked, encoder, examples, vocabulary)
+    assert chosen.learning_rate == 5e-4  # of BERT-tiny
+    # A new head would bend the encoder until it answers each token as often as it occurs.
+    assert chosen.initialization == ("frequencies" if head == "encoder" else "published")
+    assert PretrainingSettings.model_validate(chosen.model_dump()) == chosen
+    mine = settled(asked.model_copy(update={"learning_rate": 2e-5}), encoder, examples, vocabulary)
+    assert mine.learning_rate == 2e-5

@@ -22,7 +22,9 @@ def config_of(settings: TrainingSettings, *, shards: bool = False, **more: Any):
     return optimization(work, shard_optimizer_state=shards)
 
 
-@pytest.mark.parametrize("settings", [PretrainingSettings(), FinetuningSettings()])
+@pytest.mark.parametrize(
+    "settings", [PretrainingSettings(), FinetuningSettings(learning_rate=2e-4)]
+)
 def test_by_default_it_is_adamw_without_anything_new(settings):
     assert config_of(settings) == OptimizationConfig(
         optimizer="adamw", num_steps=100, learning_rate=settings.learning_rate, warmup_steps=10
@@ -31,7 +33,8 @@ def test_by_default_it_is_adamw_without_anything_new(settings):
 
 def test_every_setting_reaches_the_optimizer():
     settings = FinetuningSettings(
-        optimizer="muon", averaging_decay=0.99, exchange_dtype="bf16", layer_decay=0.8,
+        learning_rate=2e-4, optimizer="muon", averaging_decay=0.99, exchange_dtype="bf16",
+        layer_decay=0.8,
         schedule="warmup_stable_decay", decay_fraction=0.5, betas=(0.8, 0.98), muon_momentum=0.9,
         embeddings_rate=20.0,
     )  # fmt: skip

@@ -95,10 +95,10 @@ def evaluate(
     is_for_recipe = (heldout and not is_dataset) or any(
         not each.startswith(_OF_LABELS) for each in overrides or ()
     )
-    if model is not None and (recipe is not None or encoder or task or is_for_recipe):
+    if model is not None and (recipe is not None or encoder or is_for_recipe):
         raise UserError(
-            "--model evaluates a model that is there, which a recipe, --encoder, --task, --heldout "
-            f"and --set cannot change, but for --set {_OF_LABELS}…; leave out --model, or these"
+            "--model evaluates a model that is there, which a recipe, --encoder, --heldout and "
+            f"--set cannot change, but for --set {_OF_LABELS}…; leave out --model, or these"
         )
     if model is not None and is_dataset and not heldout:
         raise UserError(
@@ -130,7 +130,7 @@ def evaluate(
     labelled = _labelled_by(choice)
     called = versioned(tracker, named(model, home) or model)
     say(f"model: {model_address(called)}")
-    figures, report = evaluate_file(tracker, called, labelled)
+    figures, report = evaluate_file(tracker, called, labelled, task)
     for sentence in report.get("columns", ()):
         say(sentence)
     if as_json:

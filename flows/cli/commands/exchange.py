@@ -42,6 +42,10 @@ def bring_in(
         bool | None,
         typer.Option("--uncased/--cased", help="What texts are, where no file says it."),
     ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(help="The task that --name registers it for, where several have such models."),
+    ] = None,
     to: Annotated[Path | None, typer.Option(help="Write it as a new folder, too.")] = None,
     home: Home = None,
     store: Store = None,
@@ -78,7 +82,8 @@ def bring_in(
         from flows.cli.first_answers import find_first_answers
         from pipelines.registry.importing import register_import
 
-        registered = register_import(artifact, name, place_of(home, store).context(), say)
+        context = place_of(home, store).context()
+        registered = register_import(artifact, name, context, say, task)
         version, proof = registered.model, registered.verification
         how = f"repeated its answers ({proof.comparison})" if proof else "was registered before"
         print(f"  {version.uri}, loaded in a process of its own, {how}; {registered.alias}")

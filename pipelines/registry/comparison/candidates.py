@@ -13,7 +13,7 @@ from pipelines.registry.comparison.evaluation import (
     VerificationError,
     evaluated,
 )
-from pipelines.registry.tags import KIND_TAG, PROOF_TAG, digest_of
+from pipelines.registry.tags import KIND_TAG, PROOF_TAG, digest_of, task_of_kind
 from pipelines.tasks import family_names
 
 _ENCODER = "encoder"
@@ -53,8 +53,7 @@ def uri_of(version: ModelVersion) -> str:
 
 def kind_of(version: ModelVersion) -> str:
     """`encoder` or a family of tasks; raises CannotCompareError for anything else."""
-    kind: str = version.tags.get(KIND_TAG, "")
-    kind = "classification" if kind == "classifier" else kind  # as it was called before
+    kind = task_of_kind(version.tags.get(KIND_TAG, ""))
     if kind != _ENCODER and kind not in family_names():
         raise CannotCompareError(f"{uri_of(version)} is a {kind or 'model of unknown kind'}")
     return kind

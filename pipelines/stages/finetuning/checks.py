@@ -1,5 +1,7 @@
 """What a recipe says of a fine-tuning, held against its task before a run begins."""
 
+from bert_core.inference.tables import question_of_head
+from bert_core.model.catalogue import model_class
 from bert_core.model.classes import OneOfClasses
 from bert_core.model.task_models import TextLabeller
 from pipelines.core.errors import UserError
@@ -15,7 +17,12 @@ NO_WINDOWS = (
 def check_settings(
     settings: FinetuningSettings, family: TaskFamily | None, pretraining: object = None
 ) -> None:
-    """Raise UserError for what is of other tasks: windows, label smoothing, class weights."""
+    """Raise UserError for what is of other tasks: windows, label smoothing, class weights.
+
+    And for a family whose models could be trained, but neither loaded again nor asked.
+    """
+    if family is not None:
+        _refuse_lost_heads(family)
     if family is not None and settings.long_texts == "windows":
         model = family.models[0]
         if not issubclass(model, TextLabeller):
@@ -35,3 +42,19 @@ def check_settings(
             "finetuning.class_weights are of classes with names, and choices have none; leave it "
             "out"
         )
+
+
+def _refuse_lost_heads(family: TaskFamily) -> None:
+    for model in family.models:
+        head = model.head_name
+        try:
+            is_found = model_class(head) is model
+            question_of_head(head)
+        except (ValueError, AttributeError):
+            is_found = False
+        if not is_found:
+            raise UserError(
+                f"a model must be found again by its head, and tables must be able to ask it, but "
+                f"the head {head} of {model.__name__} is not there; put it into "
+                f"bert_core/tasks/{head}.py as MODEL, with its QUESTION (docs/architecture.md)"
+            )

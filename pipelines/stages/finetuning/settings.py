@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from pipelines.core.settings import Settings
-from pipelines.training.settings import TrainingSettings
+from pipelines.training.settings import PeakRate, TrainingSettings
 
 Rate = Annotated[float, Field(gt=0, le=1)]
 
@@ -73,8 +73,10 @@ class FinetuningSettings(TrainingSettings):
         description="Texts that one worker computes at once. A step is cut into these, and at "
         "most as many workers share it.",
     )
-    learning_rate: float = Field(
-        default=2e-4, gt=0, le=1, description="Peak learning rate, reached after the warm-up."
+    learning_rate: PeakRate = Field(
+        default="auto",
+        description="Peak learning rate, reached after the warm-up; auto: as goes with the "
+        "encoder's size, 5e-5 for BERT-base and 1e-3 for BERT-tiny.",
     )
     layer_decay: float = Field(
         default=1.0,

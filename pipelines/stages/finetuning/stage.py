@@ -1,10 +1,11 @@
 """Stage: from a pretrained encoder and labelled items to a model of their task."""
 
 from pipelines.artifacts import Artifact
-from pipelines.core.stage import StageContext
+from pipelines.core.stage import StageContext, ignore
 from pipelines.stages.finetuning.settings import FinetuningSettings
-from pipelines.stages.finetuning.training import Initialization, train_task_model
+from pipelines.stages.finetuning.training import Initialization, config_of, train_task_model
 from pipelines.stages.finetuning.trials import best_of_trials
+from pipelines.training.rates import settled_rate
 
 
 def build_task_model(
@@ -20,5 +21,8 @@ def build_task_model(
     The best of several where the settings ask for more than one seed, or for values to be tried.
     Statistics: the family's held-out figures, those of answering without looking beside them.
     """
+    told = context.observe if initialization == "pretrained" else ignore
+    rate = settled_rate(settings.learning_rate, "finetuning", config_of(encoder), told)
+    settings = settings.model_copy(update={"learning_rate": rate})
     build = train_task_model if settings.is_one_training else best_of_trials
     return build(settings, labelled, encoder, context, initialization=initialization)

@@ -99,7 +99,7 @@ def _finetune(
         name=STAGE,
         checkpoints=CheckpointFolder.of(draft),
         cut=cut_of(settings),
-        one_thread_each=trains_best_on_single_threads(size_of(_config_of(encoder.local_folder()))),
+        one_thread_each=trains_best_on_single_threads(size_of(config_of(encoder))),
     )
 
     def finish(checkpoint: Path, told: dict[str, Any]) -> Trained:
@@ -123,7 +123,7 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
     labelled, encoder_folder = values["labelled"], values["encoder"].local_folder()
     rank, world_size = this_rank()
     tokenizer = WordPieceTokenizer.from_directory(encoder_folder)
-    encoder_config = _config_of(encoder_folder)
+    encoder_config = _config_in(encoder_folder)
     reading, family = reading_of(settings, encoder_folder), family_of(labelled)
     whole = Reading(encoder_config.max_position_embeddings)
     heldout = read_items(labelled, "heldout")
@@ -198,7 +198,7 @@ def figures_of(answers: Answers, labelled: Artifact) -> dict[str, float]:
 
 def reading_of(settings: FinetuningSettings, encoder_folder: Path) -> Reading:
     """How items are read; raises UserError where the encoder reads fewer tokens than that."""
-    readable = _config_of(encoder_folder).max_position_embeddings
+    readable = _config_in(encoder_folder).max_position_embeddings
     if settings.max_tokens is not None and settings.max_tokens > readable:
         raise UserError(
             f"finetuning.max_tokens must be at most the {readable} positions that the encoder was "
@@ -208,5 +208,10 @@ def reading_of(settings: FinetuningSettings, encoder_folder: Path) -> Reading:
     return Reading(settings.max_tokens or readable, settings.window_stride, is_in_windows)
 
 
-def _config_of(folder: Path) -> EncoderConfig:
+def config_of(encoder: Artifact) -> EncoderConfig:
+    """The shape of a published encoder."""
+    return _config_in(encoder.local_folder())
+
+
+def _config_in(folder: Path) -> EncoderConfig:
     return EncoderConfig.from_dict(read_config(folder)["encoder"])

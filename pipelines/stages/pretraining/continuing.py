@@ -10,20 +10,28 @@ from bert_core.training.state import load_model, read_config
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact
 from pipelines.core.errors import UserError
+from pipelines.core.stage import Observer, ignore
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.vocabulary.stage import load_tokenizer
+from pipelines.training.rates import settled_rate
 
 TokenModel = PretrainingModel | LanguageModel
 
+_WITH_VOCABULARY = (PretrainingModel.head_name, LanguageModel.head_name)
+
 
 def settled(
-    settings: PretrainingSettings, encoder: Artifact, examples: Artifact, vocabulary: Artifact
+    settings: PretrainingSettings,
+    encoder: Artifact,
+    examples: Artifact,
+    vocabulary: Artifact,
+    observe: Observer = ignore,
 ) -> PretrainingSettings:
-    """`settings` with the encoder's fingerprint and its size; None for one without a name.
+    """`settings` with what follows from the encoder: fingerprint, size, rate, how heads begin.
 
-    Raises UserError where the examples are in other pieces than the encoder's, or ask a
-    bidirectional encoder for the next token or the other way round.
+    The size is None for one without a name. Raises UserError where the examples are in other pieces
+    than the encoder's, or ask a bidirectional encoder for the next token or the other way round.
     """
     config = _config_of(encoder)
     tokenizer = WordPieceTokenizer.from_directory(encoder.local_folder())
@@ -39,7 +47,15 @@ def settled(
     refuse_other_objective(ExampleSettings.model_validate(examples.manifest.settings), encoder)
     shape = config.num_layers, config.hidden_size, config.num_attention_heads
     names = {shape: name for name, shape in SIZES.items()}
-    return settings.model_copy(update={"encoder": encoder.fingerprint, "size": names.get(shape)})
+    head = read_config(encoder.local_folder())["head"]
+    return settings.model_copy(
+        update={
+            "encoder": encoder.fingerprint,
+            "size": names.get(shape),
+            "learning_rate": settled_rate(settings.learning_rate, "pretraining", config, observe),
+            "initialization": "published" if head in _WITH_VOCABULARY else "frequencies",
+        }
+    )
 
 
 def refuse_other_objective(examples: ExampleSettings, encoder: Artifact) -> None:

@@ -7,7 +7,7 @@ from pydantic import Field, field_validator, model_validator
 
 from bert_core.masking import MaskingConfig
 from pipelines.stages.examples.settings import ExampleSettings
-from pipelines.training.settings import TrainingSettings
+from pipelines.training.settings import PeakRate, TrainingSettings
 
 _NUM_STEPS = 1000
 _OF_FULL_STEPS = ("full_learning_rate", "full_warmup_fraction")
@@ -29,11 +29,12 @@ class PretrainingSettings(TrainingSettings):
         "base 12x768, large 24x1024. Going on from an encoder: its own, empty where that has no "
         "name.",
     )
-    initialization: Literal["published", "informed"] = Field(
+    initialization: Literal["published", "informed", "frequencies"] = Field(
         default="published",
         description="Weights to begin with. published: all random; informed: the first layer "
         "begins by reading each token's neighbours and the vocabulary at its frequencies, which "
-        "spares a small encoder thousands of steps.",
+        "spares a small encoder thousands of steps; frequencies: the vocabulary alone, as where "
+        "pretraining goes on from an encoder without a head for it.",
     )
     num_steps: int = Field(
         default=_NUM_STEPS,
@@ -59,8 +60,10 @@ class PretrainingSettings(TrainingSettings):
         description="Examples that one worker computes at once. A step is cut into these, and at "
         "most as many workers share it.",
     )
-    learning_rate: float = Field(
-        default=1e-3, gt=0, le=1, description="Peak learning rate, reached after the warm-up."
+    learning_rate: PeakRate = Field(
+        default=1e-3,
+        description="Peak learning rate, reached after the warm-up; auto, where pretraining goes "
+        "on from an encoder: as goes with its size, 5e-5 for BERT-base and 5e-4 for BERT-tiny.",
     )
     short_steps_fraction: float = Field(
         default=0.0,
@@ -148,8 +151,17 @@ class PretrainingSettings(TrainingSettings):
         return self
 
     @model_validator(mode="after")
+    def _a_new_encoder_has_a_rate(self) -> Self:
+        if self.learning_rate == "auto" and self.encoder is None:
+            raise ValueError(
+                "learning_rate must be a number for an encoder with random weights, got auto, "
+                "which is for going on from an encoder; set it, for instance to 1e-3"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _informed_where_new(self) -> Self:
-        if self.encoder is not None and self.initialization != "published":
+        if self.encoder is not None and self.initialization == "informed":
             raise ValueError(
                 "initialization must be left at published where pretraining goes on from an "
                 f"encoder, which brings its weights, got {self.initialization} and encoder="
@@ -201,6 +213,6 @@ class PretrainingSettings(TrainingSettings):
             return (
                 "pretraining.full_learning_rate must be given where full_warmup_fraction is, found "
                 f"full_warmup_fraction={self.full_warmup_fraction:g} without it; set it, for "
-                f"instance to {self.learning_rate:g}, or leave the other out"
+                f"instance to {self.learning_rate}, or leave the other out"
             )
         return ""

@@ -49,7 +49,7 @@ def build_encoder(
     inputs = {"examples": examples, "vocabulary": vocabulary}
     if settings.encoder is not None:
         encoder = starting_encoder(settings.encoder, context)
-        settings = settled(settings, encoder, examples, vocabulary)
+        settings = settled(settings, encoder, examples, vocabulary, context.observe)
         inputs["encoder"] = encoder
     with steps_settled(settings, arithmetic, inputs, context) as counted:
         return context.store.get_or_build(

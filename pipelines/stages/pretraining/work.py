@@ -55,7 +55,8 @@ def pretraining_work(values: dict[str, Any]) -> Iterator[Work]:
         return {**figures, "num_parameters": count_parameters(model)}
 
     def begin_informed(model: TrainableModel) -> None:
-        attend_to_neighbours(model.encoder, seed=settings.seed)
+        if settings.initialization == "informed":
+            attend_to_neighbours(model.encoder, seed=settings.seed)
         counts = torch.from_numpy(heldout.unigrams().weights - 1).clamp(min=0)
         predict_frequencies(cast(TokenModel, model).vocabulary_head, counts)
 
@@ -67,7 +68,7 @@ def pretraining_work(values: dict[str, Any]) -> Iterator[Work]:
             num_steps=settings.num_steps,
             evaluate_every_steps=settings.evaluate_every_steps,
             build_model=build_model,
-            begin=begin_informed if settings.initialization == "informed" else None,
+            begin=begin_informed if settings.initialization != "published" else None,
             micro_batches=prefetched_batches,
             batches_of=training.micro_batches,
             first_steps=training.first_steps,

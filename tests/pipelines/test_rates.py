@@ -1,0 +1,89 @@
+"""The learning rate that follows an encoder's size, and where a recipe asks for it."""
+
+import pytest
+
+from bert_core.config import SIZES, EncoderConfig, encoder_config
+from pipelines.core.errors import UserError
+from pipelines.core.recipes.files import preset_names, read_recipe
+from pipelines.core.recipes.ladder import EndToEndRecipe
+from pipelines.core.stage import Progress, ignore
+from pipelines.training.rates import automatic_rate, settled_rate
+
+BASE, TINY = (encoder_config(size, 100) for size in ("base", "tiny"))
+SIX_LAYERS = EncoderConfig(
+    vocab_size=30_522, hidden_size=384, num_layers=6, num_attention_heads=12,
+    intermediate_size=1536,
+)  # fmt: skip
+
+
+def test_base_learns_at_the_paper_s_rates_and_tiny_at_the_demo_s() -> None:
+    assert automatic_rate("finetuning", BASE) == 5e-5
+    assert automatic_rate("pretraining", BASE) == 5e-5
+    demo = read_recipe(EndToEndRecipe, "demo")
+    assert automatic_rate("finetuning", TINY) == demo.finetuning.learning_rate == 1e-3
+    assert automatic_rate("pretraining", TINY) == 5e-4
+    smallest = encoder_config("tiny", 100, hidden_size=16, num_attention_heads=2)
+    assert automatic_rate("finetuning", smallest) == 1e-3
+
+
+@pytest.mark.parametrize("use", ["pretraining", "finetuning"])
+def test_a_larger_encoder_never_learns_faster(use) -> None:
+    shapes = sorted((encoder_config(size, 100) for size in SIZES), key=_size)
+    rates = [automatic_rate(use, shape) for shape in shapes]
+    assert rates == sorted(rates, reverse=True)
+    between = automatic_rate(use, SIX_LAYERS)
+    assert automatic_rate(use, BASE) < between < automatic_rate(use, TINY) / 3
+
+
+def _size(config: EncoderConfig) -> int:
+    return config.num_layers * config.hidden_size
+
+
+def test_what_auto_comes_to_is_told_and_a_number_is_left_alone() -> None:
+    told: list[Progress] = []
+    assert settled_rate("auto", "finetuning", SIX_LAYERS, told.append) == 1.6e-4
+    assert "learning_rate=auto is 0.00016" in told[0].note
+    assert "6 layers of width 384" in told[0].note
+    assert settled_rate(2e-5, "finetuning", SIX_LAYERS, told.append) == 2e-5
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("name", ["continue", "own-encoder"])
+def test_what_starts_from_an_encoder_follows_its_size(name: str) -> None:
+    recipe = read_recipe(EndToEndRecipe, name)
+    assert recipe.finetuning.learning_rate == "auto"
+    asked = read_recipe(EndToEndRecipe, name, ["finetuning.learning_rate=3e-5"])
+    assert settled_rate(asked.finetuning.learning_rate, "finetuning", BASE, ignore) == 3e-5
+    if name == "continue":
+        assert recipe.pretraining.learning_rate == "auto"
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_no_preset_fine_tunes_bert_base_at_a_rate_of_small_encoders(name: str) -> None:
+    recipe = read_recipe(EndToEndRecipe, name)
+    if recipe.finetuning.encoder is None and recipe.pretraining.encoder is None:
+        size = recipe.pretraining.size
+        shape = BASE if recipe.labelled.source.kind == "labelled_file" else encoder_config(size, 9)
+    else:
+        shape = BASE
+    rate = settled_rate(recipe.finetuning.learning_rate, "finetuning", shape, ignore)
+    assert rate <= 4 * automatic_rate("finetuning", shape)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["pretraining.learning_rate=auto"], "must be a number for an encoder with random weights"),
+        (["finetuning.learning_rate=0"], "must be a number above 0 and at most 1, or auto, got 0"),
+        (["finetuning.learning_rate=fast"], "or auto, got 'fast'"),
+        (
+            ["finetuning.learning_rate=auto", "finetuning.optimizer=lamb"],
+            "must be a number with optimizer=lamb",
+        ),
+    ],
+)
+def test_a_rate_that_cannot_be_is_one_sentence(overrides: list[str], sentence: str) -> None:
+    with pytest.raises(UserError) as raised:
+        read_recipe(EndToEndRecipe, "demo", overrides)
+    assert sentence in str(raised.value)
+    assert "\n" not in str(raised.value)
