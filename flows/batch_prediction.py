@@ -7,6 +7,7 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.runtime import flow_run
 from pydantic import Field
 
+from flows.reporting.page import costing_the_page_alone
 from flows.reporting.watch import Watch
 from flows.services.platform.place_block import use_place_of_deployment
 from flows.services.run_records import recorded_run
@@ -46,11 +47,12 @@ def batch_prediction(recipe: BatchPredictionRecipe = _DEFAULT) -> Artifact:
             task_run_name=f"answers of {recipe.model}"
         )
         predictions = cast(Artifact, task(settings, recipe.place.tracker({}), context))
-    told = predictions.statistics
-    create_markdown_artifact(
-        f"**{told['rows']:,}** rows of {told['files']:,} files, answered by "
-        f"`models:/{told['model']}`, in `{redacted(recipe.out or predictions.url)}`.",
-        key=KIND,
-        description=f"Answers of models:/{told['model']}",
-    )
+        told = predictions.statistics
+        with costing_the_page_alone(watch.note):
+            create_markdown_artifact(
+                f"**{told['rows']:,}** rows of {told['files']:,} files, answered by "
+                f"`models:/{told['model']}`, in `{redacted(recipe.out or predictions.url)}`.",
+                key=KIND,
+                description=f"Answers of models:/{told['model']}",
+            )
     return predictions

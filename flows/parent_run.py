@@ -5,6 +5,7 @@ parent by a tag that all runs of the flow run carry. Trouble with the tracker co
 nothing else.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ from pipelines.core.redaction import redacted
 from pipelines.core.tracking.tracker import Tracker
 from pipelines.stages import stage_of_kind
 from pipelines.training.results import numbers
+
+logger = logging.getLogger(__name__)
 
 _PARENT_TAG, _NOTE_TAG = "mlflow.parentRunId", "mlflow.note.content"  # MLflow's own
 _TRAINED = ("encoder", "finetuned")  # stages that record themselves
@@ -81,9 +84,12 @@ def open_parent_run(tracker: Tracker, name: str, recipe: CorpusRecipe, page: str
     note = f"[The flow run in Prefect]({address})" if address else "A run without a Prefect server."
     try:
         run_id = tracker.create_run(name, "", {}, {_NOTE_TAG: f"Recipe **{recipe.name}**. {note}"})
+    except UserError:
+        return ParentRun(tracker)
+    try:
         with tracker.answering():
             tracker.log_params(run_id, dict(flattened(values)))
             tracker.log_text(run_id, recipe.to_yaml(), "recipe.yaml")
-    except UserError:
-        return ParentRun(tracker)
+    except UserError as error:
+        logger.warning("the record of this run lacks its recipe: %s", error)
     return ParentRun(tracker, run_id)

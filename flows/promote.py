@@ -4,10 +4,12 @@ from typing import cast
 
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
+from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 from pydantic import Field
 
 from flows.reporting.events import tell_of_promotion
+from flows.reporting.page import costing_the_page_alone
 from flows.services.platform.place_block import use_place_of_deployment
 from flows.services.run_records import recorded_run
 from flows.tasks import task_that_reaches_out
@@ -88,11 +90,12 @@ def rollback(recipe: RollbackRecipe = _ROLLBACK) -> Promotion:
 
 def _told(promotion: Promotion) -> Promotion:
     tell_of_promotion(promotion)
-    create_markdown_artifact(
-        f"`{promotion.alias}` of **{promotion.name}** is now version {promotion.version}"
-        + (f", before it was {promotion.previous_version}" if promotion.previous_version else "")
-        + f": {promotion.reason}.",
-        key="promotion",
-        description=f"{promotion.name}@{promotion.alias} is version {promotion.version}",
-    )
+    before = f", before it was {promotion.previous_version}" if promotion.previous_version else ""
+    with costing_the_page_alone(get_run_logger().warning):
+        create_markdown_artifact(
+            f"`{promotion.alias}` of **{promotion.name}** is now version {promotion.version}"
+            f"{before}: {promotion.reason}.",
+            key="promotion",
+            description=f"{promotion.name}@{promotion.alias} is version {promotion.version}",
+        )
     return promotion

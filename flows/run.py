@@ -15,6 +15,7 @@ from flows.observability.json_lines import logs_of_run, logs_of_stage
 from flows.observability.publishing import published_figures
 from flows.observability.run_figures import RunFigures
 from flows.parent_run import ParentRun, open_parent_run
+from flows.reporting.page import costing_the_page_alone, first_line
 from flows.reporting.quantities import duration, memory
 from flows.reporting.report import publish_report
 from flows.reporting.story import StageRecord, Story
@@ -88,7 +89,7 @@ class Run(Generic[Recipe]):
                     *inputs, **options
                 )
         except BaseException as error:
-            self.story.failure = f"{_how_it_ended(error)} in stage {name}: {_sentence(error)}"
+            self.story.failure = f"{_how_it_ended(error)} in stage {name}: {first_line(error)}"
             raise
         finally:
             self._figures.stage_ended()
@@ -160,17 +161,14 @@ def started_run(
         try:
             yield run
         except BaseException as error:
-            story.failure = story.failure or f"{_how_it_ended(error)}: {_sentence(error)}"
+            story.failure = story.failure or f"{_how_it_ended(error)}: {first_line(error)}"
             _close(story, watch, sampler, started)
             parent.end(story.failure)
-            try:
-                publish_report(story, run.tracker)
-            except Exception as trouble:
-                raise error from trouble
+            _publish(story, run.tracker, watch)
             raise
         _close(story, watch, sampler, started)
         parent.end("")
-        publish_report(story, run.tracker)
+        _publish(story, run.tracker, watch)
 
 
 def _resolved(
@@ -180,18 +178,18 @@ def _resolved(
     if deployment.id is None:  # called as a function: the recipe is whole
         if not overrides:
             return recipe, []
-        return completed(recipe, recipe.model_dump(mode="json"), overrides), []
+        return completed(recipe, recipe.values(), overrides), []
     with get_client(sync_client=True) as client:
         parameters = client.read_deployment(UUID(deployment.id)).parameters
         given = type(default).model_validate(parameters.get("recipe", {}))
-        own = completed(given, default.model_dump(mode="json")).model_dump(mode="json")
+        own = completed(given, default.values()).values()
         whole = completed(recipe, own, overrides)
         if whole.name != recipe.name:  # the run was named after what it was given
             name = flow_run.name.replace(recipe.name, whole.name)
             client.update_flow_run(UUID(flow_run.id), name=name)
-    changed = differences(whole.model_dump(mode="json"), own)
+    changed = differences(whole.values(), own)
     return whole, [
-        f"{path} is {value!r}, in the deployment's own recipe it is {before!r}"
+        redacted(f"{path} is {value!r}, in the deployment's own recipe it is {before!r}")
         for path, value, before in changed
     ]
 
@@ -202,12 +200,15 @@ def _close(story: Story, watch: Watch, sampler: MemorySampler, started: float) -
     story.peak_bytes = sampler.peak_bytes
 
 
+def _publish(story: Story, tracker: Tracker, watch: Watch) -> None:
+    def note(sentence: str) -> None:
+        story.notes.append(sentence)
+        watch.say(sentence)
+
+    with costing_the_page_alone(note):
+        publish_report(story, tracker)
+
+
 def _how_it_ended(error: BaseException) -> str:
     """What stops a process, such as Ctrl-C or a cancellation, is no Exception."""
     return "failed" if isinstance(error, Exception) else "stopped"
-
-
-def _sentence(error: BaseException) -> str:
-    """The first line of what was raised, without secrets."""
-    lines = redacted(str(error)).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

@@ -77,6 +77,8 @@ def make_credentials(home: Path) -> Credentials:
     descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(Credentials(_USER, secrets.token_urlsafe(24)).text + "\n")
+        file.flush()
+        os.fsync(file.fileno())  # a name without its content would stop every `up`
     with suppress(FileExistsError):  # another command made them at this very moment
         (home / CREDENTIALS_NAME).hardlink_to(draft)
     draft.unlink()

@@ -16,7 +16,11 @@ from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Crashed
 
-from flows.services.run_records import forget_run, process_of_run
+from flows.services.run_records import (
+    forget_run,
+    process_of_run,
+    set_aside_unreadable_records,
+)
 
 _OPEN = (StateType.RUNNING, StateType.PENDING, StateType.CANCELLING)
 _PAGE = 200
@@ -91,6 +95,8 @@ def main() -> None:
     parser.add_argument("--worker-is-gone", action="store_true")
     parser.add_argument("--why", required=True)
     options = parser.parse_args()
+    for sentence in set_aside_unreadable_records(options.home):
+        sys.stdout.write(f"{sentence}\n")
     for name in end_dead_flow_runs(
         options.home,
         options.work_pool,

@@ -86,9 +86,9 @@ def read_record(home: Path) -> Services | None:
 
 def write_record(home: Path, services: Services) -> None:
     """Write down what runs now."""
-    partial = home / f"{RECORD_NAME}.partial"
-    partial.write_text(json.dumps(asdict(services), indent=2) + "\n")
-    partial.replace(home / RECORD_NAME)
+    from pipelines.artifacts.attempts.commit import write_to_disk  # no command that reads needs it
+
+    write_to_disk(home / RECORD_NAME, json.dumps(asdict(services), indent=2) + "\n")
 
 
 def remove_record(home: Path) -> None:

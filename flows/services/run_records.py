@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from flows.services.processes.identity import ProcessIdentity
+from pipelines.artifacts.attempts.commit import write_to_disk
 
 _FOLDER = "runs"
 
@@ -25,9 +26,7 @@ def recorded_run(flow_run_id: str | None) -> Iterator[None]:
         return
     path = _path(Path(home), flow_run_id)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(asdict(ProcessIdentity.of(os.getpid()))) + "\n")
-    partial.replace(path)
+    write_to_disk(path, json.dumps(asdict(ProcessIdentity.of(os.getpid()))) + "\n")
     try:
         yield
     finally:
@@ -35,14 +34,39 @@ def recorded_run(flow_run_id: str | None) -> Iterator[None]:
 
 
 def process_of_run(home: Path, flow_run_id: str) -> ProcessIdentity | None:
-    """The process that worked on the run when it was last heard of; None: it left no record."""
-    path = _path(home, flow_run_id)
-    return ProcessIdentity(**json.loads(path.read_text())) if path.is_file() else None
+    """The process that worked on the run when it was last heard of; None: it left no record that
+    can be read."""
+    return _process_in(_path(home, flow_run_id))
+
+
+def set_aside_unreadable_records(home: Path) -> list[str]:
+    """Rename the records that cannot be read, so that nobody stumbles over them; a sentence each.
+
+    A disk that failed or was full leaves such a record. Whose process it named nobody knows, so the
+    run is left alone.
+    """
+    told = []
+    for path in sorted((home / _FOLDER).glob("*.json")):
+        if _process_in(path) is None and path.is_file():
+            aside = path.with_suffix(".unreadable")
+            path.replace(aside)
+            told.append(
+                f"The record of the flow run {path.stem} cannot be read and is set aside as "
+                f"{aside}; where Prefect still says that it runs and it does not, cancel it there."
+            )
+    return told
 
 
 def forget_run(home: Path, flow_run_id: str) -> None:
     """The run is over."""
     _path(home, flow_run_id).unlink(missing_ok=True)
+
+
+def _process_in(path: Path) -> ProcessIdentity | None:
+    try:
+        return ProcessIdentity(**json.loads(path.read_text()))
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
 
 
 def _path(home: Path, flow_run_id: str) -> Path:

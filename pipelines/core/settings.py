@@ -35,3 +35,11 @@ class Settings(BaseModel):
         # What the Prefect form calls a section: "Pretraining", not "PretrainingSettings".
         model_title_generator=lambda model: model.__name__.removesuffix("Settings"),
     )
+
+    def values(self, *, only_what_was_set: bool = False) -> dict[str, Any]:
+        """Every value as it is, secrets of addresses too: to make another model of, never to keep.
+
+        What is kept or shown is `model_dump(mode="json")`, which has no secrets; a recipe that is
+        read back from that has lost its passwords and signatures.
+        """
+        return self.model_dump(exclude_unset=only_what_was_set)

@@ -31,9 +31,9 @@ _LIMITS: Final = {
 
 
 def model_card(
-    kind: str, what: str, name: str, artifact: Artifact, lineage: Mapping[str, Artifact]
+    kind: str, what: str, reference: str, artifact: Artifact, lineage: Mapping[str, Artifact]
 ) -> str:
-    """Markdown of at most as many characters as the registry takes."""
+    """Markdown of at most as many characters as the registry takes; `reference` is name/version."""
     statistics = artifact.statistics
     parts = [
         what,
@@ -43,7 +43,9 @@ def model_card(
         _seeds(artifact),
         "## Limits\n\n" + _limits(kind, lineage),
         "## Use\n\n```python\nimport mlflow\n\nmodel = mlflow.pyfunc.load_model("
-        f'"models:/{name}@champion")\nmodel.predict([{_ASKED.get(kind, _ASKED["encoder"])}])\n```',
+        f'"models:/{reference}")\nmodel.predict([{_ASKED.get(kind, _ASKED["encoder"])}])\n```\n\n'
+        f"That is this version; `models:/{reference.partition('/')[0]}@champion` is the one that "
+        "people use now.",
     ]
     return _cut(redacted("\n\n".join(parts)))
 

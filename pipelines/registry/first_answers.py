@@ -8,14 +8,14 @@ from mlflow.exceptions import MlflowException
 
 from pipelines.core.errors import UserError
 from pipelines.core.tracking.tracker import Tracker
-from pipelines.registry.listing import list_models, newest_of
 from pipelines.registry.lookups.finding import find_model
+from pipelines.registry.lookups.newest import newest_of
 from pipelines.registry.lookups.remembered import remember, state_of
 from pipelines.registry.opening import located
 
 
 class Wanted(NamedTuple):
-    """What a command looks for that was not told a model: see `listing.newest_of`."""
+    """What a command looks for that was not told a model: see `newest.newest_of`."""
 
     kinds: tuple[str, ...]
     fills_gaps: bool = False
@@ -30,10 +30,10 @@ def find_first_answers(
     """
     state = state_of(database)
     try:
-        rows, client = list_models(tracker), tracker.client()
+        client = tracker.client()
+        called = {words: newest_of(client, *which) for words, which in wanted.items()}
     except MlflowException:
         return
-    called = {words: newest_of(rows, *which) for words, which in wanted.items()}
     packages: dict[tuple[str, str], Path] = {}
     answers = []
     for question, reference in [*called.items(), *((name, name) for name in names)]:

@@ -1,6 +1,6 @@
 """What the registry holds."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -10,12 +10,10 @@ from mlflow.exceptions import MlflowException
 from pipelines.artifacts.layout import is_fingerprint
 from pipelines.core.tracking.paging import pages
 from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker, final
+from pipelines.registry.lookups.finding import GONE_OR_CLOSED
 from pipelines.registry.lookups.history import Move, moves_of
 from pipelines.registry.tags import JUDGEMENT_TAG, KIND_TAG, VERIFIED_TAG
 from pipelines.registry.verification import metric_of
-
-_CHAMPION = "champion"
-_WITHOUT_A_CHOICE = {"candidate", "challenger"}  # aliases that nobody chose a version by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +49,7 @@ def list_models(tracker: Tracker) -> list[ListedModel]:
     for version in pages(lambda token: client.search_model_versions(page_token=token)):
         number = int(version.version)
         kind = version.tags.get(KIND_TAG, "")
-        metrics = _final_metrics(client, version.run_id or "")
+        metrics = _final_metrics(client, version.run_id or "") if kind else {}
         metric = metric_of(kind, metrics)
         listed.append(
             ListedModel(
@@ -78,29 +76,6 @@ def list_models(tracker: Tracker) -> list[ListedModel]:
     return sorted(listed, key=lambda row: (row.name, -row.version))
 
 
-def newest_of(rows: Iterable[ListedModel], kinds: Collection[str], fills_gaps: bool) -> str | None:
-    """The newest champion of these kinds; without one the newest that has another alias of choice,
-    else the newest proved version.
-
-    With `fills_gaps` one that learned to predict tokens goes before others. None where no version
-    proved itself.
-    """
-    found = [row for row in rows if row.kind in kinds and row.is_verified]
-    if not found:
-        return None
-
-    def rank(row: ListedModel) -> tuple[bool, bool, bool, datetime]:
-        return (
-            fills_gaps and bool(row.metric),
-            _CHAMPION in row.aliases,
-            bool(set(row.aliases) - _WITHOUT_A_CHOICE),
-            row.created,
-        )
-
-    best = max(found, key=rank)
-    return f"{best.name}/{best.version}"
-
-
 def list_moves(tracker: Tracker, name: str) -> list[Move]:
     """Every recorded move of an alias of `name`, oldest first."""
     return moves_of(tracker.client(), name)
@@ -109,14 +84,15 @@ def list_moves(tracker: Tracker, name: str) -> list[Move]:
 def _final_metrics(client: MlflowClient, run_id: str) -> dict[str, float]:
     """The figures of the finished model, by their own names: those are the training curve's.
 
-    None where the run is gone: MLflow's garbage collection leaves its versions behind.
+    None where the run is gone, since MLflow's garbage collection leaves its versions behind, or
+    another team's.
     """
     if not run_id:
         return {}
     try:
         metrics = client.get_run(run_id).data.metrics
     except MlflowException as error:
-        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+        if error.error_code not in GONE_OR_CLOSED:
             raise
         return {}
     prefix = final("")

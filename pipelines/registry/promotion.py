@@ -11,11 +11,10 @@ from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 
 from pipelines.core.errors import UserError
-from pipelines.core.tracking.paging import pages
 from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
 from pipelines.registry.card import with_comparison
 from pipelines.registry.comparison.judgement import Judgement
-from pipelines.registry.lookups.finding import find_source, version_with_alias
+from pipelines.registry.lookups.finding import find_source, version_with_alias, versions_of
 from pipelines.registry.lookups.history import How, Move, before_it, moves_of, now, record
 from pipelines.registry.opening import located
 from pipelines.registry.registration import RegisteredModel
@@ -108,7 +107,7 @@ def rollback(tracker: Tracker, name: str, alias: str, reason: str = "", by: str 
             f"{name} must have a version with the alias {alias} to go back from, found none; see "
             "`bertsmith models`"
         )
-    found = {int(each.version) for each in _versions(client, name)}
+    found = {int(each.version) for each in versions_of(client, name)}
     before = before_it(
         moves_of(client, name), alias, int(current.version), lambda number: number in found
     )
@@ -196,8 +195,3 @@ def _write_down(client: MlflowClient, judgement: Judgement) -> None:
     for key, value in values.items():
         if value:
             client.set_model_version_tag(judgement.name, number, f"{JUDGEMENT_TAG}.{key}", value)
-
-
-def _versions(client: MlflowClient, name: str) -> list[ModelVersion]:
-    found = pages(lambda token: client.search_model_versions(page_token=token))
-    return [version for version in found if version.name == name]

@@ -1,13 +1,11 @@
 """Putting models into MLflow's registry, with everything that says what they are."""
 
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import yaml
 from mlflow import MlflowClient
-from mlflow.entities import LoggedModel, Metric
+from mlflow.entities import Metric
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
@@ -17,7 +15,9 @@ from pipelines.core.redaction import redacted
 from pipelines.core.tracking.tracker import COMPUTED_ON_TAG, FINGERPRINT_TAG, Tracker, final
 from pipelines.core.versions import code_version
 from pipelines.registry.card import model_card
-from pipelines.registry.packaging import declared_requirements, save_model_package
+from pipelines.registry.logged_packages import clear_half_made, logged_package
+from pipelines.registry.lookups.finding import versions_of
+from pipelines.registry.packaging import declared_requirements
 from pipelines.registry.tags import (
     CANDIDATE,
     CODE_TAG,
@@ -94,8 +94,13 @@ def register(submission: Submission, tracker: Tracker) -> RegisteredModel:
     version = find_version(client, name, artifact.fingerprint)
     reused = version is not None
     if version is None:
-        version = _create_version(submission, metrics, tracker, client)
+        version = _created_once(submission, metrics, tracker, client)
     if version.tags.get(OWED_TAG) == CANDIDATE:
+        card = model_card(
+            submission.kind, _what(submission.kind), f"{name}/{version.version}", artifact,
+            submission.lineage,
+        )  # fmt: skip
+        client.update_model_version(name, str(version.version), card)
         client.set_registered_model_alias(name, submission.alias, str(version.version))
         client.delete_model_version_tag(name, str(version.version), OWED_TAG)
     is_verified = version.tags.get(VERIFIED_TAG) == "true"
@@ -113,11 +118,37 @@ def register(submission: Submission, tracker: Tracker) -> RegisteredModel:
 
 
 def find_version(client: MlflowClient, name: str, fingerprint: str) -> ModelVersion | None:
-    """The newest version of `name` that was made from the artifact `fingerprint`."""
-    found = client.search_model_versions(
-        f"name = '{name}' and tags.`{FINGERPRINT_TAG}` = '{fingerprint}'"
-    )
-    return max(found, key=lambda version: int(version.version), default=None)
+    """The first version of `name` that was made from the artifact `fingerprint`.
+
+    Of two runs that register it at once the second one's is about to go: see `_created_once`.
+    """
+    found = versions_of(client, name, f"tags.`{FINGERPRINT_TAG}` = '{fingerprint}'")
+    return min(found, key=lambda version: int(version.version), default=None)
+
+
+def _created_once(
+    submission: Submission, metrics: Mapping[str, float], tracker: Tracker, client: MlflowClient
+) -> ModelVersion:
+    """A new version, or the one that another run registered of this artifact meanwhile.
+
+    MLflow cannot be told to create it only where none is. But it numbers the versions of a name in
+    the order in which they become visible: of several that were made at once all see the first,
+    which stays, and whoever made another takes that one away and uses the first.
+    """
+    name, fingerprint = submission.name, submission.artifact.fingerprint
+    try:
+        created = _create_version(submission, metrics, tracker, client)
+    except MlflowException:
+        # Another run may have finished first, and cleared away what this one had half made.
+        if (first := find_version(client, name, fingerprint)) is None:
+            raise
+        return first
+    first = find_version(client, name, fingerprint)
+    if first is not None and int(first.version) < int(created.version):
+        client.delete_model_version(name, str(created.version))
+        return first
+    clear_half_made(name, fingerprint, tracker, client)
+    return created
 
 
 def _create_version(
@@ -128,7 +159,9 @@ def _create_version(
     tracker.set_tags(run_id, tags)
     tracker.log_text(run_id, redacted(submission.recipe_yaml), "recipe.yaml")
     tracker.log_params(run_id, _recipe_values(submission.recipe_yaml))
-    logged = _logged_model(submission, run_id, tags, tracker, client)
+    logged = logged_package(
+        submission.kind, submission.name, submission.artifact, run_id, tags, tracker, client
+    )
     run = client.get_run(run_id)
     # As the run has them already, to the millisecond: a figure stands there once.
     moment = run.info.end_time or logged.creation_timestamp
@@ -140,11 +173,7 @@ def _create_version(
         ],
     )
     machine = entries(COMPUTED_ON_TAG, run.data.tags)
-    what = _DESCRIPTIONS.get(submission.kind, f"Fine-tuned for {submission.kind}.")
-    _ensure_name(client, submission.name, what)
-    description = model_card(
-        submission.kind, what, submission.name, submission.artifact, submission.lineage
-    )
+    _ensure_name(client, submission.name, _what(submission.kind))
     return client.create_model_version(
         submission.name,
         source=f"models:/{logged.model_id}",
@@ -155,9 +184,12 @@ def _create_version(
             DIGEST_TAG: logged.tags[DIGEST_TAG],
             OWED_TAG: CANDIDATE,
         },
-        description=description,
         model_id=logged.model_id,
     )
+
+
+def _what(kind: str) -> str:
+    return _DESCRIPTIONS.get(kind, f"Fine-tuned for {kind}.")
 
 
 def _recipe_values(recipe_yaml: str) -> dict[str, object]:
@@ -175,36 +207,6 @@ def _run_of(submission: Submission, metrics: Mapping[str, float], tracker: Track
         run_id = tracker.create_run(f"{submission.kind}-{fingerprint[:8]}", fingerprint, {}, {})
         tracker.finish(run_id, metrics)
     return run_id
-
-
-def _logged_model(
-    submission: Submission,
-    run_id: str,
-    tags: Mapping[str, str],
-    tracker: Tracker,
-    client: MlflowClient,
-) -> LoggedModel:
-    """The package in MLflow: one that an earlier try left, whole or half-way, or a new one."""
-    kind, experiment_id = submission.kind, tracker.experiment_id()
-    same = " AND ".join(
-        f"tags.`{tag}` = '{tags[tag]}'"
-        for tag in (FINGERPRINT_TAG, KIND_TAG, CODE_TAG, REQUIREMENTS_TAG)
-    )
-    left = client.search_logged_models([experiment_id], same)
-    whole = next((model for model in left if model.status == "READY"), None)
-    if whole is not None:
-        return whole
-    logged = next(iter(left), None)
-    if logged is None:
-        logged = client.create_logged_model(
-            experiment_id, name=kind, source_run_id=run_id, tags=dict(tags), model_type=kind
-        )
-    with tempfile.TemporaryDirectory(prefix="bertsmith-model-") as scratch:
-        package = Path(scratch) / "package"
-        digest = save_model_package(package, kind, submission.artifact, metadata=tags)
-        client.log_model_artifacts(logged.model_id, str(package))
-        client.set_logged_model_tags(logged.model_id, {DIGEST_TAG: digest})
-    return client.finalize_logged_model(logged.model_id, "READY")
 
 
 def _tags(submission: Submission, tracker: Tracker) -> dict[str, str]:

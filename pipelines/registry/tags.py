@@ -10,6 +10,7 @@ KIND_TAG = "bertsmith.kind"
 CODE_TAG = "bertsmith.code_version"
 REQUIREMENTS_TAG = "bertsmith.requirements"  # the libraries that its package declares
 DIGEST_TAG = "bertsmith.digest"  # of the list of what the package's files hash to
+REGISTERED_AS_TAG = "bertsmith.registered_as"  # of a package: for which name it was made
 VERIFIED_TAG = "bertsmith.verified"
 JUDGEMENT_TAG = "bertsmith.judgement"  # .decision, .reason, .against, .difference, .interval, …
 PROOF_TAG = "bertsmith.proof"  # .loaded, .metric, .logged, .reproduced, .data, .comparison, …

@@ -26,7 +26,7 @@ from pipelines.registry.tags import (
 from pipelines.tasks import family, family_names
 from pipelines.training.starting import IMPORTED, PROBE
 
-_OF_ENCODERS = ("eval/mlm_accuracy", "eval/clm_accuracy")
+OF_ENCODERS = ("eval/mlm_accuracy", "eval/clm_accuracy")
 _TOLERANCE = 0.001  # between two machines; an answer that hangs by a rounding may always differ
 
 
@@ -62,7 +62,7 @@ class Verification:
 def metric_of(kind: str, metrics: Collection[str]) -> str:
     """Which of its logged figures a model of this kind proves itself by; empty where it is none."""
     if kind == "encoder":
-        return next((name for name in _OF_ENCODERS if name in metrics), "")
+        return next((name for name in OF_ENCODERS if name in metrics), "")
     task = task_of_kind(kind)
     return family(task).score if task in family_names() else ""
 

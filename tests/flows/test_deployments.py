@@ -1,8 +1,11 @@
 """A deployment's own recipe stands where a run is given less."""
 
+import http.server
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -16,6 +19,8 @@ from prefect.client.schemas.objects import FlowRun
 from flows.chain import flow_of
 
 pytestmark = pytest.mark.slow
+
+SECRET = "hidden-word"
 
 
 def run_of_deployment(name: str, own: dict[str, Any], given: dict[str, Any]) -> FlowRun:
@@ -77,6 +82,49 @@ def test_what_a_run_is_not_given_comes_from_the_deployments_own_recipe(
     # Neither the schema's packages nor its name: both are the deployment's own.
     assert "packages" not in log
     assert run.name == "corpus of ours"
+
+
+@pytest.fixture
+def signed_texts() -> Iterator[str]:
+    """The URL of a text that a server hands out to who has the signature, and to nobody else."""
+    text = "\n".join(
+        f"Paragraph {number} tells of {number} things that happened in the town.\n"
+        for number in range(200)
+    ).encode()
+
+    class Signed(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if f"X-Amz-Signature={SECRET}" not in self.path:
+                self.send_error(403)
+                return
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(text)
+
+        do_HEAD = do_GET  # noqa: N815
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Signed) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/a.txt?X-Amz-Signature={SECRET}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_deployment_reads_a_signed_address_and_writes_no_signature(
+    prefect_api: str, own_recipe: dict[str, Any], signed_texts: str
+) -> None:
+    own = own_recipe | {"corpus": {"sources": [{"kind": "text", "paths": [signed_texts]}]}}
+    run = run_of_deployment("signed", own, {"recipe": {"corpus": {"heldout_fraction": 0.2}}})
+    log = said(run.id)
+    assert run.state is not None
+    assert run.state.is_completed(), log
+    assert SECRET not in log
 
 
 def test_values_that_do_not_go_together_fail_before_anything_is_built(

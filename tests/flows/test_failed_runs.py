@@ -23,6 +23,7 @@ from prefect.runtime import flow_run
 
 from flows.chain import build_chain
 from flows.reporting.links import model_page, run_page
+from flows.reporting.story import Story
 from flows.run import started_run
 from flows.tasks import plain_task
 from pipelines.core.errors import UserError
@@ -122,6 +123,52 @@ def test_a_cancelled_run_publishes_what_it_has(
     assert "## Corpus" in report
 
 
+@task
+def fine() -> None:
+    return None
+
+
+def test_a_report_that_cannot_be_published_leaves_a_finished_run_completed(
+    prefect_api: str, recipe: CorpusRecipe
+) -> None:
+    runs: list[str] = []
+
+    @flow(persist_result=False)
+    def finishes(recipe: CorpusRecipe) -> Story:
+        runs.append(str(flow_run.id))
+        # Prefect takes no artifact under a key with capitals.
+        with started_run("NoKeyOfAnArtifact", recipe, (), default=recipe) as run:
+            run.stage("only", fine)
+        return run.story
+
+    story = finishes(recipe)
+    assert not story.failure
+    assert "the report is missing on the run's page, which said" in story.notes[-1]
+    with get_client(sync_client=True) as client:
+        assert client.read_flow_run(runs[0]).state.is_completed()
+
+
+def test_files_that_the_tracker_cannot_keep_cost_the_record_alone(
+    prefect_api: str, recipe: CorpusRecipe
+) -> None:
+    runs: list[str] = []
+    home = recipe.place.home_folder()
+    home.mkdir()
+    (home / "mlartifacts").write_text("a file where MLflow's folder must be")
+
+    @flow(name="without-files", persist_result=False)
+    def without_files(recipe: CorpusRecipe) -> None:
+        runs.append(str(flow_run.id))
+        with started_run("without-files", recipe, (), default=recipe) as run:
+            run.stage("only", fine)
+
+    without_files(recipe)
+    tracker = recipe.place.tracker({})
+    (kept,) = tracker.client().search_runs([tracker.experiment_id()])
+    assert kept.info.status == "FINISHED"
+    assert kept.data.tags["bertsmith.flow_run"] == runs[0]
+
+
 @pytest.fixture
 def tracker_that_goes_away() -> Iterator[str]:
     """A server that takes connections and answers none of MLflow's questions."""
@@ -156,11 +203,6 @@ def test_a_tracker_that_is_away_at_the_end_costs_links_and_passwords_are_kept_no
     uri = f"http://ann:{SECRET}@{tracker_that_goes_away}"
     place = recipe.place.model_copy(update={"tracking_uri": uri})
     runs: list[str] = []
-
-    @task
-    def fine() -> None:
-        return None
-
     run_then(recipe.model_copy(update={"place": place}), fine, runs)
     report = report_of(runs[0])
     assert "Links to runs in MLflow are missing: the MLflow tracker must answer at" in report

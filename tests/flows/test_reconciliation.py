@@ -16,10 +16,14 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.exceptions import ObjectAlreadyExists
 from prefect.states import Cancelling, Pending, Running, State
 
-from flows.services import run_records
+from flows.services import reconciliation, run_records
 from flows.services.processes.identity import ProcessIdentity
 from flows.services.reconciliation import end_dead_flow_runs, is_over
-from flows.services.run_records import process_of_run, recorded_run
+from flows.services.run_records import (
+    process_of_run,
+    recorded_run,
+    set_aside_unreadable_records,
+)
 
 POOL = "reconciled"
 
@@ -113,6 +117,28 @@ def test_a_live_run_is_left_alone(client: SyncPrefectClient, own_home: Path) -> 
         assert not is_over(own_home, str(run.id))
     assert state_of(client, run.id) == "Running"
     assert list((own_home / "runs").iterdir()) == []
+
+
+def test_a_record_that_cannot_be_read_is_set_aside_and_costs_nothing_else(
+    client: SyncPrefectClient, own_home: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    dead = alone(client)
+    killed_while_it_worked_on(own_home, dead)
+    torn = {alone(client).id: left for left in (b"", b'{"pid": 1', b"[]", b"\x00\xff" * 8)}
+    for run, left in torn.items():
+        (own_home / "runs" / f"{run}.json").write_bytes(left)
+    command = ["--home", own_home, "--work-pool", POOL, "--why", "It was killed.", "--mlflow-url",
+               f"sqlite:///{own_home / 'mlflow.db'}"]  # fmt: skip
+    monkeypatch.setattr(sys, "argv", ["reconciliation", *map(str, command)])
+    reconciliation.main()
+    said = capsys.readouterr().out
+    assert state_of(client, dead.id) == "Crashed"
+    for run, left in torn.items():
+        assert f"The record of the flow run {run} cannot be read" in said
+        assert state_of(client, run) == "Running"
+        assert (own_home / "runs" / f"{run}.unreadable").read_bytes() == left
+    assert set_aside_unreadable_records(own_home) == []
 
 
 def test_a_run_of_another_machine_is_left_alone(

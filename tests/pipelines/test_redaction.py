@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from pipelines.core.errors import UserError
-from pipelines.core.recipes.files import read_recipe
+from pipelines.core.recipes.files import completed, read_recipe
 from pipelines.core.recipes.ladder import CorpusRecipe, EndToEndRecipe
 from pipelines.core.redaction import clean_error, redacted, split_credentials, without_secrets
 
@@ -79,6 +79,20 @@ def test_a_recipe_as_yaml_holds_no_secret_and_the_recipe_itself_still_works() ->
     narrowed = recipe.narrowed(CorpusRecipe)
     assert narrowed.place.tracking_uri == "http://ann:hidden@host:5000"
     assert narrowed.corpus.sources[0].paths == (SIGNED,)
+
+
+def test_a_recipe_that_is_completed_keeps_its_secrets() -> None:
+    named = {
+        "place": {"tracking_uri": "http://ann:hidden@host:5000"},
+        "corpus": {"sources": [{"kind": "text", "paths": [SIGNED]}]},
+    }
+    own = CorpusRecipe.model_validate(named)
+    demo = read_recipe(CorpusRecipe, "demo").values()
+    given = CorpusRecipe.model_validate({"corpus": {"heldout_fraction": 0.2}})
+    for whole in (completed(own, demo), completed(given, completed(own, demo).values())):
+        assert whole.place.tracking_uri == "http://ann:hidden@host:5000"
+        assert whole.corpus.sources[0].paths == (SIGNED,)
+        assert "hidden" not in whole.to_yaml()
 
 
 def test_errors_lose_their_secrets_and_keep_their_kind() -> None:

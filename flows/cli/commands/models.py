@@ -205,9 +205,9 @@ def newest(tracker: "Tracker", *kinds: str, fills_gaps: bool = False) -> str:
     With `fills_gaps` one that learned to predict tokens goes before others. Raises UserError where
     no version proved itself.
     """
-    from pipelines.registry.listing import list_models, newest_of
+    from pipelines.registry.lookups.newest import newest_of
 
-    found = newest_of(list_models(tracker), kinds, fills_gaps)
+    found = newest_of(tracker.client(), kinds, fills_gaps)
     if found is None:
         raise _no_model(f"at {tracker.shown_uri}", kinds[0])
     return found

@@ -44,11 +44,11 @@ def completed(
 ) -> RecipeType:
     """`given` where it says something, `base` where it does not, and `overrides` over both.
 
-    Only what was set when `given` was made counts as said. A source or a file of labelled texts of
-    another kind replaces the base's as a whole, and so does every list. Raises UserError, one
-    sentence a fault.
+    `base` are `Settings.values`, secrets and all. Only what was set when `given` was made counts as
+    said. A source or a file of labelled texts of another kind replaces the base's as a whole, and
+    so does every list. Raises UserError, one sentence a fault.
     """
-    values = merged(deepcopy(dict(base)), given.model_dump(mode="json", exclude_unset=True))
+    values = merged(deepcopy(dict(base)), given.values(only_what_was_set=True))
     for override in overrides:
         _apply_override(values, override)
     recipe_type = type(given)

@@ -20,8 +20,9 @@ from mlflow import MlflowClient
 from mlflow.entities import DatasetInput, Metric, Param, RunTag
 from mlflow.exceptions import InvalidUrlException, MlflowException
 from requests import HTTPError
+from sqlalchemy.exc import SQLAlchemyError
 
-from pipelines.artifacts.access import is_away
+from pipelines.artifacts.access import is_away, store_errors
 from pipelines.core.errors import UserError, first_line
 from pipelines.core.redaction import redacted, split_credentials
 from pipelines.core.tracking.default_server import make_default
@@ -63,6 +64,11 @@ def is_transient(error: object) -> bool:
         status = error.response.status_code
         return status >= 500 or status == _TOO_MANY_REQUESTS
     return isinstance(error, OSError) and not isinstance(error, _WILL_FAIL_AGAIN)
+
+
+def tracker_errors() -> tuple[type[Exception], ...]:
+    """What a tracker that fails may raise: where its files are kept, other errors than MLflow's."""
+    return (MlflowException, SQLAlchemyError, *store_errors())
 
 
 def final(name: str) -> str:
@@ -225,7 +231,7 @@ class Tracker:
             client = self.client()
             client.log_batch(run_id, points, tags=tags)
             client.set_terminated(run_id, "FINISHED", end_time=now)
-        except MlflowException as error:
+        except tracker_errors() as error:
             logger.warning("the run %s stays open, the tracker does not answer: %s", run_id, error)
             return False
         return True
@@ -240,7 +246,7 @@ class Tracker:
             return
         try:
             self.client().set_terminated(run_id, status)
-        except MlflowException as away:
+        except tracker_errors() as away:
             logger.warning("the run %s stays open, the tracker does not answer: %s", run_id, away)
 
     def set_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
@@ -264,7 +270,7 @@ class Tracker:
         """What the tracker says instead of an answer becomes one sentence."""
         try:
             yield
-        except MlflowException as error:
+        except tracker_errors() as error:
             raise UserError(
                 f"the MLflow tracker must answer at {self.shown_uri}, but it said: "
                 f"{first_line(error)}; start it (`bertsmith up`) or choose another "

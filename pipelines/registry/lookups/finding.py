@@ -1,5 +1,7 @@
 """Finding a version in the registry by name and alias, or by name and number."""
 
+from typing import Final
+
 from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
@@ -13,6 +15,7 @@ from pipelines.registry.tags import VERIFIED_TAG
 _CHAMPION, _CANDIDATE, _CHALLENGER = "champion", "candidate", "challenger"
 # What MLflow answers where there is no such model, version or alias; the rest is trouble.
 _MISSING = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE", "NOT_FOUND")
+GONE_OR_CLOSED: Final = ("RESOURCE_DOES_NOT_EXIST", "PERMISSION_DENIED")  # others' things may be
 
 
 def find_model(client: MlflowClient, reference: str) -> ModelVersion:
@@ -49,12 +52,9 @@ def find_source(client: MlflowClient, name: str, source: str) -> ModelVersion:
     except MlflowException as error:
         if error.error_code not in _MISSING:
             raise
-        found = pages(lambda token: client.search_registered_models(page_token=token))
-        known = [model.name for model in found]
-        where = f"known models: {', '.join(known)}" if known else "the registry is empty"
         raise UserError(
             f"the registry must hold {name!r} with the alias or version {source!r}, found none "
-            f"({where}); see `bertsmith models`"
+            f"({_known_models(client)}); see `bertsmith models`"
         ) from None
 
 
@@ -70,17 +70,15 @@ def version_with_alias(client: MlflowClient, name: str, alias: str) -> ModelVers
 
 def _usual_source(client: MlflowClient, name: str) -> str:
     """The alias that a name alone stands for; UserError where that would be a guess."""
-    models = {
-        model.name: model
-        for model in pages(lambda token: client.search_registered_models(page_token=token))
-    }
-    if name not in models:
-        where = f"known models: {', '.join(models)}" if models else "the registry is empty"
+    try:
+        aliases = client.get_registered_model(name).aliases
+    except MlflowException as error:
+        if error.error_code not in _MISSING:
+            raise
         raise UserError(
             f"a model must be a folder or a name in the registry, found neither for {name!r} "
-            f"({where}); see `bertsmith models`"
-        )
-    aliases = models[name].aliases
+            f"({_known_models(client)}); see `bertsmith models`"
+        ) from None
     if _CHAMPION in aliases:
         return _CHAMPION
     others = sorted(set(aliases) - {_CANDIDATE, _CHALLENGER})
@@ -88,10 +86,22 @@ def _usual_source(client: MlflowClient, name: str) -> str:
         return others[0]
     if not others and _CANDIDATE in aliases:
         return _CANDIDATE
-    found = pages(lambda token: client.search_model_versions(page_token=token))
-    numbers = sorted(int(version.version) for version in found if version.name == name)
+    numbers = sorted(int(version.version) for version in versions_of(client, name))
     raise UserError(
         f"{name} must have the alias {_CHAMPION}, or one other alone, to be named without a "
         f"version, found the aliases {', '.join(sorted(aliases)) or 'none'} and the versions "
         f"{', '.join(map(str, numbers)) or 'none'}; write {name}@alias or {name}/version"
     )
+
+
+def versions_of(client: MlflowClient, name: str, more: str = "") -> list[ModelVersion]:
+    """Every version of `name`, of those that the filter `more` lets pass."""
+    quote = '"' if "'" in name else "'"
+    wanted = f"name = {quote}{name}{quote}{f' and {more}' if more else ''}"
+    return list(pages(lambda token: client.search_model_versions(wanted, page_token=token)))
+
+
+def _known_models(client: MlflowClient) -> str:
+    found = pages(lambda token: client.search_registered_models(page_token=token))
+    known = [model.name for model in found]
+    return f"known models: {', '.join(known)}" if known else "the registry is empty"

@@ -109,12 +109,11 @@ def _kept_run(draft: Draft, tracker: Tracker) -> str | None:
         return None
     if record.uri != tracker.shown_uri:
         return None
-    client = tracker.client()
     tracker.experiment_id()  # says in a sentence if nobody answers
     with tracker.answering():
         if not is_there(tracker, record.run_id):
             return None
-        client.update_run(record.run_id, status="RUNNING")
+        tracker.client().update_run(record.run_id, status="RUNNING")
         tracker.set_tags(record.run_id, tracker.tags)  # of who works on it now
     return record.run_id
 

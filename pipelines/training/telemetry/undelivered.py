@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pipelines.artifacts import ArtifactStore
 from pipelines.artifacts.access import explained
-from pipelines.core.tracking.tracker import Tracker, is_transient
+from pipelines.core.tracking.tracker import Tracker, is_transient, tracker_errors
 from pipelines.training.telemetry.metrics import MetricLog, Point
 
 logger = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ def deliver_kept(store: ArtifactStore, tracker: Tracker) -> list[str]:
             continue
         try:
             is_gone = not is_there(tracker, ending.run_id)
-        except MlflowException as error:
+        except tracker_errors() as error:
             logger.warning("the run %s waits for its end: %s", ending.run_id, error)
             if is_transient(error):
                 break  # the others would wait as long for an answer

@@ -22,7 +22,7 @@ def test_a_card_says_what_it_is_from_what_how_good_and_how_it_is_asked(models: M
         "BERT encoder pretrained from raw text", "## Made from", models.examples.fingerprint,
         "## Held-out figures", f"{artifact.statistics['eval/mlm_loss']:.4f}",
         f"without looking {artifact.statistics['baseline/mlm_loss']:.4f}", "## Limits",
-        "at most 64 tokens", 'mlflow.pyfunc.load_model("models:/encoder@champion")',
+        "at most 64 tokens", 'mlflow.pyfunc.load_model("models:/encoder/1")',
     ):  # fmt: skip
         assert words in card
     assert len(card) <= 5_000

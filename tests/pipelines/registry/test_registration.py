@@ -1,6 +1,9 @@
 """A version in the registry: made once, mended where it broke off, its figures named truly."""
 
 import sqlite3
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -103,3 +106,53 @@ def refused(database: Path, table: str) -> Iterator[None]:
         yield
         connection.execute("DROP TRIGGER away")
         connection.commit()
+
+
+_REGISTERS = """
+import sys, time
+from pathlib import Path
+from pipelines.artifacts import ArtifactStore
+from pipelines.core.tracking.tracker import Tracker
+from pipelines.registry.registration import Submission, register
+
+store, kind, fingerprint, uri, files, waiting, go = sys.argv[1:]
+artifact = ArtifactStore(store).find(kind, fingerprint)
+tracker = Tracker(uri=uri, experiment="tests", artifact_location=files)
+submission = Submission(kind="encoder", name="encoder", alias="candidate", artifact=artifact,
+                        lineage={}, recipe_yaml="name: small")
+tracker.experiment_id()
+Path(waiting).touch()
+while not Path(go).exists():
+    time.sleep(0.01)
+model = register(submission, tracker)
+print(model.version)
+"""
+
+
+@pytest.mark.slow  # two processes import MLflow and torch
+def test_runs_that_register_one_artifact_at_once_make_one_version(
+    models: Models, tmp_path: Path
+) -> None:
+    """They share the MLflow server and nothing else, as on two machines."""
+    artifact = models.trained(1)
+    go, begun = tmp_path / "go", [tmp_path / f"waiting-{number}" for number in range(2)]
+    arguments = [models.context.store.url, artifact.kind, artifact.fingerprint,
+                 models.tracker.uri, models.tracker.artifact_location]  # fmt: skip
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", _REGISTERS, *map(str, arguments), str(waiting), str(go)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for waiting in begun
+    ]  # fmt: skip
+    try:
+        while not all(waiting.exists() for waiting in begun):
+            assert all(process.poll() is None for process in running)
+            time.sleep(0.01)
+        go.touch()
+        said = [process.communicate(timeout=240) for process in running]
+    finally:
+        for process in running:
+            process.kill()
+    assert [out.strip() for out, _ in said] == ["1", "1"], said
+    assert_registered_once(models)
