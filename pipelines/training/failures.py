@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pipelines.core.cluster.connection import nodes
-from pipelines.core.errors import UserError
+from pipelines.core.errors import UserError, first_line
 from pipelines.training.placement import Node, Placement, room_on_nodes, told_nodes
 
 from ray.exceptions import RayActorError  # isort: skip  (after its environment)
@@ -38,15 +38,10 @@ def raise_sentence(error: WorkerGroupError, section: str, max_failures: int) -> 
         if isinstance(failure, _DEATHS):
             raise UserError(
                 f"a worker of {section} (rank {rank}) ended without finishing, and "
-                f"place.max_failures={max_failures} allows no more restarts: {_first(failure)}; "
+                f"place.max_failures={max_failures} allows no more restarts: {first_line(failure).rstrip(".:")}; "
                 "look at the memory and the logs of its node, and run again: it goes on from its "
                 "last checkpoint"
             ) from error
-
-
-def _first(error: Exception) -> str:
-    """The first line of what an error says."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")
 
 
 class EndOnFinalError(UserCallback):

@@ -17,7 +17,7 @@ from bert_core.training.optimization import Optimizer
 from bert_core.training.state import Position, load_checkpoint, save_checkpoint, save_model
 from pipelines.artifacts.access import store_errors
 from pipelines.artifacts.attempts.claims import ClaimLostError
-from pipelines.core.errors import UserError
+from pipelines.core.errors import UserError, first_line
 from pipelines.training.agreement import told
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.choosing import newest_whole
@@ -64,9 +64,8 @@ class Fault(NamedTuple):
     @classmethod
     def of(cls, error: Exception) -> "Fault":
         """What `error` says, in a line."""
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
         is_refusal = isinstance(error, OSError) and error.errno in _REFUSALS
-        return cls(reason, is_refusal or isinstance(error, PermissionError))
+        return cls(first_line(error), is_refusal or isinstance(error, PermissionError))
 
 
 class End(NamedTuple):
