@@ -36,9 +36,10 @@ def raise_sentence(error: WorkerGroupError, section: str, max_failures: int) -> 
             # Caused by it: a task is tried again where waiting may mend it.
             raise UserError(f"{section} needs its store and its disks, but {failure}") from failure
         if isinstance(failure, _DEATHS):
+            said = first_line(failure).rstrip(".:")
             raise UserError(
                 f"a worker of {section} (rank {rank}) ended without finishing, and "
-                f"place.max_failures={max_failures} allows no more restarts: {first_line(failure).rstrip(".:")}; "
+                f"place.max_failures={max_failures} allows no more restarts: {said}; "
                 "look at the memory and the logs of its node, and run again: it goes on from its "
                 "last checkpoint"
             ) from error
