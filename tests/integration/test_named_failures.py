@@ -139,10 +139,11 @@ def test_a_disk_that_fills_meanwhile_ends_it_at_once_and_a_second_run_goes_on(
     cadence = ("pretraining.num_steps=400", "pretraining.checkpoint_every_steps=40")
     process = machine.start("pretrain", small_disk, *cadence)
     wait_for(lambda: checkpoints(small_disk) or process.poll() is not None, "the first checkpoint")
+    assert process.poll() is None, process.communicate()
     fill(small_disk.parent, 2**16)
     said = ended(process, MISTAKE)
-    step = max(checkpoints(small_disk))
     assert "the checkpoint of step 400 could not be stored in" in said
+    step = max(checkpoints(small_disk))
     assert "No space left on device" in said
     assert said.endswith(f"run again: the training run goes on from step {step}")
     folders = list(small_disk.glob("encoder/.work-*/*/checkpoint_*"))
