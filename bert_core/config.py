@@ -13,7 +13,8 @@ class EncoderConfig:
 
     The defaults are those of the published BERT-base (Devlin et al., 2019). With `causal` a token
     reads only itself and what stands left of it; with `positions="sinusoidal"` the position
-    embeddings are the fixed sines of Vaswani et al. (2017), section 3.5.
+    embeddings are the fixed sines of Vaswani et al. (2017), section 3.5. `classifier_dropout` is
+    the rate of the heads that label something; None: that of hidden states.
     """
 
     vocab_size: int
@@ -29,6 +30,7 @@ class EncoderConfig:
     initializer_range: float = 0.02
     causal: bool = False
     positions: Literal["learned", "sinusoidal"] = "learned"
+    classifier_dropout: float | None = None
 
     def __post_init__(self) -> None:
         for name in (
@@ -43,9 +45,11 @@ class EncoderConfig:
                 "hidden_size must be a multiple of num_attention_heads, "
                 f"got {self.hidden_size} and {self.num_attention_heads}"
             )
-        for name in ("hidden_dropout", "attention_dropout", "layer_norm_eps", "initializer_range"):
+        dropouts = ["hidden_dropout", "attention_dropout"]
+        dropouts += [] if self.classifier_dropout is None else ["classifier_dropout"]
+        for name in (*dropouts, "layer_norm_eps", "initializer_range"):
             _check_number(name, getattr(self, name))
-        for name in ("hidden_dropout", "attention_dropout"):
+        for name in dropouts:
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)}")
         for name in ("layer_norm_eps", "initializer_range"):
@@ -61,8 +65,11 @@ class EncoderConfig:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain values, ready for JSON."""
-        return asdict(self)
+        """The fields as plain values, ready for JSON; without a rate of the heads' own if None."""
+        values = asdict(self)
+        if self.classifier_dropout is None:
+            del values["classifier_dropout"]  # as it was written before there was one
+        return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:

@@ -22,6 +22,7 @@ from torch import Tensor
 from bert_core.batch import to_device
 from bert_core.randomness import fold_in, fold_in_word, random_bits
 
+_CHILDREN = 1 << 40  # where layers are counted from 0: no layer's bits are those of a child
 _POOL = 1 << 20  # words
 CHUNK = 1 << 18  # elements that share a pair of offsets
 _NUM_OFFSETS = _POOL - CHUNK
@@ -43,8 +44,7 @@ class Site(IntEnum):
 class DropoutKey:
     """What one micro-batch drops, in a layer of it; it draws nothing until a mask is asked for."""
 
-    host_bits: int  # 64 random bits of (seed, step, micro-batch)
-    bits: Tensor  # [] int64, the same on the device, for expressions that are traced
+    bits: Tensor  # [] int64 of (seed, step, micro-batch), on the device, for traced expressions
     host_tensor: Tensor  # [] int64, the same on the host, for kernels that draw themselves
     pool: Tensor  # [2^20] int16 in [0, 2^15)
     layer: int = 0  # 0 is outside of the layers
@@ -57,11 +57,22 @@ class DropoutKey:
         words &= (1 << _BITS) - 1
         host_tensor = torch.tensor(_signed(host_bits))
         bits, pool = to_device(host_tensor, device), to_device(torch.from_numpy(words), device)
-        return cls(host_bits, bits, host_tensor, pool)
+        return cls(bits, host_tensor, pool)
+
+    def child(self, index: int) -> "DropoutKey":
+        """The key of pass `index`, from 0, of a micro-batch that the encoder reads several times.
+
+        Passes under one key drop the same; those of its children, and its own, are independent.
+        """
+        bits, host_tensor = (
+            fold_in_tensor(fold_in_tensor(parent, _CHILDREN), index)
+            for parent in (self.bits, self.host_tensor)
+        )
+        return DropoutKey(bits, host_tensor, self.pool)
 
     def at_layer(self, index: int) -> "DropoutKey":
         """The key of the encoder's layer `index`, counted from 0."""
-        return DropoutKey(self.host_bits, self.bits, self.host_tensor, self.pool, index + 1)
+        return DropoutKey(self.bits, self.host_tensor, self.pool, index + 1)
 
     def mask(self, site: Site, values: Tensor, rate: float) -> "DropoutMask":
         """What is dropped of `values` at `site`, by the position of each element in them."""
@@ -69,7 +80,8 @@ class DropoutKey:
 
     def host_stream(self, site: int) -> int:
         """The 64 bits that belong to a site of this layer."""
-        return fold_in_word(fold_in_word(self.host_bits, self.layer), site)
+        bits = int(self.host_tensor) & 0xFFFFFFFFFFFFFFFF
+        return fold_in_word(fold_in_word(bits, self.layer), site)
 
     def stream(self, site: int) -> Tensor:
         """[] int64 the same, as an expression."""

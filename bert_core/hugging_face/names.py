@@ -13,6 +13,7 @@ CONFIG_NAMES: Final = {
     "type_vocab_size": "type_vocab_size",
     "hidden_dropout": "hidden_dropout_prob",
     "attention_dropout": "attention_probs_dropout_prob",
+    "classifier_dropout": "classifier_dropout",
     "layer_norm_eps": "layer_norm_eps",
     "initializer_range": "initializer_range",
     "causal": "is_decoder",

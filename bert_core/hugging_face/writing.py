@@ -77,7 +77,7 @@ def _their_config(
         "dtype": "float32",
         "pad_token_id": 0 if tokenizer is None else tokenizer.pad_id,
         "tie_word_embeddings": True,
-        **{theirs: ours[name] for name, theirs in CONFIG_NAMES.items()},
+        **{theirs: ours[name] for name, theirs in CONFIG_NAMES.items() if name in ours},
     }
     if config["positions"] == "learned":
         del config["positions"]

@@ -57,8 +57,8 @@ class VocabularyHead(nn.Module):
 class TaskHead(nn.Module):
     """Dropout and one linear layer, over whatever a task reads.
 
-    The rate is the encoder's unless given: as published, next sentence prediction and span
-    prediction have none. Raises ValueError for less than one output.
+    The rate is what the config says of classifiers unless given: as published, next sentence
+    prediction and span prediction have none. Raises ValueError for less than one output.
     """
 
     def __init__(
@@ -67,7 +67,10 @@ class TaskHead(nn.Module):
         super().__init__()
         if num_outputs < 1:
             raise ValueError(f"a head needs at least one output, got {num_outputs}")
-        self.dropout = config.hidden_dropout if dropout is None else dropout
+        of_classifiers = config.classifier_dropout
+        if of_classifiers is None:
+            of_classifiers = config.hidden_dropout
+        self.dropout = of_classifiers if dropout is None else dropout
         self.dense = Linear(config.hidden_size, num_outputs, config.initializer_range)
 
     def forward(self, hidden: Tensor, dropout_key: DropoutKey | None) -> Tensor:

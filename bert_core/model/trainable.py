@@ -76,7 +76,8 @@ class TrainableModel(Model):
     def loss_sums(self, batch: Any, dropout_key: DropoutKey | None = None) -> Sums:
         """Each loss of `batch`, summed over the items it counts.
 
-        Raises ValueError for a batch that lacks what the model needs or that it cannot read.
+        A loss that needs several passes of the encoder gives each a child of `dropout_key`. Raises
+        ValueError for a batch that lacks what the model needs or that it cannot read.
         """
 
     @abstractmethod

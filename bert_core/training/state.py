@@ -230,7 +230,7 @@ def _check_same_architecture(model: Model, config: dict[str, Any], folder: Path 
 def check_same_encoder(ours: EncoderConfig, theirs: Mapping[str, Any], source: Path | str) -> None:
     """Raise ValueError where the encoder of `source` has tensors of other shapes or meaning."""
     # Dropout and the spread of initial weights may differ between pretraining and a task.
-    free = {"hidden_dropout", "attention_dropout", "initializer_range"}
+    free = {"hidden_dropout", "attention_dropout", "classifier_dropout", "initializer_range"}
     different = {
         name: f"{name} {theirs.get(name)!r} instead of {value!r}"
         for name, value in ours.to_dict().items()

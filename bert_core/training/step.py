@@ -4,12 +4,13 @@ With `torch.distributed` initialised every rank brings its own micro-batches and
 the same update. Nothing here makes the host wait for a GPU.
 """
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bert_core.backends.dropout import DropoutKey
 from bert_core.backends.operations import backend_for
@@ -57,7 +58,8 @@ def optimizer_step(
     on (seed, step, index). The learning rate is the schedule's times `rate_scale`. Where the
     optimizer's guard says so the update is left out: see `StepReport.is_taken`. What one rank
     wants travels with the counts to all of them. Raises ValueError for a batch that the model
-    cannot take, and where other parameters are frozen than when the optimizer was built.
+    cannot take, where the model has changed since the optimizer was built (see
+    `ParameterArena.refuse_changed`), and where the encoder reads twice under one dropout key.
     """
     names = model.loss_names
     counts, sums = step_gradients(
@@ -119,12 +121,38 @@ def step_gradients(
         for number, (index, batch) in enumerate(micro_batches, start=1):
             is_last = number == len(micro_batches)
             with exchange.while_backward() if is_last else nullcontext():
-                losses = model.loss_sums(batch, DropoutKey.at(seed, step, index, device))
+                with _one_pass_a_key(model.encoder):
+                    losses = model.loss_sums(batch, DropoutKey.at(seed, step, index, device))
                 totals = torch.stack([losses[name].total for name in names])
                 (totals / divisors).sum().backward()
             sums += totals.detach()
     exchange.finish()
     return counts, sum_over_ranks(sums)
+
+
+@contextmanager
+def _one_pass_a_key(encoder: nn.Module) -> Iterator[None]:
+    """Refuse a second pass of `encoder` in the block under the same dropout key."""
+    seen: list[int] = []
+
+    def before_forward(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        key = named.get("dropout_key", given[1] if len(given) > 1 else None)
+        if key is None:
+            return
+        number = int(key.host_tensor)
+        if number in seen:
+            raise ValueError(
+                "each pass of the encoder must have a dropout key of its own, found two under one: "
+                "they would drop the same; give the passes dropout_key.child(0), "
+                "dropout_key.child(1) and so on"
+            )
+        seen.append(number)
+
+    hook = encoder.register_forward_pre_hook(before_forward, with_kwargs=True)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def _counts(

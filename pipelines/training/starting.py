@@ -19,13 +19,17 @@ from pipelines.artifacts.fingerprint import fingerprint_of, sha256_of_file
 from pipelines.core.cluster.machine import computing_machine
 from pipelines.core.errors import UserError
 from pipelines.core.redaction import redacted
-from pipelines.core.stage import StageContext
+from pipelines.core.stage import Progress, StageContext
 
 IMPORTED: Final = "imported_model"
 PROBE_FILE: Final = "probe.json"  # the texts whose answers it is recognized by
 PROBE: Final = "probe/response"
 # Kinds of artifacts that hold a model and its tokenizer; `imported_encoder` was the first's name.
 _KINDS: Final = (IMPORTED, "encoder", "finetuned", "imported_encoder")
+CAUSAL: Final = (
+    "causal, as its config.json says (is_decoder): a token reads itself and what is left of it, "
+    "never what is right of it"
+)
 _FINGERPRINT: Final = re.compile("[0-9a-f]{32}")
 # Architectures that `import_model` reads whole, as it finds them.
 _READ_WHOLE: Final = (
@@ -108,6 +112,7 @@ def take_in(
         IMPORTED, fingerprint_of(IMPORTED, READING_VERSION, settings, inputs)
     )
     if found is not None:
+        _say_causal(found, source, context)
         return found
     model, tokenizer = _read(folder, head, lowercase)
     config = {} if is_ours(folder) else read_json(model_folder(folder) / "config.json")
@@ -126,9 +131,18 @@ def take_in(
         told = {"source": redacted(source), "source_files": files, "left_behind": left_behind}
         return Built(names, {**_statistics(model, tokenizer), **told})
 
-    return context.store.get_or_build(
+    taken = context.store.get_or_build(
         IMPORTED, version=READING_VERSION, settings=settings, inputs=inputs, build=build
     )
+    _say_causal(taken, source, context)
+    return taken
+
+
+def _say_causal(taken: Artifact, source: str, context: StageContext) -> None:
+    """A model that looks back only is seldom what was wanted of a BERT."""
+    if taken.statistics["causal"]:
+        note = f"{redacted(source)} is {CAUSAL}"
+        context.observe(Progress(stage=IMPORTED, done=0, total=0, unit="steps", note=note))
 
 
 def files_of_model(folder: Path) -> list[str]:
@@ -169,6 +183,7 @@ def _statistics(model: Model, tokenizer: WordPieceTokenizer) -> dict[str, Any]:
         "head": model.head_name,
         "size": tokenizer.vocab_size,
         "rows": model.config.vocab_size,
+        "causal": model.config.causal,
         "added_tokens": len(tokenizer.added_tokens),
         "num_parameters": count_parameters(model),
         "embedding": embedding.to_dict() if embedding is not None else None,

@@ -8,6 +8,8 @@ import transformers
 
 from bert_core.hugging_face import export_model, import_model
 from bert_core.model.catalogue import build_model
+from bert_core.model.heads import TaskHead
+from bert_core.training.state import load_model, save_model
 from tests.bert_core.batches import ragged_batch, small_config
 from tests.bert_core.test_hugging_face import HEADS, assert_same_model, new_model
 
@@ -104,3 +106,46 @@ def test_a_classifier_of_one_class_is_no_regression(tmp_path):
     assert_same_model(model, import_model(tmp_path / "one"))
     reconfigure(tmp_path / "one", problem_type=None)  # as the reference reads it then
     assert import_model(tmp_path / "one").head_name == "regression"
+
+
+CLASSIFIERS = {
+    "sequence_classification": transformers.BertForSequenceClassification,
+    "multi_label_classification": transformers.BertForSequenceClassification,
+    "regression": transformers.BertForSequenceClassification,
+    "token_classification": transformers.BertForTokenClassification,
+    "multiple_choice": transformers.BertForMultipleChoice,
+}
+
+
+@pytest.mark.parametrize("rate", [0.4, 0.0, None])
+@pytest.mark.parametrize("head", CLASSIFIERS)
+def test_classifiers_drop_at_the_rate_of_the_reference_and_say_so_again(tmp_path, head, rate):
+    export_model(tmp_path / "there", new_model(head))
+    reconfigure(tmp_path / "there", classifier_dropout=rate)
+    model = import_model(tmp_path / "there")
+    reference = CLASSIFIERS[head].from_pretrained(tmp_path / "there")
+    assert model.config.classifier_dropout == rate
+    assert model.task_head.dropout == reference.dropout.p == (0.1 if rate is None else rate)
+
+    export_model(tmp_path / "again", model)
+    assert transformers.AutoConfig.from_pretrained(tmp_path / "again").classifier_dropout == rate
+    assert_same_model(model, import_model(tmp_path / "again"))
+    save_model(tmp_path / "ours", model)
+    assert_same_model(model, load_model(tmp_path / "ours"))
+
+
+@pytest.mark.parametrize("head", ["next_sentence", "span_prediction"])
+def test_other_heads_have_no_dropout_as_in_the_reference(tmp_path, head):
+    export_model(tmp_path / "there", new_model(head))
+    reconfigure(tmp_path / "there", classifier_dropout=0.4)
+    model = import_model(tmp_path / "there")
+    heads = [module for module in model.modules() if isinstance(module, TaskHead)]
+    assert [head.dropout for head in heads] == [0.0]
+
+
+@pytest.mark.parametrize("rate", [1.0, -0.1, "0.1", True])
+def test_an_impossible_rate_of_classifiers_is_refused(tmp_path, rate):
+    export_model(tmp_path / "there", new_model())
+    reconfigure(tmp_path / "there", classifier_dropout=rate)
+    with pytest.raises(ValueError, match=r"config\.json must describe a BERT, but classifier_drop"):
+        import_model(tmp_path / "there")

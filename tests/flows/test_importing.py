@@ -124,3 +124,19 @@ def test_an_imported_model_is_registered_and_proves_itself(
     said = capsys.readouterr().out
     assert "imported_model" in said
     assert "not in this store" not in said
+
+
+def test_a_causal_model_is_said_to_be_one_wherever_it_is_read(
+    own_home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = saved(tmp_path / "model")
+    assert run(["import", str(folder)]) == DONE
+    assert "is_decoder" not in "".join(capsys.readouterr())
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "is_decoder": True}))
+    said = "causal, as its config.json says (is_decoder): a token reads itself and what is left"
+    for _ in range(2):  # taken into the store, then found there
+        assert run(["import", str(folder)]) == DONE
+        assert said in capsys.readouterr().out
+        assert run(["embed", "the text", "--model", str(folder)]) == DONE
+        assert f"{folder} is {said}" in capsys.readouterr().err

@@ -95,6 +95,8 @@ def bring_in(
 
 def _what_it_is(artifact: "Artifact") -> list[str]:
     """What came in, a line each."""
+    from pipelines.training.starting import CAUSAL
+
     told = artifact.statistics
     found = "found in the store" if artifact.reused else "taken into the store"
     lines = [f"{artifact.kind}/{artifact.fingerprint}: {found}"]
@@ -106,6 +108,8 @@ def _what_it_is(artifact: "Artifact") -> list[str]:
         f"  head {told['head']}, {told['num_parameters']:,} parameters, {told['size']:,} pieces"
         + added
     )
+    if told.get("causal"):
+        lines.append(f"  {CAUSAL}")
     if told["left_behind"]:
         lines.append(f"  its head, {told['left_behind']}, is none that is read here: left behind")
     if told["rows"] > told["size"]:

@@ -1,7 +1,8 @@
 """Commands that use registered models."""
 
 import json
-from dataclasses import asdict
+import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +14,7 @@ from pipelines.core.errors import UserError
 
 if TYPE_CHECKING:
     from pipelines.core.place import PlaceSettings
-    from pipelines.core.stage import StageContext
+    from pipelines.core.stage import Progress, StageContext
     from pipelines.core.tracking.tracker import Tracker
 
 _SHOWN_MOVES = 10  # of a name; --json has all
@@ -196,7 +197,12 @@ def named(model: str | None, home: Path | None) -> str | None:
         raise UserError("--model must name a model or a folder, found an empty name")
     from pipelines.registry.lookups.folders import local_model
 
-    return local_model(model, context_of(home))
+    return local_model(model, replace(context_of(home), observe=_say_note))
+
+
+def _say_note(progress: "Progress") -> None:
+    if progress.note:
+        print(progress.note, file=sys.stderr)
 
 
 def newest(tracker: "Tracker", *kinds: str, fills_gaps: bool = False) -> str:

@@ -132,7 +132,10 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
 
     def build_model() -> TrainableModel:
         dropout = settings.dropout
-        config = replace(encoder_config, hidden_dropout=dropout, attention_dropout=dropout)
+        config = replace(
+            encoder_config, hidden_dropout=dropout, attention_dropout=dropout,
+            classifier_dropout=None,
+        )  # fmt: skip
         model = family.build_model(config, heldout.labels)
         if values["initialization"] == "pretrained":
             load_encoder_into(model, encoder_folder)
