@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 _AWAY = (httpx.HTTPError, PrefectHTTPStatusError)  # a server that restarts, or whose database does
 _LOG_SECONDS = 10.0
 _ARTIFACT_SECONDS = 3.0
+_OF_THE_STORE = logging.getLogger("pipelines.artifacts")  # it waits for others, or starts over
 
 
 class Watch:
@@ -41,14 +42,17 @@ class Watch:
             name="progress-artifact",
             daemon=True,
         )
+        self._warnings = _Warnings(self)
         self.notes: list[str] = []
         self.to_follow = 0  # trainings of as many steps that come after the one in progress
 
     def __enter__(self) -> "Watch":
+        _OF_THE_STORE.addHandler(self._warnings)
         self._publisher.start()
         return self
 
     def __exit__(self, *raised: object) -> None:
+        _OF_THE_STORE.removeHandler(self._warnings)
         self._stopping.set()
         self._publisher.join()
         if self._line is not None:
@@ -83,9 +87,15 @@ class Watch:
 
     def note(self, sentence: str) -> None:
         """A sentence for the log, the terminal and the report."""
+        self.warn(sentence)
+        self._logger.info(sentence)
+
+    def warn(self, sentence: str) -> None:
+        """A sentence for the terminal and the report that the log has already."""
         with self._lock:
             self.notes.append(sentence)
-        self.say(sentence)
+        if self._line is not None:
+            self._line.keep(sentence)
 
     def _seconds_left(self, progress: Progress, now: float) -> float | None:
         """By its own word, or the rate since it was first seen: it may have been taken up again.
@@ -128,3 +138,15 @@ class Watch:
             return cast(UUID, created)  # a coroutine only inside an event loop
         update_progress_artifact(artifact_id, percent, description=text)
         return artifact_id
+
+
+class _Warnings(logging.Handler):
+    """Brings before a person what would stand in the log alone."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__(logging.WARNING)
+        self._watch = watch
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass it on."""
+        self._watch.warn(record.getMessage())

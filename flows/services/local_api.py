@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from flows.services.credentials import Credentials, make_credentials
 from flows.services.processes.health import answers
 from flows.services.processes.ports import free_port
@@ -24,9 +26,11 @@ class LocalApi:
     """A Prefect API on the loopback that lives as long as the process that started it."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], port: int, credentials: Credentials, log: Path
-    ) -> None:
+        self, process: subprocess.Popen[bytes], port: int, credentials: Credentials, log: Path,
+        turn: FileLock,
+    ) -> None:  # fmt: skip
         self._process = process
+        self._turn = turn
         self._log = log
         self.url = f"http://127.0.0.1:{port}/api"
         self.credentials = credentials  # without them it answers nobody
@@ -35,10 +39,17 @@ class LocalApi:
     def start(cls, home: Path) -> "LocalApi":
         """Start it and return at once; `wait` returns when it answers.
 
+        Of several processes with one home each waits until the one before has started its own:
+        two would change the tables of one database at the same time.
         Call it on the main thread: the API ends when the thread that started it ends, so that
         even `kill -9` of a run leaves nothing behind.
         """
         log = make_home(home / "logs") / "prefect-local.log"
+        turn = FileLock(home / "prefect-local.lock", timeout=_START_SECONDS)
+        try:
+            turn.acquire()
+        except Timeout as error:
+            raise _not_started(log) from error
         port, credentials = free_port(), make_credentials(home)
         command = [sys.executable, "-m", "prefect", "server", "start", "--no-ui"]
         idle = {f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in _IDLE_SERVICES}
@@ -56,23 +67,24 @@ class LocalApi:
                 start_new_session=True,  # Ctrl-C is for the run, which reports it to the API
                 preexec_fn=_die_with_parent if sys.platform == "linux" else None,
             )
-        local_api = cls(process, port, credentials, log)
+        local_api = cls(process, port, credentials, log, turn)
         atexit.register(local_api.stop)
         return local_api
 
     def wait(self) -> None:
         """Return when the API answers."""
         deadline = time.monotonic() + _START_SECONDS
-        while not answers(f"{self.url}/health"):
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise UserError(
-                    f"a local Prefect API must start within {_START_SECONDS:.0f} s, but it did "
-                    f"not; {self._log} says why (`bertsmith doctor` checks the machine)"
-                )
-            time.sleep(_POLL_SECONDS)
+        try:
+            while not answers(f"{self.url}/health"):
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    raise _not_started(self._log)
+                time.sleep(_POLL_SECONDS)
+        finally:
+            self._turn.release(force=True)
 
     def stop(self) -> None:
         """End the API."""
+        self._turn.release(force=True)
         if self._process.poll() is None:
             self._process.terminate()
             try:
@@ -80,6 +92,13 @@ class LocalApi:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+
+
+def _not_started(log: Path) -> UserError:
+    return UserError(
+        f"a local Prefect API must start within {_START_SECONDS:.0f} s, but it did not; {log} says "
+        "why (`bertsmith doctor` checks the machine)"
+    )
 
 
 def _die_with_parent() -> None:

@@ -16,6 +16,7 @@ from pipelines.artifacts.access import explained, open_store
 from pipelines.artifacts.artifact import Artifact
 from pipelines.artifacts.attempts.attempt import attempt
 from pipelines.artifacts.attempts.claims import LEASE_SECONDS, remove
+from pipelines.artifacts.attempts.code import code_of
 from pipelines.artifacts.attempts.commit import create_only, flush, flush_folders, write_to_disk
 from pipelines.artifacts.draft import Built, Draft, keep_only
 from pipelines.artifacts.fingerprint import fingerprint_of
@@ -95,7 +96,7 @@ class ArtifactStore:
         place = self.place(kind, fingerprint)
         with ExitStack() as stack:
             with explained(self.url):
-                draft = stack.enter_context(attempt(place, self.lease_seconds))
+                draft = stack.enter_context(attempt(place, code_of(build), self.lease_seconds))
             found = self.find(kind, fingerprint)  # another process may have finished it meanwhile
             if found is not None:
                 self._withdraw(found, draft)

@@ -1,6 +1,8 @@
 """Where a command finds its Prefect API and its home."""
 
 import os
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -110,3 +112,41 @@ def test_servers_of_this_machine_are_asked_without_the_proxy(
         environment.set_defaults(nothing_configured / "home")
         assert os.environ["no_proxy"] == "intranet.example,127.0.0.1,localhost"
         assert os.environ["NO_PROXY"] == "127.0.0.1,localhost"
+
+
+_STARTS_AN_API = """
+import sys
+from pathlib import Path
+from flows.services.local_api import LocalApi
+
+api = LocalApi.start(Path(sys.argv[1]))
+api.wait()
+print("ready", flush=True)
+sys.stdin.read()
+api.stop()
+"""
+
+
+@pytest.mark.slow
+def test_two_runs_that_start_at_once_in_a_new_home_both_get_an_api(tmp_path: Path) -> None:
+    """Each would make the tables of Prefect's database: one of them found what it had made gone."""
+    home = tmp_path / "home"
+    unset = {"PREFECT_API_URL", "PREFECT_API_AUTH_STRING", "PREFECT_SERVER_API_AUTH_STRING"}
+    environ = {name: value for name, value in os.environ.items() if name not in unset}
+    environ |= {"PREFECT_HOME": str(home / "prefect"), "BERTSMITH_HOME": str(home)}
+    command = [sys.executable, "-c", _STARTS_AN_API, str(home)]
+    started = [
+        subprocess.Popen(
+            command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True,
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    try:
+        for process in started:
+            assert process.stdout is not None
+            line = process.stdout.readline()  # ends after three minutes at the latest
+            assert line == "ready\n", process.communicate(timeout=60)[1]
+    finally:
+        for process in started:
+            process.communicate(timeout=60)

@@ -209,6 +209,7 @@ def test_files_are_published_as_the_build_says_and_a_missing_one_is_an_error(
 
 
 def _build(store: ArtifactStore, build) -> Artifact:
+    build.__module__ = "no file"  # as the builders' own: what one code began another leaves alone
     return store.get_or_build("thing", version=1, settings={"number": 0}, inputs={}, build=build)
 
 

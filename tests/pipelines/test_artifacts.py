@@ -1,5 +1,6 @@
 """The artifact store keeps its promises: named by what made it, whole or not there, verified."""
 
+import os
 import pickle
 import signal
 import subprocess
@@ -152,20 +153,22 @@ def test_two_builders_of_one_artifact_take_turns(tmp_path: Path) -> None:
     assert len(builds) == 1
 
 
+def _die_in_the_middle(draft: Draft) -> Built:
+    with draft.file("a.txt") as target:
+        target.path.write_text("whole")
+    with draft.file("b.txt") as target:
+        target.path.write_text("half")
+        os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("nobody survives that")
+
+
 def test_a_builder_killed_in_the_middle_leaves_no_artifact_and_its_whole_files(
     tmp_path: Path,
 ) -> None:
     program = (
-        "import os, signal, sys\n"
-        "from pipelines.artifacts import ArtifactStore\n"
-        "def build(draft):\n"
-        "    with draft.file('a.txt') as target:\n"
-        "        target.path.write_text('whole')\n"
-        "    with draft.file('b.txt') as target:\n"
-        "        target.path.write_text('half')\n"
-        "        os.kill(os.getpid(), signal.SIGKILL)\n"
-        "ArtifactStore(sys.argv[1]).get_or_build('thing', version=1, settings={}, inputs={}, "
-        "build=build)\n"
+        "import sys\n"
+        "from tests.pipelines.test_artifacts import ArtifactStore, _build, _die_in_the_middle\n"
+        "_build(ArtifactStore(sys.argv[1]), _die_in_the_middle)\n"
     )
     killed = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
     assert killed.returncode == -signal.SIGKILL

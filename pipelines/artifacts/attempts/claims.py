@@ -20,6 +20,7 @@ from fsspec import AbstractFileSystem
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pipelines.artifacts.access import store_errors
+from pipelines.artifacts.attempts.code import CODE_NAME, Code, as_json, code_in, difference
 from pipelines.artifacts.attempts.commit import create_only
 from pipelines.artifacts.attempts.owners import Owner
 from pipelines.core.errors import UserError
@@ -75,13 +76,13 @@ class Claim:
 
 @contextmanager
 def claimed(
-    filesystem: AbstractFileSystem, work: str, lease_seconds: float = LEASE_SECONDS
+    filesystem: AbstractFileSystem, work: str, lease_seconds: float, code: Code
 ) -> Iterator[Claim]:
-    """An attempt of this process alone: an abandoned one below `work`, else a new one.
+    """An attempt of this process alone: an abandoned one of this `code` below `work`, or a new one.
 
     It is removed on leaving without an error; after an error the next process goes on with it.
     """
-    claim = take_over(filesystem, work, lease_seconds) or _begin(filesystem, work)
+    claim = take_over(filesystem, work, lease_seconds, code) or _begin(filesystem, work, code)
     stopping = threading.Event()
     beating = threading.Thread(
         target=_beat, args=(claim, stopping, lease_seconds), name="claim", daemon=True
@@ -98,13 +99,24 @@ def claimed(
 
 
 def take_over(
-    filesystem: AbstractFileSystem, work: str, lease_seconds: float = LEASE_SECONDS
+    filesystem: AbstractFileSystem, work: str, lease_seconds: float, code: Code | None = None
 ) -> Claim | None:
-    """Claim the oldest attempt below `work` that nobody works on any more; None without one."""
+    """Claim the oldest attempt below `work` that nobody works on any more; None without one.
+
+    With a `code` those that another one began are passed over, and said.
+    """
     for folder in attempts(filesystem, work):
         generation = _generation(filesystem, folder)
         # Without a record it is being removed, or was half removed.
         if generation and is_abandoned(filesystem, folder, lease_seconds):
+            if code is not None and (before := code_in(filesystem, folder)) != code:
+                logger.warning(
+                    "the code has changed since the attempt %s began (%s): another one begins, and "
+                    "`bertsmith prune` removes this one",
+                    folder,
+                    difference(before, code),
+                )
+                continue
             claim = _create(filesystem, folder, generation + 1)
             if claim is not None:
                 logger.info("going on with the attempt %s", folder)
@@ -151,10 +163,11 @@ def remove(filesystem: AbstractFileSystem, path: str) -> None:
         return
 
 
-def _begin(filesystem: AbstractFileSystem, work: str) -> Claim:
+def _begin(filesystem: AbstractFileSystem, work: str, code: Code) -> Claim:
     name = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
     claim = _create(filesystem, f"{work}/{name}", 1)
     assert claim is not None, "a random name is new"
+    filesystem.pipe_file(f"{claim.folder}/{CODE_NAME}", as_json(code).encode())
     return claim
 
 

@@ -1,0 +1,35 @@
+"""What a person sees of a flow run while it runs."""
+
+import logging
+
+import pytest
+from prefect import flow
+
+from flows.reporting.terminal import progress_on_terminal
+from flows.reporting.watch import Watch
+
+store = logging.getLogger("pipelines.artifacts.attempts")
+
+
+@flow
+def _warned() -> list[str]:
+    with Watch("watched") as watch:
+        logging.getLogger("pipelines.artifacts.attempts").warning(
+            "another builds %s: waiting", "it"
+        )
+        logging.getLogger("pipelines.artifacts.attempts").info("nothing to see")
+        watch.note("a note")
+    store.warning("too late")
+    return watch.notes
+
+
+def test_what_the_store_warns_of_stands_on_the_terminal_and_in_the_report(
+    prefect_api: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with progress_on_terminal():
+        assert _warned() == ["another builds it: waiting", "a note"]
+    said = capsys.readouterr().err
+    assert said.count("another builds it: waiting\n") == 1
+    assert said.count("a note\n") == 1
+    assert "too late" not in said
+    assert "nothing to see" not in said
