@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pipelines.core.cluster.token import use_own_token
 from pipelines.core.errors import UserError
 from pipelines.core.versions import source_folders
 
@@ -92,6 +93,7 @@ def _join(address: str) -> None:
 
 
 def _start_here() -> None:
+    use_own_token()
     try:
         ray.init(
             address="local",  # not another one that runs on this machine

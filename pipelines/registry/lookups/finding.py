@@ -5,6 +5,7 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from pipelines.core.errors import UserError
+from pipelines.core.reading.hugging_face import FROM_THE_HUB
 from pipelines.core.tracking.paging import pages
 from pipelines.registry.lookups.references import REGISTERED
 from pipelines.registry.tags import VERIFIED_TAG
@@ -78,7 +79,7 @@ def _usual_source(client: MlflowClient, name: str) -> str:
         where = f"known models: {', '.join(models)}" if models else "the registry is empty"
         raise UserError(
             f"a model must be a folder or a name in the registry, found neither for {name!r} "
-            f"({where}); see `bertsmith models`"
+            f"({where}); see `bertsmith models`; {FROM_THE_HUB}"
         )
     aliases = models[name].aliases
     if _CHAMPION in aliases:
