@@ -17,7 +17,7 @@ from pipelines.core.tracking.sign_in import home_variables
 # Chatter and calls home that a run has no use for, and what it needs of Prefect; a person's own
 # setting wins. The image says the same to programs that are not ours: infra/Dockerfile.
 DEFAULTS = {
-    "DO_NOT_TRACK": "1",
+    "DO_NOT_TRACK": "true",  # "1" tells MLflow nothing
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_LOGGING_EXTRA_LOGGERS": "pipelines,bert_core",
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",

@@ -11,6 +11,7 @@ from bert_core.hugging_face import export_model
 from bert_core.model.catalogue import count_parameters
 from pipelines.artifacts import Artifact
 from pipelines.core.errors import UserError
+from pipelines.core.reading.hugging_face import FROM_THE_HUB
 from pipelines.core.stage import StageContext
 from pipelines.core.tracking.tracker import Tracker
 from pipelines.registry.opening import open_model
@@ -55,7 +56,7 @@ def bring_in(
     if not path.is_dir():
         raise UserError(
             "what to import must be a folder with config.json, weights and a vocabulary, or a "
-            f"vocab.txt, found neither at {path}"
+            f"vocab.txt, found neither at {path}; {FROM_THE_HUB}"
         )
     return take_in(path, context, source=str(path), head=head, lowercase=lowercase)
 

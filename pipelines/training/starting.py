@@ -18,6 +18,7 @@ from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.artifacts.fingerprint import fingerprint_of, sha256_of_file
 from pipelines.core.cluster.machine import computing_machine
 from pipelines.core.errors import UserError
+from pipelines.core.reading.hugging_face import FROM_THE_HUB
 from pipelines.core.redaction import redacted
 from pipelines.core.stage import Progress, StageContext
 
@@ -57,7 +58,7 @@ def starting_encoder(reference: str, context: StageContext) -> Artifact:
         return take_in(Path(reference), context, source=reference)
     raise UserError(
         "an encoder must be a folder with a model, models:/<name>@<alias> or the fingerprint of "
-        f"one in the store, found no such: {reference or 'an empty name'}"
+        f"one in the store, found no such: {reference or 'an empty name'}; {FROM_THE_HUB}"
     )
 
 

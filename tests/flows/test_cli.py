@@ -137,8 +137,13 @@ def test_down_without_up_says_that_nothing_runs(capsys: pytest.CaptureFixture[st
 
 
 def test_the_doctor_finds_this_machine_fit(
-    own_home: Path, capsys: pytest.CaptureFixture[str], local_ray: None
-) -> None:
+    own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    (tmp_path / "file").write_text("a folder in which nobody can write")
+    monkeypatch.setenv("HOME", str(tmp_path / "file"))
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)  # of the session's own Ray
     assert run(["doctor"]) == DONE
     assert not own_home.exists()  # who only asks makes nothing
     said = capsys.readouterr().out

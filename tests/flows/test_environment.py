@@ -53,6 +53,30 @@ def test_the_home_is_what_was_given_else_the_variable_else_here(
     assert environment.home_folder() == tmp_path / ".bertsmith"
 
 
+def test_nothing_is_written_into_the_person_s_own_home(tmp_path: Path) -> None:
+    """In a process of its own: what is imported here has looked at its variables already."""
+    code = """
+import os
+from pathlib import Path
+from flows.environment import set_defaults
+set_defaults(Path(os.environ["BERTSMITH_HOME"]))
+from pipelines.insight import pictures  # draws with matplotlib
+import matplotlib.font_manager
+import mlflow.telemetry.utils
+print(matplotlib.get_cachedir(), mlflow.telemetry.utils.is_telemetry_disabled())
+"""
+    (tmp_path / "own").mkdir()
+    left_out = ("DO_NOT_TRACK", "MLFLOW_", "MPLCONFIGDIR", "XDG_", "CI", "GITHUB_", "PYTEST_")
+    kept = {name: text for name, text in os.environ.items() if not name.startswith(left_out)}
+    there = {"HOME": str(tmp_path / "own"), "BERTSMITH_HOME": str(tmp_path / "home")}
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env=kept | there, cwd=tmp_path, capture_output=True,
+        text=True, timeout=300, check=True,
+    )  # fmt: skip
+    assert ran.stdout.split() == [str(tmp_path / "home" / "matplotlib"), "True"]
+    assert list((tmp_path / "own").iterdir()) == []
+
+
 def test_a_home_that_is_a_file_gets_a_sentence(tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     file.write_text("mine")

@@ -16,6 +16,7 @@ from tests.flows.published_folders import WORDS, saved
     [
         (["import", ""], "an empty name"),
         (["import", "{here}/none"], "found neither at {here}/none"),
+        (["import", "bert-base-uncased"], "is downloaded first: hf download NAME"),
         (["embed", "x", "--model", ""], "found an empty name"),
         (["import", "{model}", "--name", ""], "--name"),
         (["import", "{model}", "--name", "a/b"], "--name"),
@@ -108,7 +109,11 @@ def test_an_imported_model_is_registered_and_proves_itself(
     published: Path, own_home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["import", str(published), "--name", "theirs"]) == DONE
-    said = capsys.readouterr().out
+    told = capsys.readouterr()
+    said = told.out
+    steps = [f"reading {published}", "registering it as theirs", "loading models:/theirs/1 in a"]
+    for line, step in zip(told.err.splitlines(), steps, strict=True):
+        assert line.startswith(step)
     assert "models:/theirs/1, loaded in a process of its own, repeated its answers (exact)" in said
     assert "champion" in said
     assert run(["import", str(published), "--name", "theirs"]) == DONE

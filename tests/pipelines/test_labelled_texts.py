@@ -51,6 +51,24 @@ def test_both_splits_hold_every_text_once(tmp_path: Path, context: StageContext)
     assert labelled.statistics["baseline/accuracy"] == pytest.approx(share)
 
 
+def test_the_columns_that_were_taken_are_said_also_of_items_that_were_there(
+    tmp_path: Path,
+) -> None:
+    told: list[str] = []
+    context = StageContext(
+        store=ArtifactStore(tmp_path / "store"), observe=lambda progress: told.append(progress.note)
+    )
+    rows = "".join(f"{n},text {n},{'xy'[n % 2]}\n" for n in range(40))
+    (tmp_path / "a.csv").write_text(f"id,review,stars\n{rows}")
+    (tmp_path / "b.tsv").write_text("".join(f"{'xy'[n % 2]}\ttext {n}\n" for n in range(40)))
+    named = {"text_column": "review", "label_column": "stars"}
+    for name, columns in (("a.csv", named), ("a.csv", named), ("b.tsv", {})):
+        source = LabelledFile(path=str(tmp_path / name), **columns)
+        build_labelled(LabelledSettings(source=source), None, context)
+    by_name = "labelled items: text from column 'review'; label from column 'stars'"
+    assert told == [by_name, by_name, "labelled items: text from column 2; label from column 1"]
+
+
 def test_equal_texts_never_stand_on_both_sides(tmp_path: Path, context: StageContext) -> None:
     labelled = build_labelled(_write(tmp_path / "a.tsv", _rows(100) * 3), None, context)
     train, heldout = (

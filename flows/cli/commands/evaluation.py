@@ -132,7 +132,7 @@ def evaluate(
     say(f"model: {model_address(called)}")
     figures, report = evaluate_file(tracker, called, labelled, task)
     for sentence in report.get("columns", ()):
-        say(sentence)
+        say(f"{labels}: {sentence}")
     if as_json:
         print(json.dumps({**figures, **report}, ensure_ascii=False))
         return

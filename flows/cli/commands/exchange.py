@@ -56,7 +56,6 @@ def bring_in(
 
     Example: bertsmith import all-MiniLM-L6-v2 --name minilm
     """
-    say(f"reading {path}")
     from pipelines.registry import exchange
 
     if name is not None:
@@ -64,6 +63,7 @@ def bring_in(
         if exchange.is_vocabulary(path):
             raise UserError("--name registers a model, and a vocabulary is none; leave it out")
         place_of(home, store).refuse_unreachable_tracker()
+        say(f"reading {path}")
     context = context_of(home, store)
     artifact = exchange.bring_in(path, context, head=head, lowercase=is_uncased)
     for line in _what_it_is(artifact):

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pipelines.core.cluster.token import use_own_token
 from pipelines.core.errors import UserError
 from pipelines.core.versions import source_folders
 
@@ -94,6 +95,7 @@ def _join(address: str) -> None:
 
 
 def _start_here() -> None:
+    use_own_token()
     try:
         with _apart_from_signals():
             ray.init(

@@ -4,10 +4,15 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pipelines.artifacts import sha256_of_file
 from pipelines.core.errors import UserError
+
+# For whoever names what is no folder and no name in the registry.
+FROM_THE_HUB: Final = (
+    "a model of the Hugging Face hub is downloaded first: hf download NAME --local-dir FOLDER"
+)
 
 
 @dataclass(frozen=True)

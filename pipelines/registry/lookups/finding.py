@@ -7,6 +7,7 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from pipelines.core.errors import UserError
+from pipelines.core.reading.hugging_face import FROM_THE_HUB
 from pipelines.core.tracking.paging import pages
 from pipelines.registry.lookups.references import REGISTERED
 from pipelines.registry.tags import VERIFIED_TAG
@@ -77,7 +78,7 @@ def _usual_source(client: MlflowClient, name: str) -> str:
             raise
         raise UserError(
             f"a model must be a folder or a name in the registry, found neither for {name!r} "
-            f"({_known_models(client)}); see `bertsmith models`"
+            f"({_known_models(client)}); see `bertsmith models`; {FROM_THE_HUB}"
         ) from None
     if _CHAMPION in aliases:
         return _CHAMPION

@@ -57,7 +57,7 @@ class LeftOut:
         if self.duplicates:
             told["duplicate_items"] = self.duplicates
         if self.columns:
-            told["columns"] = self.columns
+            told["columns"] = list(dict.fromkeys(self.columns))  # mostly the same in both parts
         return told
 
 

@@ -79,7 +79,11 @@ def build_labelled(
     for sentence in labelled.statistics.get("columns", ()):
         context.observe(
             Progress(
-                stage=LABELLED.name, done=num_items, total=num_items, unit="items", note=sentence
+                stage=LABELLED.name,
+                done=num_items,
+                total=num_items,
+                unit="items",
+                note=f"labelled items: {sentence}",
             )
         )
     return labelled

@@ -55,7 +55,7 @@ def table_records(
         raise UserError(f"{path} must hold labelled texts, found no row in it")
     table = [cells for _, cells in whole]
     columns = columns_of(settings, form, table)
-    say(f"{path}: {columns.said(table)}")
+    say(columns.said(table))
     if columns.is_taken_for_header:
         tally.dropped["first rows taken for a header"] += 1
     records = _records(whole[columns.first_row :], form, columns, settings, tally)
