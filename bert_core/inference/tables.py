@@ -11,7 +11,7 @@ from bert_core.inference.embedding import embed
 from bert_core.inference.labels import assign_labels, choose, classify, rate
 from bert_core.inference.tags import tag
 from bert_core.inference.texts import Text
-from bert_core.model.catalogue import Model
+from bert_core.model.catalogue import Model, described
 from bert_core.vocabulary import WordPieceTokenizer
 
 Columns = Mapping[str, Sequence[Any]]  # all of one length, that of the table
@@ -44,7 +44,7 @@ def answer_table(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) 
     missing = [name for name in question.columns if name not in columns]
     if missing:
         raise ValueError(
-            f"a {model.head_name} model is asked of the columns {', '.join(question.columns)}, "
+            f"{described(model.head_name)} is asked of the columns {', '.join(question.columns)}, "
             f"found no {', '.join(missing)} among {', '.join(columns) or 'none'}"
         )
     gap = first_gap(model, columns)
@@ -70,7 +70,7 @@ def first_gap(model: Model, columns: Columns) -> Gap | None:
 def question_of(model: Model) -> Question:
     """What is asked of a model with this head; raises ValueError where nothing is."""
     if model.head_name not in _QUESTIONS:
-        raise ValueError(f"a {model.head_name} model answers no table")
+        raise ValueError(f"{described(model.head_name)} answers no table")
     return _QUESTIONS[model.head_name]
 
 

@@ -38,8 +38,6 @@ def execute(command: str, choice: Choice, *, show_recipe: bool) -> None:
             story = flow(recipe)
     finally:
         disconnect()
-    if surroundings.local_api is not None:
-        story.flow_run_url = ""  # its API ends with this process and has no pages
     tracking_uri = recipe.place.tracker({}).shown_uri
     print_summary(story, tracking_uri, services_run=surroundings.services is not None)
     if story.models:

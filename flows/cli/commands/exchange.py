@@ -135,7 +135,7 @@ def take_out(
     from pipelines.registry import exchange
 
     written = exchange.take_out(tracker_of(home), named(model, home) or model, to, pooling)
-    print(f"{written.folder}: a {written.head} model with {written.num_parameters:,} parameters")
+    print(f"{written.folder}: {written.called} with {written.num_parameters:,} parameters")
 
 
 def inspect(
