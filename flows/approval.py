@@ -92,7 +92,7 @@ def approved(judgement: Judgement, answer: Approval | None) -> Judgement:
     if answer is None:
         by_hand = f"bertsmith promote {judgement.name} --version {judgement.version}"
         reason = f"{judgement.reason}; it waits for a person's approval: {by_hand}"
-        return replace(judgement, is_better=False, reason=reason)
+        return replace(judgement, is_better=False, awaits_approval=True, reason=reason)
     remark = f": {answer.remark}" if answer.remark else ""
     if answer.approve:
         return replace(judgement, reason=f"{judgement.reason}; approved by {answer.who}{remark}")

@@ -6,47 +6,15 @@ from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
-from pydantic import Field
 
+from flows.alias_recipes import PromotionRecipe, RollbackRecipe
 from flows.reporting.events import tell_of_promotion
 from flows.reporting.page import costing_the_page_alone
 from flows.services.platform.place_block import use_place_of_deployment
 from flows.services.run_records import recorded_run
 from flows.tasks import task_that_reaches_out
-from pipelines.core.place import PlaceSettings
-from pipelines.core.settings import Settings
 from pipelines.registry import promotion as registry
 from pipelines.registry.promotion import Promotion
-from pipelines.registry.settings import Alias
-
-
-class AliasRecipe(Settings):
-    """Which alias of a registered model is moved, and why."""
-
-    place: PlaceSettings = Field(
-        default_factory=PlaceSettings, description="Where the registry is."
-    )
-    name: str = Field(
-        default="bertsmith-encoder", min_length=1, description="Registered name of the model."
-    )
-    alias: Alias = Field(default="champion", description="The alias that moves.")
-    reason: str = Field(default="", description="Why, for the history.")
-    who: str = Field(default="", description="Who wants it so; empty: who runs the flow.")
-
-
-class PromotionRecipe(AliasRecipe):
-    """Which version of a registered model gets which alias."""
-
-    source: str = Field(
-        default="candidate",
-        min_length=1,
-        description="The version to promote: an alias it has now, or its number.",
-    )
-
-
-class RollbackRecipe(AliasRecipe):
-    """Which alias goes back to the version that had it before."""
-
 
 _PROMOTION, _ROLLBACK = PromotionRecipe(), RollbackRecipe()
 
@@ -66,7 +34,7 @@ def promote(recipe: PromotionRecipe = _PROMOTION) -> Promotion:
     with recorded_run(flow_run.id):
         moved = move(
             recipe.place.tracker({}), recipe.name, recipe.source, recipe.alias,
-            recipe.reason, recipe.who,
+            recipe.reason, recipe.who, overrules=recipe.force,
         )  # fmt: skip
     return _told(cast(Promotion, moved))  # a coroutine only where the task is one
 

@@ -15,6 +15,7 @@ from flows.observability.json_lines import logs_of_run, logs_of_stage
 from flows.observability.publishing import published_figures
 from flows.observability.run_figures import RunFigures
 from flows.parent_run import ParentRun, open_parent_run
+from flows.reporting.links import flow_run_page
 from flows.reporting.page import costing_the_page_alone, first_line
 from flows.reporting.quantities import duration, memory
 from flows.reporting.report import publish_report
@@ -127,7 +128,7 @@ def started_run(
     recipe, changed = _resolved(recipe, overrides, default)
     recipe.place.refuse_unreachable()
     recipe.place.refuse_strangers()
-    story = Story(flow=flow, recipe=recipe, flow_run_url=flow_run.ui_url or "")
+    story = Story(flow=flow, recipe=recipe, flow_run_url=flow_run_page())
     tags = {
         "bertsmith.flow_run": flow_run.id or "",
         "bertsmith.flow": flow,

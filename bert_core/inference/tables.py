@@ -12,7 +12,7 @@ from bert_core.inference.embedding import embed
 from bert_core.inference.labels import assign_labels, choose, classify, rate
 from bert_core.inference.tags import tag
 from bert_core.inference.texts import Text
-from bert_core.model.catalogue import MODELS, Model, head_module, head_names
+from bert_core.model.catalogue import MODELS, Model, described, head_module, head_names
 from bert_core.vocabulary import WordPieceTokenizer
 
 Columns = Mapping[str, Sequence[Any]]  # all of one length, that of the table
@@ -62,7 +62,7 @@ def answer_table(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) 
     missing = question.missing(columns)
     if missing:
         raise ValueError(
-            f"a {model.head_name} model is asked of the columns {', '.join(question.columns)}, "
+            f"{described(model.head_name)} is asked of the columns {', '.join(question.columns)}, "
             f"found no {', '.join(missing)} among {', '.join(columns) or 'none'}"
         )
     gap = first_gap(model, columns)
@@ -108,7 +108,7 @@ def question_of_head(head_name: str) -> Question:
     if head_name in _QUESTIONS:
         return _QUESTIONS[head_name]
     if head_name in MODELS or head_name not in head_names():
-        raise ValueError(f"a {head_name} model answers no table")
+        raise ValueError(f"{described(head_name)} answers no table")
     found: Question = head_module(head_name).QUESTION
     return found
 

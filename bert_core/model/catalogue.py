@@ -103,6 +103,11 @@ def head_module(head_name: str) -> Any:
     return import_module(f"{_TASKS}.{head_name}")
 
 
+def described(head_name: str) -> str:
+    """A model with this head as a sentence calls it: `an encoder model`."""
+    return f"{'an' if head_name[:1] in 'aeiou' else 'a'} {head_name} model"
+
+
 def count_parameters(model: nn.Module) -> int:
     """How many numbers a model consists of, frozen ones included."""
     return sum(parameter.numel() for parameter in model.parameters())

@@ -20,7 +20,7 @@ from bert_core.config import EmbeddingConfig, EncoderConfig
 from bert_core.files.folders import publish
 from bert_core.files.json_files import read_json
 from bert_core.files.tensor_files import read_tensors
-from bert_core.model.catalogue import Model, build_model, head_names
+from bert_core.model.catalogue import Model, build_model, described, head_names
 from bert_core.training.optimization import Optimizer
 
 WEIGHTS_FILE = "model.safetensors"
@@ -221,7 +221,7 @@ def _listed(names: list[str]) -> str:
 def _check_same_architecture(model: Model, config: dict[str, Any], folder: Path | str) -> None:
     if config["head"] != model.head_name or config["settings"] != model.head_settings():
         raise ValueError(
-            f"{folder} must hold a {model.head_name} model with {model.head_settings()}, "
+            f"{folder} must hold {described(model.head_name)} with {model.head_settings()}, "
             f"found {config['head']} with {config['settings']}"
         )
     check_same_encoder(model.config, config["encoder"], folder)

@@ -46,8 +46,6 @@ def execute(command: str, choice: Choice, *, show_recipe: bool) -> None:
     finally:
         disconnect()
     story.seconds = time.time() - Process().create_time()  # the whole command's, as `time` says it
-    if surroundings.local_api is not None:
-        story.flow_run_url = ""  # its API ends with this process and has no pages
     tracking_uri = recipe.place.tracker({}).shown_uri
     print_summary(story, tracking_uri, services_run=surroundings.services is not None)
     if story.models:

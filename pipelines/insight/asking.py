@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from bert_core.inference.tables import answer_table, first_gap, question_of
-from bert_core.model.catalogue import Model
+from bert_core.model.catalogue import Model, described
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
 from pipelines.insight.tables import Table
@@ -30,8 +30,8 @@ def ask(
     model, tokenizer = opened
     if model.head_name not in heads:
         raise UserError(
-            f"{called} must be a {' or '.join(heads)} model for this, found a "
-            f"{model.head_name} model; see `bertsmith models`"
+            f"{called} must be {described(' or '.join(heads))} for this, found "
+            f"{described(model.head_name)}; see `bertsmith models`"
         )
     total = len(next(iter(table.values()), []))
     if not total:

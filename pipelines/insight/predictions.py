@@ -6,7 +6,12 @@ from typing import TypeVar
 
 from bert_core.inference import Candidate, classify, fill_mask
 from bert_core.inference.texts import Text
-from bert_core.model.catalogue import Model, PretrainingModel, SequenceClassifier
+from bert_core.model.catalogue import (
+    Model,
+    PretrainingModel,
+    SequenceClassifier,
+    described,
+)
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
 from pipelines.registry.lookups.folders import OpenedModel
@@ -64,7 +69,7 @@ def _as(
     model, tokenizer = opened
     if not isinstance(model, expected):
         raise UserError(
-            f"{called} must be a {expected.head_name} model for this, found a "
-            f"{model.head_name} model; see `bertsmith models`"
+            f"{called} must be {described(expected.head_name)} for this, found "
+            f"{described(model.head_name)}; see `bertsmith models`"
         )
     return model, tokenizer

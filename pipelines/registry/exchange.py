@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bert_core.files.folders import publish
 from bert_core.hugging_face import export_model
-from bert_core.model.catalogue import count_parameters
+from bert_core.model.catalogue import count_parameters, described
 from pipelines.artifacts import Artifact
 from pipelines.core.errors import UserError
 from pipelines.core.reading.hugging_face import FROM_THE_HUB
@@ -26,6 +26,11 @@ class Exchanged:
     folder: Path
     head: str
     num_parameters: int
+
+    @property
+    def called(self) -> str:
+        """What it is, such as `an encoder model`."""
+        return described(self.head)
 
 
 def is_vocabulary(path: Path | str) -> bool:

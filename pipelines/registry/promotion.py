@@ -14,12 +14,18 @@ from pipelines.core.errors import UserError
 from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
 from pipelines.registry.card import with_comparison
 from pipelines.registry.comparison.judgement import Judgement
-from pipelines.registry.lookups.finding import find_source, version_with_alias, versions_of
-from pipelines.registry.lookups.history import How, Move, before_it, moves_of, now, record
+from pipelines.registry.lookups.finding import find_source, version_with_alias
+from pipelines.registry.lookups.history import How, Move, now, record
 from pipelines.registry.opening import located
+from pipelines.registry.person_choice import (
+    chosen_version,
+    refuse_to_overrule,
+    refuse_unproved,
+    version_before,
+)
 from pipelines.registry.registration import RegisteredModel
 from pipelines.registry.settings import RegistrationSettings
-from pipelines.registry.tags import JUDGEMENT_TAG, OWED_TAG, PROMOTION, VERIFIED_TAG, digest_of
+from pipelines.registry.tags import BETTER, JUDGEMENT_TAG, OWED_TAG, PROMOTION
 from pipelines.registry.verification import Verification
 
 
@@ -80,16 +86,20 @@ def settle(
 
 
 def promote(
-    tracker: Tracker, name: str, source: str, alias: str, reason: str = "", by: str = ""
-) -> Promotion:
+    tracker: Tracker, name: str, source: str, alias: str, reason: str = "", by: str = "",
+    *, overrules: bool = True,
+) -> Promotion:  # fmt: skip
     """Give `alias` to the version of `name` that `source` says, because a person wants it so.
 
     `source` is an alias or a version number. Raises UserError for a version that did not repeat
-    its logged accuracy, whose bytes changed since, or that is not there, and MlflowException where
-    the tracker does not answer.
+    its logged accuracy, whose bytes changed since, or that is not there, and, unless the person
+    `overrules` it, where what is on record speaks against it; MlflowException where the tracker
+    does not answer.
     """
     client = tracker.client()
-    version = find_source(client, name, source)
+    version = chosen_version(client, name, source)
+    if not overrules:
+        refuse_to_overrule(client, version, alias)
     who = by or person()
     return _move(client, tracker, version, alias, "person", who, reason or f"chosen by {who}")
 
@@ -101,23 +111,8 @@ def rollback(tracker: Tracker, name: str, alias: str, reason: str = "", by: str 
     registered, and MlflowException where the tracker does not answer.
     """
     client = tracker.client()
-    current = version_with_alias(client, name, alias)
-    if current is None:
-        raise UserError(
-            f"{name} must have a version with the alias {alias} to go back from, found none; see "
-            "`bertsmith models`"
-        )
-    found = {int(each.version) for each in versions_of(client, name)}
-    before = before_it(
-        moves_of(client, name), alias, int(current.version), lambda number: number in found
-    )
-    if before is None:
-        raise UserError(
-            f"another version of {name} must have had the alias {alias} before version "
-            f"{current.version}, found none in its history; name one with `bertsmith promote "
-            f"{name} --version N`"
-        )
-    version, who = find_source(client, name, str(before)), by or person()
+    current, version = version_before(client, name, alias)
+    who = by or person()
     why = reason or f"{who} went back from version {current.version}"
     return _move(client, tracker, version, alias, "rollback", who, why)
 
@@ -140,12 +135,7 @@ def _move(
     reason: str,
 ) -> Promotion:
     name, number = version.name, int(version.version)
-    if version.tags.get(VERIFIED_TAG) != "true":
-        raise UserError(
-            f"only a version that repeated its logged accuracy can be promoted; {name} version "
-            f"{number} has not; run the recipe again to verify it"
-        )
-    digest_of(version)
+    refuse_unproved(version)
     with located(tracker, f"{name}/{number}"):  # its bytes are those that were proved
         pass
     previous = version_with_alias(client, name, alias)
@@ -169,13 +159,19 @@ def _move(
     return Promotion(name=name, alias=alias, version=number, previous_version=before, reason=reason)
 
 
+def _decision(judgement: Judgement) -> str:
+    if judgement.awaits_approval:
+        return f"{BETTER}, awaits approval"
+    return BETTER if judgement.is_better else f"not {BETTER}"
+
+
 def _write_down(client: MlflowClient, judgement: Judgement) -> None:
     """What the comparison came to, as tags of the version and at the end of its description."""
     number = str(judgement.version)
     card = client.get_model_version(judgement.name, number).description or ""
     client.update_model_version(judgement.name, number, with_comparison(card, judgement.reason))
     values = {
-        "decision": "better" if judgement.is_better else "not better",
+        "decision": _decision(judgement),
         "reason": judgement.reason[:4_000],
         "against": judgement.against,
         "metric": judgement.metric,

@@ -11,8 +11,10 @@ CODE_TAG = "bertsmith.code_version"
 REQUIREMENTS_TAG = "bertsmith.requirements"  # the libraries that its package declares
 DIGEST_TAG = "bertsmith.digest"  # of the list of what the package's files hash to
 REGISTERED_AS_TAG = "bertsmith.registered_as"  # of a package: for which name it was made
+OF_ENCODERS = ("eval/mlm_accuracy", "eval/clm_accuracy")  # what encoders prove themselves by
 VERIFIED_TAG = "bertsmith.verified"
 JUDGEMENT_TAG = "bertsmith.judgement"  # .decision, .reason, .against, .difference, .interval, …
+BETTER = "better"  # how the decision of a judgement begins where it was
 PROOF_TAG = "bertsmith.proof"  # .loaded, .metric, .logged, .reproduced, .data, .comparison, …
 
 # What a run still owes the version. It is taken away once it is done, so that every alias is

@@ -15,6 +15,7 @@ from pipelines.registry.comparison.evaluation import (
 )
 from pipelines.registry.registration import RegisteredModel
 from pipelines.registry.tags import (
+    OF_ENCODERS,
     OWED_TAG,
     PROMOTION,
     PROOF_TAG,
@@ -26,7 +27,6 @@ from pipelines.registry.tags import (
 from pipelines.tasks import family, family_names
 from pipelines.training.starting import IMPORTED, PROBE
 
-OF_ENCODERS = ("eval/mlm_accuracy", "eval/clm_accuracy")
 _TOLERANCE = 0.001  # between two machines; an answer that hangs by a rounding may always differ
 
 

@@ -148,6 +148,23 @@ def test_a_report_that_cannot_be_published_leaves_a_finished_run_completed(
         assert client.read_flow_run(runs[0]).state.is_completed()
 
 
+def test_nothing_points_at_an_api_that_ends_with_its_run(
+    prefect_api: str, recipe: CorpusRecipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @flow(name="shown-nowhere", persist_result=False)
+    def shown_nowhere(recipe: CorpusRecipe) -> Story:
+        with started_run("shown-nowhere", recipe, (), default=recipe) as run:
+            run.stage("only", fine)
+        return run.story
+
+    monkeypatch.setenv("PREFECT_API_URL", prefect_api)
+    monkeypatch.setenv("BERTSMITH_LOCAL_API", prefect_api)
+    assert shown_nowhere(recipe).flow_run_url == ""
+    tracker = recipe.place.tracker({})
+    (kept,) = tracker.client().search_runs([tracker.experiment_id()])
+    assert "http" not in kept.data.tags["mlflow.note.content"]
+
+
 def test_files_that_the_tracker_cannot_keep_cost_the_record_alone(
     prefect_api: str, recipe: CorpusRecipe
 ) -> None:

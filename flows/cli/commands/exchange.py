@@ -150,7 +150,7 @@ def take_out(
     called = versioned(tracker, named(model, home) or model)
     written = exchange.take_out(tracker, called, to, pooling)
     say(f"model: {model_address(called)}")
-    print(f"{written.folder}: a {written.head} model with {written.num_parameters:,} parameters")
+    print(f"{written.folder}: {written.called} with {written.num_parameters:,} parameters")
 
 
 def inspect(

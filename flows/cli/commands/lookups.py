@@ -97,10 +97,11 @@ def _lines(found: "Versus") -> list[str]:
         left_out = (
             f", without {found.left_out} that the second was trained on" if found.left_out else ""
         )
+        better, value, low, high = difference.advantage("the first", "the second")
         lines.append(
             f"{name} on {difference.num_items} held-out items{left_out}: {difference.score:.4f} "
-            f"and {difference.other:.4f}; the first is better by {difference.value:+.4f} "
-            f"(95% interval {difference.low:+.4f} to {difference.high:+.4f})"
+            f"and {difference.other:.4f}; {better} is better by {value:+.4f} "
+            f"(95% interval {low:+.4f} to {high:+.4f})"
         )
     for title, rows in (
         ("settings that differ", found.settings),

@@ -1,12 +1,14 @@
 """Commands by which a person decides which version people use."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flows.cli.commands.models import tracker_of
 from flows.cli.options import Home
-from flows.environment import home_folder
+from flows.environment import home_folder, prepare_flows, set_defaults
 from pipelines.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -38,9 +40,14 @@ def promote(
     ] = None,
     alias: Annotated[str, typer.Option("--to", help="The alias it is given.")] = "champion",
     because: Because = "",
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Do not ask where a comparison on record speaks against it."),
+    ] = False,
     home: Home = None,
 ) -> None:
-    """Give an alias to a version that proved itself, whatever a comparison said.
+    """Give an alias to a version that proved itself; where it is worse than the one that has it,
+    you are asked.
 
     Example: bertsmith promote bertsmith-encoder --version 3
     """
@@ -50,7 +57,16 @@ def promote(
         )
     named = source if version is None else str(version)
     values = {"name": name, "source": named or _CANDIDATE, "alias": alias, "reason": because}
-    _tell(_moved("promote", home, values), home)
+    recipe = _recipe("PromotionRecipe", values, home)
+    from pipelines.registry.person_choice import chosen_version, what_speaks_against
+
+    client = tracker_of(home).client()
+    found = chosen_version(client, name, recipe.source)
+    against = what_speaks_against(client, found, alias)
+    if against and not force:
+        _ask(f"{name} version {found.version}", alias, against)
+    forced = recipe.model_copy(update={"source": str(found.version), "force": True})
+    _tell(_moved("promote", forced, home), home)
 
 
 def rollback(
@@ -63,24 +79,46 @@ def rollback(
 
     Example: bertsmith rollback bertsmith-classifier --because 'worse on short texts'
     """
-    _tell(_moved("rollback", home, {"name": name, "alias": alias, "reason": because}), home)
+    values = {"name": name, "alias": alias, "reason": because}
+    recipe = _recipe("RollbackRecipe", values, home)
+    from pipelines.registry.person_choice import version_before
+
+    version_before(tracker_of(home).client(), name, alias)
+    _tell(_moved("rollback", recipe, home), home)
 
 
-def _moved(flow: str, home: Any, values: dict[str, Any]) -> "Promotion":
-    """What the flow of this name does with a recipe of these values."""
-    from flows.environment import prepare_flows
+def _ask(version: str, alias: str, against: str) -> None:
+    """Leave unless a person at a terminal says yes; raises UserError where none sits there."""
+    if not sys.stdin.isatty():
+        raise UserError(
+            f"--force must be given to make {version} {alias} against what is on record, found no "
+            f"terminal to ask at; on record: {against}"
+        )
+    print(f"On record: {against}.")
+    if not typer.confirm(f"Make {version} {alias} all the same?"):
+        print("Nothing was moved.")
+        raise typer.Exit(1)
 
-    surroundings = prepare_flows(home_folder(home))
+
+def _recipe(name: str, values: dict[str, Any], home: Path | None) -> Any:
+    """The recipe of these values; raises UserError for one that cannot be."""
+    set_defaults(home_folder(home))
     from pydantic import ValidationError
 
-    from flows import promote as flows
+    from flows import alias_recipes
     from pipelines.core.recipes.files import explain
 
-    recipe_type = {"promote": flows.PromotionRecipe, "rollback": flows.RollbackRecipe}[flow]
     try:
-        recipe = recipe_type(**values)
+        return getattr(alias_recipes, name)(**values)
     except ValidationError as error:
-        raise UserError(explain(error, flow)) from None
+        raise UserError(explain(error, name.removesuffix("Recipe").lower())) from None
+
+
+def _moved(flow: str, recipe: Any, home: Path | None) -> "Promotion":
+    """What the flow of this name does with `recipe`, once it is known that it can."""
+    surroundings = prepare_flows(home_folder(home))
+    from flows import promote as flows
+
     if surroundings.local_api is not None:
         surroundings.local_api.wait()
     moved: Promotion = getattr(flows, flow)(recipe)

@@ -31,6 +31,12 @@ class Difference:
         """Whether it is better by more than the margin in that share of the resamples."""
         return self.value > self.margin and self.ahead >= confidence
 
+    def advantage(self, ours: str, theirs: str) -> tuple[str, float, float, float]:
+        """Whose favour it is in, `ours` or `theirs`, by how much, and the interval of that."""
+        if self.value >= 0:
+            return ours, self.value, self.low, self.high
+        return theirs, -self.value, -self.high, -self.low
+
 
 def paired_bootstrap(
     score: WeightedScore,

@@ -15,7 +15,6 @@ from pipelines.registry.comparison.candidates import (
     Candidate,
     answers_of,
     candidate_of,
-    kind_of,
     refuse_other_weights,
     twin_of,
     uri_of,
@@ -25,6 +24,7 @@ from pipelines.registry.comparison.evaluation import (
     Evaluation,
     VerificationError,
 )
+from pipelines.registry.comparison.on_record import refuse_on_record
 from pipelines.registry.comparison.pairing import JudgedItems, judged_items, refuse_incomparable
 from pipelines.registry.lookups.finding import find_source, version_with_alias
 from pipelines.registry.lookups.history import is_taken_back, moves_of
@@ -50,6 +50,7 @@ class Judgement:
     difference: Difference | None = None
     data: str = ""  # fingerprint of the held-out data
     left_out: int = 0  # items that the champion was trained on
+    awaits_approval: bool = False  # it was better, and no person has said yes or no
 
 
 def judge(
@@ -106,9 +107,7 @@ def _against_champion(
     store: ArtifactStore,
     settings: ComparisonSettings,
 ) -> Judgement:
-    kind = kind_of(champion)
-    if kind != candidate.kind:
-        raise CannotCompareError(f"the champion is of the kind {kind}, it of {candidate.kind}")
+    refuse_on_record(candidate, champion, store, settings)
     items = judged_items(candidate, evaluation, settings, champion, store)
     other = answers_of(champion, candidate, store, tracker)
     refuse_incomparable(evaluation, other, is_encoder=candidate.is_encoder)
@@ -207,9 +206,10 @@ def told(
         f"{settings.resamples} resamples, {settings.confidence:.0%} are asked for"
     )
     without = f", without {left_out} that the other was trained on" if left_out else ""
+    whose, value, low, high = difference.advantage("its", "the other's")
     return (
         f"{'' if is_better else 'not '}better than {against}: {name} {difference.score:.4f} beside "
-        f"{difference.other:.4f}, {difference.value:+.4f} in its favour "
-        f"({settings.confidence:.0%} interval {difference.low:+.4f} to {difference.high:+.4f}) on "
+        f"{difference.other:.4f}, {value:+.4f} in {whose} favour "
+        f"({settings.confidence:.0%} interval {low:+.4f} to {high:+.4f}) on "
         f"{difference.num_items} held-out items{without}; {rule}"
     )

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from mlflow.entities.model_registry import ModelVersion
 
+from bert_core.model.catalogue import described
 from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.registry.comparison.bootstrap import Difference, paired_bootstrap
 from pipelines.registry.comparison.candidates import Candidate
@@ -50,16 +52,18 @@ class JudgedItems:
 
 def judged_items(
     candidate: Candidate,
-    evaluation: Evaluation,
+    evaluation: Evaluation | None,
     settings: ComparisonSettings,
     other: ModelVersion | None = None,
     store: ArtifactStore | None = None,
 ) -> JudgedItems:
     """All held-out items of the candidate, but those that `other` was trained on.
 
+    How many an encoder has its `evaluation` says; those of a task are known without one.
     Raises CannotCompareError where none is left.
     """
     if candidate.is_encoder:
+        assert evaluation is not None
         return JudgedItems(
             metric=_LOSS,
             lower_is_better=True,
@@ -93,11 +97,24 @@ def judged_items(
     )
 
 
-def refuse_incomparable(candidate: Evaluation, other: Evaluation, *, is_encoder: bool) -> None:
+class Answerer(Protocol):
+    """What decides which question a model answers: known of an artifact, and of a loaded model."""
+
+    @property
+    def head(self) -> str: ...
+
+    @property
+    def labels(self) -> tuple[str, ...]: ...
+
+    @property
+    def vocabulary(self) -> str: ...
+
+
+def refuse_incomparable(candidate: Answerer, other: Answerer, *, is_encoder: bool) -> None:
     """Raise CannotCompareError where the two models do not answer the same question."""
     if candidate.head != other.head:
         raise CannotCompareError(
-            f"the champion is a {other.head} model, the candidate a {candidate.head} model"
+            f"the one is {described(candidate.head)}, the other {described(other.head)}"
         )
     if is_encoder and candidate.vocabulary != other.vocabulary:
         raise CannotCompareError(

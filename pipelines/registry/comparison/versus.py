@@ -18,10 +18,10 @@ from pipelines.registry.comparison.bootstrap import Difference
 from pipelines.registry.comparison.candidates import (
     answers_of,
     candidate_of,
-    kind_of,
     uri_of,
 )
 from pipelines.registry.comparison.evaluation import CannotCompareError, VerificationError
+from pipelines.registry.comparison.on_record import refuse_on_record
 from pipelines.registry.comparison.pairing import judged_items, refuse_incomparable
 from pipelines.registry.lookups.finding import find_model
 from pipelines.registry.settings import ComparisonSettings
@@ -120,8 +120,7 @@ def _difference(
 ) -> tuple[Difference | None, str, int, str]:
     try:
         candidate = candidate_of(first, store)
-        if kind_of(second) != candidate.kind:
-            raise CannotCompareError(f"{uri_of(second)} is of the kind {kind_of(second)}")
+        refuse_on_record(candidate, second, store, settings)
         ours = answers_of(first, candidate, store, tracker)
         items = judged_items(candidate, ours, settings, second, store)
         other = answers_of(second, candidate, store, tracker)

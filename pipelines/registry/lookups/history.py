@@ -1,11 +1,13 @@
 """Who had an alias, from when, and why: kept with the registered name, one tag a move."""
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal
 
+import yaml
 from mlflow import MlflowClient
 
 HISTORY_TAG: Final = "bertsmith.history"  # .<time>.<version>: moves in the order of their names
@@ -18,13 +20,13 @@ How = Literal["comparison", "person", "rollback"]
 class Move:
     """An alias that was given to a version."""
 
-    at: str  # UTC, ISO 8601
     alias: str
     version: int
     before: int | None  # the version that had it
     how: How
     by: str  # who did it: a person's name, or the flow run
     reason: str
+    at: str  # UTC, ISO 8601
     fingerprint: str  # of the version's artifact
     before_fingerprint: str  # and of the one before
 
@@ -34,9 +36,7 @@ def moves_of(client: MlflowClient, name: str) -> list[Move]:
     of this name."""
     tags = client.get_registered_model(name).tags
     return [
-        Move(**json.loads(value))
-        for key, value in sorted(tags.items())
-        if key.startswith(f"{HISTORY_TAG}.")
+        _move(value) for key, value in sorted(tags.items()) if key.startswith(f"{HISTORY_TAG}.")
     ]
 
 
@@ -45,7 +45,13 @@ def record(client: MlflowClient, name: str, move: Move) -> None:
     moment = datetime.fromisoformat(move.at).astimezone(UTC)
     key = f"{HISTORY_TAG}.{moment:%Y%m%dT%H%M%S.%f}.{move.version}"
     values = asdict(move) | {"reason": move.reason[:_MOST_CHARACTERS]}
-    client.set_registered_model_tag(name, key, json.dumps(values, ensure_ascii=False))
+    text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=math.inf)
+    client.set_registered_model_tag(name, key, text.rstrip())
+
+
+def _move(value: str) -> Move:
+    """What a tag says: lines that a person reads on MLflow's page; older ones are JSON."""
+    return Move(**(json.loads(value) if value.startswith("{") else yaml.safe_load(value)))
 
 
 def now() -> str:

@@ -8,8 +8,7 @@ from mlflow.exceptions import MlflowException
 
 from pipelines.core.tracking.paging import pages
 from pipelines.registry.lookups.finding import GONE_OR_CLOSED
-from pipelines.registry.tags import KIND_TAG, PROOF_TAG, VERIFIED_TAG
-from pipelines.registry.verification import OF_ENCODERS
+from pipelines.registry.tags import KIND_TAG, OF_ENCODERS, PROOF_TAG, VERIFIED_TAG
 
 _CHAMPION = "champion"
 _WITHOUT_A_CHOICE = {"candidate", "challenger"}  # aliases that nobody chose a version by

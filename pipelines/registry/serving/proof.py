@@ -39,7 +39,7 @@ def main() -> None:
             sys.stderr.write(f"{error}\n")
             sys.exit(TRY_AGAIN)
         files = _sealed_files(package, request["digest"])
-        unmet = _unmet_requirements(package / "requirements.txt")
+        unmet = unmet_requirements((package / "requirements.txt").read_text().splitlines())
         if unmet:
             answer: dict[str, Any] = {"unmet": unmet}
         else:
@@ -111,10 +111,10 @@ def _reached(request: dict[str, Any], package: Path, data: Any) -> dict[str, Any
     }
 
 
-def _unmet_requirements(file: Path) -> list[str]:
-    """What the model declares and this process has not, a phrase each."""
+def unmet_requirements(declared: list[str]) -> list[str]:
+    """What a model declares, as pip reads it, and this process has not, a phrase each."""
     unmet = []
-    for line in file.read_text().splitlines():
+    for line in declared:
         requirement = Requirement(line)
         try:
             installed = version(requirement.name)

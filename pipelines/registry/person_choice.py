@@ -1,0 +1,110 @@
+"""What a person chooses by hand: which version is meant, and whether what is on record allows it.
+
+Nothing here loads a model or moves an alias, so a refusal comes at once.
+"""
+
+from mlflow import MlflowClient
+from mlflow.entities.model_registry import ModelVersion
+
+from pipelines.core.errors import UserError
+from pipelines.registry.lookups.finding import find_source, version_with_alias, versions_of
+from pipelines.registry.lookups.history import before_it, moves_of
+from pipelines.registry.tags import (
+    BETTER,
+    JUDGEMENT_TAG,
+    PROOF_TAG,
+    VERIFIED_TAG,
+    digest_of,
+    entries,
+)
+
+
+def chosen_version(client: MlflowClient, name: str, source: str) -> ModelVersion:
+    """The version of `name` that an alias or a number says, where it may be given an alias.
+
+    Raises UserError where there is none, or where it did not prove itself.
+    """
+    version = find_source(client, name, source)
+    refuse_unproved(version)
+    return version
+
+
+def version_before(
+    client: MlflowClient, name: str, alias: str
+) -> tuple[ModelVersion, ModelVersion]:
+    """The version that has `alias`, and the one that it goes back to.
+
+    Raises UserError where no other version had it, or where that one did not prove itself.
+    """
+    current = version_with_alias(client, name, alias)
+    if current is None:
+        raise UserError(
+            f"{name} must have a version with the alias {alias} to go back from, found none; see "
+            "`bertsmith models`"
+        )
+    found = {int(each.version) for each in versions_of(client, name)}
+    before = before_it(
+        moves_of(client, name), alias, int(current.version), lambda number: number in found
+    )
+    if before is None:
+        raise UserError(
+            f"another version of {name} must have had the alias {alias} before version "
+            f"{current.version}, found none in its history; name one with `bertsmith promote "
+            f"{name} --version N`"
+        )
+    return current, chosen_version(client, name, str(before))
+
+
+def refuse_unproved(version: ModelVersion) -> None:
+    """Raise UserError for a version that did not repeat its figure, or has no digest to check."""
+    if version.tags.get(VERIFIED_TAG) != "true":
+        raise UserError(
+            f"only a version that repeated its logged accuracy can be promoted; {version.name} "
+            f"version {version.version} has not; run the recipe again to verify it"
+        )
+    digest_of(version)
+
+
+def refuse_to_overrule(client: MlflowClient, version: ModelVersion, alias: str) -> None:
+    """Raise UserError where what is on record speaks against giving `alias` to `version`."""
+    against = what_speaks_against(client, version, alias)
+    if against:
+        raise UserError(
+            f"a version that is not better than {alias} must be promoted with --force (`force` of "
+            f"the recipe), found none; on record: {against}"
+        )
+
+
+def what_speaks_against(client: MlflowClient, version: ModelVersion, alias: str) -> str:
+    """What is on record against taking `alias` from the version that has it; empty: nothing is.
+
+    That is their comparison, whichever of the two was the candidate then; where they were never
+    compared, the figures that they proved themselves by.
+    """
+    holder = version_with_alias(client, version.name, alias)
+    if holder is None or holder.version == version.version:
+        return ""
+    for one, other, speaks_for_it in ((version, holder, True), (holder, version, False)):
+        judged = entries(JUDGEMENT_TAG, one.tags)
+        if judged.get("against") == _uri(other):
+            is_better = judged.get("decision", "").startswith(BETTER)
+            return "" if is_better == speaks_for_it else f"{_uri(one)}: {judged.get('reason', '')}"
+    return _by_their_figures(version, holder)
+
+
+def _by_their_figures(version: ModelVersion, holder: ModelVersion) -> str:
+    ours, theirs = (entries(PROOF_TAG, each.tags) for each in (version, holder))
+    metric = ours.get("metric", "")
+    if not metric.startswith("eval/") or theirs.get("metric") != metric:
+        return ""  # an imported model proves itself by its response, which is no score
+    figures = [float(each["reproduced"]) for each in (ours, theirs)]
+    if figures[0] >= figures[1]:
+        return ""
+    return (
+        f"{_uri(version)} reached {metric} {figures[0]:.4f} on its held-out data and "
+        f"{_uri(holder)} {figures[1]:.4f} on its own; they were never compared"
+    )
+
+
+def _uri(version: ModelVersion) -> str:
+    return f"models:/{version.name}/{version.version}"

@@ -1,0 +1,164 @@
+"""A person promotes and goes back: what is on record is said, and refusals come before anything."""
+
+import json
+import os
+import pty
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows.cli.app import MISTAKE, run
+from pipelines.registry.comparison.versus import versus
+from pipelines.registry.lookups.history import moves_of
+from pipelines.registry.person_choice import what_speaks_against
+from pipelines.registry.promotion import promote
+from pipelines.registry.tags import JUDGEMENT_TAG, PROOF_TAG, VERIFIED_TAG
+from tests.pipelines.registry.classifiers import finetuned, labelled_texts
+from tests.pipelines.registry.conftest import Models, package_of
+
+WORSE = "not better than models:/encoder/1: accuracy 0.3200 beside 0.9660"
+
+
+@pytest.fixture
+def home(models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home whose registry has a champion, and a version that was compared with it and lost."""
+    monkeypatch.setenv("BERTSMITH_HOME", str(tmp_path))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    for seed in (1, 2):
+        models.register(models.encoder(seed))
+    tag(models, "1", {VERIFIED_TAG: "true"})
+    tag(models, "2", {VERIFIED_TAG: "true", **judged("not better", "models:/encoder/1", WORSE)})
+    promote(models.tracker, "encoder", "1", "champion", by="ann")
+    return tmp_path
+
+
+def judged(decision: str, against: str, reason: str = "what was found") -> dict[str, str]:
+    values = {"decision": decision, "against": against, "reason": reason}
+    return {f"{JUDGEMENT_TAG}.{key}": value for key, value in values.items()}
+
+
+def tag(models: Models, number: str, tags: dict[str, str], name: str = "encoder") -> None:
+    for key, value in tags.items():
+        models.tracker.client().set_model_version_tag(name, number, key, value)
+
+
+def champion(models: Models) -> int:
+    client = models.tracker.client()
+    return int(client.get_model_version_by_alias("encoder", "champion").version)
+
+
+def nothing_began(home: Path) -> bool:
+    """No Prefect API, hence no flow run that could be left failed."""
+    return not (home / "logs").exists()
+
+
+def test_a_worse_version_is_not_promoted_without_a_word(
+    models: Models, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["promote", "encoder", "--version", "2"]) == MISTAKE
+    said = capsys.readouterr().err
+    assert "--force must be given" in said
+    assert f"models:/encoder/2: {WORSE}" in said
+    assert champion(models) == 1
+    assert nothing_began(home)
+
+
+def test_at_a_terminal_a_person_is_asked_and_may_say_no(models: Models, home: Path) -> None:
+    ours, theirs = pty.openpty()
+    command = "import sys; from flows.cli.app import run; sys.exit(run(sys.argv[1:]))"
+    asked = subprocess.Popen(
+        [sys.executable, "-c", command, "promote", "encoder", "--version", "2"],
+        stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        os.write(ours, b"n\n")
+        said, errors = asked.communicate(timeout=240)
+    finally:
+        asked.kill()
+        os.close(ours)
+        os.close(theirs)
+    assert asked.returncode == 1, errors
+    assert f"On record: models:/encoder/2: {WORSE}." in said
+    assert "Make encoder version 2 champion all the same? [y/N]" in said
+    assert "Nothing was moved." in said
+    assert champion(models) == 1
+
+
+def test_what_cannot_go_back_is_refused_before_anything_begins(
+    models: Models, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command, sentence in (
+        (["rollback", "encoder"], "found none in its history"),
+        (["rollback", "encoder", "--alias", "latest"], "must not be `latest`"),
+        (["rollback", "nobody"], "found none; see `bertsmith models`"),
+        (["promote", "encoder", "--version", "9"], "found none"),
+        (["promote", "encoder", "--to", "v3"], "must not be `latest`"),
+    ):
+        assert run(command) == MISTAKE
+        assert sentence in capsys.readouterr().err
+    assert nothing_began(home)
+
+
+def test_what_is_on_record_of_two_versions_speaks_for_one_of_them(
+    models: Models, home: Path
+) -> None:
+    client = models.tracker.client()
+
+    def said(number: str, alias: str = "champion") -> str:
+        return what_speaks_against(client, client.get_model_version("encoder", number), alias)
+
+    assert said("1") == said("2", "blessed") == ""
+    tag(models, "2", judged("better, awaits approval", "models:/encoder/1"))
+    assert said("2") == ""
+    tag(models, "2", judged("not better", "models:/encoder/7", "of another champion"))
+    assert said("2") == ""  # never compared, and no figures
+    tag(models, "1", judged("better", "models:/encoder/2", "it won"))
+    assert said("2") == "models:/encoder/1: it won"
+    tag(models, "1", judged("better", "baselines"))
+    for number, figure in (("1", "0.966"), ("2", "0.32")):
+        proof = {"metric": "eval/mlm_accuracy", "reproduced": figure}
+        tag(models, number, {f"{PROOF_TAG}.{key}": value for key, value in proof.items()})
+    assert "reached eval/mlm_accuracy 0.3200" in said("2")
+    assert said("2").endswith("they were never compared")
+
+
+def test_the_history_is_read_by_people_and_older_ones_too(models: Models, home: Path) -> None:
+    client = models.tracker.client()
+    (move,) = moves_of(client, "encoder")
+    tags = client.get_registered_model("encoder").tags
+    ((key, text),) = ((k, v) for k, v in tags.items() if k.startswith("bertsmith.history."))
+    assert text.startswith("alias: champion\nversion: 1\nbefore: null\nhow: person\nby: ann\n")
+    older = {
+        "at": move.at, "alias": "champion", "version": 2, "before": 1, "how": "comparison",
+        "by": "the run x", "reason": 'better: "so"\nand so', "fingerprint": "f",
+        "before_fingerprint": "g",
+    }  # fmt: skip
+    client.set_registered_model_tag("encoder", f"{key}0", json.dumps(older))
+    assert [each.version for each in moves_of(client, "encoder")] == [1, 2]
+    assert moves_of(client, "encoder")[1].reason == older["reason"]
+
+
+def test_that_two_versions_cannot_be_compared_is_said_before_either_is_loaded(
+    models: Models, tmp_path: Path
+) -> None:
+    from pipelines.registry.registration import Submission, register
+
+    made = []
+    for labels in (("no", "yes"), ("false", "true")):
+        labelled = labelled_texts(models, tmp_path, labels=labels, size=60)
+        artifact = finetuned(models, labelled, 0)
+        submission = Submission(
+            kind="classification", name="classifier", alias="candidate", artifact=artifact,
+            lineage={"labelled": labelled}, recipe_yaml="name: small\n",
+        )  # fmt: skip
+        made.append(register(submission, models.tracker))
+        tag(models, str(made[-1].version), {f"{PROOF_TAG}.metric": "eval/accuracy"}, "classifier")
+    for model in made:
+        shutil.rmtree(package_of(models, model))  # there is nothing that could be loaded
+    found = versus(models.tracker, models.context.store, "classifier/1", "classifier/2")
+    assert found.difference is None
+    assert found.why_not.startswith("they have different labels: false, no, true, yes")
