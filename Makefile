@@ -3,7 +3,7 @@
 PYTHON ?= python3
 INSTALLED := .venv/installed
 
-.PHONY: help run test test-slow test-platform test-gpu bench-gpu lint up down clean
+.PHONY: help run test quick test-slow test-platform test-gpu bench-gpu lint style types up down clean
 .PHONY: dist notices sbom audit image-check
 
 help:
@@ -31,8 +31,12 @@ $(INSTALLED): pyproject.toml constraints.txt
 run: $(INSTALLED)
 	@.venv/bin/bertsmith run demo
 
-test: lint
-	.venv/bin/python -m pytest -q -m "not slow and not platform"
+# Two processes share the quick tests, and the types are checked beside them: each waits at times.
+test: style
+	@$(MAKE) --no-print-directory --jobs=2 types quick
+
+quick: $(INSTALLED)
+	.venv/bin/python -m pytest -q -n 2 --dist loadgroup -m "not slow and not platform"
 
 test-slow: $(INSTALLED)
 	.venv/bin/python -m pytest -q -m "slow and not platform"
@@ -56,10 +60,14 @@ bench-gpu:
 	@case '$(GPU_PYTHON)' in .venv/*) $(MAKE) $(INSTALLED) ;; esac
 	$(GPU_PYTHON) benchmarks/gpu.py
 
-lint: $(INSTALLED)
+lint: style types
+
+style: $(INSTALLED)
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/lint-imports
+
+types: $(INSTALLED)
 	.venv/bin/mypy
 
 up: $(INSTALLED)

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-# Before Prefect, Ray or MLflow are imported by anyone.
+# Before Prefect, Ray, MLflow or torch are imported by anyone.
 os.environ.update(
     {
+        # The processes of the suite share the cores: threads of one that wait for each other spin.
+        "OMP_NUM_THREADS": "1",
         "DO_NOT_TRACK": "1",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
@@ -39,6 +41,15 @@ pretraining:
   final_evaluation_examples: 200
 finetuning: {num_epochs: 1, num_evaluations: 2}
 """
+
+
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the marker in its own
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What several processes share out: a file as a whole, and all that needs Prefect to one."""
+    for item in items:
+        needs_prefect = "prefect_api" in getattr(item, "fixturenames", ())
+        group = "Prefect" if needs_prefect else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")

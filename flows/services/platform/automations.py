@@ -14,6 +14,7 @@ from prefect.client.schemas.filters import DeploymentFilter
 from prefect.client.schemas.objects import StateType
 from prefect.events.actions import ChangeFlowRunState, RunDeployment, SendNotification
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
+from prefect.exceptions import ObjectNotFound
 
 from flows.services.platform.declaration import Automation, When
 
@@ -25,7 +26,7 @@ _SUBJECT = "Bertsmith"
 def make_automations(client: SyncPrefectClient, declared: tuple[Automation, ...]) -> list[str]:
     """Make those that are missing; sentences for those that cannot be made or are off, and why."""
     notes = []
-    block = _notify_block()
+    block = _notify_block(client)
     for automation in declared:
         if client.read_automations_by_name(automation.name):
             continue
@@ -86,7 +87,7 @@ def _trigger(when: When) -> EventTrigger:
     )
 
 
-def _notify_block() -> UUID | None:
+def _notify_block(client: SyncPrefectClient) -> UUID | None:
     """The id of the block that knows the address, kept up to date; None where nobody named one.
 
     The address is a secret, as those of chat rooms are: it goes into the block's secrets, which
@@ -104,11 +105,11 @@ def _notify_block() -> UUID | None:
             }
         )
         return cast(UUID, block.save(NOTIFY_BLOCK, overwrite=True))
+    kind = CustomWebhookNotificationBlock.get_block_type_slug()
     try:
-        found = CustomWebhookNotificationBlock.load(NOTIFY_BLOCK)
-    except ValueError:  # there is none
+        return client.read_block_document_by_name(NOTIFY_BLOCK, kind, include_secrets=False).id
+    except ObjectNotFound:
         return None
-    return cast(CustomWebhookNotificationBlock, found)._block_document_id
 
 
 def _deployment(client: SyncPrefectClient, name: str) -> UUID | None:
