@@ -53,7 +53,7 @@ class GradientExchange:
         self._dtype = torch.bfloat16 if dtype == "bf16" else torch.float32
         self._waiting: list[Bucket] = []
         if num_ranks() > 1:
-            self._waiting = list(_plan(model, arena, bucket_megabytes))
+            self._waiting = list(bucket_plan(model, arena, bucket_megabytes))
         self._sent: list[tuple[Any, Bucket, Tensor]] = []
         self._awaited: Counter[int] = Counter()  # hidden states without a gradient yet, by depth
 
@@ -118,15 +118,18 @@ class GradientExchange:
         self._awaited.clear()
 
 
-_plans: WeakKeyDictionary[ParameterArena, dict[float, list[Bucket]]] = WeakKeyDictionary()
+_plans: WeakKeyDictionary[ParameterArena, dict[float, tuple[Bucket, ...]]] = WeakKeyDictionary()
 
 
-def _plan(model: TrainableModel, arena: ParameterArena, bucket_megabytes: float) -> list[Bucket]:
-    """The buckets of `arena`, made once: names and places in it do not change."""
+def bucket_plan(
+    model: TrainableModel, arena: ParameterArena, bucket_megabytes: float
+) -> tuple[Bucket, ...]:
+    """The buckets of the arena of `model`, cut once: names and places in it never change."""
     plans = _plans.setdefault(arena, {})
     if bucket_megabytes not in plans:
         depth_of = depths([name for name, _ in model.named_parameters()])
-        plans[bucket_megabytes] = buckets(arena, depth_of, round(bucket_megabytes * 1e6 / 4))
+        num_elements = round(bucket_megabytes * 1e6 / 4)
+        plans[bucket_megabytes] = tuple(buckets(arena, depth_of, num_elements))
     return plans[bucket_megabytes]
 
 

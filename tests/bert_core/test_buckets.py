@@ -7,7 +7,7 @@ import torch
 
 from bert_core.training import AdamW, OptimizationConfig
 from bert_core.training.depth import depths
-from bert_core.training.exchange import GradientExchange, buckets
+from bert_core.training.exchange import GradientExchange, bucket_plan, buckets
 from tests.bert_core.optimizer_runs import new_model
 
 
@@ -26,6 +26,16 @@ def test_buckets_cover_the_arena_once_and_stay_below_their_size():
             inside = [n for n, (b, _) in arena.spans().items() if bucket.begin <= b < bucket.end]
             assert bucket.depth == min(depth_of[n] for n in inside)
             assert len(inside) == 1 or bucket.end - bucket.begin <= size
+
+
+def test_an_arena_is_cut_once_for_each_size_of_bucket():
+    model = new_model()
+    arena = AdamW(model, OptimizationConfig(num_steps=1)).arena
+    plan = bucket_plan(model, arena, 0.02)
+    depth_of = depths([name for name, _ in model.named_parameters()])
+    assert plan == tuple(buckets(arena, depth_of, 5_000))
+    assert bucket_plan(model, arena, 0.02) is plan
+    assert bucket_plan(model, arena, 25.0) != plan
 
 
 class Told(GradientExchange):

@@ -4,10 +4,12 @@ import math
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from bert_core.backends.attention_dropout import attention_dropout
 from bert_core.backends.dropout import DropoutKey
-from bert_core.backends.flash import kernel_rate
+from bert_core.backends.flash import attend_flash, kernel_rate
 from bert_core.backends.operations import backend_for
 from bert_core.backends.precision import autocast
 from bert_core.model.catalogue import PretrainingModel
@@ -28,6 +30,25 @@ def test_the_kernel_s_bytes_and_its_scale_belong_together(rate):
 
 def test_a_rate_of_a_tenth_is_26_of_256():
     assert kernel_rate(0.1) == 26 / 256
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1])
+def test_the_kernel_is_asked_without_making_a_tensor_of_the_host(rate):
+    made = []
+
+    class Made(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            made.extend(each for each in tree_leaves(out) if isinstance(each, torch.Tensor))
+            return out
+
+    qkv = torch.randn(sum(LENGTHS), 3, 4, 64, dtype=torch.bfloat16, device="meta")
+    tokens = ragged_batch(LENGTHS).to("meta")
+    dropped = attention_dropout(DropoutKey.at(1, 2, 3), rate)
+    with Made():
+        out = attend_flash(qkv, tokens, False, dropped)
+    assert out.shape == (sum(LENGTHS), 256)
+    assert {tensor.device.type for tensor in made} == {"meta"}
 
 
 def attend(qkv, key, rate=0.1):

@@ -178,15 +178,6 @@ def test_a_training_with_compiled_layers_takes_the_same_steps():
     assert losses[True] == pytest.approx(losses[False], rel=1e-4)
 
 
-def test_batches_go_where_the_model_is(monkeypatch):
-    late = loop._Flags(NUM_STEPS)  # of tensors without numbers none can be read
-    monkeypatch.setattr(loop, "_Flags", lambda steps_behind: late)
-    model = PretrainingModel(small_config()).to("meta")
-    optimizer = AdamW(model, OptimizationConfig(num_steps=NUM_STEPS))
-    report = next(train(model, optimizer, micro_batches, seed=1))
-    assert report.loss.is_meta
-
-
 @pytest.mark.gpu
 @needs_gpu
 @pytest.mark.parametrize("compiled", [False, True])
