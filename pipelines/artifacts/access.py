@@ -1,5 +1,6 @@
 """Reaching a store: from its URL to a file system, and what to say where it does not answer."""
 
+import errno
 import os
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from pipelines.core.errors import UserError
 
+FULL = (errno.ENOSPC, errno.EDQUOT)  # what a disk says, or a quota
 # What an S3 client does about a store that is busy or away: twelve tries wait a minute and more,
 # where its own five may give up after ten seconds.
 _PATIENCE = {"retries": {"mode": "standard", "max_attempts": 12}}
@@ -74,6 +76,20 @@ def explained(url: str) -> Iterator[None]:
         if reason is None:
             raise
         raise UserError(f"the store {url} must be readable and writable, but {reason}") from error
+
+
+@contextmanager
+def room_for(what: str, place: object) -> Iterator[None]:
+    """Say in a sentence that the disk of `place` is full, where the block finds it so."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise UserError(
+            f"the disk must have room for {what}, but {place} is full; free some space and run "
+            "again: files that were finished are kept"
+        ) from error
 
 
 def store_errors() -> tuple[type[Exception], ...]:

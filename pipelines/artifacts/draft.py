@@ -1,6 +1,5 @@
 """A draft: an artifact in the making, kept file by file so that an interrupted stage goes on."""
 
-import errno
 import json
 import shutil
 import tempfile
@@ -15,12 +14,12 @@ from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from pydantic import ValidationError
 
+from pipelines.artifacts.access import room_for
 from pipelines.artifacts.attempts.claims import Claim
 from pipelines.artifacts.attempts.commit import flush, write_to_disk
 from pipelines.artifacts.fingerprint import sha256_of_file
 from pipelines.artifacts.layout import INPUTS_NAME, check_file_name
 from pipelines.artifacts.manifest import FileRecord, path_by_content
-from pipelines.core.errors import UserError
 
 
 @dataclass(slots=True)
@@ -70,34 +69,31 @@ class Draft:
         target = f"{self.root}/{check_file_name(name)}"
         # A local draft renames within its own file system; a remote one uploads from scratch space.
         beside = Path(target).parent if self.is_local else None
-        if beside is not None:
-            beside.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=".partial-", dir=beside))
-        try:
-            draft_file = DraftFile(scratch / Path(name).name)
-            yield draft_file
-            record = FileRecord(
-                bytes=draft_file.path.stat().st_size,
-                sha256=sha256_of_file(draft_file.path),
-                figures=draft_file.figures,
-            )
-            if self.claim is not None:
-                self.claim.check()
-            if self.is_local:
-                flush(draft_file.path)
-                draft_file.path.replace(target)
-            else:
-                self.filesystem.put_file(str(draft_file.path), self._path(name, record))
-            self._write_ledger(name, record)
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise UserError(
-                    f"the disk must have room for {name}, but {scratch} is full; free some space "
-                    "and run again: files that were finished are kept"
-                ) from error
-            raise
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+        with room_for(name, beside or tempfile.gettempdir()):
+            if beside is not None:
+                beside.mkdir(parents=True, exist_ok=True)
+            scratch = Path(tempfile.mkdtemp(prefix=".partial-", dir=beside))
+            try:
+                draft_file = DraftFile(scratch / Path(name).name)
+                yield draft_file
+                self._keep(name, draft_file)
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
+
+    def _keep(self, name: str, written: DraftFile) -> None:
+        record = FileRecord(
+            bytes=written.path.stat().st_size,
+            sha256=sha256_of_file(written.path),
+            figures=written.figures,
+        )
+        if self.claim is not None:
+            self.claim.check()
+        if self.is_local:
+            flush(written.path)
+            written.path.replace(f"{self.root}/{name}")
+        else:
+            self.filesystem.put_file(str(written.path), self._path(name, record))
+        self._write_ledger(name, record)
 
     def note_inputs(self, inputs: Mapping[str, str]) -> None:
         """Say what is read for this artifact, so that nobody removes it meanwhile."""

@@ -12,7 +12,7 @@ from typing import Any
 from fsspec.implementations.local import LocalFileSystem
 from pydantic import BaseModel
 
-from pipelines.artifacts.access import explained, open_store
+from pipelines.artifacts.access import explained, open_store, room_for
 from pipelines.artifacts.artifact import Artifact
 from pipelines.artifacts.attempts.attempt import attempt
 from pipelines.artifacts.attempts.claims import LEASE_SECONDS, remove
@@ -94,7 +94,7 @@ class ArtifactStore:
         if found is not None:
             return found
         place = self.place(kind, fingerprint)
-        with ExitStack() as stack:
+        with room_for(f"{kind}/{fingerprint}", self.url), ExitStack() as stack:
             with explained(self.url):
                 draft = stack.enter_context(attempt(place, code_of(build), self.lease_seconds))
             found = self.find(kind, fingerprint)  # another process may have finished it meanwhile

@@ -39,7 +39,7 @@ class Regression(OfTexts):
         except (ValueError, TypeError):  # a list has no number either
             value = math.nan
         if not math.isfinite(value):
-            raise BadItemError("have a number as its label", repr(label)[:60])
+            raise BadItemError("have a number as its label", repr(label or "none")[:60])
         return {**text_fields(record), "value": value}
 
     def labels(self, train: Sequence[Item], heldout: Sequence[Item]) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """Labelled files are looked at before a run begins."""
 
+import json
 import os
 import time
 from pathlib import Path
@@ -97,3 +98,14 @@ def test_real_labelled_texts_pass_within_a_second():
     started = time.process_time()
     check(SST2)
     assert time.process_time() - started < 3
+
+
+def test_a_first_record_that_is_longer_than_the_head_is_looked_at(tmp_path):
+    path = tmp_path / "long.jsonl"
+    records = [{"text": "word " * 1_000_000, "label": "a"}]
+    records += [{"text": f"text {number}", "label": "ab"[number % 2]} for number in range(20)]
+    path.write_text("\n".join(map(json.dumps, records)))
+    check(path)
+    path.write_text(path.read_text() + "\nno JSON")
+    with pytest.raises(UserError, match="line 22"):
+        check(path)

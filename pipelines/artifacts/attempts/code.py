@@ -125,7 +125,7 @@ def _imports(tree: ast.AST) -> Iterator[str | None]:
         elif isinstance(node, ast.Call) and _is_named(node.func, "import_module"):
             name = node.args[0]
             if isinstance(name, ast.Constant):
-                yield name.value
+                yield str(name.value)
             elif isinstance(name, ast.JoinedStr):
                 yield None
         waiting.extend(ast.iter_child_nodes(node))

@@ -22,7 +22,7 @@ from mlflow.exceptions import InvalidUrlException, MlflowException
 from requests import HTTPError
 from sqlalchemy.exc import SQLAlchemyError
 
-from pipelines.artifacts.access import is_away, store_errors
+from pipelines.artifacts.access import FULL, is_away, store_errors
 from pipelines.core.errors import UserError, first_line
 from pipelines.core.redaction import redacted, split_credentials
 from pipelines.core.tracking.default_server import make_default
@@ -63,7 +63,8 @@ def is_transient(error: object) -> bool:
     if isinstance(error, HTTPError) and error.response is not None:
         status = error.response.status_code
         return status >= 500 or status == _TOO_MANY_REQUESTS
-    return isinstance(error, OSError) and not isinstance(error, _WILL_FAIL_AGAIN)
+    is_lasting = isinstance(error, _WILL_FAIL_AGAIN) or getattr(error, "errno", None) in FULL
+    return isinstance(error, OSError) and not is_lasting
 
 
 def tracker_errors() -> tuple[type[Exception], ...]:

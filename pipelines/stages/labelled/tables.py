@@ -21,6 +21,7 @@ from pipelines.tasks import Form
 
 _HEAD_BYTES: Final = 65536
 _ROWS_A_BATCH: Final = 1024
+_LEAST_ROWS: Final = 3  # a header, a record, and one that may break off
 _NOT_AGREED: Final = "-"  # of SNLI and MultiNLI: those who labelled the pair did not agree
 
 Row = tuple[str, list[Any]]  # where it stands, and its cells
@@ -35,6 +36,8 @@ def rows_of_file(
     fault. One that cannot be read is given to `refuse`, and left out where that returns.
     """
     rows = list(_rows(path, form, head_bytes))
+    if head_bytes is not None and len(rows) < _LEAST_ROWS:  # the first record is longer than that
+        rows, head_bytes = list(_rows(path, form, None)), None
     for row in rows if head_bytes is None else rows[:-1]:
         if isinstance(row, BadRow):
             refuse(row)
