@@ -4,10 +4,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from mlflow.exceptions import MlflowException
-
 from pipelines.core.errors import UserError
-from pipelines.core.tracking.tracker import Tracker
+from pipelines.core.tracking.tracker import Tracker, tracker_errors
 from pipelines.registry.lookups.finding import find_model
 from pipelines.registry.lookups.newest import newest_of
 from pipelines.registry.lookups.remembered import remember, state_of
@@ -32,7 +30,7 @@ def find_first_answers(
     try:
         client = tracker.client()
         called = {words: newest_of(client, *which) for words, which in wanted.items()}
-    except MlflowException:
+    except tracker_errors():
         return
     packages: dict[tuple[str, str], Path] = {}
     answers = []
@@ -45,7 +43,7 @@ def find_first_answers(
             if which not in packages:  # a look at every byte of it
                 with located(tracker, reference) as folder:
                     packages[which] = folder.parents[1]
-        except (UserError, MlflowException):
+        except (UserError, *tracker_errors()):
             continue
         answers.append((question, "/".join(which), packages[which]))
     remember(database, answers, state)

@@ -15,7 +15,7 @@ import torch
 from bert_core.model.catalogue import TrainableModel
 from bert_core.training.optimization import Optimizer
 from bert_core.training.state import Position, load_checkpoint, save_checkpoint, save_model
-from pipelines.artifacts.access import store_errors
+from pipelines.artifacts.access import FULL, store_errors
 from pipelines.artifacts.attempts.claims import ClaimLostError
 from pipelines.core.errors import UserError, first_line
 from pipelines.training.agreement import told
@@ -34,7 +34,7 @@ PATIENCE_SECONDS = 60.0
 _LAST_TRIES = 3
 _POLL_SECONDS = 10.0
 # What a disk says that will say so again: a replaced worker would compute the same steps for it.
-_REFUSALS = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS))
+_REFUSALS = frozenset((*FULL, errno.EFBIG, errno.EROFS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,10 @@
 """Secrets inside URIs never reach what is written."""
 
+import http.server
 import subprocess
 import sys
+import threading
+from functools import partial
 
 import pytest
 import yaml
@@ -10,6 +13,8 @@ from pipelines.core.errors import UserError
 from pipelines.core.recipes.files import completed, read_recipe
 from pipelines.core.recipes.ladder import CorpusRecipe, EndToEndRecipe
 from pipelines.core.redaction import clean_error, redacted, split_credentials, without_secrets
+from pipelines.stages.corpus.settings import PlainText
+from pipelines.stages.corpus.sources.text_files import resolve
 
 SIGNED = (
     "https://bucket.s3.amazonaws.com/texts.txt.gz?X-Amz-Algorithm=AWS4-HMAC-SHA256"
@@ -93,6 +98,28 @@ def test_a_recipe_that_is_completed_keeps_its_secrets() -> None:
         assert whole.place.tracking_uri == "http://ann:hidden@host:5000"
         assert whole.corpus.sources[0].paths == (SIGNED,)
         assert "hidden" not in whole.to_yaml()
+
+
+def test_what_is_found_out_of_a_signed_file_names_it_without_its_signature(tmp_path) -> None:
+    """It stands in the log, and in the corpus's statistics for as long as that is kept."""
+    (tmp_path / "a.txt").write_text("A line of text.\n\nAnother paragraph of it.\n" * 20)
+
+    class Files(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    handler = partial(Files, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_address[1]}/a.txt?X-Amz-Signature=hidden123"
+        try:
+            _, files, note = resolve(PlainText(paths=(url,)))
+        finally:
+            server.shutdown()
+            thread.join()
+    assert len(files) == 1
+    assert "a.txt?X-Amz-Signature=***: layout" in note
 
 
 def test_errors_lose_their_secrets_and_keep_their_kind() -> None:

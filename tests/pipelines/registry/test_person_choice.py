@@ -67,25 +67,44 @@ def test_a_worse_version_is_not_promoted_without_a_word(
     assert nothing_began(home)
 
 
-def test_at_a_terminal_a_person_is_asked_and_may_say_no(models: Models, home: Path) -> None:
+def at_a_terminal(answer: str, *command: str) -> subprocess.CompletedProcess[str]:
+    """The command, typed by a person who answers its question."""
     ours, theirs = pty.openpty()
-    command = "import sys; from flows.cli.app import run; sys.exit(run(sys.argv[1:]))"
-    asked = subprocess.Popen(
-        [sys.executable, "-c", command, "promote", "encoder", "--version", "2"],
-        stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    code = "import sys; from flows.cli.app import run; sys.exit(run(sys.argv[1:]))"
+    os.write(ours, answer.encode())
     try:
-        os.write(ours, b"n\n")
-        said, errors = asked.communicate(timeout=240)
+        return subprocess.run(
+            [sys.executable, "-c", code, *command],
+            stdin=theirs, capture_output=True, text=True, timeout=500, check=False,
+        )  # fmt: skip
     finally:
-        asked.kill()
         os.close(ours)
         os.close(theirs)
-    assert asked.returncode == 1, errors
-    assert f"On record: models:/encoder/2: {WORSE}." in said
-    assert "Make encoder version 2 champion all the same? [y/N]" in said
-    assert "Nothing was moved." in said
+
+
+def test_at_a_terminal_a_person_is_asked_and_may_say_no(models: Models, home: Path) -> None:
+    asked = at_a_terminal("n\n", "promote", "encoder", "--version", "2")
+    assert asked.returncode == 1, asked.stderr
+    assert f"On record: models:/encoder/2: {WORSE}." in asked.stdout
+    assert "Make encoder version 2 champion all the same? [y/N]" in asked.stdout
+    assert "Nothing was moved." in asked.stdout
     assert champion(models) == 1
+    assert nothing_began(home)
+
+
+@pytest.mark.slow
+def test_a_person_may_overrule_and_go_back(models: Models, home: Path) -> None:
+    """With a Prefect API of its own each time."""
+    done = at_a_terminal("y\n", "promote", "encoder", "--version", "2", "--because", "it is new")
+    assert done.returncode == 0, done.stderr
+    assert "encoder@champion is version 2, before it was 1" in done.stdout
+    assert champion(models) == 2
+    done = at_a_terminal("", "rollback", "encoder")
+    assert done.returncode == 0, done.stderr
+    assert champion(models) == 1
+    assert [move.how for move in moves_of(models.tracker.client(), "encoder")] == [
+        "person", "person", "rollback",
+    ]  # fmt: skip
 
 
 def test_what_cannot_go_back_is_refused_before_anything_begins(

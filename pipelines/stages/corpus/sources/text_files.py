@@ -12,6 +12,7 @@ from typing import IO, Final
 
 from pipelines.core.reading.files import open_binary, read_head
 from pipelines.core.reading.text import decode, refuse_binary
+from pipelines.core.redaction import redacted
 from pipelines.stages.corpus.cleaning.duplicates import content_hash
 from pipelines.stages.corpus.cleaning.repair import mend
 from pipelines.stages.corpus.cleaning.tally import Tally
@@ -72,7 +73,7 @@ def resolve(settings: PlainText) -> tuple[PlainText, list[InputFile], str]:
         for file, is_wrapped in zip(files, wrapped, strict=True)
     ]
     others = f" and {len(settings.paths) - 1:,} more" if len(settings.paths) > 1 else ""
-    note = f"{settings.paths[0]}{others}: {'; '.join(notes)}" if notes else ""
+    note = f"{redacted(settings.paths[0])}{others}: {'; '.join(notes)}" if notes else ""
     return settings, files, note
 
 
