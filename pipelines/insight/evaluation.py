@@ -5,7 +5,7 @@ from typing import Any
 from bert_core.model.catalogue import Model
 from pipelines.core.errors import UserError
 from pipelines.core.tracking.tracker import Tracker
-from pipelines.registry.opening import open_model
+from pipelines.registry.opening import open_model, versioned
 from pipelines.stages.labelled.files import LeftOut, read_labelled_file, read_labelled_split
 from pipelines.stages.labelled.hugging_face import resolved
 from pipelines.stages.labelled.settings import LabelledDataset, LabelledFile
@@ -21,6 +21,7 @@ def evaluate_file(
     labels that the model was not trained on, for a file that cannot be read
     as items of its task, and for a reference that names no fine-tuned model.
     """
+    reference = versioned(tracker, reference)
     model, tokenizer = open_model(tracker, reference)
     name = next(families_of(model), None)
     if name is None:
@@ -48,7 +49,8 @@ def evaluate_file(
         "items_truncated": answers.num_truncated,
         **{name: sum(counts.values()) for name, counts in left_out.tally.to_json().items()},
     }
-    return figures, {**task.report(answers, items), "columns": left_out.columns}
+    told = {"model": reference, "columns": left_out.columns}
+    return figures, {**task.report(answers, items), **told}
 
 
 def _classes_of(model: Model) -> tuple[str, ...]:
