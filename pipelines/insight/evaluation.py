@@ -5,7 +5,7 @@ from typing import Any
 from bert_core.model.catalogue import Model
 from pipelines.core.errors import UserError
 from pipelines.core.tracking.tracker import Tracker
-from pipelines.registry.opening import open_model, registered_task
+from pipelines.registry.opening import open_model, registered_task, versioned
 from pipelines.stages.labelled.files import LeftOut, read_labelled_file, read_labelled_split
 from pipelines.stages.labelled.hugging_face import resolved
 from pipelines.stages.labelled.settings import LabelledDataset, LabelledFile
@@ -26,6 +26,7 @@ def evaluate_file(
     for a file that cannot be read as items of its task, and for a reference that names no
     fine-tuned model.
     """
+    reference = versioned(tracker, reference)
     model, tokenizer = open_model(tracker, reference)
     registered = registered_task(tracker, reference)
     if registered is not None and task_name not in (None, registered):
@@ -58,7 +59,8 @@ def evaluate_file(
         "items_truncated": answers.num_truncated,
         **{name: sum(counts.values()) for name, counts in left_out.tally.to_json().items()},
     }
-    return figures, {**task.report(answers, items), "columns": left_out.columns}
+    told = {"model": reference, "columns": left_out.columns}
+    return figures, {**task.report(answers, items), **told}
 
 
 def _classes_of(model: Model) -> tuple[str, ...]:

@@ -172,13 +172,13 @@ def test_the_doctor_knows_that_no_cluster_starts_from_a_path_with_a_space(
 
 
 def test_an_evaluation_reads_the_columns_that_are_named(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = []
 
     def evaluated(tracker: object, reference: str, settings: LabelledFile) -> tuple[dict, dict]:
         asked.append((settings.text_column, settings.second_text_column, settings.label_column))
-        return {"items": 1}, {}
+        return {"items": 1}, {"model": "m/1", "columns": ["text from column 'a'"]}
 
     monkeypatch.setattr("pipelines.insight.evaluation.evaluate_file", evaluated)
     named = ["--text-column", "a", "--second-text-column", "b", "--label-column", "c"]
@@ -186,3 +186,5 @@ def test_an_evaluation_reads_the_columns_that_are_named(
         monkeypatch.setattr(f"flows.cli.commands.evaluation.{name}", lambda *given: "")
     assert run(["evaluate", "--model", "m", "--labels", "x.csv", *named]) == DONE
     assert asked == [("a", "b", "c")]
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["model: models:/m/1", "x.csv: text from column 'a'"]

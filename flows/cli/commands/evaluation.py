@@ -125,13 +125,11 @@ def evaluate(
         raise UserError("--model needs labelled items to be evaluated on; name them with --labels")
     tracker = tracker_of(home)
     from pipelines.insight.evaluation import evaluate_file
-    from pipelines.registry.opening import versioned
 
     labelled = _labelled_by(choice)
-    called = versioned(tracker, named(model, home) or model)
-    say(f"model: {model_address(called)}")
-    figures, report = evaluate_file(tracker, called, labelled, task)
-    for sentence in report.get("columns", ()):
+    figures, report = evaluate_file(tracker, named(model, home) or model, labelled, task)
+    say(f"model: {model_address(report['model'])}")
+    for sentence in report["columns"]:
         say(f"{labels}: {sentence}")
     if as_json:
         print(json.dumps({**figures, **report}, ensure_ascii=False))

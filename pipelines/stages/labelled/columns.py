@@ -62,7 +62,9 @@ class Columns(NamedTuple):
             "text": self.text, "second text": self.second, "label": self.label,
             "group": self.group, "other text": self.other,
         }  # fmt: skip
-        taken = {role: (place,) for role, place in roles.items() if place is not None}
+        taken: dict[str, tuple[int, ...]] = {
+            role: (place,) for role, place in roles.items() if place is not None
+        }
         if self.choices:
             taken["choices"] = self.choices
         called = {
