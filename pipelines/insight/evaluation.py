@@ -9,7 +9,7 @@ from pipelines.registry.opening import open_model, registered_task, versioned
 from pipelines.stages.labelled.files import LeftOut, read_labelled_file, read_labelled_split
 from pipelines.stages.labelled.hugging_face import resolved
 from pipelines.stages.labelled.settings import LabelledDataset, LabelledFile
-from pipelines.tasks import Items, Reading, family, family_of_model
+from pipelines.tasks import Items, Reading, family, family_module, family_of_model
 
 
 def evaluate_file(
@@ -29,7 +29,7 @@ def evaluate_file(
     reference = versioned(tracker, reference)
     model, tokenizer = open_model(tracker, reference)
     registered = registered_task(tracker, reference)
-    if registered is not None and task_name not in (None, registered):
+    if task_name is not None and registered not in (None, family_module(task_name)):
         raise UserError(
             f"{reference} was registered for {registered}, found --task {task_name}; leave it out"
         )

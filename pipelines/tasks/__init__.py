@@ -162,6 +162,7 @@ def family_of_model(model: "Model", called: str, task: str | None = None) -> str
     several families have such models and `task` names none of them.
     """
     found = list(families_of(model))
+    task = None if task is None else family_module(task)
     if task is not None and task not in found:
         raise UserError(
             f"{called} must be a model of the task {task}, found a {model.head_name} model"

@@ -67,7 +67,8 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="FAMILY",
-            help="Without --model: what is learned of --labels, as in `bertsmith finetune`.",
+            help="What is learned of --labels, as in `bertsmith finetune`. With --model: its task, "
+            "where several tasks have such models.",
         ),
     ] = None,
     encoder: Annotated[
