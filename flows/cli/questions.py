@@ -138,8 +138,8 @@ def ask_model(
                 print(line)
             return []
         write_table(out, whole)
-        called = [name for name in whole if name not in questions.own]
-        print(f"{out}: {len(whole[called[0]]):,} rows, answers in {', '.join(called)}")
+        added = [name for name in whole if name not in questions.own]
+        print(f"{out}: {len(whole[added[0]]):,} rows, answers in {', '.join(added)}")
         return []
     both = {**table, **answers}
     names = list(both)

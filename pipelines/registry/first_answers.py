@@ -32,6 +32,7 @@ def find_first_answers(
         called = {words: newest_of(client, *which) for words, which in wanted.items()}
     except tracker_errors():
         return
+    failures: tuple[type[Exception], ...] = (UserError, *tracker_errors())
     packages: dict[tuple[str, str], Path] = {}
     answers = []
     for question, reference in [*called.items(), *((name, name) for name in names)]:
@@ -43,7 +44,7 @@ def find_first_answers(
             if which not in packages:  # a look at every byte of it
                 with located(tracker, reference) as folder:
                     packages[which] = folder.parents[1]
-        except (UserError, *tracker_errors()):
+        except failures:
             continue
         answers.append((question, "/".join(which), packages[which]))
     remember(database, answers, state)

@@ -130,12 +130,13 @@ def _apart_from_signals() -> Iterator[None]:
     if sys.platform != "linux":
         yield
         return
-    usual = services.ConsolePopen  # Ray has no public name for how it starts a process
-    services.ConsolePopen = partial(usual, process_group=0)
+    starting: Any = services  # Ray has no public name for how it starts a process
+    usual = starting.ConsolePopen
+    starting.ConsolePopen = partial(usual, process_group=0)
     try:
         yield
     finally:
-        services.ConsolePopen = usual
+        starting.ConsolePopen = usual
 
 
 def _refuse_silent(address: str) -> None:
