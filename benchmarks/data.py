@@ -25,7 +25,8 @@ from tokenizers import BertWordPieceTokenizer
 
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, ArtifactStore
-from pipelines.core.cluster.connection import connect, disconnect, map_tasks
+from pipelines.core.cluster.connection import connect, disconnect
+from pipelines.core.cluster.mapping import map_tasks
 from pipelines.core.stage import StageContext
 from pipelines.stages.corpus.cleaning.sentences import split_sentences
 from pipelines.stages.corpus.settings import CorpusSettings, PlainText

@@ -48,7 +48,8 @@ import json, os, sys, time
 from pathlib import Path
 import ray
 from pipelines.artifacts import ArtifactStore
-from pipelines.core.cluster.connection import connect, map_tasks
+from pipelines.core.cluster.connection import connect
+from pipelines.core.cluster.mapping import map_tasks
 from pipelines.core.cluster.strangers import refuse_strangers
 from pipelines.core.errors import UserError
 from pipelines.core.versions import computing_versions

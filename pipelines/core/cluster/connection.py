@@ -1,4 +1,4 @@
-"""Ray: where work runs. Connecting, and mapping a function over shards."""
+"""Ray: where work runs, on a cluster or in this process."""
 
 import logging
 import os
@@ -7,11 +7,11 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from pipelines.core.cluster.token import use_own_token
 from pipelines.core.errors import UserError
@@ -43,18 +43,13 @@ for _name, _value in {
 
 import ray  # noqa: E402  (after its environment)
 from ray._private import services  # noqa: E402
-from ray.exceptions import RayTaskError  # noqa: E402
 
 logger = logging.getLogger(__name__)
 
 _OBJECT_STORE_BYTES = 100 * 2**20  # shards travel as paths, so hardly anything lies in it
 
 _ANSWER_SECONDS = 5
-_END_SECONDS = 90.0  # of tasks that are interrupted
 _CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of the container, where this runs in one
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 def connect() -> None:
@@ -206,73 +201,6 @@ def keep_signal_handlers() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def map_tasks(
-    function: Callable[[Item], Result],
-    items: Sequence[Item],
-    *,
-    num_workers: int,
-    cpus_each: float = 1,
-    on_result: Callable[[int, Result], None] | None = None,
-) -> list[Result]:
-    """`[function(item) for item in items]`, as Ray tasks, at most `num_workers` at once.
-
-    `function` and the items are pickled: pass large inputs as paths. A task whose worker dies is
-    run again; an error that `function` raises is raised here as it was. A task that lets others
-    compute holds no CPU itself (`cpus_each` = 0), and is given time to end them where an error or
-    a stop ends this call. `on_result(index, result)` is called in the order of completion.
-    """
-    if num_workers < 1:
-        raise UserError(f"the number of workers must be at least 1, got {num_workers}")
-    connect()
-    remote = ray.remote(num_cpus=cpus_each, max_retries=3)(_call)
-    handle = ray.put(function)
-    results: dict[int, Result] = {}
-    running: dict[ray.ObjectRef, int] = {}
-    pending = iter(enumerate(items))
-    try:
-        while True:
-            for index, item in pending:
-                running[remote.remote(handle, item)] = index
-                if len(running) >= num_workers:
-                    break
-            if not running:
-                return [results[index] for index in range(len(items))]
-            (ready,), _ = ray.wait(list(running), num_returns=1)
-            index = running.pop(ready)
-            results[index] = _result_of(ready)
-            if on_result is not None:
-                on_result(index, results[index])
-    finally:
-        _end(list(running), politely=cpus_each == 0)
-
-
-def _end(tasks: "list[ray.ObjectRef]", *, politely: bool) -> None:
-    """End tasks that nobody waits for any more.
-
-    What a task had others compute outlives it where it is killed: of a training the places in the
-    cluster stay taken. So such a task is interrupted, which its training answers by itself.
-    """
-    if politely and tasks:
-        for task in tasks:
-            ray.cancel(task, force=False)
-        _, tasks = ray.wait(tasks, num_returns=len(tasks), timeout=_END_SECONDS)
-    for task in tasks:
-        ray.cancel(task, force=True)  # an interrupted import would spoil the worker
-
-
 def is_driver() -> bool:
     """Whether this process leads a Ray of its own, and is no task of one."""
     return ray.get_runtime_context().get_task_id() is None
-
-
-def _call(function: Callable[[Any], Any], item: Any) -> Any:
-    return function(item)
-
-
-def _result_of(reference: "ray.ObjectRef") -> Any:
-    try:
-        return ray.get(reference)
-    except RayTaskError as error:
-        if isinstance(error.cause, UserError):
-            raise error.cause from None
-        raise

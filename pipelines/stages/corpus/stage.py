@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.artifacts.attempts.workspace import Workspace
-from pipelines.core.cluster.connection import map_tasks
+from pipelines.core.cluster.mapping import map_tasks
 from pipelines.core.redaction import redacted
 from pipelines.core.stage import Progress, StageContext
 from pipelines.core.versions import versions_of

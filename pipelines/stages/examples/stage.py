@@ -9,7 +9,7 @@ import numpy as np
 
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.artifacts.attempts.workspace import Workspace
-from pipelines.core.cluster.connection import map_tasks
+from pipelines.core.cluster.mapping import map_tasks
 from pipelines.core.errors import UserError
 from pipelines.core.stage import Progress, StageContext
 from pipelines.core.versions import versions_of

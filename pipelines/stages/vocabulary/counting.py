@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from bert_core.vocabulary import Normalization
 from pipelines.artifacts import Artifact
 from pipelines.artifacts.attempts.workspace import Workspace
-from pipelines.core.cluster.connection import map_tasks
+from pipelines.core.cluster.mapping import map_tasks
 from pipelines.core.stage import Progress, StageContext
 from pipelines.stages.vocabulary.word_counts import (
     WordCounts,

@@ -1,0 +1,82 @@
+"""Ray tasks: a function mapped over shards."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from pipelines.core.cluster.connection import connect
+from pipelines.core.errors import UserError
+
+import ray  # isort: skip  (after pipelines.core.cluster.connection, which sets its environment)
+from ray.exceptions import RayTaskError
+
+_END_SECONDS = 90.0  # of tasks that are interrupted
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def map_tasks(
+    function: Callable[[Item], Result],
+    items: Sequence[Item],
+    *,
+    num_workers: int,
+    cpus_each: float = 1,
+    on_result: Callable[[int, Result], None] | None = None,
+) -> list[Result]:
+    """`[function(item) for item in items]`, as Ray tasks, at most `num_workers` at once.
+
+    `function` and the items are pickled: pass large inputs as paths. A task whose worker dies is
+    run again; an error that `function` raises is raised here as it was. A task that lets others
+    compute holds no CPU itself (`cpus_each` = 0), and is given time to end them where an error or
+    a stop ends this call. `on_result(index, result)` is called in the order of completion.
+    """
+    if num_workers < 1:
+        raise UserError(f"the number of workers must be at least 1, got {num_workers}")
+    connect()
+    remote = ray.remote(num_cpus=cpus_each, max_retries=3)(_call)
+    handle = ray.put(function)
+    results: dict[int, Result] = {}
+    running: dict[ray.ObjectRef, int] = {}
+    pending = iter(enumerate(items))
+    try:
+        while True:
+            for index, item in pending:
+                running[remote.remote(handle, item)] = index
+                if len(running) >= num_workers:
+                    break
+            if not running:
+                return [results[index] for index in range(len(items))]
+            (ready,), _ = ray.wait(list(running), num_returns=1)
+            index = running.pop(ready)
+            results[index] = _result_of(ready)
+            if on_result is not None:
+                on_result(index, results[index])
+    finally:
+        _end(list(running), politely=cpus_each == 0)
+
+
+def _end(tasks: "list[ray.ObjectRef]", *, politely: bool) -> None:
+    """End tasks that nobody waits for any more.
+
+    What a task had others compute outlives it where it is killed: of a training the places in the
+    cluster stay taken. So such a task is interrupted, which its training answers by itself.
+    """
+    if politely and tasks:
+        for task in tasks:
+            ray.cancel(task, force=False)
+        _, tasks = ray.wait(tasks, num_returns=len(tasks), timeout=_END_SECONDS)
+    for task in tasks:
+        ray.cancel(task, force=True)  # an interrupted import would spoil the worker
+
+
+def _call(function: Callable[[Any], Any], item: Any) -> Any:
+    return function(item)
+
+
+def _result_of(reference: "ray.ObjectRef") -> Any:
+    try:
+        return ray.get(reference)
+    except RayTaskError as error:
+        if isinstance(error.cause, UserError):
+            raise error.cause from None
+        raise
