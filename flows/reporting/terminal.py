@@ -1,6 +1,5 @@
 """The one line of a terminal that says how far a run has come."""
 
-import logging
 import shutil
 import sys
 import time
@@ -11,12 +10,10 @@ from typing import TextIO
 
 from flows.reporting.live import phrases
 from flows.reporting.quantities import duration
-from pipelines.core.redaction import redacted
 from pipelines.core.stage import Progress
 
 _REDRAW_SECONDS = 0.1
 _PIPE_SECONDS = 15.0  # between two lines where the output is a file or a pipe
-_OURS = ("bert_core", "pipelines", "flows")  # loggers
 _current: ContextVar["ProgressLine | None"] = ContextVar("progress_line", default=None)
 
 
@@ -61,31 +58,14 @@ class ProgressLine:
             self._stream.flush()
 
 
-class _Warnings(logging.Handler):
-    """Keeps what our code warns of on the terminal, beside the log of the Prefect run."""
-
-    def __init__(self, line: ProgressLine) -> None:
-        super().__init__(logging.WARNING)
-        self._line = line
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._line.keep(f"warning: {redacted(record.getMessage())}")
-
-
 @contextmanager
 def progress_on_terminal() -> Iterator[ProgressLine]:
-    """Flows that run inside show their progress and their warnings on standard error."""
+    """Flows that run inside show their progress on standard error."""
     line = ProgressLine(sys.stderr)
-    warnings = _Warnings(line)
-    loggers = [logging.getLogger(name) for name in _OURS]
     token = _current.set(line)
-    for logger in loggers:
-        logger.addHandler(warnings)
     try:
         yield line
     finally:
-        for logger in loggers:
-            logger.removeHandler(warnings)
         line.clear()
         _current.reset(token)
 

@@ -13,6 +13,7 @@ from prefect.exceptions import PrefectHTTPStatusError
 from prefect.logging import get_run_logger
 
 from flows.reporting.terminal import current_progress_line, sentence
+from pipelines.core.redaction import redacted
 from pipelines.core.stage import Progress
 
 logger = logging.getLogger(__name__)
@@ -20,7 +21,7 @@ logger = logging.getLogger(__name__)
 _AWAY = (httpx.HTTPError, PrefectHTTPStatusError)  # a server that restarts, or whose database does
 _LOG_SECONDS = 10.0
 _ARTIFACT_SECONDS = 3.0
-_OF_THE_STORE = logging.getLogger("pipelines.artifacts")  # it waits for others, or starts over
+_OURS = tuple(logging.getLogger(name) for name in ("bert_core", "pipelines", "flows"))
 
 
 class Watch:
@@ -47,12 +48,14 @@ class Watch:
         self.to_follow = 0  # trainings of as many steps that come after the one in progress
 
     def __enter__(self) -> "Watch":
-        _OF_THE_STORE.addHandler(self._warnings)
+        for ours in _OURS:
+            ours.addHandler(self._warnings)
         self._publisher.start()
         return self
 
     def __exit__(self, *raised: object) -> None:
-        _OF_THE_STORE.removeHandler(self._warnings)
+        for ours in _OURS:
+            ours.removeHandler(self._warnings)
         self._stopping.set()
         self._publisher.join()
         if self._line is not None:
@@ -148,5 +151,7 @@ class _Warnings(logging.Handler):
         self._watch = watch
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Pass it on."""
-        self._watch.warn(record.getMessage())
+        """Pass it on, each sentence once: a server that is away is found away again and again."""
+        sentence = redacted(record.getMessage())
+        if sentence not in self._watch.notes:
+            self._watch.warn(sentence)

@@ -1,7 +1,6 @@
 """The progress line: it updates on a terminal, and leaves no control characters in a pipe."""
 
 import io
-import logging
 import sys
 from dataclasses import replace
 
@@ -96,22 +95,6 @@ def test_a_pipe_gets_whole_lines_and_no_control_characters() -> None:
     line.keep("stays")
     line.clear()
     assert pipe.getvalue() == "first\nstays\n"
-
-
-def test_our_warnings_stay_on_the_terminal_without_their_secrets(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    ours = logging.getLogger("pipelines.core.tracking.tracker")
-    with progress_on_terminal():
-        ours.warning("the tracker %s does not answer", "http://me:secret123@127.0.0.1")
-        ours.info("nothing that a person needs to know")
-        logging.getLogger("somebody.else").warning("chatter")
-    ours.warning("after the run")
-    (line,) = terminal.getvalue().splitlines()
-    assert line.startswith("warning: the tracker http://")
-    assert "secret123" not in line
 
 
 class Closed(Terminal):

@@ -18,17 +18,25 @@ def _warned() -> list[str]:
             "another builds %s: waiting", "it"
         )
         logging.getLogger("pipelines.artifacts.attempts").info("nothing to see")
+        for _ in range(2):
+            logging.getLogger("pipelines.core.tracking.tracker").warning(
+                "the tracker %s does not answer", "http://me:secret123@127.0.0.1"
+            )
+        logging.getLogger("somebody.else").warning("nothing to see")
         watch.note("a note")
     store.warning("too late")
     return watch.notes
 
 
-def test_what_the_store_warns_of_stands_on_the_terminal_and_in_the_report(
+def test_what_our_code_warns_of_is_on_the_terminal_and_in_the_report(
     prefect_api: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with progress_on_terminal():
-        assert _warned() == ["another builds it: waiting", "a note"]
+        store_said, tracker_said, note = _warned()
+    assert (store_said, note) == ("another builds it: waiting", "a note")
+    assert "secret123" not in tracker_said
     said = capsys.readouterr().err
+    assert said.count(f"{tracker_said}\n") == 1  # however often it is found out
     assert said.count("another builds it: waiting\n") == 1
     assert said.count("a note\n") == 1
     assert "too late" not in said
