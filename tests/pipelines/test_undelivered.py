@@ -96,7 +96,9 @@ def test_what_was_kept_holds_no_secret_and_belongs_to_a_run(tmp_path: Path) -> N
     assert [path.name for path in kept.parent.iterdir()] == ["torn.json"]
 
 
-def test_an_ending_that_nobody_can_take_holds_up_no_other(tmp_path: Path, monkeypatch) -> None:
+def test_an_ending_that_nobody_can_take_holds_up_no_other(
+    tmp_path: Path, monkeypatch, caplog: pytest.LogCaptureFixture
+) -> None:
     store = ArtifactStore(tmp_path / "store")
     tracker = Tracker(uri=f"sqlite:///{tmp_path / 'mlflow.db'}", experiment="tests")
     run_ids = sorted(tracker.create_run("training", str(number), {}, {}) for number in range(3))
@@ -109,13 +111,14 @@ def test_an_ending_that_nobody_can_take_holds_up_no_other(tmp_path: Path, monkey
     tracker.client().delete_run(deleted)
     deliver = Ending.deliver
 
-    def taken(ending: Ending, tracker: Tracker) -> bool:
+    def taken(ending: Ending, tracker: Tracker, seconds: float) -> bool:
         if ending.run_id == last:
             (folder / f"{last}.json").unlink()  # another run delivers it at this moment
-        return ending.run_id != refused and deliver(ending, tracker)
+        return ending.run_id != refused and deliver(ending, tracker, seconds)
 
     monkeypatch.setattr(Ending, "deliver", taken)
     gone, delivered = deliver_kept(store, tracker)
     assert gone.startswith(f"the run {deleted} is gone")
     assert delivered.startswith(f"delivered 0 points and the end of the run {last}")
     assert [path.stem for path in folder.iterdir()] == [refused]
+    assert f"the end of the run {refused} waits for the next run" in caplog.text

@@ -18,6 +18,7 @@ from pipelines.training.telemetry.metrics import MetricLog, Point
 
 logger = logging.getLogger(__name__)
 
+_PATIENCE_SECONDS = 120.0  # with a tracker that answers, before a run begins
 _FOLDER = ".undelivered"  # no kind of artifact has such a name
 
 
@@ -33,8 +34,8 @@ class Ending(BaseModel):
     computed_on: Mapping[str, str]
     end_time: int  # milliseconds
 
-    def deliver(self, tracker: Tracker) -> bool:
-        """Send it; False where the tracker did not take all of it within some seconds.
+    def deliver(self, tracker: Tracker, seconds: float = 10.0) -> bool:
+        """Send it; False where the tracker did not take all of it within so many seconds.
 
         Sent again, every point is still one point.
         """
@@ -43,7 +44,7 @@ class Ending(BaseModel):
         if self.points:
             log = MetricLog(tracker.uri, self.run_id)
             log.restore(self.points)
-            log.close()
+            log.close(seconds)
             if log.waiting():
                 return False
         return tracker.finish(
@@ -81,12 +82,15 @@ def deliver_kept(store: ArtifactStore, tracker: Tracker) -> list[str]:
             continue
         if is_gone:
             told.append(f"the run {ending.run_id} is gone from the tracker, and so is its end")
-        elif ending.deliver(tracker):
+        elif ending.deliver(tracker, _PATIENCE_SECONDS):
             told.append(
                 f"delivered {len(ending.points)} points and the end of the run {ending.run_id}, "
                 "for which the tracker was away"
             )
         else:
+            logger.warning(
+                "the tracker is slow: the end of the run %s waits for the next run", ending.run_id
+            )
             continue
         # Another run may have delivered it at the same time: each point is one point all the same.
         with explained(store.url), suppress(FileNotFoundError):
