@@ -36,7 +36,7 @@ test: style
 	@$(MAKE) --no-print-directory --jobs=2 types quick
 
 quick: $(INSTALLED)
-	.venv/bin/python -m pytest -q -n 2 --dist loadgroup -m "not slow and not platform"
+	.venv/bin/python -m pytest -q -n 2 -m "not slow and not platform"
 
 test-slow: $(INSTALLED)
 	.venv/bin/python -m pytest -q -m "slow and not platform"

@@ -1,10 +1,15 @@
 """What the whole suite shares: one Prefect API, one local Ray, and a small real recipe."""
 
 import os
+import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+ROOT = Path(__file__).parents[1]
 
 # Before Prefect, Ray, MLflow or torch are imported by anyone.
 os.environ.update(
@@ -43,13 +48,22 @@ finetuning: {num_epochs: 1, num_evaluations: 2}
 """
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the marker in its own
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist, whose own groups pytest 9 does not know
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """What several processes share out: a file as a whole, and all that needs Prefect to one."""
-    for item in items:
-        needs_prefect = "prefect_api" in getattr(item, "fixturenames", ())
-        group = "Prefect" if needs_prefect else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
+    from xdist.scheduler.loadscope import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _group_of(nodeid.partition("::")[0])
+
+    return ByFile(config, log)
+
+
+@cache
+def _group_of(file: str) -> str:
+    text = (ROOT / file).read_text(encoding="utf-8")
+    return "Prefect" if re.search(r"\b(prefect_api|whole_run)\b", text) else file
 
 
 @pytest.fixture(scope="session")
@@ -77,10 +91,20 @@ def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def local_ray() -> Iterator[None]:
-    """A local Ray that all tests of the session share."""
-    from pipelines.core.cluster.connection import connect, disconnect
+    """A local Ray that all tests of the session share.
 
-    connect()
+    It gives up when it has not started within thirty seconds; a busy machine needs more tries.
+    """
+    from pipelines.core.cluster.connection import connect, disconnect
+    from pipelines.core.errors import UserError
+
+    for tries_left in reversed(range(5)):
+        try:
+            connect()
+            break
+        except UserError:
+            if not tries_left:
+                raise
     yield
     disconnect()
 

@@ -56,7 +56,7 @@ def test_a_side_that_hangs_is_ended_and_named(tmp_path):
     }
     begun = time.monotonic()
     with pytest.raises(OutOfTimeError, match="'stuck' had not answered"):
-        alternate(sides, 1, time_limit=5)
-    assert time.monotonic() - begun < 60
+        alternate(sides, 1, time_limit=12)
+    assert time.monotonic() - begun < 300
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid.read_text(encoding="utf-8")), 0)

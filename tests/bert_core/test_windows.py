@@ -1,7 +1,7 @@
 """Windows over long texts: every word is spoken for once, every short span is whole somewhere."""
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bert_core.inference.windows import question_windows, word_windows
@@ -11,6 +11,7 @@ class Ids:
     cls_id, sep_id = 101, 102
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.integers(1, 9), max_size=40), st.integers(3, 20), st.none() | st.integers(1, 30))
 def test_every_word_is_spoken_for_once_at_its_first_piece(sizes, max_tokens, stride):
     pieces = [[1000 * word + place for place in range(size)] for word, size in enumerate(sizes)]
@@ -40,6 +41,7 @@ def test_a_text_that_fits_is_one_window_and_so_is_none():
         word_windows(Ids(), [[1]], max_tokens=2)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(1, 200), st.integers(12, 40))
 def test_every_span_of_half_a_window_is_whole_in_one(num_tokens, max_tokens):
     encoded, windows = question_windows(Ids(), [7, 7, 7], list(range(num_tokens)), max_tokens)

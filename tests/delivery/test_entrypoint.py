@@ -93,14 +93,14 @@ def test_the_command_begins_once_its_node_has_started_and_ends_with_it(
     assert asked[-1] == "--block"
     assert process.poll() is None
     (tmp_path / "stop").touch()
-    said = process.communicate(timeout=60)[1]
+    said = process.communicate(timeout=240)[1]
     assert process.returncode == -signal.SIGTERM
     assert "some Ray subprocesses exited\nthe Ray node beside the command has ended" in said
 
 
 def test_a_command_whose_node_does_not_start_is_not_begun(entered: Entered) -> None:
     process = entered(REFUSED)
-    out, said = process.communicate(timeout=60)
+    out, said = process.communicate(timeout=240)
     assert process.returncode != 0
     assert out == ""
     assert "the token is wrong" in said
@@ -147,7 +147,7 @@ def test_a_container_that_is_told_to_go_goes(
     try:
         wait_for(tmp_path / "there", process)
         tell_to_go(process)
-        assert process.wait(timeout=30) == 128 + signal.SIGTERM
+        assert process.wait(timeout=240) == 128 + signal.SIGTERM
     finally:
         process.kill()
 

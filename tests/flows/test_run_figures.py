@@ -73,6 +73,7 @@ def samples(text: str) -> dict[tuple[str, str, str], float]:
 
 
 def test_the_names_and_labels_that_dashboards_ask_for() -> None:
+    started = time.time()
     registry = registry_of(told(RunFigures("demo 1")))
     found = samples(generate_latest(registry).decode())
     at = "pretraining"
@@ -83,7 +84,8 @@ def test_the_names_and_labels_that_dashboards_ask_for() -> None:
     assert found["bertsmith_step_seconds_count", at, ""] == 30
     assert found["bertsmith_data_wait_seconds_total", at, ""] == 0.25
     assert found["bertsmith_checkpoint_bytes", at, ""] == 4096
-    assert found["bertsmith_checkpoint_age_seconds", at, ""] == pytest.approx(10, abs=5)
+    age = found["bertsmith_checkpoint_age_seconds", at, ""]
+    assert 10 - 0.01 <= age <= 10.01 + time.time() - started
     assert found["bertsmith_shards_done", "corpus", ""] == 3
     assert found["bertsmith_shards_total", "corpus", ""] == 4
     assert registry.get_sample_value("bertsmith_step", _LABELS) == 30
@@ -131,7 +133,7 @@ def test_a_run_writes_its_file_while_it_lasts(
     file = tmp_path / FOLDER / "id.prom"
     with published_figures("demo 1", "id") as figures:
         told(figures)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 240
         while not (file.exists() and "bertsmith_step{" in file.read_text()):
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -148,7 +150,11 @@ def test_a_home_that_cannot_be_written_and_a_port_that_is_taken_stop_nothing(
     monkeypatch.setenv(PORT_VARIABLE, str(taken.port))
     with published_figures("demo 1", "id") as figures:
         told(figures)
-        time.sleep(0.2)
+        deadline = time.monotonic() + 240
+        while "figures are not written" not in caplog.text:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        time.sleep(0.1)  # some turns more
     taken.close()
     assert "figures are not served" in caplog.text
     assert caplog.text.count("figures are not written") == 1
@@ -160,9 +166,9 @@ def test_a_port_answers_who_brings_the_token(monkeypatch: pytest.MonkeyPatch) ->
     url = f"http://127.0.0.1:{served.port}/metrics"
     for headers in ({}, {"Authorization": "Bearer wrong"}):
         with pytest.raises(urllib.error.HTTPError, match="401"):
-            urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=20)
+            urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=240)
     request = urllib.request.Request(url, headers={"Authorization": "Bearer secret"})
-    with urllib.request.urlopen(request, timeout=20) as response:
+    with urllib.request.urlopen(request, timeout=240) as response:
         assert b"bertsmith_step{" in response.read()
     served.close()
 
@@ -194,8 +200,8 @@ def test_a_source_that_fails_keeps_its_last_answer_and_says_so() -> None:
         return [family]
 
     asked = Asked("prefect", ask, seconds=0.05)
-    assert asked_again.wait(20)
-    deadline = time.monotonic() + 20
+    assert asked_again.wait(240)
+    deadline = time.monotonic() + 240
     while asked.has_answered():
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -34,7 +34,7 @@ FLOWS = {
 }  # fmt: skip
 
 
-MARK = "a mark of the tests"
+MARK = f"a mark of the tests {os.getpid()}"  # other tests may run beside these
 
 
 NO_HOME = Path("/proc/bertsmith")  # not even root can make it
@@ -44,12 +44,12 @@ def sleeper(log: Path, name: str = "sleeper") -> ServiceProcess:
     """A marked process with a child, each in a session of its own, as a worker and its run are."""
     code = (
         "import subprocess, sys, time; "
-        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], "
+        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], "
         "start_new_session=True); "
-        "print('ready', flush=True); time.sleep(60)"
+        "print('ready', flush=True); time.sleep(600)"
     )
     service = processes.start(name, [sys.executable, "-c", code], os.environ, MARK, log)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 240
     while "ready" not in log.read_text() and time.monotonic() < deadline:
         time.sleep(0.05)
     return service

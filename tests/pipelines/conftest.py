@@ -31,7 +31,7 @@ def small_settings(tmp_path_factory) -> CorpusSettings:
 
 
 @pytest.fixture(scope="session")
-def small_corpus(small_settings, small_context) -> Artifact:
+def small_corpus(local_ray, small_settings, small_context) -> Artifact:
     return build_corpus(small_settings, small_context)
 
 

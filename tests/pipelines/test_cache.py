@@ -120,7 +120,7 @@ for turn in range(3):
     for index in range(20):
         (source / f"{index}").write_bytes(bytes([index]) * 250)
     processes = [subprocess.Popen([sys.executable, "-c", program, str(source)]) for _ in range(2)]
-    assert [process.wait(timeout=120) for process in processes] == [0, 0]
+    assert [process.wait(timeout=400) for process in processes] == [0, 0]
     assert not list((folder / "partial").iterdir())
 
 

@@ -155,6 +155,19 @@ class TornCopies(FSSpecHandler):
         return super().open_input_file(path)
 
 
+# Of two ranks: their nodes, and how many of each one's readings break off.
+READINGS = {
+    "a copy breaks off": (["one", "two"], [0, 1]),
+    "of a node": (["one", "one"], [0, 0]),
+    "one node alone reads damage": (["10.0.0.1 (a)", "10.0.0.2 (b)"], [0, 99]),
+    "no node reads it whole": (["one", "two"], [99, 99]),
+}
+
+
+def take_up_each(rank: int, folder: str) -> list[tuple[object, ...]]:
+    return [take_up(rank, f"{folder}/{case}", *READINGS[case]) for case in READINGS]
+
+
 def take_up(rank: int, folder: str, nodes: list[str], num_torn: list[int]) -> tuple[object, ...]:
     """What ranks on these nodes take up: step, text, how often it was read, folder; or why not."""
     store = TornCopies(num_torn[rank])
@@ -170,42 +183,46 @@ def take_up(rank: int, folder: str, nodes: list[str], num_torn: list[int]) -> tu
     return opened.checkpoint.step, text[:3], store.num_read, str(opened.folder)
 
 
-@pytest.fixture
-def two_stored(tmp_path: Path) -> str:
-    folder = str(tmp_path / "work")
-    checkpoints = Checkpoints(folder, LocalFileSystem(), Keeping(latest=10))
-    for step in (1, 2):
-        draft = draft_of(tmp_path / f"draft-{step}", str(step))
-        checkpoints.store(draft, step=step, is_regular=True, loss=None)
-        checkpoints.wait()
-    return folder
+@pytest.fixture(scope="module")
+def taken_up(tmp_path_factory) -> dict[str, tuple[tuple[object, ...], ...]]:
+    """What each of two ranks took up, by the reading; all in one pair of processes."""
+    folder = tmp_path_factory.mktemp("two stored")
+    before = {}
+    for case in READINGS:
+        checkpoints = Checkpoints(str(folder / case), LocalFileSystem(), Keeping(latest=10))
+        for step in (1, 2):
+            draft = draft_of(folder / "draft" / f"{step}", str(step))
+            checkpoints.store(draft, step=step, is_regular=True, loss=None)
+            checkpoints.wait()
+        before[case] = sorted((folder / case).rglob("*"))
+    ranks = run_ranks(take_up_each, 2, str(folder))
+    assert all(sorted((folder / case).rglob("*")) == files for case, files in before.items())
+    return dict(zip(READINGS, zip(*ranks, strict=True), strict=True))
 
 
-def test_a_copy_that_breaks_off_is_made_again(two_stored: str):
-    first, second = run_ranks(take_up, 2, two_stored, ["one", "two"], [0, 1])
+def test_a_copy_that_breaks_off_is_made_again(taken_up):
+    first, second = taken_up["a copy breaks off"]
     assert (first[:3], second[:3]) == ((2, "222", 1), (2, "222", 2))
     assert first[3] != second[3]
 
 
-def test_ranks_of_a_node_read_one_copy(two_stored: str):
-    first, second = run_ranks(take_up, 2, two_stored, ["one", "one"], [0, 0])
+def test_ranks_of_a_node_read_one_copy(taken_up):
+    first, second = taken_up["of a node"]
     assert (first[:3], second[:3]) == ((2, "222", 1), (2, "222", 0))
     assert first[3] == second[3]
 
 
-def test_a_node_that_alone_reads_damage_ends_the_training_and_nothing_is_lost(two_stored: str):
-    before = sorted(Path(two_stored).rglob("*"))
-    first, second = run_ranks(take_up, 2, two_stored, ["10.0.0.1 (a)", "10.0.0.2 (b)"], [0, 99])
+def test_a_node_that_alone_reads_damage_ends_the_training_and_nothing_is_lost(taken_up):
+    first, second = taken_up["one node alone reads damage"]
     assert first == second
     assert str(first[0]).startswith(
         "every node must read the checkpoint of step 2 as it was stored, found that model/weights "
         "has 4 bytes of 1000 on 10.0.0.2 (b), while it is whole on the others; "
     )
-    assert sorted(Path(two_stored).rglob("*")) == before
 
 
-def test_one_that_no_node_reads_whole_is_passed_over(two_stored: str):
-    first, second = run_ranks(take_up, 2, two_stored, ["one", "two"], [99, 99])
+def test_one_that_no_node_reads_whole_is_passed_over(taken_up):
+    first, second = taken_up["no node reads it whole"]
     assert (first[:3], second[:3]) == ((1, "111", 2), (1, "111", 2))
 
 

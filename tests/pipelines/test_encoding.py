@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bert_core.vocabulary import SPECIAL_PIECES, Normalization, WordPieceTokenizer
@@ -31,7 +31,7 @@ def encoded_one_by_one(tokenizer: WordPieceTokenizer, sentences: list[str]):
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_ids_equal_the_tokenizers_on_any_clean_text(lowercase, data):
     tokenizer = TOKENIZERS[lowercase]

@@ -59,15 +59,15 @@ def test_a_point_that_is_sent_twice_is_one_point(tracker: Tracker) -> None:
     assert steps_of(tracker, run_id) == [10]
 
 
-def test_a_tracker_that_never_answers_is_not_waited_for(caplog) -> None:
+def test_a_tracker_that_never_answers_is_not_waited_for(caplog, monkeypatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1000")
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, says nothing
         log = MetricLog(f"http://127.0.0.1:{silent.getsockname()[1]}", "run", flush_seconds=0.01)
         started = time.monotonic()
         for step in range(10_000):
             log.add(step, {"train/loss": 1.0})
         log.close(seconds=0.5)
-        # One answer alone would have been waited for 20 seconds.
-        assert time.monotonic() - started < 15
+        assert time.monotonic() - started < 500  # half of what one answer would be waited for
         assert [point.step for point in log.waiting()] == list(range(10_000))
 
 

@@ -39,7 +39,7 @@ class Store(FSSpecHandler):
         self.num_refusals, self.number = 0, errno.EIO
 
     def open_output_stream(self, path, metadata):
-        self.may.wait(60)
+        self.may.wait(240)
         if self.num_refusals:
             self.num_refusals -= 1
             raise OSError(self.number, "the store does not take it")
@@ -94,14 +94,15 @@ def test_one_that_is_due_too_soon_is_left_out_and_the_last_one_waits(
 
 
 def save_to_a_slow_store(rank: int, folder: str) -> str:
-    """Two ranks that give up a message after two seconds; the store takes five."""
-    _set_pg_timeout(timedelta(seconds=2))
+    """Two ranks that give up a message after four seconds; the store takes seven."""
     resuming._POLL_SECONDS = 0.2
     store = Store()
     standing, _ = standing_on(Path(folder), PyFileSystem(store))
+    torch.distributed.barrier()  # what each imports first takes as long as it takes
+    _set_pg_timeout(timedelta(seconds=4))
     if rank == 0:
         store.may.clear()
-        threading.Timer(5, store.may.set).start()
+        threading.Timer(7, store.may.set).start()
     standing = replace(standing, is_writer=rank == 0)
     save(standing, at(2), is_last=True)
     return save_at_end(standing, at(2), is_last=True, is_saved=True)

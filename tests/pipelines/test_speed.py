@@ -40,15 +40,22 @@ def model() -> PretrainingModel:
 def test_what_is_told_is_what_was_waited_for_and_computed(model):
     batch = pretraining_batch([8, 16], VOCABULARY)
 
+    slept = 0.0
+
     def late(step):
-        time.sleep(WAIT_SECONDS)
+        nonlocal slept
+        started = time.monotonic()
+        time.sleep(WAIT_SECONDS)  # on a busy machine longer
+        slept += time.monotonic() - started
         yield 0, batch
 
     speed = Speed(10, num_ranks=2, matrix_rate=1e9)
     batches_of = speed.timed(model, late)
+    started = time.monotonic()
     for step in range(4):
         assert list(batches_of(step)) == [(0, batch)]
         speed.take_step(step + 1, 0.25)
+    waited_and_told = time.monotonic() - started
     # Of all ranks twice as many tokens as of this one, in a second.
     figures = speed.figures(4, num_tokens=2 * 4 * 24, training_seconds=2.0)
     assert set(figures) == FIGURES
@@ -56,7 +63,8 @@ def test_what_is_told_is_what_was_waited_for_and_computed(model):
     assert figures["speed/tokens_per_second_overall"] == 96
     operations = 2 * 4 * batch_operations(model, batch)
     assert figures["speed/utilization"] == pytest.approx(operations / 2e9)
-    assert 4 * WAIT_SECONDS <= figures["speed/data_wait"] < 0.9
+    # The steps took a second together.
+    assert slept <= figures["speed/data_wait"] <= waited_and_told
     assert figures["speed/step_seconds_p99"] == 0.25
     assert figures["memory/peak_bytes"] >= figures["memory/resident_bytes"] > 1e7
     assert 0 < figures["speed/seconds_left"] < 100
@@ -80,7 +88,7 @@ def test_a_sample_of_the_machine_costs_next_to_nothing_and_follows_the_step():
     log = MetricLog("http://127.0.0.1:9", "run", flush_seconds=1000)
     system = SystemMetrics(log, sample_seconds=0.01)
     system.step = 7
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while len(log.waiting()) < 30:
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -119,7 +127,7 @@ def test_a_monitor_that_fails_ends_no_training_and_not_the_other_figures(monkeyp
     monkeypatch.setattr(machine.DiskMonitor, "collect_metrics", fails_at_first)
     log = MetricLog("http://127.0.0.1:9", "run", flush_seconds=1000)
     system = SystemMetrics(log, sample_seconds=0.01)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     wanted = {"system/cpu_utilization_percentage", "system/disk_usage_percentage"}
     while not wanted <= {point.key for point in log.waiting()}:
         assert time.monotonic() < deadline

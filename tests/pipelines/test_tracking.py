@@ -97,6 +97,6 @@ def test_processes_that_are_the_first_at_once_make_the_tracker_in_turn(tmp_path:
         )
         for _ in range(3)
     ]
-    answers = [process.communicate(timeout=120) for process in asking]
+    answers = [process.communicate(timeout=400) for process in asking]
     assert [process.returncode for process in asking] == [0, 0, 0], answers
     assert len({out for out, _ in answers}) == 1
