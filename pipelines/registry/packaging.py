@@ -5,12 +5,12 @@ import tempfile
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import mlflow.pyfunc
 import pandas as pd
 from mlflow.models import ModelSignature
-from mlflow.types import ColSpec, DataType, Schema
+from mlflow.types import ColSpec, DataType, Schema, TensorSpec
 from mlflow.types.schema import Array
 
 import bert_core
@@ -23,7 +23,7 @@ from pipelines.registry.serving import integrity
 _TOKENIZER_FILES = ("vocab.txt", "tokenizer.json", "tokenizer_config.json")
 _REQUIREMENTS = ("torch", "numpy", "safetensors", "tokenizers", "pandas", "mlflow")
 # How MLflow calls what a column holds.
-_TYPES: Final = {
+_TYPES: Final[Mapping[Any, DataType | Array]] = {
     str: DataType.string, int: DataType.long, float: DataType.double,
     list[str]: Array(DataType.string), list[float]: Array(DataType.double),
 }  # fmt: skip
@@ -63,12 +63,14 @@ def save_model_package(
 
 def signature_of(question: Question) -> ModelSignature:
     """What the model is asked and answers, in MLflow's words."""
-    asked = [
+    asked: list[ColSpec | TensorSpec] = [
         ColSpec(_TYPES[str if isinstance(value, str) else list[str]], name)
         for name, value in question.example.items()
     ]
     asked += [ColSpec(DataType.string, name, required=False) for name in question.optional]
-    answered = [ColSpec(_TYPES[kind], name) for name, kind in question.answers.items()]
+    answered: list[ColSpec | TensorSpec] = [
+        ColSpec(_TYPES[kind], name) for name, kind in question.answers.items()
+    ]
     return ModelSignature(Schema(asked), Schema(answered))
 
 
