@@ -23,7 +23,7 @@ from pipelines.registry.serving import integrity
 _TOKENIZER_FILES = ("vocab.txt", "tokenizer.json", "tokenizer_config.json")
 _REQUIREMENTS = ("torch", "numpy", "safetensors", "tokenizers", "pandas", "mlflow")
 # How MLflow calls what a column holds.
-_TYPES: Final[dict[Any, Any]] = {
+_TYPES: Final[Mapping[Any, DataType | Array]] = {
     str: DataType.string, int: DataType.long, float: DataType.double,
     list[str]: Array(DataType.string), list[float]: Array(DataType.double),
 }  # fmt: skip

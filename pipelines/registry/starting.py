@@ -14,6 +14,8 @@ from pipelines.registry.opening import located
 from pipelines.training.rates import Shape, Use, automatic_rate_said
 from pipelines.training.starting import find_model_artifact, is_ours, starting_encoder, take_in
 
+_UNKNOWN = "learning_rate=auto follows the size of {}"
+
 
 class _Sizes(NamedTuple):
     num_layers: int
@@ -45,7 +47,7 @@ def automatic_rates_said(recipe: Any, context: StageContext) -> list[str]:
             continue
         reference = settings.encoder or recipe.pretraining.encoder
         shape = _shape_of(reference, recipe.pretraining.size, context)
-        rest = automatic_rate_said(use, shape) if shape else f"follows the size of {reference}"
+        rest = automatic_rate_said(use, shape) if shape else _UNKNOWN.format(reference)
         said.append(f"{use}: {rest}")
     return said
 

@@ -3,11 +3,14 @@
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from bert_core.config import encoder_config
+from bert_core.hugging_face import export_model
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.state import save_model
 from bert_core.vocabulary import SPECIAL_PIECES, WordPieceTokenizer
+from flows.cli.execution import long_form
 from flows.continuing import with_settled_encoder
 from flows.end_to_end import _lineage
 from pipelines.artifacts import ArtifactStore
@@ -68,3 +71,33 @@ def test_the_encoder_gone_on_from_is_among_the_lineage(folder, context):
     assert found["encoder"] is made["pretraining"]
     demo = read_recipe(EndToEndRecipe, "demo")
     assert "went_on_from" not in _lineage(demo, made, context)
+
+
+def test_the_recipe_that_is_shown_says_what_auto_comes_to(folder, tmp_path):
+    published = tmp_path / "published"
+    export_model(
+        published, PretrainingModel(encoder_config("mini", 7)),
+        WordPieceTokenizer([*SPECIAL_PIECES, "a", "b"]),
+    )  # fmt: skip
+    home = f"place.home={tmp_path / 'home'}"
+
+    def said(preset: str, *overrides: str) -> list[str]:
+        shown = long_form(read_recipe(EndToEndRecipe, preset, [home, *overrides]))
+        assert yaml.safe_load(shown)["name"] == preset
+        return [line for line in shown.splitlines() if line.startswith("#")]
+
+    tiny = "for an encoder of 2 layers of width 128"
+    assert said("continue", f"pretraining.encoder={folder}") == [
+        f"# pretraining: learning_rate=auto is 0.0005 {tiny}",
+        f"# finetuning: learning_rate=auto is 0.001 {tiny}",
+    ]
+    rate = "learning_rate=auto is 0.00031 for an encoder of 4 layers of width 256"
+    source = "labelled.source.path=x.csv"
+    assert said("own-encoder", source, f"finetuning.encoder={published}") == [
+        f"# finetuning: {rate}"
+    ]
+    assert said("own-text", "pretraining.size=mini") == [f"# finetuning: {rate}"]
+    assert said("continue", "finetuning.learning_rate=2e-5") == [
+        "# pretraining: learning_rate=auto follows the size of models:/bertsmith-encoder@champion"
+    ]
+    assert said("demo") == []

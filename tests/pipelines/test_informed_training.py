@@ -1,14 +1,22 @@
 """A training that begins informed: at the loss of token frequencies, on any number of ranks."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from bert_core.config import encoder_config
+from bert_core.model.catalogue import EncoderModel
+from bert_core.training.state import save_model
 from pipelines.artifacts import ArtifactStore
 from pipelines.core.cluster.ranks import Ranks
 from pipelines.core.stage import StageContext
+from pipelines.stages.examples.settings import ExampleSettings
+from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
+from pipelines.stages.vocabulary.settings import VocabularySettings
+from pipelines.stages.vocabulary.stage import build_vocabulary, load_tokenizer
 
 SETTINGS = PretrainingSettings(
     size="tiny",
@@ -43,6 +51,27 @@ def test_it_begins_at_the_frequencies_on_one_rank_and_on_two(
     published, baseline = losses("published", 1), informed[-1]
     assert max(informed[:-1]) < baseline + 0.15
     assert min(published[:-1]) > baseline + 0.15
+
+
+@pytest.mark.slow
+def test_a_head_that_an_encoder_does_not_bring_begins_at_the_frequencies(
+    small_corpus, small_vocabulary, small_context, local_ray, tmp_path
+):
+    tokenizer = load_tokenizer(small_vocabulary)
+    config = encoder_config("tiny", tokenizer.vocab_size, max_position_embeddings=64)
+    save_model(tmp_path / "bare", EncoderModel(config))
+    tokenizer.save(tmp_path / "bare")
+    wanted = VocabularySettings(encoder=str(tmp_path / "bare"))
+    vocabulary = build_vocabulary(wanted, small_corpus, small_context)
+    chosen = ExampleSettings(max_tokens=64, shard_tokens=1000)
+    examples = build_examples(chosen, small_corpus, vocabulary, small_context)
+    settings = SETTINGS.model_copy(update={"encoder": str(tmp_path / "bare")})
+    context = replace(small_context, ranks=Ranks(workers=1))
+    encoder = build_encoder(settings, examples, vocabulary, context)
+    assert encoder.manifest.settings["initialization"] == "frequencies"
+    points = json.loads(encoder.local("history.json").read_text())
+    baseline = points[-1]["baseline/mlm_loss"]
+    assert max(point["train/mlm_loss"] for point in points) < baseline + 0.15
 
 
 def test_an_encoder_that_is_there_already_keeps_its_weights():
