@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -160,8 +161,19 @@ def test_a_temporary_folder_without_room_is_found_before_the_first_step(
     machine: Machine, store: Path, small_disk: Path
 ) -> None:
     fill(small_disk.parent, 2 * 2**20)
-    process = machine.start("pretrain", store, TMPDIR=str(small_disk.parent))
+    folders = {"TMPDIR": str(small_disk.parent), "RAY_TMPDIR": tempfile.gettempdir()}
+    process = machine.start("pretrain", store, **folders)
     assert "choose another place.store or TMPDIR" in ended(process, MISTAKE)
+
+
+def test_a_temporary_folder_whose_path_is_too_long_for_a_socket_is_named(
+    machine: Machine, store: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / ("long" * 25)
+    folder.mkdir()
+    said = ended(machine.start("pretrain", store, TMPDIR=str(folder)), MISTAKE)
+    assert "AF_UNIX path length" in said
+    assert "name a short path with room in RAY_TMPDIR" in said
 
 
 def test_workers_that_fit_on_no_node_are_refused(machine: Machine, store: Path) -> None:

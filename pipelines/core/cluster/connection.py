@@ -102,6 +102,11 @@ def _start_here() -> None:
                 object_store_memory=_OBJECT_STORE_BYTES,
                 runtime_env=_quoted_interpreter(),
             )
+    except OSError as error:  # a path too long for a socket, a full or read-only disk
+        raise UserError(
+            f"Ray cannot keep its files in the temporary folder: {error}; name a short path with "
+            "room in RAY_TMPDIR, such as /tmp"
+        ) from error
     # A bare one is what Ray raises when its node is late, so the words tell; others go on up.
     except Exception as error:
         if "timed out during startup" not in str(error):
