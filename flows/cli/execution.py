@@ -83,9 +83,12 @@ def _flow_of(command: str) -> Any:
 
 def long_form(recipe: "CorpusRecipe") -> str:
     """The recipe with every value, and what its automatic rates come to where that is known."""
+    from pipelines.artifacts import ArtifactStore
+    from pipelines.core.stage import StageContext
     from pipelines.registry.starting import automatic_rates_said
 
-    notes = automatic_rates_said(recipe, recipe.place.context())
+    context = StageContext(store=ArtifactStore(recipe.place.store_url()))  # makes no home
+    notes = automatic_rates_said(recipe, context)
     return "".join([recipe.to_yaml(), *(f"# {note}\n" for note in notes)])
 
 

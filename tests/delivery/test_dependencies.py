@@ -36,6 +36,11 @@ _MONITORS = "the machine's figures beside a training's: pipelines/training/telem
 _SERVER = "MLflow behind a password: serve() of pipelines/core/tracking/server.py"
 # What no library promises to keep, and which part of ours stands on it.
 PRIVATE = {
+    "ray._private.services.ConsolePopen": (
+        "a local Ray out of reach of signals to our group: pipelines/core/cluster/connection.py"
+    ),
+    "ray.train.v2._internal.exceptions.WorkerHealthCheckFailedError": _HANDLERS,
+    "ray.train.v2._internal.exceptions.WorkerHealthCheckTimeoutError": _HANDLERS,
     "ray.train.v2._internal.exceptions.WorkerGroupStartupTimeoutError": _HANDLERS,
     "ray.train.v2._internal.execution.callback.ControllerCallback": _HANDLERS,
     "ray.train.v2._internal.execution.controller.state.ReschedulingState": _HANDLERS,

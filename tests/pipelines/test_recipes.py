@@ -140,7 +140,7 @@ def test_what_a_place_says_of_ranks_reaches_the_stages(tmp_path):
     overrides = [
         f"place.home={tmp_path}", "place.cpus_per_worker=3", "place.device=cpu",
         "place.max_failures=7", "place.shard_optimizer_state=true", "place.checkpointed_layers=2",
-        "place.wait_for_nodes_seconds=900",
+        "place.wait_for_nodes_seconds=900", "place.checkpoint_seconds=30",
     ]  # fmt: skip
     context = read_recipe(EndToEndRecipe, "demo", overrides).place.context()
     assert context.ranks == Ranks(
@@ -151,4 +151,5 @@ def test_what_a_place_says_of_ranks_reaches_the_stages(tmp_path):
         wait_for_nodes_seconds=900,
         shard_optimizer_state=True,
         checkpointed_layers=2,
+        checkpoint_seconds=30,
     )

@@ -15,7 +15,7 @@ from pipelines.core.recipes.ladder import EndToEndRecipe
         ("alias=v1", "must not be `latest` or a version's number"),
         ("candidate_alias=V12", "or a version's number"),
         ("alias='3'", "or a version's number"),  # `--from 3` would mean the version
-        ("alias=best.one", "should match pattern"),  # MLflow takes no dot in an alias
+        ("alias=best.one", "must fit the pattern"),  # MLflow takes no dot in an alias
         ("alias=candidate", "candidate_alias and challenger_alias must differ"),
         ("encoder_name=bertsmith-classifier", "encoder_name and classifier_name must differ"),
     ],
