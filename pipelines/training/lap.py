@@ -36,7 +36,7 @@ class Lap:
     precision: Precision
     wants_stop: Callable[[], bool]
     started: float  # when the process was ready, on the clock of `time.perf_counter`
-    checkpoint_seconds: float = 0.0  # between two checkpoints, whatever their steps; 0: any time
+    checkpoint_seconds: float = 0.0  # between two that the clock asks for; 0: it asks for none
 
     def train_on(self, position: Position) -> End:
         """Take all steps that are left, or as many as there is time for.
