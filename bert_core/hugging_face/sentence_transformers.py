@@ -1,15 +1,19 @@
 """sentence-transformers' folders, in and out: how a text becomes a vector there.
 
 A list of modules (`modules.json`): the encoder, with the length that texts are cut to, then a
-pooling of its hidden states, then as a rule a division by the length of the vector.
+pooling of its hidden states, then as a rule a division by the length of the vector. A task's head
+over the mean of all tokens is written as a dense layer after the pooling.
 """
 
 import json
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from safetensors.torch import save_file
+
 from bert_core.config import EmbeddingConfig
 from bert_core.files.json_files import entry, read_json, read_json_value
+from bert_core.model.layers import Linear
 
 MODULES_FILE: Final = "modules.json"
 _SETTINGS: Final = "sentence_bert_config.json"
@@ -155,12 +159,16 @@ def _refuse_prompts(folder: Path) -> None:
 
 
 def write_embedding(
-    draft: Path, embedding: EmbeddingConfig, hidden_size: int, max_tokens: int
+    draft: Path,
+    embedding: EmbeddingConfig,
+    hidden_size: int,
+    max_tokens: int,
+    dense: Linear | None = None,
 ) -> None:
     """Write the list of modules and their settings beside an exported encoder.
 
-    `max_tokens` is what the encoder reads, for one that cuts no text before that. Raises ValueError
-    for a pooling that sentence-transformers has not.
+    `max_tokens` is what the encoder reads, for one that cuts no text before that; `dense` a layer
+    over the pooled vectors. Raises ValueError for a pooling that sentence-transformers has not.
     """
     if embedding.pooling not in _NAMES:
         raise ValueError(
@@ -168,7 +176,10 @@ def write_embedding(
             f"{embedding.pooling!r}"
         )
     package = "sentence_transformers.models"
-    names = ["Transformer", "Pooling", *(["Normalize"] if embedding.normalize else [])]
+    names = [
+        "Transformer", "Pooling",
+        *(["Dense"] if dense is not None else []), *(["Normalize"] if embedding.normalize else []),
+    ]  # fmt: skip
     modules = [
         {"idx": index, "name": str(index), "path": f"{index}_{name}" if index else "",
          "type": f"{package}.{name}"}
@@ -191,6 +202,22 @@ def write_embedding(
     }
     _write_json(
         draft / "1_Pooling" / "config.json", {"word_embedding_dimension": hidden_size, **flags}
+    )
+    if dense is not None:
+        _write_dense(draft / "2_Dense", dense)
+
+
+def _write_dense(folder: Path, dense: Linear) -> None:
+    weight, bias = (tensor.detach().cpu().contiguous() for tensor in (dense.weight, dense.bias))
+    save_file({"linear.weight": weight, "linear.bias": bias}, folder / "model.safetensors")
+    _write_json(
+        folder / "config.json",
+        {
+            "in_features": weight.shape[1],
+            "out_features": weight.shape[0],
+            "bias": True,
+            "activation_function": "torch.nn.modules.linear.Identity",
+        },
     )
 
 

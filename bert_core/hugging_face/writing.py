@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from safetensors.torch import save_file
 
@@ -13,6 +13,7 @@ from bert_core.hugging_face.names import CONFIG_NAMES, PROBLEMS, TASKS
 from bert_core.hugging_face.sentence_transformers import POOLINGS, write_embedding
 from bert_core.hugging_face.tensors import to_hugging_face
 from bert_core.model.catalogue import Model
+from bert_core.model.task_models import TextModel
 from bert_core.vocabulary import WordPieceTokenizer
 
 
@@ -28,20 +29,23 @@ def export_model(
     With `pooling` ("mean", "cls", "max" or "mean_sqrt_len") the encoder alone is written, for
     sentence-transformers, which then computes the same embeddings as ours, and opens for
     `AutoModel` too. Without it a model that says how it makes vectors is written for
-    sentence-transformers, too, with the heads it has. Raises ValueError for another pooling, and
-    where `directory` is in use.
+    sentence-transformers, too, with the heads it has. A head over the mean of all tokens has no
+    class in `transformers`: it is a module of sentence-transformers, whose `encode` gives the
+    logits. Raises ValueError for another pooling, and where `directory` is in use.
     """
-    embedding = _embedding(model, pooling)
+    over_mean = pooling is None and reads_mean(model)
+    embedding = EmbeddingConfig(normalize=False) if over_mean else _embedding(model, pooling)
 
     def write(draft: Path) -> None:
+        is_bare = pooling is not None or over_mean
         source = dict(model.state_dict())
         if model.config.positions == "sinusoidal":
             source["encoder.embeddings.position"] = model.encoder.embeddings.position
-        if pooling is not None:
+        if is_bare:
             source = {n: t for n, t in source.items() if n.startswith(("encoder.", "pooler."))}
         task_head = "qa_outputs" if model.head_name == "span_prediction" else "classifier"
         tensors = to_hugging_face(source, task_head=task_head)
-        architecture = "BertModel" if pooling is not None else _architecture(model)
+        architecture = "BertModel" if is_bare else _architecture(model)
         if architecture == "BertModel":
             tensors = {name.removeprefix("bert."): tensor for name, tensor in tensors.items()}
         copies = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
@@ -51,9 +55,17 @@ def export_model(
             tokenizer.save(draft, max_tokens=model.config.max_position_embeddings)
         if embedding is not None:
             config = model.config
-            write_embedding(draft, embedding, config.hidden_size, config.max_position_embeddings)
+            dense = cast(TextModel, model).task_head.dense if over_mean else None
+            write_embedding(
+                draft, embedding, config.hidden_size, config.max_position_embeddings, dense
+            )
 
     publish(Path(directory), write)
+
+
+def reads_mean(model: Model) -> bool:
+    """Whether its head reads the mean of all tokens, which no class of `transformers` does."""
+    return isinstance(model, TextModel) and model.pooler is None
 
 
 def _embedding(model: Model, pooling: str | None) -> EmbeddingConfig | None:

@@ -8,6 +8,17 @@ from bert_core.batch import RaggedBatch
 from bert_core.model.trainable import Model
 
 
+def mean_of_tokens(hidden: Tensor, tokens: RaggedBatch) -> Tensor:
+    """[T, D] -> [B, D] the mean of each sequence's tokens, [CLS] and [SEP] among them.
+
+    It is summed in float32 and has the type of `hidden`.
+    """
+    lengths = tokens.cu_seqlens.diff().long()
+    # A sequence at a time: the same bits whatever else is in the batch.
+    sums = torch.segment_reduce(hidden.float(), "mean", lengths=lengths, axis=0, unsafe=True)
+    return sums.to(hidden.dtype)
+
+
 def pooled(
     model: Model, tokens: RaggedBatch, pooling: str, dropout_key: DropoutKey | None = None
 ) -> Tensor:
@@ -19,9 +30,9 @@ def pooled(
         first = model.encoder(tokens, dropout_key, tokens.first_positions)
         return first if pooling == "cls" else _through_pooler(model, first)
     hidden = model.encoder(tokens, dropout_key).float()
-    lengths = tokens.cu_seqlens.diff().long()
     if pooling == "mean":
-        return torch.segment_reduce(hidden, "mean", lengths=lengths, axis=0, unsafe=True)
+        return mean_of_tokens(hidden, tokens)
+    lengths = tokens.cu_seqlens.diff().long()
     reduce = "max" if pooling == "max" else "sum"
     reduced = torch.segment_reduce(hidden, reduce, lengths=lengths, axis=0, unsafe=True)
     return reduced if pooling == "max" else reduced / lengths.sqrt()[:, None]

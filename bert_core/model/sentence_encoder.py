@@ -28,6 +28,7 @@ class SentenceEncoder(TaskModel):
     """
 
     head_name = "sentence_embedding"
+    reads_every_token = True
     figures = ("loss",)
 
     def __init__(self, config: EncoderConfig) -> None:

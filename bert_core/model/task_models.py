@@ -1,10 +1,11 @@
 """Models that are fine-tuned: one for each kind of task.
 
-B = sequences, T = ragged tokens, S = tokens of the longest sequence, C = classes or choices.
+B = sequences, T = ragged tokens, S = tokens of the longest sequence, C = classes or choices, D =
+hidden size.
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -20,7 +21,11 @@ from bert_core.model.losses import (
     pad_tokens,
     squared_error_sum,
 )
+from bert_core.model.pooling import mean_of_tokens
 from bert_core.model.trainable import Sum, Sums, checked_labels
+
+TextPooling = Literal["pooler", "mean"]
+"""What a head for whole texts reads: the pooled first token, as published, or all tokens' mean."""
 
 
 class NextSentencePredictor(OneOfClasses):
@@ -39,32 +44,48 @@ class NextSentencePredictor(OneOfClasses):
         return self.next_sentence_head(self.pooler(first), dropout_key)
 
 
-class _Labeller(TaskModel):
-    """Gives something `num_labels` logits, one a class; `labels` are the names of these.
+class TextModel(TaskModel):
+    """A head over one vector for each text, or pair of texts.
 
-    Raises ValueError where these are not `num_labels` different ones.
+    `pooling` says which vector: "pooler" is a tanh layer over the first token (Devlin et al.,
+    2019); "mean" is the mean of all tokens, without a layer of its own. Raises ValueError for
+    another one.
     """
 
-    has_pooler: ClassVar[bool]
-
     def __init__(
-        self, config: EncoderConfig, num_labels: int, labels: Sequence[str] | None = None
+        self, config: EncoderConfig, num_outputs: int, pooling: TextPooling = "pooler"
     ) -> None:
         super().__init__(config)
-        self.num_labels = num_labels
-        self.labels = checked_labels(num_labels, labels)
-        self.pooler = Pooler(config) if self.has_pooler else None
-        self.task_head = TaskHead(config, num_labels)
+        if pooling not in get_args(TextPooling):
+            raise ValueError(f"pooling must be pooler or mean, got {pooling!r}")
+        self.pooler = Pooler(config) if pooling == "pooler" else None
+        self.reads_every_token = pooling == "mean"
+        self.task_head = TaskHead(config, num_outputs)
+
+    def drop_pooler(self) -> None:
+        """Read the mean of all tokens from now on; call it before an optimizer is built."""
+        self.pooler = None
+        self.reads_every_token = True
 
     def head_settings(self) -> dict[str, Any]:
-        return {"num_labels": self.num_labels, "labels": self.labels and list(self.labels)}
+        return {"pooling": "mean"} if self.pooler is None else {}
+
+    def outputs(self, tokens: RaggedBatch, dropout_key: DropoutKey | None = None) -> Tensor:
+        """[B, outputs] of the head."""
+        if self.pooler is None:
+            vectors = mean_of_tokens(self.encoder(tokens, dropout_key), tokens)
+        else:
+            vectors = self.pooler(self.encoder(tokens, dropout_key, tokens.first_positions))
+        logits: Tensor = self.task_head(vectors, dropout_key)
+        return logits
 
 
-class TextLabeller(_Labeller):
-    """Labels whole texts, or pairs of texts.
+class TextLabeller(TextModel):
+    """Gives each text, or pair of texts, `num_labels` logits; `labels` are the classes' names.
 
     With `reads_windows` one that is longer than the model reads is read in windows, whose
-    probabilities are averaged, as it was learned; else it loses its end.
+    probabilities are averaged, as it was learned; else it loses its end. Raises ValueError where
+    `labels` are not `num_labels` different ones.
     """
 
     def __init__(
@@ -73,26 +94,26 @@ class TextLabeller(_Labeller):
         num_labels: int,
         labels: Sequence[str] | None = None,
         reads_windows: bool = False,
+        pooling: TextPooling = "pooler",
     ) -> None:
-        super().__init__(config, num_labels, labels)
+        super().__init__(config, num_labels, pooling)
+        self.num_labels = num_labels
+        self.labels = checked_labels(num_labels, labels)
         self.reads_windows = reads_windows
 
     def head_settings(self) -> dict[str, Any]:
-        told = super().head_settings()
+        told = {**_named_classes(self.num_labels, self.labels), **super().head_settings()}
         return {**told, "reads_windows": True} if self.reads_windows else told
+
+    def forward(self, tokens: RaggedBatch, dropout_key: DropoutKey | None = None) -> Tensor:
+        """[B, C] logits, C = `num_labels`."""
+        return self.outputs(tokens, dropout_key)
 
 
 class SequenceClassifier(TextLabeller, OneOfClasses):
     """Which of `num_labels` classes a text, or a pair of texts, belongs to."""
 
     head_name = "sequence_classification"
-    has_pooler = True
-
-    def forward(self, tokens: RaggedBatch, dropout_key: DropoutKey | None = None) -> Tensor:
-        """[B, C] logits, C = `num_labels`."""
-        first = self.encoder(tokens, dropout_key, tokens.first_positions)
-        assert self.pooler is not None
-        return self.task_head(self.pooler(first), dropout_key)
 
 
 class MultiLabelClassifier(TextLabeller):
@@ -104,13 +125,6 @@ class MultiLabelClassifier(TextLabeller):
 
     head_name = "multi_label_classification"
     figures = ("loss", "accuracy", "exact_match")
-    has_pooler = True
-
-    def forward(self, tokens: RaggedBatch, dropout_key: DropoutKey | None = None) -> Tensor:
-        """[B, C] logits of belonging to each class, whatever the others."""
-        first = self.encoder(tokens, dropout_key, tokens.first_positions)
-        assert self.pooler is not None
-        return self.task_head(self.pooler(first), dropout_key)
 
     def loss_sums(self, batch: LabelledBatch, dropout_key: DropoutKey | None = None) -> Sums:
         self._refuse_other_labels(batch)
@@ -137,18 +151,15 @@ class MultiLabelClassifier(TextLabeller):
             )
 
 
-class _NumberModel(TaskModel):
-    """One number a text or a pair of texts, from its pooled first token."""
+class _NumberModel(TextModel):
+    """One number a text or a pair of texts."""
 
-    def __init__(self, config: EncoderConfig) -> None:
-        super().__init__(config)
-        self.pooler = Pooler(config)
-        self.task_head = TaskHead(config, 1)
+    def __init__(self, config: EncoderConfig, pooling: TextPooling = "pooler") -> None:
+        super().__init__(config, 1, pooling)
 
     def forward(self, tokens: RaggedBatch, dropout_key: DropoutKey | None = None) -> Tensor:
         """[B] numbers."""
-        first = self.encoder(tokens, dropout_key, tokens.first_positions)
-        return self.task_head(self.pooler(first), dropout_key).squeeze(-1)
+        return self.outputs(tokens, dropout_key).squeeze(-1)
 
 
 class SequenceRegressor(_NumberModel):
@@ -178,11 +189,25 @@ class MultipleChoice(_NumberModel, OneOfClasses):
         return _by_question(self(batch.tokens, dropout_key), batch)
 
 
-class TokenClassifier(_Labeller, OneOfClasses):
-    """Which of `num_labels` classes each token belongs to, such as the parts of names."""
+class TokenClassifier(OneOfClasses):
+    """Which of `num_labels` classes each token belongs to, such as the parts of names.
+
+    Raises ValueError where `labels` are not `num_labels` different ones.
+    """
 
     head_name = "token_classification"
-    has_pooler = False
+    reads_every_token = True
+
+    def __init__(
+        self, config: EncoderConfig, num_labels: int, labels: Sequence[str] | None = None
+    ) -> None:
+        super().__init__(config)
+        self.num_labels = num_labels
+        self.labels = checked_labels(num_labels, labels)
+        self.task_head = TaskHead(config, num_labels)
+
+    def head_settings(self) -> dict[str, Any]:
+        return _named_classes(self.num_labels, self.labels)
 
     def forward(self, tokens: RaggedBatch, dropout_key: DropoutKey | None = None) -> Tensor:
         """[T, C] logits, C = `num_labels`."""
@@ -193,6 +218,7 @@ class SpanPredictor(TaskModel):
     """Where in a text the answer to a question begins and ends; [CLS] stands for "nowhere"."""
 
     head_name = "span_prediction"
+    reads_every_token = True
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__(config)
@@ -230,3 +256,7 @@ def _by_question(scores: Tensor, batch: LabelledBatch) -> Tensor:
             f"got {scores.numel()} texts for {num_questions} questions"
         )
     return scores.view(num_questions, -1)
+
+
+def _named_classes(num_labels: int, labels: Sequence[str] | None) -> dict[str, Any]:
+    return {"num_labels": num_labels, "labels": labels and list(labels)}

@@ -7,7 +7,7 @@ import torch
 from bert_core.batch import Batch, PretrainingBatch
 from bert_core.config import EncoderConfig
 from bert_core.model.activation_memory import FLOAT32_BYTES, Activations, Backend
-from bert_core.model.catalogue import LanguageModel, SpanPredictor, TokenClassifier, TrainableModel
+from bert_core.model.catalogue import LanguageModel, TrainableModel
 from bert_core.model.forward_memory import worst_lengths
 
 _BACKENDS = ("cpu", "plain", "flash")
@@ -142,8 +142,7 @@ def batch_memory(
         num_predicted = batch.masked_labels.numel()
         num_read = min(tokens.num_tokens, num_predicted + tokens.num_sequences)
     else:
-        reads_all = isinstance(model, LanguageModel | TokenClassifier | SpanPredictor)
-        num_read = tokens.num_tokens if reads_all else tokens.num_sequences
+        num_read = tokens.num_tokens if model.reads_every_token else tokens.num_sequences
         num_predicted = tokens.num_tokens if isinstance(model, LanguageModel) else 0
     parameters = list(model.parameters())
     return _memory(

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 
 from bert_core.batch import Batch, PretrainingBatch
 from bert_core.config import EncoderConfig
-from bert_core.model.catalogue import LanguageModel, SpanPredictor, TokenClassifier, TrainableModel
+from bert_core.model.catalogue import LanguageModel, TrainableModel
 
 _PASSES = 3  # forward, and backward to the inputs and to the weights
 
@@ -42,8 +42,7 @@ def batch_operations(model: TrainableModel, batch: Batch) -> float:
     elif isinstance(model, LanguageModel):
         read, num_predicted = length_of_token, batch.num_labels
     else:
-        reads_all = isinstance(model, TokenClassifier | SpanPredictor)
-        read, num_predicted = length_of_token if reads_all else lengths, 0
+        read, num_predicted = length_of_token if model.reads_every_token else lengths, 0
     return training_operations(
         model.config, tokens.lengths, lengths_read=read, num_predicted=num_predicted
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bert_core.files.folders import publish
-from bert_core.hugging_face import export_model
+from bert_core.hugging_face import export_model, reads_mean
 from bert_core.model.catalogue import count_parameters, described
 from pipelines.artifacts import Artifact
 from pipelines.core.errors import UserError
@@ -26,6 +26,7 @@ class Exchanged:
     folder: Path
     head: str
     num_parameters: int
+    over_mean: bool  # its head reads the mean of all tokens, which `transformers` has no class for
 
     @property
     def called(self) -> str:
@@ -111,4 +112,9 @@ def take_out(tracker: Tracker, reference: str, target: Path, pooling: str | None
     model, tokenizer = open_model(tracker, reference)
     with _writing(target):
         export_model(target, model, tokenizer, pooling=pooling)
-    return Exchanged(folder=target, head=model.head_name, num_parameters=count_parameters(model))
+    return Exchanged(
+        folder=target,
+        head=model.head_name,
+        num_parameters=count_parameters(model),
+        over_mean=pooling is None and reads_mean(model),
+    )

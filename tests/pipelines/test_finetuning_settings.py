@@ -39,6 +39,8 @@ def test_there_are_never_more_evaluations_than_were_asked_for(
         ("multiple_choice", {"class_weights": "balanced"}, "choices have none"),
         ("regression", {"long_texts": "windows"}, "found a regression model"),
         ("tagging", {"long_texts": "windows"}, "found a token_classification model"),
+        ("tagging", {"pooling": "mean"}, "found a token_classification model"),
+        ("sentence_embedding", {"pooling": "mean"}, "found a sentence_embedding model"),
     ],
 )
 def test_what_does_not_fit_the_task_is_refused_before_a_run(

@@ -151,6 +151,12 @@ def take_out(
     written = exchange.take_out(tracker, called, to, pooling)
     say(f"model: {model_address(called)}")
     print(f"{written.folder}: {written.called} with {written.num_parameters:,} parameters")
+    if written.over_mean:
+        print(
+            "  its head reads the mean of all tokens, which no Auto class of transformers does: "
+            f"sentence-transformers' SentenceTransformer({str(written.folder)!r}).encode(texts) "
+            "gives its logits, in the order of id2label in config.json; AutoModel opens its encoder"
+        )
 
 
 def inspect(

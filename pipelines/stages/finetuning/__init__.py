@@ -24,7 +24,7 @@ FINETUNING = Stage(
     "random weights.",
     example="bertsmith finetune demo --labels reviews.csv",
     kind="finetuned",
-    version=2,
+    version=3,
     needs=("labelled", "pretraining"),
     build="pipelines.stages.finetuning.stage:build_task_model",
     check="pipelines.stages.finetuning.checks:check_settings",

@@ -3,7 +3,7 @@
 from bert_core.inference.tables import question_of_head
 from bert_core.model.catalogue import model_class
 from bert_core.model.classes import OneOfClasses
-from bert_core.model.task_models import TextLabeller
+from bert_core.model.task_models import TextLabeller, TextModel
 from pipelines.core.errors import UserError
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.tasks import TaskFamily
@@ -12,17 +12,23 @@ NO_WINDOWS = (
     "finetuning.long_texts=windows is for texts with one or several classes, found a {} model, "
     "which reads what is too long in its own way (docs/tasks.md); leave it out"
 )
+NO_POOLING = (
+    "finetuning.pooling=mean is for models of whole texts, found a {} model, whose head reads "
+    "something else; leave it out"
+)
 
 
 def check_settings(
     settings: FinetuningSettings, family: TaskFamily | None, pretraining: object = None
 ) -> None:
-    """Raise UserError for what is of other tasks: windows, label smoothing, class weights.
+    """Raise UserError for what is of other tasks: pooling, windows, smoothing, class weights.
 
     And for a family whose models could be trained, but neither loaded again nor asked.
     """
     if family is not None:
         _refuse_lost_heads(family)
+        if settings.pooling == "mean" and not issubclass(family.models[0], TextModel):
+            raise UserError(NO_POOLING.format(family.models[0].head_name))
     if family is not None and settings.long_texts == "windows":
         model = family.models[0]
         if not issubclass(model, TextLabeller):

@@ -1,4 +1,6 @@
-"""What of a model does not learn, and how its classes count while it learns."""
+"""What a model's head reads, what of it does not learn, and how its classes count."""
+
+from typing import Literal
 
 import numpy as np
 
@@ -6,18 +8,40 @@ from bert_core.batch import IGNORED_LABEL
 from bert_core.model.catalogue import TrainableModel
 from bert_core.model.classes import OneOfClasses
 from bert_core.model.freezing import freeze
-from bert_core.model.task_models import TextLabeller
+from bert_core.model.task_models import TextLabeller, TextModel
+from bert_core.training.state import read_config
+from pipelines.artifacts import Artifact
 from pipelines.core.errors import UserError
-from pipelines.stages.finetuning.checks import NO_WINDOWS
+from pipelines.stages.finetuning.checks import NO_POOLING, NO_WINDOWS
 from pipelines.stages.finetuning.settings import FinetuningSettings
-from pipelines.tasks import TaskExamples
+from pipelines.tasks import TaskExamples, TaskFamily
+from pipelines.training.starting import IMPORTED
+
+
+def settled_pooling(
+    settings: FinetuningSettings, family: TaskFamily, encoder: Artifact
+) -> Literal["pooler", "mean"]:
+    """What the head reads: as the settings say, or what `auto` means for this encoder."""
+    if settings.pooling != "auto":
+        return settings.pooling
+    if not issubclass(family.models[0], TextModel):
+        return "pooler"
+    embedding = read_config(encoder.local_folder()).get("embedding") or {}
+    # A published encoder is fine-tuned as its paper does, and opens in transformers as it did.
+    is_of_a_paper = encoder.kind == IMPORTED and embedding.get("pooling") != "mean"
+    return "pooler" if is_of_a_paper else "mean"
 
 
 def prepare(model: TrainableModel, settings: FinetuningSettings, train: TaskExamples) -> None:
-    """Freeze what the settings leave as it is, and set what its classes count.
+    """Choose what the head reads, freeze what stays as it is, and set what classes count.
 
-    Raises UserError where the model has fewer layers than are to be frozen, or no classes.
+    Raises UserError where the model has fewer layers than are to be frozen, no classes, or a head
+    that reads something else.
     """
+    if settings.pooling == "mean":
+        if not isinstance(model, TextModel):
+            raise UserError(NO_POOLING.format(model.head_name))
+        model.drop_pooler()
     num_layers = model.config.num_layers
     if settings.freeze_layers > num_layers:
         raise UserError(

@@ -101,6 +101,13 @@ class FinetuningSettings(TrainingSettings):
         description="Leave so many of the encoder's lowest layers as they are. With the embeddings "
         "and all layers, the head alone learns.",
     )
+    pooling: Literal["auto", "pooler", "mean"] = Field(
+        default="auto",
+        description="What the head for whole texts reads. pooler: a layer over the first token, as "
+        "published; mean: the mean of all tokens, which small encoders and few labels gain by; "
+        "auto: the mean, but the pooler for a published encoder that does not make its sentence "
+        "vectors of a mean.",
+    )
     label_smoothing: float = Field(
         default=0.0,
         ge=0,

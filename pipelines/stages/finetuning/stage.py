@@ -2,9 +2,11 @@
 
 from pipelines.artifacts import Artifact
 from pipelines.core.stage import StageContext, ignore
+from pipelines.stages.finetuning.preparation import settled_pooling
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.finetuning.training import Initialization, config_of, train_task_model
 from pipelines.stages.finetuning.trials import best_of_trials
+from pipelines.stages.labelled.stage import family_of
 from pipelines.training.rates import settled_rate
 
 
@@ -23,6 +25,7 @@ def build_task_model(
     """
     told = context.observe if initialization == "pretrained" else ignore
     rate = settled_rate(settings.learning_rate, "finetuning", config_of(encoder), told)
-    settings = settings.model_copy(update={"learning_rate": rate})
+    pooling = settled_pooling(settings, family_of(labelled), encoder)
+    settings = settings.model_copy(update={"learning_rate": rate, "pooling": pooling})
     build = train_task_model if settings.is_one_training else best_of_trials
     return build(settings, labelled, encoder, context, initialization=initialization)

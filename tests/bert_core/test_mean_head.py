@@ -1,0 +1,118 @@
+"""Heads for whole texts that read the mean of all tokens, in place of the pooled first one."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from bert_core.batch import LabelledBatch, RaggedBatch
+from bert_core.hugging_face import export_model, import_model, reads_mean
+from bert_core.inference import classify
+from bert_core.inference.texts import encode_texts
+from bert_core.model.catalogue import build_model
+from bert_core.training.evaluation import evaluate
+from bert_core.training.loop import train
+from bert_core.training.optimization import AdamW, OptimizationConfig
+from bert_core.training.state import load_model, save_model
+from bert_core.training.step_operations import batch_operations
+from bert_core.vocabulary import SPECIAL_PIECES, WordPieceTokenizer
+from tests.bert_core.batches import LENGTHS, ragged_batch, small_config
+
+HEADS = {
+    "sequence_classification": {"num_labels": 3},
+    "multi_label_classification": {"num_labels": 3},
+    "regression": {},
+    "multiple_choice": {},
+}
+LETTERS = [chr(code) for code in range(ord("a"), ord("z") + 1)]
+TEXTS = ["a short one", "b", "one of a rather greater length than the others have"]
+
+
+def new_model(head="sequence_classification", **settings):
+    torch.manual_seed(0)
+    return build_model(head, small_config(initializer_range=0.2), **HEADS[head] | settings)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_logits_are_the_head_over_the_mean_of_each_sequence(head):
+    model = new_model(head, pooling="mean")
+    tokens = ragged_batch()
+    hidden = model.encoder(tokens).split(tokens.lengths)
+    means = torch.stack([each.double().mean(dim=0) for each in hidden])
+    dense = model.task_head.dense
+    expected = means @ dense.weight.double().T + dense.bias.double()
+    found = model(tokens).double().reshape(len(tokens.lengths), -1)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_what_it_reads_is_saved_with_it(tmp_path, head):
+    model = new_model(head, pooling="mean")
+    save_model(tmp_path / "model", model)
+    again = load_model(tmp_path / "model")
+    assert again.pooler is None
+    assert torch.equal(again(ragged_batch()), model(ragged_batch()))
+
+
+def test_a_published_head_says_nothing_of_it():
+    assert "pooling" not in new_model().head_settings()
+    with pytest.raises(ValueError, match="pooling must be pooler or mean, got 'max'"):
+        new_model(pooling="max")
+
+
+def test_a_dropped_pooler_leaves_the_model_that_was_built_without():
+    dropped = new_model()
+    dropped.drop_pooler()
+    built = new_model(pooling="mean")
+    assert dropped.head_settings() == built.head_settings()
+    assert set(dropped.state_dict()) == set(built.state_dict())
+    assert dropped.reads_every_token
+
+
+def test_a_sequence_s_logits_are_the_same_bits_in_any_batch():
+    model = new_model(pooling="mean")
+    sequences = [list(range(5, 5 + length)) for length in (9, 3, 30)]
+    together = model(RaggedBatch.from_sequences(sequences))
+    alone = torch.cat([model(RaggedBatch.from_sequences([each])) for each in sequences])
+    torch.testing.assert_close(together, alone, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_it_learns(precision):
+    model = new_model(pooling="mean")
+    labels = np.random.default_rng(1).integers(3, size=len(LENGTHS))
+    batch = LabelledBatch.from_arrays(ragged_batch(), labels)
+    optimizer = AdamW(model, OptimizationConfig(num_steps=60, learning_rate=2e-3))
+    list(train(model, optimizer, lambda step: [(0, batch)], seed=0, precision=precision))
+    assert evaluate(model, [batch])["label_accuracy"] == 1.0
+
+
+def test_its_last_layer_is_counted_whole():
+    batch = LabelledBatch.from_arrays(ragged_batch(), [0] * len(LENGTHS))
+    assert batch_operations(new_model(pooling="mean"), batch) > batch_operations(new_model(), batch)
+
+
+def test_sentence_transformers_gives_its_logits_and_transformers_its_encoder(tmp_path):
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    transformers = pytest.importorskip("transformers")
+    pieces = [*SPECIAL_PIECES, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
+    tokenizer = WordPieceTokenizer(pieces)
+    torch.manual_seed(0)
+    model = build_model(
+        "sequence_classification", small_config(vocab_size=len(pieces), initializer_range=0.2),
+        num_labels=3, labels=("x", "y", "z"), pooling="mean",
+    )  # fmt: skip
+    assert reads_mean(model)
+    folder = tmp_path / "exported"
+    export_model(folder, model, tokenizer)
+    theirs = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    logits = theirs.encode(TEXTS, show_progress_bar=False)
+    ours = model(RaggedBatch.from_sequences(encode_texts(tokenizer, TEXTS, 64).sequences))
+    np.testing.assert_allclose(logits, ours.detach().numpy(), atol=1e-5)
+    named = json.loads((folder / "config.json").read_text())["id2label"]
+    said = classify(model, tokenizer, TEXTS).labels
+    assert [named[str(index)] for index in logits.argmax(axis=1)] == said
+    assert isinstance(transformers.AutoModel.from_pretrained(folder), transformers.BertModel)
+    with pytest.raises(ValueError, match="Transformer, Pooling, Dense; what other modules do"):
+        import_model(folder)
