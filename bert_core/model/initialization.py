@@ -1,4 +1,6 @@
-"""Weights to begin with that know two things of any text: neighbours matter, and words are unequal.
+"""Weights to begin with that know what any text shows without training.
+
+Neighbours matter, words are unequal, and words with the same neighbours are alike.
 
 With the published initialization all of a small BERT's heads read all positions alike, and for
 thousands of steps the model learns token frequencies and nothing else: before a head can gain by
@@ -23,10 +25,34 @@ from bert_core.model.heads import VocabularyHead
 _CUT_VARIANCE = 0.7737
 # Sines against token embeddings, whose spread they are given in.
 _AMPLITUDE = 1.5
+# Word vectors against random embeddings. At the small size of these a few hundred steps at the
+# rates of pretraining would wash away what the vectors know (docs/decisions/0040).
+WORD_VECTOR_SCALE = 8.0
+
+
+def begin_as_word_vectors(encoder: Encoder, vectors: Tensor) -> None:
+    """Let token embeddings begin as `vectors` [V, D], `WORD_VECTOR_SCALE` times as large as random
+    ones.
+
+    The vectors have length 1; where one is 0 the token keeps its random embedding. Raises
+    ValueError for vectors of another shape.
+    """
+    table, width = encoder.embeddings.token, encoder.config.hidden_size
+    if vectors.shape != table.shape:
+        raise ValueError(f"vectors must be of shape {list(table.shape)}, got {list(vectors.shape)}")
+    deviation = WORD_VECTOR_SCALE * math.sqrt(_CUT_VARIANCE) * encoder.config.initializer_range
+    is_known = vectors.any(dim=1)
+    with torch.no_grad():
+        table[is_known.to(table.device)] = (vectors[is_known] * deviation * width**0.5).to(table)
 
 
 def attend_to_neighbours(
-    encoder: Encoder, *, seed: int, sharpness: float = 6.0, gain: float = 0.7
+    encoder: Encoder,
+    *,
+    seed: int,
+    sharpness: float = 6.0,
+    gain: float = 0.7,
+    embedding_scale: float = 1.0,
 ) -> None:
     """Let each head of the first layer begin by reading the token at one distance from each.
 
@@ -34,8 +60,9 @@ def attend_to_neighbours(
     sines and cosines by which all of them differ, queries and keys of a head read
     the same of them, rotated by its distance, so that its score there is about `sharpness` and
     elsewhere about 0; values and outputs are rotations times `gain`, as large as what they are
-    added to. All of it can be trained away. Raises ValueError for fixed positions, which are not
-    trained, and for heads of an odd width.
+    added to. All of it can be trained away. Token embeddings are `embedding_scale` times as large
+    as random ones. Raises ValueError for fixed positions, which are not trained, and for heads of
+    an odd width.
     """
     config = encoder.config
     heads, width = config.num_attention_heads, config.hidden_size // config.num_attention_heads
@@ -45,10 +72,11 @@ def attend_to_neighbours(
         raise ValueError(f"attend_to_neighbours needs heads of an even width, got {width}")
     generator = torch.Generator().manual_seed(seed)
     frequencies = _frequencies(heads, width // 2, generator)
-    amplitude = _AMPLITUDE * config.initializer_range
+    amplitude = _AMPLITUDE * embedding_scale * config.initializer_range
     sines = amplitude * _sines(config.max_position_embeddings, frequencies)
     # What a sine is once token, segment and position are added up and normalized.
-    spread = math.sqrt(2 * _CUT_VARIANCE * config.initializer_range**2 + amplitude**2 / 2)
+    drawn = _CUT_VARIANCE * config.initializer_range**2
+    spread = math.sqrt((embedding_scale**2 + 1) * drawn + amplitude**2 / 2)
     scale = math.sqrt(sharpness * math.sqrt(width) / (width / 2)) * spread / amplitude
     layer = encoder.layers[0]
     assert isinstance(layer, EncoderLayer)

@@ -11,15 +11,21 @@ Schedule = Literal["linear", "cosine", "constant", "warmup_stable_decay"]
 Momentum = Annotated[float, Field(ge=0, lt=1)]
 
 
-def _in_one_sentence(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
-    try:
-        return validate(value)
-    except ValidationError:
-        raise ValueError("must be a number above 0 and at most 1, or auto") from None
+def in_one_sentence(must: str) -> WrapValidator:
+    """Refuse what none of several types takes with one sentence, and not with one of each type."""
+
+    def validated(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return validate(value)
+        except ValidationError:
+            raise ValueError(must) from None
+
+    return WrapValidator(validated)
 
 
 PeakRate = Annotated[
-    Annotated[float, Field(gt=0, le=1)] | Literal["auto"], WrapValidator(_in_one_sentence)
+    Annotated[float, Field(gt=0, le=1)] | Literal["auto"],
+    in_one_sentence("must be a number above 0 and at most 1, or auto"),
 ]
 
 

@@ -1,7 +1,5 @@
 """What a model's head reads, what of it does not learn, and how its classes count."""
 
-from typing import Literal
-
 import numpy as np
 
 from bert_core.batch import IGNORED_LABEL
@@ -9,27 +7,10 @@ from bert_core.model.catalogue import TrainableModel
 from bert_core.model.classes import OneOfClasses
 from bert_core.model.freezing import freeze
 from bert_core.model.task_models import TextLabeller, TextModel
-from bert_core.training.state import read_config
-from pipelines.artifacts import Artifact
 from pipelines.core.errors import UserError
 from pipelines.stages.finetuning.checks import NO_POOLING, NO_WINDOWS
 from pipelines.stages.finetuning.settings import FinetuningSettings
-from pipelines.tasks import TaskExamples, TaskFamily
-from pipelines.training.starting import IMPORTED
-
-
-def settled_pooling(
-    settings: FinetuningSettings, family: TaskFamily, encoder: Artifact
-) -> Literal["pooler", "mean"]:
-    """What the head reads: as the settings say, or what `auto` means for this encoder."""
-    if settings.pooling != "auto":
-        return settings.pooling
-    if not issubclass(family.models[0], TextModel):
-        return "pooler"
-    embedding = read_config(encoder.local_folder()).get("embedding") or {}
-    # A published encoder is fine-tuned as its paper does, and opens in transformers as it did.
-    is_of_a_paper = encoder.kind == IMPORTED and embedding.get("pooling") != "mean"
-    return "pooler" if is_of_a_paper else "mean"
+from pipelines.tasks import TaskExamples
 
 
 def prepare(model: TrainableModel, settings: FinetuningSettings, train: TaskExamples) -> None:

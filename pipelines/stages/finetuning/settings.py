@@ -7,9 +7,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from pipelines.core.settings import Settings
-from pipelines.training.settings import PeakRate, TrainingSettings
+from pipelines.training.settings import PeakRate, TrainingSettings, in_one_sentence
 
 Rate = Annotated[float, Field(gt=0, le=1)]
+NumEpochs = Annotated[
+    Annotated[float, Field(gt=0, le=10**6)] | Literal["auto"],
+    in_one_sentence("must be a number above 0 and at most 1,000,000, or auto"),
+]
 
 
 class SearchSettings(Settings):
@@ -60,8 +64,10 @@ class FinetuningSettings(TrainingSettings):
         "or a published BERT), models:/<name>@<alias>, or the fingerprint of one in the store. "
         "Corpus, vocabulary, examples and pretraining are left out. Empty: the recipe's own.",
     )
-    num_epochs: float = Field(
-        default=3.0, gt=0, le=10**6, description="Passes over the labelled texts."
+    num_epochs: NumEpochs = Field(
+        default="auto",
+        description="Passes over the labelled texts; auto: more over few of them, 20 over 500, 10 "
+        "over 2,000 and 3 over 22,000 and more.",
     )
     examples_per_step: int = Field(
         default=32, ge=1, le=10**9, description="Texts of one optimizer step, over all workers."

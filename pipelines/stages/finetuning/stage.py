@@ -2,12 +2,10 @@
 
 from pipelines.artifacts import Artifact
 from pipelines.core.stage import StageContext, ignore
-from pipelines.stages.finetuning.preparation import settled_pooling
+from pipelines.stages.finetuning.automatic import settled
 from pipelines.stages.finetuning.settings import FinetuningSettings
-from pipelines.stages.finetuning.training import Initialization, config_of, train_task_model
+from pipelines.stages.finetuning.training import Initialization, train_task_model
 from pipelines.stages.finetuning.trials import best_of_trials
-from pipelines.stages.labelled.stage import family_of
-from pipelines.training.rates import settled_rate
 
 
 def build_task_model(
@@ -24,8 +22,6 @@ def build_task_model(
     Statistics: the family's held-out figures, those of answering without looking beside them.
     """
     told = context.observe if initialization == "pretrained" else ignore
-    rate = settled_rate(settings.learning_rate, "finetuning", config_of(encoder), told)
-    pooling = settled_pooling(settings, family_of(labelled), encoder)
-    settings = settings.model_copy(update={"learning_rate": rate, "pooling": pooling})
+    settings = settled(settings, labelled, encoder, told)
     build = train_task_model if settings.is_one_training else best_of_trials
     return build(settings, labelled, encoder, context, initialization=initialization)

@@ -80,6 +80,7 @@ def _finetune(
     reading = reading_of(settings, encoder.local_folder())
     # Windows of long texts are examples of their own.
     train = family_of(labelled).examples(read_items(labelled, "train"), tokenizer, reading)
+    assert settings.num_epochs != "auto", "a stage settles it before it trains"
     num_steps = max(1, math.ceil(len(train) * settings.num_epochs / settings.examples_per_step))
     data = training_input(labelled, labelled.statistics["items"]["train"])
     run_id = open_run(f"{STAGE}-{initialization}", settings, draft, context, [data])

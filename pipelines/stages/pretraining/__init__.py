@@ -10,7 +10,7 @@ PRETRAINING = Stage(
     purpose="Pretrain an encoder under Ray Train, with held-out evaluation while it learns.",
     example="bertsmith pretrain --corpus 'texts/*.txt' --set pretraining.size=mini",
     kind="encoder",
-    version=3,
+    version=4,
     needs=("examples", "vocabulary"),
     build="pipelines.stages.pretraining.stage:build_encoder",
     cut="pipelines.stages.pretraining.cuts:cut_of",

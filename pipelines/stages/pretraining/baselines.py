@@ -1,5 +1,6 @@
 """What a pretrained encoder has to beat: figures reached without reading the context."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -91,13 +92,23 @@ def token_counts(
     All shards are counted where they hold at most about `most_tokens`, else every so-many-th.
     """
     counts = np.zeros(vocab_size, dtype=np.int64)
+    for ids in counted_tokens(examples, most_tokens, rank, world_size):
+        counts += np.bincount(ids.flatten().to_numpy(), minlength=vocab_size)
+    return counts
+
+
+def counted_tokens(
+    examples: Artifact, most_tokens: int, rank: int = 0, world_size: int = 1
+) -> Iterator[pa.ListArray]:
+    """Token ids of this rank's share of the training shards that hold about `most_tokens`.
+
+    They are all of them, or every so-many-th.
+    """
     for name in _counted_shards(examples, most_tokens)[rank::world_size]:
         with pa.memory_map(str(examples.local(name))) as source:
             reader = pa.ipc.open_file(source)
             for index in range(reader.num_record_batches):
-                ids = reader.get_batch(index).column("input_ids").flatten()
-                counts += np.bincount(ids.to_numpy(), minlength=vocab_size)
-    return counts
+                yield reader.get_batch(index).column("input_ids")
 
 
 def _counted_shards(examples: Artifact, most_tokens: int) -> list[str]:

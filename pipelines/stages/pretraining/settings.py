@@ -31,10 +31,11 @@ class PretrainingSettings(TrainingSettings):
     )
     initialization: Literal["published", "informed", "frequencies"] = Field(
         default="published",
-        description="Weights to begin with. published: all random; informed: the first layer "
-        "begins by reading each token's neighbours and the vocabulary at its frequencies, which "
-        "spares a small encoder thousands of steps; frequencies: the vocabulary alone, as where "
-        "pretraining goes on from an encoder without a head for it.",
+        description="Weights to begin with. published: all random; informed: token embeddings "
+        "begin as word vectors of the examples, the first layer by reading each token's neighbours "
+        "and the vocabulary at its frequencies, which spares a small encoder thousands of steps; "
+        "frequencies: the vocabulary alone, as where pretraining goes on from an encoder without a "
+        "head for it.",
     )
     num_steps: int = Field(
         default=_NUM_STEPS,

@@ -13,7 +13,12 @@ from bert_core.model.catalogue import (
     TrainableModel,
     count_parameters,
 )
-from bert_core.model.initialization import attend_to_neighbours, predict_frequencies
+from bert_core.model.initialization import (
+    WORD_VECTOR_SCALE,
+    attend_to_neighbours,
+    begin_as_word_vectors,
+    predict_frequencies,
+)
 from pipelines.artifacts import Artifact
 from pipelines.stages.examples.batches import prefetched
 from pipelines.stages.examples.settings import ExampleSettings
@@ -21,6 +26,7 @@ from pipelines.stages.pretraining.continuing import TokenModel, continued_model
 from pipelines.stages.pretraining.figures import HeldoutExamples
 from pipelines.stages.pretraining.phases import TrainingExamples, restart_of
 from pipelines.stages.pretraining.settings import PretrainingSettings
+from pipelines.stages.pretraining.word_vectors import example_vectors
 from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.training.ranks import share_of_node, this_rank
 from pipelines.training.worker import Work
@@ -55,10 +61,15 @@ def pretraining_work(values: dict[str, Any]) -> Iterator[Work]:
         return {**figures, "num_parameters": count_parameters(model)}
 
     def begin_informed(model: TrainableModel) -> None:
+        counts = (heldout.unigrams().weights - 1).clip(min=0)
         if settings.initialization == "informed":
-            attend_to_neighbours(model.encoder, seed=settings.seed)
-        counts = torch.from_numpy(heldout.unigrams().weights - 1).clamp(min=0)
-        predict_frequencies(cast(TokenModel, model).vocabulary_head, counts)
+            width = model.config.hidden_size
+            vectors = example_vectors(values["examples"], counts, width, settings.seed, rank)
+            begin_as_word_vectors(model.encoder, vectors)
+            attend_to_neighbours(
+                model.encoder, seed=settings.seed, embedding_scale=WORD_VECTOR_SCALE
+            )
+        predict_frequencies(cast(TokenModel, model).vocabulary_head, torch.from_numpy(counts))
 
     with prefetched(training.micro_batches, settings.num_steps) as prefetched_batches:
         yield Work(

@@ -1,0 +1,54 @@
+"""What `auto` means in the settings of a fine-tuning: for this encoder, and these labels."""
+
+import math
+from typing import Final, Literal
+
+from bert_core.model.task_models import TextModel
+from bert_core.training.state import read_config
+from pipelines.artifacts import Artifact
+from pipelines.core.stage import Observer, Progress
+from pipelines.stages.finetuning.settings import FinetuningSettings
+from pipelines.stages.finetuning.training import config_of
+from pipelines.stages.labelled.stage import family_of
+from pipelines.training.rates import settled_rate
+from pipelines.training.starting import IMPORTED
+
+# Measured in benchmarks/results: few labels want many passes, many labels few (decision 41).
+_LEAST_EPOCHS, _MOST_EPOCHS = 3, 20
+_ITEMS_OF_ONE_EPOCH: Final = 200_000
+
+
+def settled(
+    settings: FinetuningSettings, labelled: Artifact, encoder: Artifact, observe: Observer
+) -> FinetuningSettings:
+    """The settings with a number in place of each `auto`, which is said to `observe`."""
+    epochs = settings.num_epochs
+    if epochs == "auto":
+        num_items = labelled.statistics["items"]["train"]
+        epochs = automatic_epochs(num_items)
+        note = f"finetuning: num_epochs=auto is {epochs:g} for {num_items:,} items to learn from"
+        observe(Progress(stage="finetuning", done=0, total=0, unit="steps", note=note))
+    rate = settled_rate(settings.learning_rate, "finetuning", config_of(encoder), observe)
+    pooling = _pooling(settings, labelled, encoder)
+    return settings.model_copy(
+        update={"num_epochs": float(epochs), "learning_rate": rate, "pooling": pooling}
+    )
+
+
+def automatic_epochs(num_items: int) -> int:
+    """The passes over so many items: three over very many, twenty over a few hundred."""
+    wanted = round(math.sqrt(_ITEMS_OF_ONE_EPOCH / max(1, num_items)))
+    return min(max(wanted, _LEAST_EPOCHS), _MOST_EPOCHS)
+
+
+def _pooling(
+    settings: FinetuningSettings, labelled: Artifact, encoder: Artifact
+) -> Literal["pooler", "mean"]:
+    if settings.pooling != "auto":
+        return settings.pooling
+    if not issubclass(family_of(labelled).models[0], TextModel):
+        return "pooler"
+    embedding = read_config(encoder.local_folder()).get("embedding") or {}
+    # A published encoder is fine-tuned as its paper does, and opens in transformers as it did.
+    is_of_a_paper = encoder.kind == IMPORTED and embedding.get("pooling") != "mean"
+    return "pooler" if is_of_a_paper else "mean"
