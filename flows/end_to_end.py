@@ -66,6 +66,7 @@ def _register_and_prove(run: Run[EndToEndRecipe], made: dict[str, Artifact]) -> 
         )  # fmt: skip
     proofs, verifications = [], []
     for kind, (name, artifact, sources, heldout) in submitted.items():
+        evaluation = made.get("evaluation") if artifact is made.get("finetuning") else None
         submission = Submission(
             kind=kind,
             name=name,
@@ -73,15 +74,13 @@ def _register_and_prove(run: Run[EndToEndRecipe], made: dict[str, Artifact]) -> 
             artifact=artifact,
             lineage=sources,
             recipe_yaml=recipe.to_yaml(),
+            evaluation=evaluation,
         )
         model = run.stage(f"registration, {kind}", registration, submission, tracker)
         run.story.models.append(model)
         # A run that was killed between registration and proof may have left none.
         if not model.reused or not model.is_verified:
-            run.stage(
-                f"evidence, {kind}", evidence, tracker, model.run_id, artifact,
-                made.get("evaluation") if artifact is made.get("finetuning") else None,
-            )  # fmt: skip
+            run.stage(f"evidence, {kind}", evidence, tracker, model.run_id, artifact, evaluation)
         if not model.is_verified:
             proofs.append(_proof(run.recipe, model, heldout))
     if proofs:

@@ -6,6 +6,7 @@ from typing import Any
 
 from flows.reporting.story import Story
 from pipelines.artifacts import Artifact
+from pipelines.stages.evaluation.baselines import beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,8 @@ def figures_of(story: Story) -> list[Figure]:
             figures.append(_figure("next sentence, held-out", encoder, "nsp_accuracy", "majority"))
     finetuned = story.artifact("fine-tuning")
     if finetuned is not None:
-        figures.extend(_of_task(finetuned, story.artifact("fine-tuning, random")))
+        compared = story.artifact("evaluation") or finetuned
+        figures.extend(_of_task(finetuned, compared, story.artifact("fine-tuning, random")))
     return figures
 
 
@@ -81,15 +83,21 @@ def _over_seeds(statistics: Mapping[str, Any], metric: str) -> str:
     return f"{seeds} seeds: {mean:.1%} ± {deviation:.1%}"
 
 
-def _of_task(finetuned: Artifact, from_random: Artifact | None) -> list[Figure]:
-    """The held-out figures of a task's model, its family's main score first."""
+def _of_task(finetuned: Artifact, compared: Artifact, from_random: Artifact | None) -> list[Figure]:
+    """The held-out figures of a task's model, its family's main score first.
+
+    `compared` has the figures of what it is compared with.
+    """
     score = finetuned.statistics["score"]
     names = [score, *(name for name in finetuned.statistics if _is_other_share(name, score))]
     figures = []
     for name in names:
         metric = name.removeprefix("eval/")
-        figure = _figure(
-            f"{metric.replace('_', ' ')}, held-out", finetuned, metric, "without looking"
+        figure = Figure(
+            f"{metric.replace('_', ' ')}, held-out",
+            finetuned.statistics[name],
+            beside(compared.statistics, metric),
+            over_seeds=_over_seeds(finetuned.statistics, metric),
         )
         if from_random is not None:
             # Of several the mean is compared with the mean.

@@ -3,9 +3,13 @@
 from typing import Any
 
 from bert_core.model.catalogue import Model
+from pipelines.artifacts import ArtifactStore
 from pipelines.core.errors import UserError
-from pipelines.core.tracking.tracker import Tracker
+from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
+from pipelines.registry.lookups.finding import find_model
+from pipelines.registry.lookups.references import is_folder
 from pipelines.registry.opening import open_model, registered_task, versioned
+from pipelines.stages.evaluation.baselines import figures_on
 from pipelines.stages.labelled.files import LeftOut, read_labelled_file, read_labelled_split
 from pipelines.stages.labelled.hugging_face import resolved
 from pipelines.stages.labelled.settings import LabelledDataset, LabelledFile
@@ -17,14 +21,16 @@ def evaluate_file(
     reference: str,
     settings: LabelledFile | LabelledDataset,
     task_name: str | None = None,
+    store: ArtifactStore | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Figures and report of the fine-tuned model that `reference` names, on all items of a source.
 
     That is a file, or the split of a data set that is learned from otherwise. A registered model
     is of the task that it was registered for; of any other one `task_name` says which, where
-    several tasks have such models. Raises UserError for labels that the model was not trained on,
-    for a file that cannot be read as items of its task, and for a reference that names no
-    fine-tuned model.
+    several tasks have such models. Where `store` has what the model learned, the figures of the
+    baselines that learned the same stand beside. Raises UserError for labels that the model was not
+    trained on, for a file that cannot be read as items of its task, and for a reference that names
+    no fine-tuned model.
     """
     reference = versioned(tracker, reference)
     model, tokenizer = open_model(tracker, reference)
@@ -55,12 +61,26 @@ def evaluate_file(
     answers = task.answers(model, tokenizer, items, Reading(model.config.max_position_embeddings))
     figures = {
         **task.figures(answers, items),
+        **_baselines(tracker, reference, items, store),
         "items": len(rows),
         "items_truncated": answers.num_truncated,
         **{name: sum(counts.values()) for name, counts in left_out.tally.to_json().items()},
     }
     told = {"model": reference, "columns": left_out.columns}
     return figures, {**task.report(answers, items), **told}
+
+
+def _baselines(
+    tracker: Tracker, reference: str, items: Items, store: ArtifactStore | None
+) -> dict[str, float]:
+    if store is None or is_folder(reference):
+        return {}
+    fingerprint = find_model(tracker.client(), reference).tags.get(FINGERPRINT_TAG, "")
+    try:
+        finetuned = store.find("finetuned", fingerprint)
+        return {} if finetuned is None else figures_on(items, finetuned, store)
+    except UserError:  # a store that does not answer costs the comparison alone
+        return {}
 
 
 def _classes_of(model: Model) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from pipelines.artifacts import Artifact
 from pipelines.core.redaction import redacted
 from pipelines.stages import CHAIN
+from pipelines.stages.evaluation.baselines import beside
 from pipelines.tasks import family, family_names
 
 _COMPARED: Final = "\n\n## Compared\n\n"
@@ -31,10 +32,18 @@ _LIMITS: Final = {
 
 
 def model_card(
-    kind: str, what: str, reference: str, artifact: Artifact, lineage: Mapping[str, Artifact]
+    kind: str,
+    what: str,
+    reference: str,
+    artifact: Artifact,
+    lineage: Mapping[str, Artifact],
+    evaluation: Artifact | None = None,
 ) -> str:
-    """Markdown of at most as many characters as the registry takes; `reference` is name/version."""
-    statistics = artifact.statistics
+    """Markdown of at most as many characters as the registry takes; `reference` is name/version.
+
+    `evaluation` knows what a task's model is compared with.
+    """
+    statistics = {**(evaluation.statistics if evaluation else {}), **artifact.statistics}
     parts = [
         what,
         "## Made from\n\n" + "\n".join(_made_from(artifact, lineage)),
@@ -86,15 +95,16 @@ def _made_from(artifact: Artifact, lineage: Mapping[str, Artifact]) -> list[str]
 
 
 def _figures(statistics: Mapping[str, Any]) -> list[str]:
-    """The main score first; each figure with the baseline of its name."""
+    """The main score first; each figure with its baselines."""
     names = [name for name in statistics if name.startswith("eval/") and name.count("/") == 1]
     names.sort(key=lambda name: name != statistics.get("score"))
     rows = []
     for name in names:
-        baseline = statistics.get(name.replace("eval/", "baseline/"))
-        beside = "" if baseline is None else f"without looking {baseline:.4f}"
-        told = name.removeprefix("eval/").replace("_", " ")
-        rows.append(f"| {told} | {statistics[name]:.4f} | {beside} |")
+        metric = name.removeprefix("eval/")
+        compared = ", ".join(
+            f"{what} {value:.4f}" for what, value in beside(statistics, metric).items()
+        )
+        rows.append(f"| {metric.replace('_', ' ')} | {statistics[name]:.4f} | {compared} |")
     return rows
 
 

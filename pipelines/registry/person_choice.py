@@ -92,6 +92,15 @@ def what_speaks_against(client: MlflowClient, version: ModelVersion, alias: str)
     return _by_their_figures(version, holder)
 
 
+def baselines_speak_against(version: ModelVersion) -> str:
+    """What its comparison with its baselines came to, where it was not better; else empty."""
+    judged = entries(JUDGEMENT_TAG, version.tags)
+    against = judged.get("against", "")
+    if judged.get("decision") != f"not {BETTER}" or not against or against.startswith("models:/"):
+        return ""
+    return judged.get("reason", "")
+
+
 def _by_their_figures(version: ModelVersion, holder: ModelVersion) -> str:
     ours, theirs = (entries(PROOF_TAG, each.tags) for each in (version, holder))
     metric = ours.get("metric", "")

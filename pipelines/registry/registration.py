@@ -53,6 +53,7 @@ class Submission:
     artifact: Artifact
     lineage: Mapping[str, Artifact]  # by stage: corpus, vocabulary, examples, …
     recipe_yaml: str
+    evaluation: Artifact | None = None  # of a task's model: what its card compares it with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +99,7 @@ def register(submission: Submission, tracker: Tracker) -> RegisteredModel:
     if version.tags.get(OWED_TAG) == CANDIDATE:
         card = model_card(
             submission.kind, _what(submission.kind), f"{name}/{version.version}", artifact,
-            submission.lineage,
+            submission.lineage, submission.evaluation,
         )  # fmt: skip
         client.update_model_version(name, str(version.version), card)
         client.set_registered_model_alias(name, submission.alias, str(version.version))

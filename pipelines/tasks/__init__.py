@@ -7,6 +7,7 @@ families score and encode with lies in the packages beside them.
 
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -82,6 +83,8 @@ class TaskFamily(Protocol):
     score: str  # the figure that says most
     curve: Mapping[str, str]  # the model's evaluation sums, and what they are called in a curve
     models: tuple[type["Model"], ...]  # that answer it
+    guess: str  # what `described` compares with, as people call it: "majority class"
+    baselines_read_encoder: bool
 
     @property
     def schema(self) -> "pa.Schema":
@@ -101,6 +104,15 @@ class TaskFamily(Protocol):
 
     def described(self, train: Items, heldout: Items) -> dict[str, Any]:
         """Counts and baselines of the two parts, ready for JSON; figures of a `baseline/`."""
+
+    def baselines(
+        self, train: Items, heldout: Items, encoder: Path | None = None
+    ) -> Mapping[str, Sequence[Any]]:
+        """By name, what simpler models that learned from `train` alone say to the held-out items.
+
+        Values as in `Answers`; none where there is no such model. `encoder` is the folder of the
+        one that fine-tuning began with, for a family whose `baselines_read_encoder`.
+        """
 
     def build_model(self, config: "EncoderConfig", labels: tuple[str, ...]) -> "TrainableModel":
         """The encoder of `config` with the family's head, from torch's generator."""

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -14,6 +15,7 @@ from bert_core.model.catalogue import Model, SequenceClassifier, TrainableModel
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
 from pipelines.tasks import Answers, Item, Items, Reading
+from pipelines.tasks.baselines import linear
 from pipelines.tasks.encoding.sequences import Sequences
 from pipelines.tasks.encoding.texts import (
     OfTexts,
@@ -30,6 +32,8 @@ class Classification(OfTexts):
     """One label for each text, from the labels that the training texts have."""
 
     score = "eval/accuracy"
+    guess = "majority class"
+    baselines_read_encoder = False
     curve: Mapping[str, str] = MappingProxyType(
         {"label_loss": "eval/loss", "label_accuracy": "eval/accuracy"}
     )
@@ -77,6 +81,12 @@ class Classification(OfTexts):
             "majority_label": commonest,
             "baseline/accuracy": counts["heldout"][commonest] / len(heldout.rows),
         }
+
+    def baselines(
+        self, train: Items, heldout: Items, encoder: Path | None = None
+    ) -> Mapping[str, Sequence[Any]]:
+        """Logistic regression on TF-IDF."""
+        return linear.classes(train, heldout)
 
     def build_model(self, config: EncoderConfig, labels: tuple[str, ...]) -> TrainableModel:
         """A classifier of `labels`, from torch's generator."""

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -14,6 +15,7 @@ from bert_core.model.catalogue import Model, MultiLabelClassifier, TrainableMode
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
 from pipelines.tasks import Answers, BadItemError, Item, Items, Reading
+from pipelines.tasks.baselines import linear
 from pipelines.tasks.encoding.sequences import Sequences
 from pipelines.tasks.encoding.texts import (
     OfTexts,
@@ -31,6 +33,8 @@ class MultiLabel(OfTexts):
     """The classes of each text, none, some or all, each for itself."""
 
     score = "eval/micro_f1"
+    guess = "most frequent labels"
+    baselines_read_encoder = False
     curve: Mapping[str, str] = MappingProxyType(
         {
             "label_loss": "eval/loss",
@@ -94,6 +98,12 @@ class MultiLabel(OfTexts):
                 for answer in (commonest, [])
             ),
         }
+
+    def baselines(
+        self, train: Items, heldout: Items, encoder: Path | None = None
+    ) -> Mapping[str, Sequence[Any]]:
+        """Logistic regression on TF-IDF, one for each label."""
+        return linear.label_sets(train, heldout)
 
     def build_model(self, config: EncoderConfig, labels: tuple[str, ...]) -> TrainableModel:
         """A classifier of `labels`, from torch's generator."""

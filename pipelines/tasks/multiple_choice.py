@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -15,6 +16,7 @@ from bert_core.model.catalogue import Model, MultipleChoice, TrainableModel
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
 from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading
+from pipelines.tasks.baselines import linear
 from pipelines.tasks.encoding.sequences import Sequences
 from pipelines.tasks.encoding.texts import share
 from pipelines.tasks.scoring.weighted import WeightedScore, mean
@@ -28,6 +30,8 @@ class Choices:
 
     form: Form = "choices"
     score = "eval/accuracy"
+    guess = "chance"
+    baselines_read_encoder = False
     curve: Mapping[str, str] = MappingProxyType(
         {"label_loss": "eval/loss", "label_accuracy": "eval/accuracy"}
     )
@@ -81,6 +85,12 @@ class Choices:
         """How many choices a question has, and the accuracy of choosing one by lot."""
         num_choices = len(train.rows[0]["choices"])
         return {"choices": num_choices, "baseline/accuracy": 1 / num_choices}
+
+    def baselines(
+        self, train: Items, heldout: Items, encoder: Path | None = None
+    ) -> Mapping[str, Sequence[Any]]:
+        """Logistic regression on the TF-IDF of a choice and of what it shares with its text."""
+        return linear.choices(train, heldout)
 
     def build_model(self, config: EncoderConfig, labels: tuple[str, ...]) -> TrainableModel:
         """A model with one output a choice, from torch's generator."""

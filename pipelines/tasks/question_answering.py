@@ -1,6 +1,7 @@
 """Answers to questions, read from a text: SQuAD v1.1, and v2.0 with questions that have none."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -15,6 +16,7 @@ from bert_core.model.catalogue import Model, SpanPredictor, TrainableModel
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
 from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading
+from pipelines.tasks.baselines.sentences import best_sentences
 from pipelines.tasks.encoding.questions import read_questions, span_in
 from pipelines.tasks.encoding.sequences import Sequences
 from pipelines.tasks.encoding.texts import share
@@ -36,6 +38,8 @@ class QuestionAnswering:
 
     form: Form = "questions"
     score = "eval/f1"
+    guess = "first sentence"
+    baselines_read_encoder = False
     curve: Mapping[str, str] = MappingProxyType(
         {"label_loss": "eval/loss", "label_accuracy": "eval/window_accuracy"}
     )
@@ -125,6 +129,12 @@ class QuestionAnswering:
                 without["heldout"] / len(heldout.rows),
             ),
         }
+
+    def baselines(
+        self, train: Items, heldout: Items, encoder: Path | None = None
+    ) -> Mapping[str, Sequence[Any]]:
+        """The sentence of the text that has most of the question's words, or a part of it."""
+        return best_sentences(train, heldout)
 
     def build_model(self, config: EncoderConfig, labels: tuple[str, ...]) -> TrainableModel:
         """A model that points at spans, from torch's generator."""

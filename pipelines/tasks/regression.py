@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -14,6 +15,7 @@ from bert_core.model.catalogue import Model, SequenceRegressor, TrainableModel
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
 from pipelines.tasks import Answers, BadItemError, Item, Items, Reading
+from pipelines.tasks.baselines import linear
 from pipelines.tasks.encoding.sequences import Sequences
 from pipelines.tasks.encoding.texts import OfTexts, encoded, share, text_fields
 from pipelines.tasks.scoring.numbers import number_figures
@@ -27,6 +29,8 @@ class Regression(OfTexts):
     """The number of each text, on the scale of the training texts."""
 
     score = "eval/pearson"
+    guess = "mean value"
+    baselines_read_encoder = False
     curve: Mapping[str, str] = MappingProxyType({"label_loss": "eval/loss"})
     models: tuple[type[Model], ...] = (SequenceRegressor,)
     schema = pa.schema({"text": pa.string(), "second_text": pa.string(), "value": pa.float64()})
@@ -65,6 +69,12 @@ class Regression(OfTexts):
             "mean": float(values.mean()),
             "baseline/squared_error": float(np.mean((expected - values.mean()) ** 2)),
         }
+
+    def baselines(
+        self, train: Items, heldout: Items, encoder: Path | None = None
+    ) -> Mapping[str, Sequence[Any]]:
+        """Ridge regression on TF-IDF."""
+        return linear.numbers(train, heldout)
 
     def build_model(self, config: EncoderConfig, labels: tuple[str, ...]) -> TrainableModel:
         """A model with one output, from torch's generator."""

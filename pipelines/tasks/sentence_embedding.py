@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -14,6 +15,7 @@ from bert_core.model.catalogue import Model, SentenceEncoder, TrainableModel
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
 from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading
+from pipelines.tasks.baselines.cosines import mean_embedding_cosines, tfidf_cosines
 from pipelines.tasks.encoding.pairs import Pairs, encoded_pairs
 from pipelines.tasks.encoding.texts import share
 from pipelines.tasks.scoring.numbers import number_figures
@@ -36,6 +38,8 @@ class SentenceEmbedding:
 
     form: Form = "pairs"
     score = "eval/spearman"
+    guess = "shared words"
+    baselines_read_encoder = True
     curve: Mapping[str, str] = MappingProxyType({"label_loss": "eval/loss"})
     models: tuple[type[Model], ...] = (SentenceEncoder,)
     schema = pa.schema(
@@ -117,6 +121,13 @@ class SentenceEmbedding:
             ),
             **{f"baseline/{name}": overlap[f"eval/{name}"] for name in ("spearman", "pearson")},
         }
+
+    def baselines(
+        self, train: Items, heldout: Items, encoder: Path | None = None
+    ) -> Mapping[str, Sequence[Any]]:
+        """The cosines of TF-IDF and, with an encoder, of its mean token embeddings."""
+        cosines = tfidf_cosines(train, heldout)
+        return cosines if encoder is None else cosines | mean_embedding_cosines(heldout, encoder)
 
     def build_model(self, config: EncoderConfig, labels: tuple[str, ...]) -> TrainableModel:
         """The encoder alone: the vectors are its own."""

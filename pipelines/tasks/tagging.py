@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -17,6 +18,7 @@ from bert_core.model.catalogue import Model, TokenClassifier, TrainableModel
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
 from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading
+from pipelines.tasks.baselines.tags import tags
 from pipelines.tasks.encoding.sequences import Sequences
 from pipelines.tasks.encoding.texts import share
 from pipelines.tasks.scoring.classes import class_report
@@ -33,6 +35,8 @@ class Tagging:
 
     form: Form = "words"
     score = "eval/f1"
+    guess = "most frequent tags"
+    baselines_read_encoder = False
     curve: Mapping[str, str] = MappingProxyType(
         {"label_loss": "eval/loss", "label_accuracy": "eval/word_accuracy"}
     )
@@ -110,6 +114,12 @@ class Tagging:
             "only_held_out": sorted(here - known),
             **{name.replace("eval/", "baseline/"): value for name, value in figures.items()},
         }
+
+    def baselines(
+        self, train: Items, heldout: Items, encoder: Path | None = None
+    ) -> Mapping[str, Sequence[Any]]:
+        """The commonest tag of a word; of an unknown one by its ending and its shape."""
+        return tags(train, heldout)
 
     def build_model(self, config: EncoderConfig, labels: tuple[str, ...]) -> TrainableModel:
         """A tagger of `labels`, from torch's generator."""

@@ -177,7 +177,7 @@ def test_an_evaluation_reads_the_columns_that_are_named(
     asked = []
 
     def evaluated(
-        tracker: object, reference: str, settings: LabelledFile, task: str | None
+        tracker: object, reference: str, settings: LabelledFile, task: str | None, store: object
     ) -> tuple[dict, dict]:
         asked.append((settings.text_column, settings.second_text_column, settings.label_column))
         return {"items": 1}, {"model": "m/1", "columns": ["text from column 'a'"]}

@@ -32,3 +32,30 @@ def test_an_encoder_is_judged_by_what_it_was_trained_for(
     assert content.comparisons == {"commonest of them": 0.02}
     assert figure.sentence() == "50.0%   (most frequent token 10.0%)"
     assert choices.sentence() == "12.35   (token frequencies 1,234)"
+
+
+def test_a_task_stands_beside_the_majority_class_tfidf_and_random_weights(tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path / "store")
+    score = {"score": "eval/accuracy"}
+
+    def record(stage: str, **figures: float | str) -> StageRecord:
+        artifact = store.get_or_build(
+            "finetuned", version=1, settings={"stage": stage}, inputs={},
+            build=lambda draft: Built([], {**score, **figures}),
+        )  # fmt: skip
+        return StageRecord(stage, artifact, seconds=1.0, peak_bytes=1)
+
+    tuned = record("fine-tuning", **{"eval/accuracy": 0.589, "baseline/accuracy": 0.11})
+    random = record("fine-tuning, random", **{"eval/accuracy": 0.267})
+    evaluation = record(
+        "evaluation",
+        **{"eval/accuracy": 0.589, "baseline/accuracy": 0.11, "baseline/TF-IDF/accuracy": 0.796},
+        guess="majority class",
+    )
+    story = Story("end-to-end", CorpusRecipe(), records=[tuned, random, evaluation])
+    (figure,) = figures_of(story)
+    assert figure.sentence() == (
+        "58.9%   (majority class 11.0%, TF-IDF 79.6%, same budget from random weights 26.7%)"
+    )
+    (figure,) = figures_of(Story("finetune", CorpusRecipe(), records=[tuned]))
+    assert figure.sentence() == "58.9%   (without looking 11.0%)"

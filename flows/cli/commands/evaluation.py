@@ -9,7 +9,7 @@ import typer
 from flows.cli.asked_model import model_address, say
 from flows.cli.choice import Choice
 from flows.cli.commands.build import Recipe
-from flows.cli.commands.models import named, tracker_of
+from flows.cli.commands.models import context_of, named, tracker_of
 from flows.cli.execution import execute
 from flows.cli.options import (
     AsJson,
@@ -128,7 +128,9 @@ def evaluate(
     from pipelines.insight.evaluation import evaluate_file
 
     labelled = _labelled_by(choice)
-    figures, report = evaluate_file(tracker, named(model, home) or model, labelled, task)
+    figures, report = evaluate_file(
+        tracker, named(model, home) or model, labelled, task, context_of(home).store
+    )
     say(f"model: {model_address(report['model'])}")
     for sentence in report["columns"]:
         say(f"{labels}: {sentence}")

@@ -58,13 +58,20 @@ def promote(
     named = source if version is None else str(version)
     values = {"name": name, "source": named or _CANDIDATE, "alias": alias, "reason": because}
     recipe = _recipe("PromotionRecipe", values, home)
-    from pipelines.registry.person_choice import chosen_version, what_speaks_against
+    from pipelines.registry.person_choice import (
+        baselines_speak_against,
+        chosen_version,
+        what_speaks_against,
+    )
 
     client = tracker_of(home).client()
     found = chosen_version(client, name, recipe.source)
     against = what_speaks_against(client, found, alias)
     if against and not force:
         _ask(f"{name} version {found.version}", alias, against)
+    # Nothing is taken from anybody: it is told and not asked.
+    if not against and (said := baselines_speak_against(found)):
+        print(f"On record: {said}.")
     forced = recipe.model_copy(update={"source": str(found.version), "force": True})
     _tell(_moved("promote", forced, home), home)
 

@@ -1,6 +1,6 @@
 """Whether a version becomes champion: it is better than the one there is, or than its baselines."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from mlflow.entities.model_registry import ModelVersion
@@ -29,11 +29,16 @@ from pipelines.registry.comparison.pairing import JudgedItems, judged_items, ref
 from pipelines.registry.lookups.finding import find_source, version_with_alias
 from pipelines.registry.lookups.history import is_taken_back, moves_of
 from pipelines.registry.settings import ComparisonSettings
+from pipelines.stages.evaluation.baselines import answers_in, build_baselines
 from pipelines.stages.labelled.stage import family_of, read_items
 from pipelines.tasks import Reading
 from pipelines.tasks.scoring.weighted import WeightedScore
 
 _CORRELATIONS = ("eval/pearson", "eval/spearman", "eval/matthews")  # 0 for any constant answer
+_REMEDY = (
+    "try more labels or epochs, a longer pretraining or one on texts of its domain, a published "
+    "encoder (--encoder), or use {name} itself, which is cheaper"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,11 +129,20 @@ def _against_baselines(
     store: ArtifactStore,
     settings: ComparisonSettings,
 ) -> Judgement:
-    """Every baseline has to be beaten; the one that is beaten by least is told."""
+    """Every baseline has to be beaten; the one that is beaten by least is told.
+
+    Where that is a simpler model, which learned from the same items, the reason says what to do.
+    """
     items = judged_items(candidate, evaluation, settings)
     ours = items.score(evaluation.answers)
     constant = _without_looking(candidate)
-    baselines: dict[str, WeightedScore] = {"answering without looking": lambda weights: constant}
+    guess = "answering without looking"
+    learned: dict[str, WeightedScore] = {}
+    if not candidate.is_encoder:
+        guess = f"the {family_of(candidate.data).guess} baseline"
+        made = build_baselines(candidate.artifact, candidate.data, store)
+        learned = {name: items.score(answers) for name, answers in answers_in(made).items()}
+    baselines: dict[str, WeightedScore] = {guess: lambda weights: constant, **learned}
     twin = twin_of(candidate.artifact, store)
     if twin is not None:
         answers = _answers_of_artifact(twin, candidate.data)
@@ -137,7 +151,10 @@ def _against_baselines(
         name: items.difference(ours, score, settings) for name, score in baselines.items()
     }
     name = min(differences, key=lambda each: (differences[each].ahead, differences[each].value))
-    return _judgement(candidate, name, None, items, differences[name], settings)
+    judgement = _judgement(candidate, name, None, items, differences[name], settings)
+    if judgement.is_better or name not in learned:
+        return judgement
+    return replace(judgement, reason=f"{judgement.reason}; {_REMEDY.format(name=name)}")
 
 
 def _without_looking(candidate: Candidate) -> float:
@@ -151,9 +168,9 @@ def _without_looking(candidate: Candidate) -> float:
         name = next((each for each in names if each in statistics), names[0])
     else:
         statistics = candidate.data.statistics
-        if candidate.metric in _CORRELATIONS:
-            return 0.0
         name = candidate.metric.replace("eval/", "baseline/")
+        if name not in statistics and candidate.metric in _CORRELATIONS:
+            return 0.0
     if name not in statistics:
         raise CannotCompareError(f"nobody computed {name} for its held-out data")
     return float(statistics[name])

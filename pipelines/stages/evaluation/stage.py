@@ -8,6 +8,7 @@ from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.core.stage import StageContext
 from pipelines.stages.evaluation import EVALUATION
+from pipelines.stages.evaluation.baselines import build_baselines
 from pipelines.stages.finetuning.training import figures_of
 from pipelines.stages.labelled.stage import family_of, read_items
 from pipelines.tasks import Reading
@@ -16,17 +17,21 @@ REPORT_FILE = "report.json"
 
 
 def build_evaluation(finetuned: Artifact, labelled: Artifact, context: StageContext) -> Artifact:
-    """The report on a fine-tuned model's held-out answers, as the artifact's `report.json`."""
+    """The report on a fine-tuned model's held-out answers, as the artifact's `report.json`.
+
+    Statistics: the family's figures, and beside them those of its baselines.
+    """
+    baselines = build_baselines(finetuned, labelled, context.store)
     return context.store.get_or_build(
         EVALUATION.kind,
         version=EVALUATION.version,
         settings={},
-        inputs={"finetuned": finetuned, "labelled": labelled},
-        build=partial(_evaluate, finetuned, labelled),
+        inputs={"finetuned": finetuned, "labelled": labelled, "baselines": baselines},
+        build=partial(_evaluate, finetuned, labelled, baselines),
     )
 
 
-def _evaluate(finetuned: Artifact, labelled: Artifact, draft: Draft) -> Built:
+def _evaluate(finetuned: Artifact, labelled: Artifact, baselines: Artifact, draft: Draft) -> Built:
     folder, family = finetuned.local_folder(), family_of(labelled)
     model, tokenizer = load_model(folder), WordPieceTokenizer.from_directory(folder)
     heldout = read_items(labelled, "heldout")
@@ -37,6 +42,8 @@ def _evaluate(finetuned: Artifact, labelled: Artifact, draft: Draft) -> Built:
         target.path.write_text(json.dumps(report, indent=2, ensure_ascii=False))
     statistics = {
         **figures_of(answers, labelled),
+        **baselines.statistics,
+        "guess": family.guess,
         "score": labelled.statistics["score"],
         "items": len(answers.values),
         "items_truncated": answers.num_truncated,

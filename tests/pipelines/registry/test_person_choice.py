@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from flows.cli.app import MISTAKE, run
+from flows.cli.app import DONE, MISTAKE, run
 from pipelines.registry.comparison.versus import versus
 from pipelines.registry.lookups.history import moves_of
 from pipelines.registry.person_choice import what_speaks_against
-from pipelines.registry.promotion import promote
+from pipelines.registry.promotion import Promotion, promote
 from pipelines.registry.tags import JUDGEMENT_TAG, PROOF_TAG, VERIFIED_TAG
 from tests.pipelines.registry.classifiers import finetuned, labelled_texts
 from tests.pipelines.registry.conftest import Models, package_of
@@ -65,6 +65,18 @@ def test_a_worse_version_is_not_promoted_without_a_word(
     assert f"models:/encoder/2: {WORSE}" in said
     assert champion(models) == 1
     assert nothing_began(home)
+
+
+def test_what_simpler_models_do_as_well_is_told_and_not_asked(
+    models: Models, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models.tracker.client().delete_registered_model_alias("encoder", "champion")
+    reason = "not better than TF-IDF: accuracy 0.5890 beside 0.7960; try more labels"
+    tag(models, "2", judged("not better", "TF-IDF", reason))
+    moved = Promotion(name="encoder", alias="champion", version=2, previous_version=None)
+    monkeypatch.setattr("flows.cli.commands.promotion._moved", lambda *given: moved)
+    assert run(["promote", "encoder", "--version", "2"]) == DONE
+    assert f"On record: {reason}." in capsys.readouterr().out
 
 
 def at_a_terminal(answer: str, *command: str) -> subprocess.CompletedProcess[str]:

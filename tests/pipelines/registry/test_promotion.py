@@ -33,12 +33,12 @@ def test_better_versions_follow_each_other_and_nothing_takes_the_alias_back(
     first = proved(models, majority, labelled)
     judgement = judged(models, first)
     assert not judgement.is_better
-    assert "not better than answering without looking" in judgement.reason
+    assert "not better than TF-IDF: accuracy" in judgement.reason
     assert (holder(models, "champion"), holder(models, "challenger")) == (None, 1)
 
     good = judged(models, proved(models, well, labelled))
     assert good.is_better
-    assert good.against == "answering without looking"
+    assert good.against == "TF-IDF"
     assert good.difference is not None
     assert good.difference.score == well.statistics["eval/accuracy"]
     assert holder(models, "champion") == 2

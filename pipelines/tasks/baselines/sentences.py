@@ -1,0 +1,111 @@
+"""Questions answered with the sentence of their text that has most of their words."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from pipelines.tasks import Item, Items
+from pipelines.tasks.scoring.spans import best_threshold, score_of
+
+NAME = "best sentence"
+_SENTENCE = re.compile(r"\S.*?(?:[.!?](?=\s)|(?=\n)|\Z)", re.DOTALL)
+_WORD = re.compile(r"\w+")
+_JUDGED = 2_000  # training questions that the form of the answers is chosen by
+
+Answer = dict[str, object]  # as the family's models answer
+
+
+class _Span(NamedTuple):
+    begin: int
+    end: int
+    share: float  # of the question's words, each by how rare it is, that the sentence has
+
+
+def best_sentences(train: Items, heldout: Items) -> dict[str, list[Answer]]:
+    """The sentence, or the longest part of it without a word of the question.
+
+    Which of them, and from how few common words on there is no answer, the training items say.
+    """
+    rarity = _Rarity([item["context"] for item in train.rows])
+    judged = train.rows[:: math.ceil(len(train.rows) / _JUDGED)]
+    is_answerable = [bool(item["answers"]) for item in judged]
+    found = []
+    for is_short in (False, True):
+        spans = [_best(item, rarity, is_short=is_short) for item in judged]
+        scores = [
+            score_of(item["context"][span.begin : span.end], item["answers"]).f1
+            for item, span in zip(judged, spans, strict=True)
+        ]
+        # A sentence of few common words is no answer where some questions have none.
+        leads = [-span.share for span in spans]
+        threshold, best = best_threshold(leads, scores, is_answerable)
+        found.append((sum(scores) / len(scores) if all(is_answerable) else best, threshold))
+    is_short = found[1][0] > found[0][0]
+    threshold = 0.0 if all(is_answerable) else found[is_short][1]
+    values: list[Answer] = []
+    for item in heldout.rows:
+        span = _best(item, rarity, is_short=is_short)
+        values.append(
+            {
+                "text": item["context"][span.begin : span.end],
+                "begin": span.begin,
+                "null_lead": -span.share - threshold,
+            }
+        )
+    return {NAME: values}
+
+
+class _Rarity:
+    """How rare words are among texts: the logarithm of how many times more texts there are."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        distinct = set(texts)
+        self._size = len(distinct)
+        self._counts = Counter(word for text in distinct for word in set(_words(text)))
+
+    def of(self, word: str) -> float:
+        """More than 0."""
+        return math.log((2 + self._size) / (1 + self._counts[word]))
+
+
+def _best(item: Item, rarity: _Rarity, *, is_short: bool) -> _Span:
+    """The first of the best ones."""
+    context = item["context"]
+    asked = {word: rarity.of(word) for word in sorted(set(_words(item["question"])))}
+    total = sum(asked.values()) or 1.0
+    best = max(
+        (
+            _Span(begin, end, _common(asked, context[begin:end]) / total)
+            for begin, end in _sentences(context)
+        ),
+        key=lambda span: span.share,
+    )
+    return _without(asked, context, best) if is_short else best
+
+
+def _common(asked: dict[str, float], sentence: str) -> float:
+    there = set(_words(sentence))
+    return sum(weight for word, weight in asked.items() if word in there)
+
+
+def _without(asked: dict[str, float], context: str, span: _Span) -> _Span:
+    """The longest run of its words that the question does not have; all where there is none."""
+    runs: list[list[re.Match[str]]] = [[]]
+    for match in _WORD.finditer(context, span.begin, span.end):
+        if match.group().lower() in asked:
+            runs.append([])
+        else:
+            runs[-1].append(match)
+    longest = max(runs, key=len)
+    return span._replace(begin=longest[0].start(), end=longest[-1].end()) if longest else span
+
+
+def _sentences(context: str) -> Iterator[tuple[int, int]]:
+    for match in _SENTENCE.finditer(context):
+        yield match.start(), match.start() + len(match.group().rstrip())
+
+
+def _words(text: str) -> list[str]:
+    return [word.lower() for word in _WORD.findall(text)]

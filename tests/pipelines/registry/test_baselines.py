@@ -1,0 +1,155 @@
+"""Baselines as an artifact, beside the figures of a version, and in the way of its alias."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipelines.artifacts import Artifact, Built, Draft
+from pipelines.artifacts.housekeeping.inventory import take_inventory
+from pipelines.insight.evaluation import evaluate_file
+from pipelines.registry.card import model_card
+from pipelines.registry.comparison import judgement as judging
+from pipelines.registry.lookups.finding import version_with_alias
+from pipelines.stages.evaluation import baselines as learning
+from pipelines.stages.evaluation.baselines import answers_in, beside, build_baselines, figures_on
+from pipelines.stages.evaluation.stage import build_evaluation
+from pipelines.stages.labelled.settings import LabelledFile, LabelledSettings
+from pipelines.stages.labelled.stage import build_labelled, read_items
+from tests.pipelines.registry.classifiers import finetuned, judged, labelled_texts, proved
+from tests.pipelines.registry.conftest import Models
+from tests.pipelines.tasks.letters import pairs
+
+WELL = 150
+
+
+def bags_of_letters(models: Models, folder: Path, size: int = 600) -> Artifact:
+    """Texts whose label says whether an `e` is among their letters: nothing that needs an order."""
+    random, rows = np.random.default_rng(0), []
+    for number in range(size):
+        letters = list(random.choice(list("abcdfghijklmnopqrstuvwxyz"), 6))
+        if number % 3 == 0:
+            letters[int(random.integers(6))] = "e"
+        rows.append((" ".join(letters), ("no", "yes")["e" in letters]))
+    path = folder / "bags.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([("text", "label"), *rows])
+    source = LabelledFile(path=str(path), heldout_fraction=0.3)
+    return build_labelled(LabelledSettings(source=source), None, models.context)
+
+
+def test_baselines_are_learned_once_and_come_out_alike(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labelled, store = labelled_texts(models, tmp_path, size=300), models.context.store
+    first = build_baselines(finetuned(models, labelled, 0), labelled, store)
+    assert dict(first.manifest.inputs) == {"labelled": labelled.fingerprint}
+    assert "scikit-learn" in first.manifest.settings["libraries"]
+    bytes_of_it = first.local("answers.json").read_bytes()
+    assert build_baselines(finetuned(models, labelled, 30), labelled, store).reused
+    (values,) = answers_in(first).values()
+    right = [
+        a == item["label"]
+        for a, item in zip(values, read_items(labelled, "heldout").rows, strict=True)
+    ]
+    assert first.statistics["baseline/TF-IDF/accuracy"] == pytest.approx(np.mean(right))
+    monkeypatch.setattr(learning, "_VERSION", 1_000)
+    again = build_baselines(finetuned(models, labelled, 0), labelled, store)
+    assert again.fingerprint != first.fingerprint
+    assert again.local("answers.json").read_bytes() == bytes_of_it
+
+
+def test_an_evaluation_and_a_card_have_them_beside_the_majority_class(
+    models: Models, tmp_path: Path
+) -> None:
+    labelled = labelled_texts(models, tmp_path, size=300)
+    model = finetuned(models, labelled, 0)
+    evaluation = build_evaluation(model, labelled, models.context)
+    compared = beside(evaluation.statistics, "accuracy")
+    assert list(compared) == ["majority class", "TF-IDF"]
+    assert list(beside(evaluation.statistics, "macro_f1")) == ["TF-IDF"]
+    card = model_card("classification", "It.", "x/1", model, {}, evaluation)
+    assert f"majority class {compared['majority class']:.4f}, TF-IDF" in card
+    assert "without looking" in model_card("classification", "It.", "x/1", model, {})
+    # A look through the store tells that the evaluation stands on them, so `prune` keeps both.
+    found = build_baselines(model, labelled, models.context.store)
+    (stored,) = (
+        each
+        for each in take_inventory(models.context.store).artifacts
+        if each.manifest.fingerprint == found.fingerprint
+    )
+    assert evaluation.fingerprint in stored.used_by
+
+
+def test_mean_token_embeddings_are_those_of_the_encoder_that_was_tuned(
+    models: Models, tmp_path: Path
+) -> None:
+    random = np.random.default_rng(0)
+    path = tmp_path / "pairs.jsonl"
+    rows = [pairs(random) for _ in range(60)]
+    path.write_text("\n".join(json.dumps({**row, "label": int(row["label"])}) for row in rows))
+    settings = LabelledSettings(
+        family="sentence_embedding", source=LabelledFile(path=str(path), heldout_fraction=0.3)
+    )
+    labelled = build_labelled(settings, None, models.context)
+    encoder, store = models.encoder(1), models.context.store
+
+    def model_of(**inputs: Any) -> Artifact:
+        def build(draft: Draft) -> Built:
+            return Built([], {})
+
+        named = {"labelled": labelled, **inputs}
+        return store.get_or_build("finetuned", version=1, settings={}, inputs=named, build=build)
+
+    whole = build_baselines(model_of(encoder=encoder), labelled, store)
+    assert list(answers_in(whole)) == ["TF-IDF cosine", "mean token embedding"]
+    assert whole.manifest.inputs["encoder"] == encoder.fingerprint
+    gone = build_baselines(model_of(encoder="0" * 32), labelled, store)
+    assert list(answers_in(gone)) == ["TF-IDF cosine"]
+    heldout = read_items(labelled, "heldout")
+    again = figures_on(heldout, model_of(encoder=encoder), store)
+    assert again == whole.statistics
+
+
+@pytest.mark.slow  # its version answers in a process of its own
+def test_what_a_linear_model_does_as_well_stays_a_candidate(models: Models, tmp_path: Path) -> None:
+    labelled = bags_of_letters(models, tmp_path)
+    model = proved(models, finetuned(models, labelled, WELL), labelled)
+    judgement = judged(models, model)
+    assert not judgement.is_better
+    assert judgement.against == "TF-IDF"
+    assert "not better than TF-IDF: accuracy " in judgement.reason
+    assert "95% interval" in judgement.reason
+    assert judgement.reason.endswith("or use TF-IDF itself, which is cheaper")
+    client = models.tracker.client()
+    assert version_with_alias(client, "classifier", "champion") is None
+    from pipelines.registry.person_choice import baselines_speak_against
+
+    version = client.get_model_version("classifier", "1")
+    assert baselines_speak_against(version) == judgement.reason
+    client.set_model_version_tag("classifier", "1", "bertsmith.judgement.decision", "better")
+    assert baselines_speak_against(client.get_model_version("classifier", "1")) == ""
+
+    # A source of one's own is told the same beside the model's figures.
+    path = tmp_path / "more.csv"
+    path.write_text("text,label\na b c e f g,yes\na b c d f g,no\n")
+    source = LabelledFile(path=str(path))
+    store = models.context.store
+    figures, _ = evaluate_file(models.tracker, "classifier/1", source, None, store)
+    assert figures["baseline/TF-IDF/accuracy"] == 1.0
+    figures, _ = evaluate_file(models.tracker, "classifier/1", source)
+    assert not [name for name in figures if name.startswith("baseline/")]
+
+
+def test_a_family_without_baselines_is_held_against_the_rest(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labelled = labelled_texts(models, tmp_path, size=300, seed=7)
+    family = type(judging.family_of(labelled))
+    monkeypatch.setattr(family, "baselines", lambda self, train, heldout, encoder=None: {})
+    found = build_baselines(finetuned(models, labelled, 0), labelled, models.context.store)
+    assert answers_in(found) == {}
+    assert not dict(found.statistics)

@@ -1,0 +1,208 @@
+"""What is tried before a model of one's own: scikit-learn's, and what is counted here."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bert_core.model.catalogue import PretrainingModel
+from bert_core.training.state import save_model
+from bert_core.vocabulary import WordPieceTokenizer
+from pipelines.tasks import Answers, Items, family, family_names
+from tests.pipelines.tasks.letters import CONFIG, TASKS, parts
+
+# Single letters: what a bag of them knows, and what only their places or their kinds tell.
+LEARNED = {"classification": 0.9, "multi_label": 0.7, "regression": 0.7, "multiple_choice": 0.9}
+
+
+def learned(name: str, train: Items, heldout: Items, encoder: Path | None = None) -> dict[str, Any]:
+    return dict(family(name).baselines(train, heldout, encoder))
+
+
+def texts_of(labels: Sequence[str], seed: int, size: int) -> list[dict[str, Any]]:
+    """Texts of invented words, a third of which go with the label."""
+    random, rows = np.random.default_rng(seed), []
+    for number in range(size):
+        place = number % len(labels)
+        common = [f"word{index}" for index in random.integers(0, 40, 8)]
+        own = [f"{labels[place]}{index}" for index in random.integers(0, 30, 2)]
+        words = random.permutation([*common, *own]).tolist()
+        rows.append({"text": " ".join(words), "second_text": None, "label": labels[place]})
+    return rows
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory, tokenizer: WordPieceTokenizer) -> Path:
+    folder = tmp_path_factory.mktemp("encoder") / "saved"
+    torch.manual_seed(0)
+    save_model(folder, PretrainingModel(CONFIG))
+    tokenizer.save(folder)
+    return folder
+
+
+def test_tfidf_is_what_scikit_learn_makes_of_the_same_texts() -> None:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
+    labels = ("a", "b", "c")
+    train, heldout = texts_of(labels, 0, 240), texts_of(labels, 1, 90)
+    plain = make_pipeline(
+        TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2), min_df=2),
+        LogisticRegression(C=10, max_iter=1_000),
+    )
+    plain.fit([row["text"] for row in train], [row["label"] for row in train])
+    expected = plain.predict([row["text"] for row in heldout]).tolist()
+    said = learned("classification", Items(train, labels), Items(heldout, labels))
+    assert said == {"TF-IDF": expected}
+    right = sum(a == row["label"] for a, row in zip(expected, heldout, strict=True))
+    assert 0.5 < right / len(heldout) < 1.0
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_family_has_baselines_that_its_scores_take(name: str, encoder: Path) -> None:
+    task, (train, heldout) = family(name), parts(name)
+    given = encoder if task.baselines_read_encoder else None
+    found = learned(name, train, heldout, given)
+    assert found
+    assert json.dumps(found) == json.dumps(learned(name, train, heldout, given))
+    for values in found.values():
+        assert len(values) == len(heldout.rows)
+        figures = task.figures(Answers(list(values), 0), heldout)
+        assert figures[task.score] >= LEARNED.get(name, -1.0)
+    assert task.guess
+
+
+@pytest.mark.parametrize("name", ["classification", "multi_label", "regression"])
+def test_nothing_of_the_heldout_items_is_learned(name: str) -> None:
+    train, heldout = parts(name)
+    silent = [{**row, "label": "none", "labels": [], "value": 0.0} for row in heldout.rows]
+    assert learned(name, train, heldout) == learned(name, train, heldout._replace(rows=silent))
+
+
+def test_pairs_are_told_apart_by_what_they_share() -> None:
+    random = np.random.default_rng(0)
+
+    def pairs(size: int) -> list[dict[str, Any]]:
+        rows = []
+        for number in range(size):
+            first, second = random.permutation(60)[:8].reshape(2, 4)
+            second = first if number % 2 else second
+            texts = (" ".join(f"word{index}" for index in each) for each in (first, second))
+            label = ("other", "same")[number % 2]
+            rows.append(dict(zip(("text", "second_text"), texts, strict=True)) | {"label": label})
+        return rows
+
+    train, heldout = (Items(pairs(size), ("other", "same")) for size in (200, 60))
+    (said,) = learned("classification", train, heldout).values()
+    assert family("classification").figures(Answers(said, 0), heldout)["eval/accuracy"] > 0.9
+
+
+def test_of_two_texts_a_class_every_word_counts() -> None:
+    rows = [
+        {"text": text, "second_text": None, "label": label}
+        for text, label in (
+            ("good film", "yes"), ("good book", "yes"), ("bad film", "no"), ("bad book", "no"),
+        )
+    ]  # fmt: skip
+    asked = [{"text": "good play", "second_text": None, "label": "yes"}]
+    assert learned("classification", Items(rows, ("no", "yes")), Items(asked, ("no", "yes"))) == {
+        "TF-IDF": ["yes"]
+    }
+
+
+@pytest.mark.parametrize("name", ["classification", "multi_label", "regression"])
+def test_texts_without_a_word_have_no_baseline(name: str) -> None:
+    rows = [
+        {"text": "…!", "second_text": None, "label": label, "labels": [label], "value": value}
+        for label, value in (("a", 1.0), ("b", 2.0), ("a", 1.0), ("b", 2.0))
+    ]
+    assert learned(name, Items(rows, ("a", "b")), Items(rows[:1], ("a", "b"))) == {}
+
+
+def test_labels_of_all_training_texts_or_of_no_other_are_answered_so() -> None:
+    rows = [
+        {"text": f"word{n % 3} more", "second_text": None, "labels": ["all", *["odd"][: n % 2]]}
+        for n in range(12)
+    ]
+    labels = ("all", "odd", "never")
+    ((first,),) = learned("multi_label", Items(rows, labels), Items(rows[:1], labels)).values()
+    assert "all" in first
+    assert "never" not in first
+
+
+def test_few_numbers_are_learned_from_all_the_same() -> None:
+    rows = [
+        {"text": text, "second_text": None, "value": value}
+        for text, value in (("good", 5.0), ("bad", 1.0), ("good one", 5.0))
+    ]
+    (values,) = learned("regression", Items(rows), Items(rows)).values()
+    assert values[0] > values[1]
+
+
+def test_unknown_words_are_tagged_by_their_looks() -> None:
+    words = ["Ada", "met", "Bea", "and", "paid", "42", "coins"]
+    tags = ["B-PER", "O", "B-PER", "O", "O", "B-NUM", "O"]
+    train = [{"words": words, "tags": tags}] * 3
+    asked = {"words": ["ada", "met", "Cid", "and", "paid", "77", "bills"], "tags": tags}
+    ((said,),) = learned("tagging", Items(train), Items([asked])).values()
+    assert said == tags
+
+
+def question(context: str, asked: str, answer: str | None) -> dict[str, Any]:
+    answers = [] if answer is None else [answer]
+    starts = [] if answer is None else [context.index(answer)]
+    return {"id": "", "question": asked, "context": context, "answers": answers, "starts": starts}
+
+
+CONTEXT = "Rain fell in March. The mill burned down in April. Nobody rebuilt the bridge."
+
+
+def test_the_sentence_that_shares_most_answers_as_long_as_training_answers_are() -> None:
+    asked = "What burned in April?"
+    whole = question(CONTEXT, asked, "The mill burned down in April.")
+    part = question(CONTEXT, asked, "The mill")
+    for items, text in (([whole], whole["answers"][0]), ([part], "The mill")):
+        ((said,),) = learned("question_answering", Items(items), Items([part])).values()
+        assert said["text"] == text
+        assert CONTEXT[said["begin"] :].startswith(text)
+
+
+def test_a_text_that_shares_little_has_no_answer_where_some_questions_have_none() -> None:
+    some = [
+        question(CONTEXT, "What burned down in April?", "The mill"),
+        question(CONTEXT, "Who sang at the opera of Vienna?", None),
+    ]
+    asked = question(CONTEXT, "Which ship reached Lisbon at noon?", None)
+    ((known, none),) = learned(
+        "question_answering", Items(some), Items([some[0], asked])
+    ).values()  # fmt: skip
+    assert known["null_lead"] <= 0 < none["null_lead"]
+
+
+def test_cosines_follow_shared_words_and_shared_pieces(encoder: Path) -> None:
+    texts = [("a b c d", "a b c d", 1.0), ("a b c d", "a b x y", 0.5), ("a b c d", "x y z w", 0.0)]
+    rows = [
+        {"text": first, "second_text": second, "value": value} for first, second, value in texts
+    ]
+    found = learned("sentence_embedding", Items(rows), Items(rows), encoder)
+    assert list(found) == ["TF-IDF cosine", "mean token embedding"]
+    for cosines in found.values():
+        assert cosines[0] == pytest.approx(1.0)
+        assert cosines[0] > cosines[1] > cosines[2]
+    assert list(learned("sentence_embedding", Items(rows), Items(rows))) == ["TF-IDF cosine"]
+
+
+def test_naming_the_families_imports_no_learner() -> None:
+    asked = "import sys, pipelines.core.recipes.ladder, pipelines.tasks as tasks\n" + "".join(
+        f"tasks.family({name!r})\n" for name in family_names()
+    )
+    subprocess.run(
+        [sys.executable, "-c", asked + "assert 'sklearn' not in sys.modules"], check=True
+    )
