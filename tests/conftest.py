@@ -22,7 +22,8 @@ os.environ.update(
         "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",
     }
 )
-for _name in ("PREFECT_API_URL", "PREFECT_HOME", "MLFLOW_TRACKING_URI", "BERTSMITH_HOME"):
+_PLACES = ("PREFECT_API_URL", "PREFECT_HOME", "MLFLOW_TRACKING_URI", "BERTSMITH_HOME")
+for _name in _PLACES:
     os.environ.pop(_name, None)
 
 # Two packages that are installed wherever Bertsmith is: real text, real labels, in seconds.
@@ -64,6 +65,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def _group_of(file: str) -> str:
     text = (ROOT / file).read_text(encoding="utf-8")
     return "Prefect" if re.search(r"\b(prefect_api|whole_run)\b", text) else file
+
+
+@pytest.fixture(autouse=True)
+def places_of_this_test_alone() -> Iterator[None]:
+    """A command that a test calls in this process says where its home is: to no later test."""
+    before = {name: os.environ.get(name) for name in _PLACES}
+    yield
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 @pytest.fixture(scope="session")

@@ -81,7 +81,7 @@ def test_what_is_not_given_comes_from_the_base() -> None:
     given = EndToEndRecipe.model_validate({"pretraining": {"num_steps": 100}})
     whole = completed(given, base, ["finetuning.learning_rate=3e-4"])
     assert whole.pretraining.size == "tiny"  # the schema's default is mini
-    assert whole.finetuning.num_epochs == 1
+    assert whole.finetuning.num_epochs == 10
     changed = {path: value for path, value, _ in differences(whole.model_dump(mode="json"), base)}
     assert changed == {"pretraining.num_steps": 100, "finetuning.learning_rate": 3e-4}
 
@@ -95,7 +95,7 @@ def test_a_part_of_another_kind_replaces_the_bases_as_a_whole() -> None:
         {"labelled": {"source": {"kind": "corpus_source", "min_words": 3}}}
     )
     kept = completed(same, base).labelled.source
-    assert (kept.min_words, kept.max_train_documents) == (3, 6000)
+    assert (kept.min_words, kept.max_train_documents) == (3, 500)
 
 
 def test_an_override_of_a_completed_recipe_leaves_its_base_alone() -> None:
