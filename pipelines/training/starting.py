@@ -116,7 +116,8 @@ def take_in(
         _say_causal(found, source, context)
         return found
     model, tokenizer = _read(folder, head, lowercase)
-    config = {} if is_ours(folder) else read_json(model_folder(folder) / "config.json")
+    is_own = is_ours(folder)
+    config = {} if is_own else read_json(model_folder(folder) / "config.json")
     left_behind = _other_architecture(config)
 
     def build(draft: Draft) -> Built:
@@ -129,7 +130,12 @@ def take_in(
             for name in names:
                 with draft.file(name) as target:
                     target.path.write_bytes((saved / name).read_bytes())
-        told = {"source": redacted(source), "source_files": files, "left_behind": left_behind}
+        told = {
+            "source": redacted(source),
+            "source_files": files,
+            "left_behind": left_behind,
+            "is_ours": is_own,
+        }
         return Built(names, {**_statistics(model, tokenizer), **told})
 
     taken = context.store.get_or_build(

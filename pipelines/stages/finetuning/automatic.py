@@ -13,7 +13,7 @@ from pipelines.stages.labelled.stage import family_of
 from pipelines.training.rates import settled_rate
 from pipelines.training.starting import IMPORTED
 
-# Measured in benchmarks/results: few labels want many passes, many labels few (decision 41).
+# Few labels want many passes, many labels few (docs/decisions/0041).
 _LEAST_EPOCHS, _MOST_EPOCHS = 3, 20
 _ITEMS_OF_ONE_EPOCH: Final = 200_000
 
@@ -50,5 +50,5 @@ def _pooling(
         return "pooler"
     embedding = read_config(encoder.local_folder()).get("embedding") or {}
     # A published encoder is fine-tuned as its paper does, and opens in transformers as it did.
-    is_of_a_paper = encoder.kind == IMPORTED and embedding.get("pooling") != "mean"
-    return "pooler" if is_of_a_paper else "mean"
+    is_published = encoder.kind == IMPORTED and not encoder.statistics.get("is_ours")
+    return "pooler" if is_published and embedding.get("pooling") != "mean" else "mean"

@@ -1,0 +1,105 @@
+"""What `auto` means in a fine-tuning: epochs by the number of items, a head by the encoder."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from bert_core.config import EmbeddingConfig, encoder_config
+from bert_core.hugging_face import export_model
+from bert_core.model.catalogue import EncoderModel
+from bert_core.training.state import save_model
+from bert_core.vocabulary import SPECIAL_PIECES, WordPieceTokenizer
+from pipelines.artifacts import Artifact, ArtifactStore
+from pipelines.core.stage import Progress, StageContext
+from pipelines.stages.finetuning.automatic import automatic_epochs, settled
+from pipelines.stages.finetuning.settings import FinetuningSettings
+from pipelines.stages.labelled.settings import LabelledSettings
+from pipelines.stages.labelled.stage import build_labelled
+from pipelines.training.starting import starting_encoder
+
+PIECES = [*SPECIAL_PIECES, "good", "bad", "one"]
+
+
+@pytest.mark.parametrize(
+    ("num_items", "epochs"),
+    [(1, 20), (500, 20), (1000, 14), (2000, 10), (6000, 6), (16_400, 3), (10**6, 3)],
+)
+def test_few_items_are_passed_over_more_often(num_items: int, epochs: int) -> None:
+    assert automatic_epochs(num_items) == epochs
+
+
+def test_epochs_are_a_number_or_auto() -> None:
+    assert FinetuningSettings.model_validate({"num_epochs": 2}).num_epochs == 2.0
+    for wrong in (0, "many", 10**7):
+        with pytest.raises(ValidationError, match="must be a number above 0 and at most 1,000,000"):
+            FinetuningSettings.model_validate({"num_epochs": wrong})
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> StageContext:
+    return StageContext(store=ArtifactStore(tmp_path / "store"))
+
+
+def labelled(context: StageContext, folder: Path, family: str = "classification") -> Artifact:
+    path = folder / f"{family}.txt"
+    if family == "tagging":
+        path.write_text("good A\none B\n\nbad C\none B\n\n" * 20)
+    else:
+        path.write_text("text,label\n" + "good one,x\nbad one,y\n" * 20)
+        path = path.rename(path.with_suffix(".csv"))
+    source = {"kind": "labelled_file", "path": str(path), "heldout_path": str(path)}
+    settings: dict[str, Any] = {"family": family, "source": source}
+    return build_labelled(LabelledSettings.model_validate(settings), None, context)
+
+
+def encoder(context: StageContext, folder: Path, pooling: Any = None, *, is_ours: bool) -> Artifact:
+    torch.manual_seed(0)
+    model = EncoderModel(encoder_config("tiny", len(PIECES), max_position_embeddings=32))
+    model.embedding = None if pooling is None else EmbeddingConfig(pooling=pooling)
+    tokenizer = WordPieceTokenizer(PIECES)
+    if is_ours:
+        save_model(folder, model)
+        tokenizer.save(folder)
+    else:
+        export_model(folder, model, tokenizer)
+    return starting_encoder(str(folder), context)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "read"), [(None, "pooler"), ("cls", "pooler"), ("mean", "mean")]
+)
+def test_a_published_encoder_keeps_the_paper_s_head_unless_it_makes_vectors_of_a_mean(
+    context: StageContext, tmp_path: Path, pooling: Any, read: str
+) -> None:
+    items = labelled(context, tmp_path)
+    start = encoder(context, tmp_path / "there", pooling, is_ours=False)
+    said: list[Progress] = []
+    found = settled(FinetuningSettings(), items, start, said.append)
+    assert (found.pooling, found.num_epochs) == (read, 20.0)
+    assert found.learning_rate == 1e-3  # of BERT-tiny's size
+    notes = [progress.note for progress in said]
+    assert any("num_epochs=auto is 20 for 40 items to learn from" in note for note in notes)
+
+
+def test_an_encoder_of_ours_is_read_by_the_mean_wherever_it_lies(
+    context: StageContext, tmp_path: Path
+) -> None:
+    items = labelled(context, tmp_path)
+    start = encoder(context, tmp_path / "there", is_ours=True)
+    assert settled(FinetuningSettings(), items, start, lambda progress: None).pooling == "mean"
+
+
+def test_what_is_said_is_left_alone(context: StageContext, tmp_path: Path) -> None:
+    items = labelled(context, tmp_path)
+    start = encoder(context, tmp_path / "there", is_ours=False)
+    asked = FinetuningSettings(pooling="mean", num_epochs=2.5, learning_rate=3e-5)
+    assert settled(asked, items, start, lambda progress: None) == asked
+
+
+def test_a_head_that_reads_words_has_no_pooling(context: StageContext, tmp_path: Path) -> None:
+    items = labelled(context, tmp_path, "tagging")
+    start = encoder(context, tmp_path / "there", "mean", is_ours=False)
+    assert settled(FinetuningSettings(), items, start, lambda progress: None).pooling == "pooler"
