@@ -4,8 +4,8 @@
     python benchmarks/own_domain.py --home SCRATCH --minutes --published FOLDER --adapt 0 30
 
 By the commands that a person types. From nothing: preset budget on 50,000 unlabelled reviews, for
-so many minutes. From something: a published encoder as it is (0 minutes), and gone on with for so many
-(preset continue). Each is fine-tuned with the first 100, 500, ... labelled reviews (preset
+so many minutes. From something: a published encoder as it is (0 minutes), and after so many minutes
+of the reviews (preset continue). Each is fine-tuned with the first 100, 500, ... labelled reviews (preset
 own-encoder) and judged on the last 4,000, beside TF-IDF with a linear model (docs/tasks.md). Needs
 ../shared/data. What exists in --home is not computed again, so that an interrupted measurement goes
 on. Run it on a quiet machine: the minutes are of the clock.
@@ -213,8 +213,8 @@ def main() -> None:
             told = manifest(home, "encoder", encoder)["statistics"]
             lines.append(
                 f"{way.name}: {told['training_seconds'] / 60:.1f} min, "
-                f"{told['num_steps']:,} steps, held-out perplexity {told['eval/mlm_perplexity']:.1f}, masked tokens "
-                f"{told['eval/mlm_accuracy']:.1%}."
+                f"{told['num_steps']:,} steps, held-out perplexity "
+                f"{told['eval/mlm_perplexity']:.1f}, masked tokens {told['eval/mlm_accuracy']:.1%}."
             )
     draw(curves)
     header = " | ".join(f"{n:,} labels" for n in arguments.labels)
