@@ -5,10 +5,10 @@
 
 By the commands that a person types. From nothing: preset budget on 50,000 unlabelled reviews, for
 so many minutes. From something: a published encoder as it is (0 minutes), and after so many minutes
-of the reviews (preset continue). Each is fine-tuned with the first 100, 500, ... labelled reviews (preset
-own-encoder) and judged on the last 4,000, beside TF-IDF with a linear model (docs/tasks.md). Needs
-../shared/data. What exists in --home is not computed again, so that an interrupted measurement goes
-on. Run it on a quiet machine: the minutes are of the clock.
+of the reviews (preset continue). Each is fine-tuned with the first 100, 500, ... labelled reviews
+(preset own-encoder) and judged on the last 4,000, beside TF-IDF with a linear model
+(docs/tasks.md). Needs ../shared/data. What exists in --home is not computed again, so that an
+interrupted measurement goes on. Run it on a quiet machine: the minutes are of the clock.
 """
 
 import argparse
