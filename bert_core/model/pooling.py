@@ -14,9 +14,8 @@ def mean_of_tokens(hidden: Tensor, tokens: RaggedBatch) -> Tensor:
     It is summed in float32 and has the type of `hidden`.
     """
     lengths = tokens.cu_seqlens.diff().long()
-    # A sequence at a time: the same bits whatever else is in the batch.
-    sums = torch.segment_reduce(hidden.float(), "mean", lengths=lengths, axis=0, unsafe=True)
-    return sums.to(hidden.dtype)
+    means = torch.segment_reduce(hidden.float(), "mean", lengths=lengths, axis=0, unsafe=True)
+    return means.to(hidden.dtype)
 
 
 def pooled(

@@ -44,7 +44,9 @@ def figures_of(story: Story) -> list[Figure]:
         figures.append(_figure(name, encoder, metric, "most frequent token"))
         if f"eval/{metric}/content" in encoder.statistics:
             figures.append(
-                _figure("content words of these", encoder, f"{metric}/content", "commonest of them")
+                _figure(
+                    "content words of these", encoder, f"{metric}/content", "most frequent of them"
+                )
             )
         perplexity = metric.replace("accuracy", "perplexity")
         if f"eval/{perplexity}" in encoder.statistics:

@@ -118,7 +118,7 @@ class Tagging:
     def baselines(
         self, train: Items, heldout: Items, encoder: Path | None = None
     ) -> Mapping[str, Sequence[Any]]:
-        """The commonest tag of a word; of an unknown one by its ending and its shape."""
+        """The most frequent tag of a word; of an unknown one by its ending and its shape."""
         return tags(train, heldout)
 
     def build_model(self, config: EncoderConfig, labels: tuple[str, ...]) -> TrainableModel:

@@ -70,7 +70,7 @@ def test_a_dropped_pooler_leaves_the_model_that_was_built_without():
     assert dropped.reads_every_token
 
 
-def test_a_sequence_s_logits_are_the_same_bits_in_any_batch():
+def test_a_sequence_s_logits_do_not_depend_on_its_batch():
     model = new_model(pooling="mean")
     sequences = [list(range(5, 5 + length)) for length in (9, 3, 30)]
     together = model(RaggedBatch.from_sequences(sequences))

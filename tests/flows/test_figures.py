@@ -29,7 +29,7 @@ def test_an_encoder_is_judged_by_what_it_was_trained_for(
     assert (figure.name, figure.value) == (name, 0.5)
     assert figure.comparisons == {"most frequent token": 0.1}
     assert content.value == 0.2
-    assert content.comparisons == {"commonest of them": 0.02}
+    assert content.comparisons == {"most frequent of them": 0.02}
     assert figure.sentence() == "50.0%   (most frequent token 10.0%)"
     assert choices.sentence() == "12.35   (token frequencies 1,234)"
 

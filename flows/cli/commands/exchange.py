@@ -138,7 +138,7 @@ def take_out(
     ] = None,
     home: Home = None,
 ) -> None:
-    """Write a model as a directory that transformers' Auto classes open.
+    """Write a model as a folder that transformers opens, or sentence-transformers.
 
     Example: bertsmith export bertsmith-encoder@champion --to my-encoder
     """

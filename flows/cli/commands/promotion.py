@@ -69,7 +69,7 @@ def promote(
     against = what_speaks_against(client, found, alias)
     if against and not force:
         _ask(f"{name} version {found.version}", alias, against)
-    # Nothing is taken from anybody: it is told and not asked.
+    # Nobody has the alias yet: the person who asked is informed, not asked again.
     if not against and (said := baselines_speak_against(found)):
         print(f"On record: {said}.")
     forced = recipe.model_copy(update={"source": str(found.version), "force": True})

@@ -129,7 +129,7 @@ def _against_baselines(
     store: ArtifactStore,
     settings: ComparisonSettings,
 ) -> Judgement:
-    """Every baseline has to be beaten; the one that is beaten by least is told.
+    """Every baseline has to be beaten; the reason names the one that is beaten by least.
 
     Where that is a simpler model, which learned from the same items, the reason says what to do.
     """

@@ -12,7 +12,7 @@ _SUFFIXES = (3, 2, 1)
 
 
 def tags(train: Items, heldout: Items) -> dict[str, list[list[str]]]:
-    """The commonest tag of each word; an unknown one goes by what rare words like it have."""
+    """The most frequent tag of each word; an unknown one goes by what rare words like it have."""
     words = Counter(chain.from_iterable(item["words"] for item in train.rows))
     counts: dict[Hashable, Counter[str]] = defaultdict(Counter)
     for item in train.rows:
