@@ -18,7 +18,7 @@ _MOST_WEIGHTS = 10_000_000  # of all outputs; their solver holds them two dozen 
 def fitted_vectorizer(texts: Sequence[str], num_weights: int = 1) -> "TfidfVectorizer | None":
     """The words and pairs of words that two texts have, of few texts all; None where none has any.
 
-    `num_weights` are learned for each feature: the most frequent features stay where all are too many.
+    `num_weights` are learned for each feature: where all are too many the most frequent ones stay.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
 
