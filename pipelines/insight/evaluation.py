@@ -1,5 +1,6 @@
 """How good a registered model is on labelled items of one's own."""
 
+import logging
 from typing import Any
 
 from bert_core.model.catalogue import Model
@@ -14,6 +15,8 @@ from pipelines.stages.labelled.files import LeftOut, read_labelled_file, read_la
 from pipelines.stages.labelled.hugging_face import resolved
 from pipelines.stages.labelled.settings import LabelledDataset, LabelledFile
 from pipelines.tasks import Items, Reading, family, family_module, family_of_model
+
+logger = logging.getLogger(__name__)
 
 
 def evaluate_file(
@@ -79,7 +82,8 @@ def _baselines(
     try:
         finetuned = store.find("finetuned", fingerprint)
         return {} if finetuned is None else figures_on(items, finetuned, store)
-    except UserError:  # a store that does not answer costs the comparison alone
+    except UserError as error:  # the model's own figures need no store
+        logger.warning("no baselines stand beside the figures: %s", error)
         return {}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipelines.artifacts import Artifact, Built, Draft
+from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
 from pipelines.artifacts.housekeeping.inventory import take_inventory
 from pipelines.insight.evaluation import evaluate_file
 from pipelines.registry.card import model_card
@@ -115,7 +115,9 @@ def test_mean_token_embeddings_are_those_of_the_encoder_that_was_tuned(
 
 
 @pytest.mark.slow  # its version answers in a process of its own
-def test_what_a_linear_model_does_as_well_stays_a_candidate(models: Models, tmp_path: Path) -> None:
+def test_what_a_linear_model_does_as_well_stays_a_candidate(
+    models: Models, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     labelled = bags_of_letters(models, tmp_path)
     model = proved(models, finetuned(models, labelled, WELL), labelled)
     judgement = judged(models, model)
@@ -133,7 +135,7 @@ def test_what_a_linear_model_does_as_well_stays_a_candidate(models: Models, tmp_
     client.set_model_version_tag("classifier", "1", "bertsmith.judgement.decision", "better")
     assert baselines_speak_against(client.get_model_version("classifier", "1")) == ""
 
-    # A source of one's own is told the same beside the model's figures.
+    # The baselines' figures on a file of one's own stand beside the model's.
     path = tmp_path / "more.csv"
     path.write_text("text,label\na b c e f g,yes\na b c d f g,no\n")
     source = LabelledFile(path=str(path))
@@ -142,6 +144,11 @@ def test_what_a_linear_model_does_as_well_stays_a_candidate(models: Models, tmp_
     assert figures["baseline/TF-IDF/accuracy"] == 1.0
     figures, _ = evaluate_file(models.tracker, "classifier/1", source)
     assert not [name for name in figures if name.startswith("baseline/")]
+    Path(store.url, "labelled", labelled.fingerprint, "manifest.json").write_text("{")
+    damaged = ArtifactStore(store.url)
+    figures, _ = evaluate_file(models.tracker, "classifier/1", source, None, damaged)
+    assert "eval/accuracy" in figures
+    assert "no baselines stand beside the figures" in caplog.text
 
 
 def test_a_family_without_baselines_is_held_against_the_rest(
