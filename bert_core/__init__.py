@@ -67,9 +67,7 @@ if TYPE_CHECKING:
         Optimizer,
         Position,
         SkippedStepsError,
-        StepMemory,
         StepReport,
-        batch_memory,
         build_optimizer,
         evaluate,
         load_checkpoint,
@@ -77,7 +75,6 @@ if TYPE_CHECKING:
         load_model,
         save_checkpoint,
         save_model,
-        step_memory,
         train,
     )
     from bert_core.vocabulary import (
@@ -112,9 +109,9 @@ _NAMES_BY_MODULE = {
     "randomness": ("random_bits",),
     "training": (
         "LAMB", "AdamW", "GuardConfig", "Muon", "OptimizationConfig", "Optimizer", "Position",
-        "SkippedStepsError", "StepMemory", "StepReport", "batch_memory", "build_optimizer",
+        "SkippedStepsError", "StepReport", "build_optimizer",
         "evaluate", "load_checkpoint", "load_encoder_into", "load_model", "save_checkpoint",
-        "save_model", "step_memory", "train",
+        "save_model", "train",
     ),
     "vocabulary": ("SPECIAL_PIECES", "AddedToken", "Normalization", "WordPieceTokenizer"),
 }  # fmt: skip
@@ -128,14 +125,14 @@ __all__ = [
     "Normalization", "OptimizationConfig", "Optimizer", "Position",
     "Precision", "PretrainingBatch", "PretrainingModel", "RaggedBatch", "SentenceEncoder",
     "SequenceClassifier",
-    "SequenceRegressor", "SkippedStepsError", "SpanPredictor", "StepMemory", "StepReport",
+    "SequenceRegressor", "SkippedStepsError", "SpanPredictor", "StepReport",
     "TokenClassifier", "TrainableModel", "WordPieceTokenizer", "answer", "assign_labels",
-    "attention_maps", "batch_memory", "build_model", "build_optimizer", "checkpoint_activations",
+    "attention_maps", "build_model", "build_optimizer", "checkpoint_activations",
     "choose", "classify", "complete", "cosine_similarity", "count_parameters", "embed",
     "encoder_config", "evaluate", "export_model", "fill_mask", "freeze", "import_model",
     "load_checkpoint", "load_encoder_into", "load_model", "mask_tokens", "nearest",
     "next_sentence_probability", "next_token_labels", "random_bits", "rate", "resize_positions",
-    "resize_vocabulary", "save_checkpoint", "save_model", "step_memory", "tag", "train",
+    "resize_vocabulary", "save_checkpoint", "save_model", "tag", "train",
     "use_backend",
 ]  # fmt: skip
 

@@ -10,9 +10,8 @@ from bert_core.backends.precision import Precision, compute_dtype
 from bert_core.batch import RaggedBatch
 from bert_core.config import EncoderConfig
 from bert_core.inference.texts import BATCH_TOKENS, EncodedTexts
-from bert_core.model.activation_memory import Backend
 from bert_core.model.catalogue import Model
-from bert_core.model.forward_memory import forward_memory
+from bert_core.model.forward_memory import Backend, forward_memory
 
 M = TypeVar("M", bound=Model)
 Progress = Callable[[int, int], None]  # called with texts done, texts in all

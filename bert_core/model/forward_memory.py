@@ -1,9 +1,15 @@
 """How many bytes an encoder needs to read a batch without gradients, said before it does."""
 
+from typing import Literal
+
 import torch
 
 from bert_core.config import EncoderConfig
-from bert_core.model.activation_memory import Activations, Backend
+
+Backend = Literal["cpu", "plain", "flash"]
+
+_FLOAT32_BYTES = 4
+_INDEX_BYTES = 6 * 8  # a token: its ids and its positions
 
 
 def forward_memory(
@@ -13,31 +19,14 @@ def forward_memory(
     longest: int,
     num_sequences: int | None = None,
     dtype: torch.dtype = torch.float32,
-    backend: Backend = "cpu",
+    backend: Backend = "plain",
 ) -> int:
     """The bytes that the encoder needs beside its weights to read a batch without gradients.
 
-    The batch is that of `worst_lengths`, which says what is raised.
-    """
-    way = Activations(
-        config=config,
-        lengths=worst_lengths(num_tokens, longest, num_sequences),
-        num_read=num_tokens,
-        num_predicted=0,
-        checkpointed_layers=0,
-        size=dtype.itemsize,
-        backend=backend,
-    )
-    return way.forward()
-
-
-def worst_lengths(
-    num_tokens: int, longest: int, num_sequences: int | None = None
-) -> tuple[int, ...]:
-    """The lengths that need the most memory among those that fit the numbers.
-
-    As many sequences as can be are as long as the longest; None: so are all, up to the last one.
-    Raises ValueError where no sequences fit the numbers.
+    Counted from the operations of the plain backend, which pads every sequence to the longest;
+    "flash" never holds attention's probabilities, and "cpu" needs no more than "plain". As many
+    sequences as can be are taken to be as long as the longest; with `num_sequences` of None all
+    are. Raises ValueError where no sequences fit the numbers.
     """
     if num_tokens < 1:
         raise ValueError(f"num_tokens must be at least 1, got {num_tokens}")
@@ -47,8 +36,14 @@ def worst_lengths(
     count = fewest if num_sequences is None else num_sequences
     if not fewest <= count <= most:
         raise ValueError(f"num_sequences must lie in [{fewest}, {most}], got {count}")
-    if longest == 1:
-        return (1,) * num_tokens
-    num_full, rest = divmod(num_tokens - count, longest - 1)  # every sequence has one token anyway
-    lengths = (longest,) * num_full + (1 + rest,) * (rest > 0)
-    return lengths + (1,) * (count - len(lengths))
+    width = config.hidden_size
+    hidden = dtype.itemsize * num_tokens * width  # [T, D]
+    attending = 9 * hidden
+    if backend != "flash":
+        padded = dtype.itemsize * count * longest * width  # [B * S, D]
+        # [B, H, S, S]
+        probabilities = dtype.itemsize * config.num_attention_heads * count * longest**2
+        attending += 3 * padded + 3 * probabilities
+    feeding = 4 * hidden + 2 * dtype.itemsize * num_tokens * config.intermediate_size
+    embedding = 3 * _FLOAT32_BYTES * num_tokens * width
+    return _INDEX_BYTES * num_tokens + max(attending, feeding, embedding)

@@ -21,16 +21,11 @@ from bert_core.training.state import (
     save_model,
 )
 from bert_core.training.step import StepReport, optimizer_step
-from bert_core.training.step_memory import (
-    StepMemory,
-    batch_memory,
-    step_memory,
-)
 
 __all__ = [
     "LAMB", "AdamW", "Finding", "GuardConfig", "Initialization", "Muon", "OptimizationConfig",
-    "Optimizer", "Position", "RunningSums", "SkippedStepsError", "StepMemory",
-    "StepReport", "batch_memory", "build_optimizer", "evaluate", "load_checkpoint",
+    "Optimizer", "Position", "RunningSums", "SkippedStepsError",
+    "StepReport", "build_optimizer", "evaluate", "load_checkpoint",
     "load_encoder_into", "load_model", "optimizer_step", "save_checkpoint", "save_model",
-    "step_memory", "train",
+    "train",
 ]  # fmt: skip

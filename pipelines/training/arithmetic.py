@@ -9,11 +9,10 @@ import torch
 
 from bert_core.backends.precision import Precision, compute_dtype
 from pipelines.core.cluster.connection import connect, nodes
-from pipelines.core.cluster.machine import computing_machine
 from pipelines.core.cluster.ranks import Ranks
 from pipelines.core.errors import UserError
 from pipelines.core.stage import Observer, StageContext, ignore
-from pipelines.training.growth import wait_for_room
+from pipelines.training.autoscaling import wait_for_room
 from pipelines.training.placement import after_waiting, uses_gpu
 
 import ray  # isort: skip  (after pipelines.core.cluster.connection, which sets its environment)
@@ -32,7 +31,6 @@ class Arithmetic:
     device: Device
     precision: Literal["bf16", "float32"]
     torch: str  # its version
-    processor: str = ""  # of the node that was asked; it decides how fast, and names no artifact
 
     def named_in(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Settings as they name an artifact: with what they were resolved to."""
@@ -40,19 +38,19 @@ class Arithmetic:
         return {**settings, **resolved}
 
 
-def settle(precision: Precision, context: StageContext) -> tuple[Arithmetic, StageContext]:
+def resolve(precision: Precision, context: StageContext) -> tuple[Arithmetic, StageContext]:
     """What a training computes in, and the context whose ranks get that device and no other.
 
     The device is decided here alone: Ray may count other GPUs than torch sees, and an artifact
-    must not be named after one device and trained on another. Raises UserError as `resolve` does.
+    must not be named after one device and trained on another. Raises UserError as `arithmetic_of`.
     """
-    arithmetic = resolve(precision, context.ranks, context.observe)
+    arithmetic = arithmetic_of(precision, context.ranks, context.observe)
     ranks = replace(context.ranks, device="gpu" if arithmetic.device == "cuda" else "cpu")
     return arithmetic, replace(context, ranks=ranks)
 
 
-def resolve(precision: Precision, ranks: Ranks, observe: Observer = ignore) -> Arithmetic:
-    """What `precision` comes to where the workers of `ranks` will run.
+def arithmetic_of(precision: Precision, ranks: Ranks, observe: Observer = ignore) -> Arithmetic:
+    """What `precision` means where the workers of `ranks` will run.
 
     Without RAY_ADDRESS they run on this machine, and nobody else is asked. A cluster is asked
     through a task on one of the nodes that workers may get, with GPUs if they get them: its other
@@ -65,8 +63,8 @@ def resolve(precision: Precision, ranks: Ranks, observe: Observer = ignore) -> A
         device: Device = "cuda" if ranks.device != "cpu" and torch.cuda.is_available() else "cpu"
         if device == "cpu" and ranks.device == "gpu":
             raise UserError(
-                "this machine must have a GPU for place.device=gpu, found none; set "
-                "place.device=auto or add a node with GPUs"
+                "place.device=gpu needs a GPU, and this machine has none; set place.device=auto or "
+                "add a node with GPUs"
             )
         return _here(precision, device)
     connect()
@@ -87,9 +85,8 @@ def resolve(precision: Precision, ranks: Ranks, observe: Observer = ignore) -> A
     except GetTimeoutError as error:
         ray.cancel(answer, force=True)
         raise UserError(
-            f"{cluster} must say within {_ANSWER_SECONDS:.0f} s what it computes in, found no "
-            f"answer of its node {node_id}; look at that node with `ray status`, or run again when "
-            "it is less busy"
+            f"the node {node_id} of {cluster} does not answer within {_ANSWER_SECONDS:.0f} s; look "
+            "at it with `ray status`, or run again when it is less busy"
         ) from error
     return arithmetic
 
@@ -127,14 +124,13 @@ def _here(precision: Precision, device: Device) -> Arithmetic:
         device=device,
         precision="bf16" if is_bf16 else "float32",
         torch=torch.__version__,
-        processor=computing_machine()["processor"],
     )
 
 
 def _nobody(cluster: str, waited_seconds: float, *, wants_gpu: bool) -> str:
-    wanted = "a GPU for place.device=gpu" if wants_gpu else "a node with a CPU for the training"
+    wanted = "GPU for place.device=gpu" if wants_gpu else "node with a CPU for the training"
     remedy = "set place.device=auto, add a node with GPUs" if wants_gpu else "add a node"
     return (
-        f"{cluster} must have {wanted}, found none{after_waiting(waited_seconds)}; {remedy}, or "
+        f"{cluster} has no {wanted}{after_waiting(waited_seconds)}; {remedy}, or "
         "raise place.wait_for_nodes_seconds where an autoscaler adds nodes"
     )

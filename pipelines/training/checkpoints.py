@@ -5,55 +5,36 @@ have: a folder without it is no checkpoint, and one that it does not fit is dama
 """
 
 import logging
-import math
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem, copy_files
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from pipelines.artifacts.access import store_errors
-from pipelines.artifacts.attempts.commit import flush, flush_folders, write_to_disk
+from pipelines.artifacts.attempts.commit import flush, flush_folders
 from pipelines.core.cluster.ranks import Keeping
 from pipelines.core.errors import UserError
-from pipelines.training.checksums import DamagedCheckpointError, StoredFile, files_of, verify
-from pipelines.training.scratch import scratch_folder
+from pipelines.training.checkpoint_files import (
+    Checkpoint,
+    DamagedCheckpointError,
+    files_of,
+    kept_by,
+    scratch_folder,
+    verify,
+    write_whole,
+)
 
 logger = logging.getLogger(__name__)
 
 _PREFIX = "checkpoint_"
 _ASIDE = "damaged-"  # before the name of one that nothing removes any more
 _CHECKSUMS = "checksums.json"
-
-
-class Checkpoint(BaseModel):
-    """What a stored checkpoint is, as its last file says."""
-
-    model_config = ConfigDict(frozen=True)
-
-    name: str  # of its folder
-    step: int  # all before it are done
-    is_regular: bool  # due by its step: a way back leads to none that a stop happened to leave
-    loss: float | None  # held-out, where it was evaluated at that step
-    files: dict[str, StoredFile]
-
-    @property
-    def num_bytes(self) -> int:
-        """Of all its files."""
-        return sum(each.size for each in self.files.values())
-
-
-class Opened(NamedTuple):
-    """A whole checkpoint in a local folder."""
-
-    checkpoint: Checkpoint
-    folder: Path
 
 
 class Checkpoints:
@@ -100,7 +81,7 @@ class Checkpoints:
     def set_aside(self) -> None:
         """Keep what is damaged from being removed, until the training has ended.
 
-        Where no checkpoint is whole the training begins anew, and a person may still save more.
+        Where no checkpoint is whole the training starts over, and a person may still save more.
         """
         for name in sorted(self._damaged & self._names()):
             source, target = f"{self.folder}/{name}", f"{self.folder}/{_ASIDE}{name}"
@@ -166,8 +147,8 @@ class Checkpoints:
                 folder = stack.enter_context(self.opened(found[0]))
             except DamagedCheckpointError as error:
                 raise UserError(
-                    f"the checkpoint {name} must be as it was stored, found that {error}; run "
-                    "again: the training goes on from the one before"
+                    f"the checkpoint {name} is damaged: {error}; run again: the training goes on "
+                    "from the one before"
                 ) from error
             yield folder
 
@@ -228,16 +209,15 @@ class Checkpoints:
 
     def _commit(self, checkpoint: Checkpoint) -> None:
         """Write the last file, by which the others count, once they would survive a power cut."""
-        path, text = f"{self.folder}/{checkpoint.name}", checkpoint.model_dump_json()
-        if not isinstance(self._filesystem, LocalFileSystem):
-            with self._filesystem.open_output_stream(f"{path}/{_CHECKSUMS}") as file:
-                file.write(text.encode())
-            return
-        for name in checkpoint.files:
-            flush(Path(path) / name)
-        flush_folders(Path(path))
-        write_to_disk(Path(path) / _CHECKSUMS, text)
-        flush(Path(self.folder))  # others are removed next, which only this one replaces
+        path = f"{self.folder}/{checkpoint.name}"
+        is_local = isinstance(self._filesystem, LocalFileSystem)
+        if is_local:
+            for name in checkpoint.files:
+                flush(Path(path) / name)
+            flush_folders(Path(path))
+        write_whole(self._filesystem, f"{path}/{_CHECKSUMS}", checkpoint.model_dump_json())
+        if is_local:
+            flush(Path(self.folder))  # others are removed next, which only this one replaces
 
     def _remove_others(self, newest: Checkpoint) -> None:
         stored = self.stored()
@@ -256,14 +236,3 @@ class Checkpoints:
         folders = [entry for entry in entries if entry.type == FileType.Directory]
         names = [Path(entry.path).name for entry in folders]
         return {name for name in names if name.startswith(_PREFIX)}
-
-
-def kept_by(keep: Keeping, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """Which of these stay: the newest, and what the rule says of the regular ones."""
-    newest_first = sorted(checkpoints, key=lambda each: each.step, reverse=True)
-    regular = [each for each in newest_first if each.is_regular]
-    judged = [each for each in regular if each.loss is not None and math.isfinite(each.loss)]
-    best = sorted(judged, key=lambda each: each.loss or 0.0)[: keep.best]
-    spaced = [each for each in regular if keep.every_steps and each.step % keep.every_steps == 0]
-    names = {e.name for e in (*newest_first[:1], *regular[: keep.latest], *best, *spaced)}
-    return [each for each in newest_first if each.name in names]

@@ -18,7 +18,7 @@ class Best:
     """The weights with the least held-out loss so far; every rank holds them.
 
     Which evaluation was best, and whether there is patience left, is a function of the training's
-    curve, so that a run that is taken up again stops after the same step with the same weights.
+    curve, so that a resumed run stops after the same step with the same weights.
     """
 
     def __init__(self, patience: int) -> None:
@@ -56,7 +56,7 @@ class Best:
                 model.load_state_dict(present)
 
     def restore(self, folder: Path) -> None:
-        """Take up the best weights of a checkpoint."""
+        """Read the best weights of a checkpoint."""
         best = folder / BEST_FOLDER
         self._weights = read_weights(best) if best.is_dir() else {}
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pipelines.core.cluster.connection import nodes
 from pipelines.core.errors import UserError, first_line
-from pipelines.training.placement import Node, Placement, room_on_nodes, told_nodes
+from pipelines.training.placement import Node, Placement, listed, room_on_nodes
 
 from ray.exceptions import RayActorError  # isort: skip  (after its environment)
 from ray.train import UserCallback, WorkerGroupError  # isort: skip
@@ -20,7 +20,7 @@ from ray.train.v2._internal.exceptions import (
 from ray.train.v2._internal.execution.callback import ControllerCallback
 from ray.train.v2._internal.execution.controller.state import ReschedulingState, SchedulingState
 
-# What would fail again in the same way: the workers are not started anew.
+# What would fail again in the same way: the workers are not restarted.
 FINAL_ERRORS = (UserError,)
 _DEATHS = (RayActorError, WorkerHealthCheckFailedError, WorkerHealthCheckTimeoutError)
 
@@ -94,8 +94,8 @@ class EndOnLongOutage(ControllerCallback):
         cause = getattr(error, "controller_failure", error)
         if not isinstance(cause, WorkerGroupStartupTimeoutError):
             return (
-                f"the workers of the training ({self._placement}) must start, found for "
-                f"{self._seconds:.0f} s that they did not: "
+                f"the workers of the training ({self._placement}) did not start for "
+                f"{self._seconds:.0f} s: "
                 f"{(str(cause).strip() or repr(cause)).splitlines()[-1]}; "
                 "look at the logs of the nodes"
             )
@@ -105,12 +105,12 @@ class EndOnLongOutage(ControllerCallback):
         room = room_on_nodes(up, placement.cpus, use_gpu=placement.use_gpu)
         if room < least:
             return (
-                f"the cluster must have room for the training ({placement}), found room for {room} "
-                f"on {told_nodes(up)}: a node was lost, and none came in its place for "
+                f"the training ({placement}) does not fit the cluster any more, which has room for "
+                f"{room} on {listed(up)}: a node was lost, and none came in its place for "
                 f"{self._seconds:.0f} s; add one, or set place.training_workers to a range such as "
                 f"[1, {least}], and run again: it goes on from its last checkpoint"
             )
         return (
-            f"the cluster must have room for the training ({placement}), but others hold it; wait "
-            "for them, or lower place.training_workers or place.cpus_per_worker"
+            f"others hold the room in the cluster that the training ({placement}) needs; wait for "
+            "them, or lower place.training_workers or place.cpus_per_worker"
         )

@@ -21,6 +21,7 @@ from pipelines.core.cluster.connection import (
 from pipelines.core.cluster.strangers import refuse_strangers
 from pipelines.core.stage import Progress, StageContext
 from pipelines.core.tracking.reachability import database_file
+from pipelines.training.autoscaling import wait_for_room
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.failures import (
     FINAL_ERRORS,
@@ -28,10 +29,8 @@ from pipelines.training.failures import (
     EndOnLongOutage,
     raise_sentence,
 )
-from pipelines.training.growth import wait_for_room
-from pipelines.training.placement import StepCut, cut_short, place, refuse_idle_ranks
-from pipelines.training.stopping import PATIENCE_SECONDS, stop_wish
-from pipelines.training.telemetry.progress import progress_from_workers
+from pipelines.training.messages import PATIENCE_SECONDS, messages_of_workers
+from pipelines.training.placement import BatchSplit, cut_short, place, refuse_idle_ranks
 
 from ray.train import (  # isort: skip  (after pipelines.core.cluster.connection, which sets its environment)
     ControllerError,
@@ -47,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-_OUTAGE_SECONDS = 360.0  # for so long at least the workers may find no places, each time anew
+_OUTAGE_SECONDS = 360.0  # how long, each time, the workers may find no room
 _SLICE_SECONDS = 1.0
 _RESIZE_SECONDS = 10.0  # between two looks at whether a range of workers has more room
 
@@ -60,7 +59,7 @@ class Launch:
     values: dict[str, Any]  # plain values and artifacts; pickled to every worker
     name: str  # names the checkpoints: the same name goes on where it stopped
     checkpoints: CheckpointFolder
-    cut: StepCut  # what the workers share
+    cut: BatchSplit  # what the workers share
     one_thread_each: bool = False  # whether a CPU trains this model fastest with a rank a core
 
 
@@ -92,8 +91,7 @@ def launch(
     kept = f"{job.checkpoints.path}/{job.name}", job.checkpoints.filesystem, context.ranks.keeping
     with (
         _ended_if_stopped(),
-        progress_from_workers(context) as queue,
-        stop_wish() as wish,
+        messages_of_workers(context) as messages,
         keep_signal_handlers(),
     ):
         # Typed as the older API's, which knows none of these.
@@ -115,8 +113,7 @@ def launch(
         worker: Any = job.worker
         values = {
             **job.values,
-            "progress": queue,
-            "stop": wish,
+            "messages": messages,
             "checkpoints": kept,
             "checkpoint_seconds": context.ranks.checkpoint_seconds,
             "checkpoint_folder": job.checkpoints.path if context.store.is_local else None,
@@ -137,7 +134,7 @@ def launch(
             ),
         )
         try:
-            told = _fit(trainer, wish).return_value
+            result = _fit(trainer, messages).return_value
         except ControllerError as error:
             if isinstance(error.controller_failure, FINAL_ERRORS):
                 raise error.controller_failure from None  # not from itself: a cause of its own
@@ -145,8 +142,8 @@ def launch(
         except WorkerGroupError as error:
             raise_sentence(error, job.cut.section, context.ranks.max_failures)
             raise
-    with Checkpoints(*kept).named(told["checkpoint"]) as folder:
-        return finish(folder, told)
+    with Checkpoints(*kept).named(result["checkpoint"]) as folder:
+        return finish(folder, result)
 
 
 @contextmanager
@@ -163,7 +160,7 @@ def _ended_if_stopped() -> Iterator[None]:
         raise
 
 
-def _fit(trainer: TorchTrainer, wish: "ActorHandle[Any]") -> Any:
+def _fit(trainer: TorchTrainer, messages: "ActorHandle[Any]") -> Any:
     """`trainer.fit()` on a thread of its own: on the main thread it would answer Ctrl-C itself.
 
     There it exits the process in the middle of a flow. A KeyboardInterrupt, or what a scheduler's
@@ -190,6 +187,6 @@ def _fit(trainer: TorchTrainer, wish: "ActorHandle[Any]") -> Any:
         if outcome.done() or isinstance(stop, Exception):
             raise
         logger.warning("stopping: the training saves where it stands; stop again to leave at once")
-        wish.say.remote()
+        messages.stop.remote()
         wait([outcome], timeout=PATIENCE_SECONDS)
         raise

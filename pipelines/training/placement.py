@@ -14,7 +14,7 @@ Node = Mapping[str, float]  # its resources, as Ray counts them: {"CPU": 64.0, "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepCut:
+class BatchSplit:
     """How an optimizer step is cut into micro-batches, the units that ranks share."""
 
     section: str  # of the recipe: where the two settings stand
@@ -27,7 +27,7 @@ class StepCut:
         """More ranks than these would have nothing to do."""
         return -(-self.examples_per_step // self.micro_batch_examples)
 
-    def told(self) -> str:
+    def described(self) -> str:
         """The two settings, as they stand in the recipe."""
         step, micro_batch = f"{self.prefix}examples_per_step", f"{self.prefix}micro_batch_examples"
         return f"{step}={self.examples_per_step}, {micro_batch}={self.micro_batch_examples}"
@@ -48,7 +48,7 @@ class Placement:
         return f"workers: {workers}, each with {_count(self.cpus, 'CPU')}{device}"
 
 
-def refuse_idle_ranks(ranks: Ranks, cut: StepCut) -> None:
+def refuse_idle_ranks(ranks: Ranks, cut: BatchSplit) -> None:
     """Return where a step has a micro-batch for each of the least workers that are asked for.
 
     No cluster is needed to know it. Raises UserError where some of them would have nothing to do.
@@ -65,20 +65,20 @@ def least_workers(ranks: Ranks) -> int:
     return ranks.workers[0] if isinstance(ranks.workers, tuple) else ranks.workers
 
 
-def cut_short(ranks: Ranks, cut: StepCut) -> str:
+def cut_short(ranks: Ranks, cut: BatchSplit) -> str:
     """That a range of workers ends below what was asked for, in a sentence; empty where not."""
     if not isinstance(ranks.workers, tuple) or ranks.workers[1] <= cut.num_micro_batches:
         return ""
     return (
         f"of place.training_workers={list(ranks.workers)} at most {cut.num_micro_batches} train, "
-        f"since a step has no more micro-batches ({cut.told()})"
+        f"since a step has no more micro-batches ({cut.described()})"
     )
 
 
 def place(
     ranks: Ranks,
     nodes: Sequence[Node],
-    cut: StepCut,
+    cut: BatchSplit,
     *,
     one_thread_each: bool,
     waited_seconds: float = 0.0,
@@ -113,7 +113,7 @@ def uses_gpu(ranks: Ranks, nodes: Sequence[Node]) -> bool:
 
 
 def _range(
-    ranks: Ranks, nodes: Sequence[Node], cut: StepCut, *, use_gpu: bool, one_thread_each: bool
+    ranks: Ranks, nodes: Sequence[Node], cut: BatchSplit, *, use_gpu: bool, one_thread_each: bool
 ) -> tuple[int, int]:
     """The least and the most workers that are asked for."""
     if isinstance(ranks.workers, tuple):
@@ -147,11 +147,11 @@ def _share(nodes: Sequence[Node], num_workers: int, *, use_gpu: bool) -> int:
     )
 
 
-def _too_many_for_a_step(num_workers: int, cut: StepCut) -> str:
+def _too_many_for_a_step(num_workers: int, cut: BatchSplit) -> str:
     step, micro_batch = f"{cut.prefix}examples_per_step", f"{cut.prefix}micro_batch_examples"
     found = (
-        f"each training worker must have a micro-batch in every step, found {num_workers} workers "
-        f"for the {cut.num_micro_batches} micro-batches of {cut.section} ({cut.told()})"
+        f"{num_workers} training workers cannot share the {cut.num_micro_batches} micro-batches of "
+        f"a step of {cut.section} ({cut.described()})"
     )
     at_most = f"set place.training_workers to at most {cut.num_micro_batches}"
     if num_workers > cut.examples_per_step:
@@ -179,8 +179,8 @@ def _no_room(
     if use_gpu:
         remedies.append("set place.device=cpu to train on CPUs")
     return (
-        f"the cluster must have room for {_count(num_workers, 'training worker')} with {each} "
-        f"each, found room for {room} on {told_nodes(nodes)}{after_waiting(waited_seconds)}; "
+        f"{_count(num_workers, 'training worker')} with {each} each do not fit the cluster, which "
+        f"has room for {room} on {listed(nodes)}{after_waiting(waited_seconds)}; "
         f"{' or '.join(filter(None, remedies))}"
     )
 
@@ -190,13 +190,13 @@ def after_waiting(seconds: float) -> str:
     return f" after waiting {seconds:.0f} s for nodes" if seconds else ""
 
 
-def told_nodes(nodes: Sequence[Node]) -> str:
+def listed(nodes: Sequence[Node]) -> str:
     """How many nodes, and what each of them has, for people."""
-    told = [
+    each = [
         f"{_count(int(node.get('CPU', 0)), 'CPU')} with {_count(int(node.get('GPU', 0)), 'GPU')}"
         for node in nodes
     ]
-    return f"{_count(len(nodes), 'node')} ({', '.join(told)})"
+    return f"{_count(len(nodes), 'node')} ({', '.join(each)})"
 
 
 def _count(number: int, thing: str) -> str:

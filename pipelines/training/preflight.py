@@ -24,13 +24,13 @@ from bert_core.training.optimization import OptimizationConfig, state_size
 from pipelines.core.cluster.ranks import Keeping
 from pipelines.core.errors import UserError, first_line
 from pipelines.core.versions import computing_versions
-from pipelines.training.agreement import all_told
+from pipelines.training.ranks import all_gather
 from pipelines.training.work import Work
 
 _MEETING_SECONDS = 300.0  # ranks come when they have read their inputs, some later than others
 
 
-def refuse_strange_ranks(
+def check_ranks_agree(
     stage: str, device: torch.device, node: str, settings: str, *, seconds: float = _MEETING_SECONDS
 ) -> None:
     """Return once all ranks have exchanged known numbers and were found to run the same.
@@ -45,7 +45,7 @@ def refuse_strange_ranks(
     _meet(stage, device, node, seconds)
     digest = hashlib.sha256(settings.encode()).hexdigest()[:8]
     facts = {"node": node, **computing_versions(), "settings": digest}
-    _refuse_different(stage, [json.loads(each) for each in all_told(json.dumps(facts), device)])
+    _refuse_different(stage, [json.loads(each) for each in all_gather(json.dumps(facts), device)])
 
 
 def _meet(stage: str, device: torch.device, node: str, seconds: float) -> None:
@@ -68,7 +68,7 @@ def _meet(stage: str, device: torch.device, node: str, seconds: float) -> None:
     expected = [float(number) for number in range(1, num_ranks + 1)]
     if found != expected:
         raise UserError(
-            f"the {num_ranks} workers of {stage} must add up {expected}, found {found} on rank "
+            f"the {num_ranks} workers of {stage} added up {expected} and got {found} on rank "
             f"{rank} ({node}); look at the network between the nodes"
         )
 
@@ -85,9 +85,8 @@ def _absence(stage: str, store: Any, num_ranks: int, seconds: float, error: Exce
         else f"all came, but not their numbers ({first_line(error)})"
     )
     return (
-        f"the {num_ranks} workers of {stage} must reach each other within {seconds:.0f} s, found "
-        f"that {what} (here: {came}); look at the nodes of the others and at the network between "
-        "them"
+        f"the {num_ranks} workers of {stage} do not reach each other within {seconds:.0f} s: "
+        f"{what} (here: {came}); look at the nodes of the others and at the network between them"
     )
 
 
@@ -99,9 +98,8 @@ def _refuse_different(stage: str, facts: Sequence[dict[str, str]]) -> None:
             theirs = ", ".join(f"{key} {other[key]}" for key in different)
             ours = ", ".join(f"{key} {first[key]}" for key in different)
             raise UserError(
-                f"all workers of {stage} must compute alike, found {theirs} on rank {rank} "
-                f"({other['node']}) and {ours} on rank 0 ({first['node']}); install the same on "
-                "both nodes and run again"
+                f"the workers of {stage} differ: {theirs} on rank {rank} ({other['node']}) and "
+                f"{ours} on rank 0 ({first['node']}); install the same on both nodes and run again"
             )
 
 
@@ -113,12 +111,10 @@ def checkpoint_bytes(
     `with_best` says that the best weights so far are in each checkpoint, as a second model.
     """
     model_bytes = 4 * sum(parameter.numel() for parameter in model.parameters())
-    trained_bytes = 4 * sum(p.numel() for p in model.parameters() if p.requires_grad)
-    state = state_size(model, config, num_ranks=1).whole
-    return (1 + with_best) * model_bytes + round(trained_bytes * state), model_bytes
+    return (1 + with_best) * model_bytes + 4 * state_size(model, config), model_bytes
 
 
-def refuse_full_disk(
+def check_disk_space(
     stage: str, checkpoint_bytes: int, model_bytes: int, kept: int, folder: str | None
 ) -> None:
     """Return where there is room for the checkpoints that are kept, two more, and the artifact.
@@ -142,9 +138,9 @@ def refuse_full_disk(
         free = shutil.disk_usage(places[device]).free
         if free < num_bytes:
             raise UserError(
-                f"the disk of {places[device]} must have room for the checkpoints of {stage} and "
-                f"its model ({_told(num_bytes)}), found {_told(free)} free; free some, choose "
-                "another place.store or TMPDIR, or lower size"
+                f"the disk of {places[device]} is too full for the checkpoints of {stage} and its "
+                f"model: {_readable(num_bytes)} are needed, {_readable(free)} are free; free some, "
+                "choose another place.store or TMPDIR, or lower size"
             )
 
 
@@ -158,16 +154,16 @@ def note_on_best(work: Work, keeping: Keeping) -> str:
     if evaluated < work.num_steps:
         mend = f"set {work.section}.checkpoint_every_steps={evaluated}"
     return (
-        "for place.keep_best_checkpoints a checkpoint must be evaluated at its step, found "
-        f"evaluations every {evaluated} steps and checkpoints every {stored}, which do not meet "
-        f"before the last step; {mend}"
+        "place.keep_best_checkpoints finds none to keep: evaluations every "
+        f"{evaluated} steps and checkpoints every {stored} do not meet before the last step; {mend}"
     )
 
 
 def _nearest(path: Path) -> Path:
-    """The folder itself, or the one above it that is there."""
+    """The folder itself, or the nearest one above it that exists."""
     return next(each for each in (path, *path.parents) if each.exists())
 
 
-def _told(num_bytes: int) -> str:
-    return f"{num_bytes / 2**30:.1f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.0f} MiB"
+def _readable(num_bytes: int) -> str:
+    gigabytes, megabytes = num_bytes / 2**30, num_bytes / 2**20
+    return f"{gigabytes:.1f} GiB" if gigabytes >= 1 else f"{megabytes:.0f} MiB"

@@ -1,14 +1,31 @@
-"""Which of the processes that share a training this one is; to be asked on a worker."""
+"""The processes that share a training: which of them this one is, and what they tell each other.
+
+To be asked on a worker. What every rank calls, all call in the same order.
+"""
+
+from typing import TypeVar
 
 import ray
 import ray.train
+import torch
+import torch.distributed as dist
 from ray.util import get_node_ip_address
 
+from bert_core.training.ranks import num_ranks
 
-def this_rank() -> tuple[int, int]:
+Value = TypeVar("Value")
+
+
+def rank_and_world_size() -> tuple[int, int]:
     """Rank of this worker and how many there are."""
     context = ray.train.get_context()
     return context.get_world_rank(), context.get_world_size()
+
+
+def share_of_node() -> tuple[int, int]:
+    """Rank of this worker among those of its node and how many these are."""
+    context = ray.train.get_context()
+    return context.get_local_rank(), context.get_local_world_size()
 
 
 def this_node() -> str:
@@ -19,7 +36,32 @@ def this_node() -> str:
     return f"{get_node_ip_address()} ({ray.get_runtime_context().get_node_id()[:12]})"
 
 
-def share_of_node() -> tuple[int, int]:
-    """Rank of this worker among those of its node and how many these are."""
-    context = ray.train.get_context()
-    return context.get_local_rank(), context.get_local_world_size()
+def broadcast(value: Value, device: torch.device) -> Value:
+    """The value of the first rank, on all of them; all ranks call it."""
+    if num_ranks() == 1:
+        return value
+    box = [value]
+    dist.broadcast_object_list(box, 0, device=device)
+    return box[0]
+
+
+def all_gather(text: str, device: torch.device) -> list[str]:
+    """The text of each rank, in their order; all ranks call it."""
+    if num_ranks() == 1:
+        return [text]
+    data = text.encode()
+    longest = torch.tensor([max(1, len(data))], device=device)
+    dist.all_reduce(longest, dist.ReduceOp.MAX)
+    rows = torch.zeros(num_ranks(), int(longest), dtype=torch.uint8)
+    rows[dist.get_rank(), : len(data)] = torch.tensor(list(data), dtype=torch.uint8)
+    rows = rows.to(device)
+    dist.all_reduce(rows)  # the rows of the others are zeros here
+    return [bytes(row).rstrip(b"\0").decode() for row in rows.tolist()]
+
+
+def wait_for_all(device: torch.device) -> None:
+    """Return once all ranks have called it."""
+    if num_ranks() > 1:
+        flag = torch.zeros(1, dtype=torch.int64, device=device)
+        dist.all_reduce(flag)
+        flag.item()  # on a GPU the call above returns at once

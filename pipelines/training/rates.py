@@ -47,10 +47,10 @@ def automatic_rate(use: Use, encoder: Shape) -> float:
     return float(f"{tiny * (size / _TINY) ** slope:.1e}")
 
 
-def settled_rate(
+def resolved_rate(
     rate: float | Literal["auto"], use: Use, encoder: Shape, observe: Observer
 ) -> float:
-    """`rate`, or what `auto` comes to for this encoder, which is said to `observe`."""
+    """`rate`, or what `auto` means for this encoder, which is said to `observe`."""
     if isinstance(rate, float):
         return rate
     note = f"{use}: {automatic_rate_said(use, encoder)}"
@@ -59,7 +59,7 @@ def settled_rate(
 
 
 def automatic_rate_said(use: Use, encoder: Shape) -> str:
-    """What `auto` comes to for this encoder, in a phrase."""
+    """What `auto` means for this encoder, in a phrase."""
     return (
         f"learning_rate=auto is {automatic_rate(use, encoder):g} for an encoder of "
         f"{encoder.num_layers} layers of width {encoder.hidden_size}"

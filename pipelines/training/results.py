@@ -31,7 +31,7 @@ def numbers(statistics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def publish_model(
-    draft: Draft, checkpoint: Path, tokenizer: WordPieceTokenizer, told: Mapping[str, Any]
+    draft: Draft, checkpoint: Path, tokenizer: WordPieceTokenizer, result: Mapping[str, Any]
 ) -> None:
     """Put the model, its tokenizer and its training curve into the artifact.
 
@@ -46,18 +46,18 @@ def publish_model(
         with draft.file(name) as target:
             target.path.write_text(text, encoding="utf-8")
     with draft.file(HISTORY_FILE) as curve:
-        curve.path.write_text(json.dumps(told["history"]))
+        curve.path.write_text(json.dumps(result["history"]))
 
 
-def throughput(told: Mapping[str, Any]) -> dict[str, Any]:
-    """How long the training took, how fast it was and where it was taken up again."""
-    seconds = told["training_seconds"]
+def throughput(result: Mapping[str, Any]) -> dict[str, Any]:
+    """How long the training took, how fast it was and where it was resumed."""
+    seconds = result["training_seconds"]
     return {
         "training_seconds": round(seconds, 3),
-        "num_tokens": round(told["num_tokens"]),
-        "tokens_per_second": round(told["num_tokens"] / seconds) if seconds else 0,
-        "resumed_from": told["resumed_from"],
-        "first_step_seconds": told["first_step_seconds"],
+        "num_tokens": round(result["num_tokens"]),
+        "tokens_per_second": round(result["num_tokens"] / seconds) if seconds else 0,
+        "resumed_from": result["resumed_from"],
+        "first_step_seconds": result["first_step_seconds"],
         # Only where something was found: a healthy training has none.
-        **{name: told[name] for name in ("skipped", "rollbacks") if told[name]},
+        **{name: result[name] for name in ("skipped", "rollbacks") if result[name]},
     }

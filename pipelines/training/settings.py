@@ -1,4 +1,4 @@
-"""What every training can be told: its optimizer, its schedule and its cadence."""
+"""The settings of every training: its optimizer, its schedule and its cadence."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -128,7 +128,6 @@ class TrainingSettings(Settings):
     def _automatic_rates_are_of_adamw(self) -> Self:
         if self.learning_rate == "auto" and self.optimizer == "lamb":
             raise ValueError(
-                "learning_rate must be a number with optimizer=lamb, whose steps are scaled in "
-                "another way, got auto; set it, or another optimizer"
+                "learning_rate=auto is for adamw and muon; set a number for optimizer=lamb"
             )
         return self

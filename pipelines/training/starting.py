@@ -4,6 +4,8 @@ import hashlib
 import json
 import re
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -83,10 +85,8 @@ def is_ours(folder: Path) -> bool:
 
     Raises UserError where its config.json cannot be read.
     """
-    try:
+    with _readable(folder):
         config = read_json(model_folder(folder) / "config.json")
-    except (ValueError, OSError) as error:
-        raise _complaint(folder, error) from error
     return "head" in config and "format" in config
 
 
@@ -106,7 +106,9 @@ def take_in(
     """
     said = {"head": head, "lowercase": lowercase}
     settings = {name: value for name, value in said.items() if value is not None}
-    files = {name: _digest(folder / name, folder) for name in files_of_model(folder)}
+    names = files_of_model(folder)
+    with _readable(folder):
+        files = {name: sha256_of_file(folder / name) for name in names}
     lines = "".join(f"{name} {digest}\n" for name, digest in files.items())
     inputs = {"files": hashlib.sha256(lines.encode()).hexdigest()}
     found = context.store.find(
@@ -157,7 +159,7 @@ def files_of_model(folder: Path) -> list[str]:
 
     Raises UserError where the folder cannot be read, or lists modules that are not.
     """
-    try:
+    with _readable(folder):
         model = model_folder(folder)
         found = {
             path
@@ -171,16 +173,7 @@ def files_of_model(folder: Path) -> list[str]:
         found |= {path for path in folder.glob("*_*/config.json") if model.name not in path.parts}
         names = ("modules.json", "config_sentence_transformers.json")
         found |= {folder / name for name in names if (folder / name).is_file()}
-    except (ValueError, OSError) as error:
-        raise _complaint(folder, error) from error
     return sorted(path.relative_to(folder).as_posix() for path in found)
-
-
-def _digest(path: Path, folder: Path) -> str:
-    try:
-        return sha256_of_file(path)
-    except OSError as error:
-        raise _complaint(folder, error) from error
 
 
 def _statistics(model: Model, tokenizer: WordPieceTokenizer) -> dict[str, Any]:
@@ -203,7 +196,7 @@ def _statistics(model: Model, tokenizer: WordPieceTokenizer) -> dict[str, Any]:
 def _read(
     folder: Path, head: str | None, lowercase: bool | None
 ) -> tuple[Model, WordPieceTokenizer]:
-    try:
+    with _readable(folder):
         where = model_folder(folder)
         if is_ours(folder):
             if head is not None:
@@ -214,8 +207,6 @@ def _read(
             model = import_model(folder, head or ("encoder" if other else None))
         tokenizer = WordPieceTokenizer.from_directory(where, lowercase=lowercase)
         tokenizer.refuse_other_table(model.config.vocab_size)
-    except (ValueError, OSError) as error:
-        raise _complaint(folder, error) from error
     return model, tokenizer
 
 
@@ -229,10 +220,15 @@ def _other_architecture(config: dict[str, Any]) -> str:
     return name if isinstance(name, str) and name and name not in _READ_WHOLE else ""
 
 
-def _complaint(folder: Path, error: Exception) -> UserError:
-    if isinstance(error, UserError):
-        return error
-    said = " ".join(str(error).split())
-    if str(folder) not in said:
-        said = f"{folder} must hold a model and its tokenizer that can be read, but {said}"
-    return UserError(said)
+@contextmanager
+def _readable(folder: Path) -> Iterator[None]:
+    """Raise UserError, which names the folder, where the block finds nothing that can be read."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (ValueError, OSError) as error:
+        said = " ".join(str(error).split())
+        if str(folder) not in said:
+            said = f"{folder} must hold a model and its tokenizer that can be read, but {said}"
+        raise UserError(said) from error

@@ -26,15 +26,13 @@ class Work:
     # Every rank calls these, and all of them get the same figures.
     evaluate: Callable[[TrainableModel], dict[str, float]]
     # After the last step, with the model on the CPU: a proof on any machine computes there, too.
-    judge: Callable[[TrainableModel], dict[str, Any]]
+    final_evaluation: Callable[[TrainableModel], dict[str, Any]]
     # Before the first step of a training that finds no checkpoint; every rank calls it.
     begin: Callable[[TrainableModel], None] | None = None
     layer_decay: float = 1.0  # see `OptimizationConfig`
     rate_scales: Mapping[str, float] = field(default_factory=dict)  # likewise
     restart: Restart | None = None  # of the learning rate
     patience: int | None = None  # evaluations without a lower held-out loss; None: all steps
-    # One step of every kind there is: each must fit the memory.
-    first_steps: tuple[int, ...] = (0,)
     # Ends the training after so many steps, on all ranks alike: where it is only measured.
     is_enough: Callable[[int], bool] = lambda done: False
     # One of every kind that needs as much memory as any; rehearsed before the first step.

@@ -3,13 +3,17 @@
 import numpy as np
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 import bert_core as bc
+from bert_core.backends.operations import use_backend
 from bert_core.config import encoder_config
 from bert_core.inference.asking import most_tokens
 from bert_core.inference.labels import assign_labels, classify
 from bert_core.inference.texts import EncodedTexts
+from bert_core.model.catalogue import build_model
 from bert_core.model.forward_memory import forward_memory
+from tests.bert_core.batches import ragged_batch
 from tests.bert_core.test_inference import TEXTS, alone, new_model
 from tests.bert_core.test_inference import tokenizer as tokenizer
 
@@ -197,3 +201,37 @@ def test_labels_above_the_threshold_come_with_the_likeliest_first(tokenizer):
         assign_labels(model, tokenizer, TEXTS, threshold=2)
     with pytest.raises(ValueError, match="got encoder"):
         assign_labels(new_model("encoder"), tokenizer, TEXTS)
+
+
+def peak_of(function) -> int:
+    """The most bytes that tensors of `function` occupied at once, its results included."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        function()
+    events = [e for e in profiled.profiler.kineto_results.events() if e.name() == "[memory]"]
+    events.sort(key=lambda event: event.start_ns())
+    return int(np.cumsum([event.nbytes() for event in events]).max())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("backend", ["cpu", "plain"])
+@pytest.mark.parametrize("lengths", [(128,) * 20, (512,) * 8, tuple(range(8, 257, 8))], ids=len)
+def test_reading_without_gradients_needs_at_most_what_was_estimated(lengths, backend, dtype):
+    model = build_model("encoder", encoder_config("tiny", 8_000))
+    tokens = ragged_batch(lengths, 8_000)
+    precision = "bf16" if dtype == torch.bfloat16 else "float32"
+    with use_backend(backend), model.precision(precision), torch.inference_mode():
+        measured = peak_of(lambda: model(tokens))
+    estimated = forward_memory(
+        model.config, num_tokens=sum(lengths), longest=max(lengths), num_sequences=len(lengths),
+        dtype=dtype, backend=backend,
+    )  # fmt: skip
+    # Who asks takes 80% of what is free.
+    assert measured < estimated / 0.8
+
+
+def test_impossible_shapes_have_no_memory():
+    config = encoder_config("tiny", 100)
+    with pytest.raises(ValueError, match=r"num_sequences must lie in \[3, 61\], got 62"):
+        forward_memory(config, num_tokens=100, longest=40, num_sequences=62)
+    with pytest.raises(ValueError, match=r"longest must lie in \[1, 100\], got 101"):
+        forward_memory(config, num_tokens=100, longest=101)

@@ -12,7 +12,7 @@ import pytest
 
 from flows.services.platform.declaration import read_platform
 from pipelines.core.tracking import migration
-from pipelines.training.stopping import PATIENCE_SECONDS
+from pipelines.training.messages import PATIENCE_SECONDS
 from tests.delivery.composition import COMPOSE, read, written
 from tests.delivery.declared import (
     AGENT_PORTS,

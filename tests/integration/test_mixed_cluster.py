@@ -45,11 +45,11 @@ from pipelines.core.cluster.ranks import Ranks
 from pipelines.core.stage import StageContext
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.launch import Launch, launch
-from pipelines.training.placement import StepCut
+from pipelines.training.placement import BatchSplit
 from pipelines.training.reduction import sum_over_ranks
 
 MEMORY = 80 * 2**20
-CUT = StepCut(section="pretraining", examples_per_step=16, micro_batch_examples=4)
+CUT = BatchSplit(section="pretraining", examples_per_step=16, micro_batch_examples=4)
 
 
 def worker(values):

@@ -131,7 +131,7 @@ def test_a_disk_without_room_for_checkpoints_is_found_before_the_first_step(
 ) -> None:
     fill(small_disk.parent, 3 * 2**20)
     said = ended(machine.start("pretrain", small_disk), MISTAKE)
-    assert "must have room for the checkpoints of pretraining" in said
+    assert "is too full for the checkpoints of pretraining" in said
 
 
 def test_a_disk_that_fills_meanwhile_ends_it_at_once_and_a_second_run_goes_on(

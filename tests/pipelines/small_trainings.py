@@ -22,12 +22,13 @@ from pipelines.core.stage import Progress, StageContext
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.pretraining.figures import pretraining_figures
 from pipelines.training.launch import Launch, launch
-from pipelines.training.placement import StepCut
+from pipelines.training.placement import BatchSplit
+from pipelines.training.ranks import rank_and_world_size
 from pipelines.training.results import MODEL_FOLDER
 from pipelines.training.settings import TrainingSettings
-from pipelines.training.worker import Work, run, this_rank
+from pipelines.training.worker import Work, run
 
-CUT = StepCut(section="pretraining", examples_per_step=8, micro_batch_examples=4)
+CUT = BatchSplit(section="pretraining", examples_per_step=8, micro_batch_examples=4)
 CADENCE = {"log_every_steps": 1, "checkpoint_every_steps": 4}
 _PATIENCE_SECONDS = 300
 
@@ -54,7 +55,7 @@ def worker_that_meets(
     """Only rank 0 meets the poison; the worker dies once, where `dies_at` says."""
 
     def worker(values: dict[str, Any]) -> dict[str, Any]:
-        rank, world_size = this_rank()
+        rank, world_size = rank_and_world_size()
         reader = ExampleReader(values["examples"], "train")
         heldout = ExampleReader(values["examples"], "heldout")
         models: list[Poisoned] = []
@@ -90,7 +91,7 @@ def worker_that_meets(
             micro_batches=batches_of,
             batches_of=batches_of,
             evaluate=evaluate,
-            judge=lambda model: {},
+            final_evaluation=lambda model: {},
         )
         return run(work, values)
 

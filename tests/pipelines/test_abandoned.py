@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from pipelines.artifacts import ArtifactStore, Built, Draft
-from pipelines.core.settings import Settings
 from pipelines.core.stage import StageContext
 from pipelines.core.tracking.abandoned import FLOW_RUN_TAG, end_abandoned_runs
 from pipelines.core.tracking.tracker import Tracker
@@ -45,7 +44,7 @@ def test_a_resumed_run_belongs_to_the_flow_run_that_resumed_it(tmp_path: Path) -
 
         def make(draft: Draft) -> Built:
             context = StageContext(store=store, tracker=tracker)
-            run_id = open_run("pretraining", Settings(), draft, context)
+            run_id = open_run("pretraining", {}, draft, context)
             assert run_id is not None
             during(tracker, run_id)
             return Built((), {})

@@ -14,8 +14,8 @@ from bert_core.training.state import save_model
 from bert_core.vocabulary import SPECIAL_PIECES, WordPieceTokenizer
 from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.core.stage import Progress, StageContext
-from pipelines.stages.finetuning.automatic import automatic_epochs, settled
 from pipelines.stages.finetuning.settings import FinetuningSettings
+from pipelines.stages.finetuning.stage import automatic_epochs, resolved_settings
 from pipelines.stages.labelled.settings import LabelledSettings
 from pipelines.stages.labelled.stage import build_labelled
 from pipelines.training.starting import starting_encoder
@@ -77,7 +77,7 @@ def test_a_published_encoder_keeps_the_paper_s_head_unless_it_makes_vectors_of_a
     items = labelled(context, tmp_path)
     start = encoder(context, tmp_path / "there", pooling, is_ours=False)
     said: list[Progress] = []
-    found = settled(FinetuningSettings(), items, start, said.append)
+    found = resolved_settings(FinetuningSettings(), items, start, said.append)
     assert (found.pooling, found.num_epochs) == (read, 20.0)
     assert found.learning_rate == 1e-3  # of BERT-tiny's size
     notes = [progress.note for progress in said]
@@ -89,17 +89,23 @@ def test_an_encoder_of_ours_is_read_by_the_mean_wherever_it_lies(
 ) -> None:
     items = labelled(context, tmp_path)
     start = encoder(context, tmp_path / "there", is_ours=True)
-    assert settled(FinetuningSettings(), items, start, lambda progress: None).pooling == "mean"
+    assert (
+        resolved_settings(FinetuningSettings(), items, start, lambda progress: None).pooling
+        == "mean"
+    )
 
 
 def test_what_is_said_is_left_alone(context: StageContext, tmp_path: Path) -> None:
     items = labelled(context, tmp_path)
     start = encoder(context, tmp_path / "there", is_ours=False)
     asked = FinetuningSettings(pooling="mean", num_epochs=2.5, learning_rate=3e-5)
-    assert settled(asked, items, start, lambda progress: None) == asked
+    assert resolved_settings(asked, items, start, lambda progress: None) == asked
 
 
 def test_a_head_that_reads_words_has_no_pooling(context: StageContext, tmp_path: Path) -> None:
     items = labelled(context, tmp_path, "tagging")
     start = encoder(context, tmp_path / "there", "mean", is_ours=False)
-    assert settled(FinetuningSettings(), items, start, lambda progress: None).pooling == "pooler"
+    assert (
+        resolved_settings(FinetuningSettings(), items, start, lambda progress: None).pooling
+        == "pooler"
+    )

@@ -15,9 +15,14 @@ from pyarrow.fs import FileSelector, FSSpecHandler, LocalFileSystem, PyFileSyste
 
 from pipelines.core.cluster.ranks import Keeping
 from pipelines.core.errors import UserError
-from pipelines.training.checkpoints import Checkpoint, Checkpoints, kept_by
-from pipelines.training.choosing import newest_whole
-from pipelines.training.scratch import remove_abandoned, scratch_folder
+from pipelines.training.checkpoint_files import (
+    Checkpoint,
+    kept_by,
+    remove_abandoned,
+    scratch_folder,
+)
+from pipelines.training.checkpoints import Checkpoints
+from pipelines.training.restoring import newest_whole
 from tests.bert_core.ranks import run_ranks
 from tests.integration.object_stores import BUCKET, s3_server
 
@@ -69,12 +74,11 @@ def test_the_newest_whole_one_is_opened_whatever_became_of_the_later_ones(place,
     found = Checkpoints(*place, Keeping(latest=10))
     with newest_whole(found, CPU, node="here", is_writer=True) as opened:
         assert opened is not None
-        assert opened.checkpoint.step == 2
-        assert (opened.folder / "model" / "weights").read_text() == "2" * 1000
+        assert (opened / "model" / "weights").read_text() == "2" * 1000
     said = " ".join(found.damage)
     assert "step 4 is damaged (model/weights has 999 bytes of 1000)" in said
     assert "step 3 is damaged (model/weights has another SHA-256)" in said
-    refusal = pytest.raises(UserError, match="must be as it was stored, found that model/weights")
+    refusal = pytest.raises(UserError, match="is damaged: model/weights")
     with refusal, Checkpoints(*place, Keeping()).named(by_step[4].name):
         pass
     # The next one takes what is damaged or incomplete away.
@@ -87,7 +91,7 @@ def test_the_newest_whole_one_is_opened_whatever_became_of_the_later_ones(place,
             found, CPU, node="here", is_writer=True, only_regular=only_regular
         ) as opened:
             assert opened is not None
-            assert opened.checkpoint.step == step
+            assert (opened / "model" / "weights").read_text() == str(step) * 1000
 
 
 def test_what_another_writer_stores_at_this_moment_stays_and_what_one_left_goes(tmp_path: Path):
@@ -165,22 +169,22 @@ READINGS = {
 
 
 def take_up_each(rank: int, folder: str) -> list[tuple[object, ...]]:
-    return [take_up(rank, f"{folder}/{case}", *READINGS[case]) for case in READINGS]
+    return [restore(rank, f"{folder}/{case}", *READINGS[case]) for case in READINGS]
 
 
-def take_up(rank: int, folder: str, nodes: list[str], num_torn: list[int]) -> tuple[object, ...]:
+def restore(rank: int, folder: str, nodes: list[str], num_torn: list[int]) -> tuple[object, ...]:
     """What ranks on these nodes take up: step, text, how often it was read, folder; or why not."""
     store = TornCopies(num_torn[rank])
     checkpoints = Checkpoints(folder, PyFileSystem(store), Keeping())
     try:
         with newest_whole(checkpoints, CPU, node=nodes[rank], is_writer=rank == 0) as opened:
             assert opened is not None
-            assert folder not in str(opened.folder)
-            text = (opened.folder / "model" / "weights").read_text()
+            assert folder not in str(opened)
+            text = (opened / "model" / "weights").read_text()
     except UserError as error:
         return (str(error),)
-    assert rank or not opened.folder.exists()  # who made it removes it
-    return opened.checkpoint.step, text[:3], store.num_read, str(opened.folder)
+    assert rank or not opened.exists()  # who made it removes it
+    return int(text[0]), text[:3], store.num_read, str(opened)
 
 
 @pytest.fixture(scope="module")
@@ -216,8 +220,8 @@ def test_a_node_that_alone_reads_damage_ends_the_training_and_nothing_is_lost(ta
     first, second = taken_up["one node alone reads damage"]
     assert first == second
     assert str(first[0]).startswith(
-        "every node must read the checkpoint of step 2 as it was stored, found that model/weights "
-        "has 4 bytes of 1000 on 10.0.0.2 (b), while it is whole on the others; "
+        "the checkpoint of step 2 is damaged for some nodes alone: model/weights has 4 bytes of "
+        "1000 on 10.0.0.2 (b); it is whole on the others; "
     )
 
 
@@ -271,7 +275,7 @@ def test_it_survives_a_power_cut_before_others_are_removed(tmp_path: Path, monke
 
 def test_what_a_killed_process_left_of_a_checkpoint_is_removed_and_no_other(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    code = "from pipelines.training.scratch import scratch_folder; print(scratch_folder())"
+    code = "from pipelines.training.checkpoint_files import scratch_folder; print(scratch_folder())"
     killed = Path(subprocess.check_output([sys.executable, "-c", code], text=True).strip())
     mine, foreign = scratch_folder(), tmp_path / "bertsmith-checkpoint-elsewhere-1-1-x"
     foreign.mkdir()

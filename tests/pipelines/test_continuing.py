@@ -21,7 +21,7 @@ from pipelines.core.cluster.ranks import Ranks
 from pipelines.core.errors import UserError
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
-from pipelines.stages.pretraining.continuing import continued_model, settled
+from pipelines.stages.pretraining.continuing import continued_model, settings_for
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.stages.vocabulary.extension import extended
@@ -70,7 +70,7 @@ def test_its_tokenizer_is_taken_over_and_its_weights_are_where_training_begins(
     assert "corpus" not in vocabulary.manifest.inputs
     assert load_tokenizer(vocabulary).pieces == load_tokenizer(small_vocabulary).pieces
     examples = examples_in(vocabulary, small_corpus, small_context)
-    settings = settled(PretrainingSettings(), encoder, examples, vocabulary)
+    settings = settings_for(PretrainingSettings(), encoder, examples, vocabulary)
     assert (settings.encoder, settings.size) == (encoder.fingerprint, "tiny")
     model = continued_model(settings, encoder, examples)
     theirs = source.state_dict()
@@ -164,7 +164,7 @@ def test_words_of_the_corpus_become_pieces_at_the_end(folder, source, small_corp
     assert build_vocabulary(settings, small_corpus, alone).fingerprint == vocabulary.fingerprint
     encoder = starting_encoder(str(folder), small_context)
     examples = examples_in(vocabulary, small_corpus, small_context)
-    chosen = settled(PretrainingSettings(), encoder, examples, vocabulary)
+    chosen = settings_for(PretrainingSettings(), encoder, examples, vocabulary)
     model = continued_model(chosen, encoder, examples)
     table, old = model.encoder.embeddings.token, source.encoder.embeddings.token
     assert torch.equal(table[:-20], old)
@@ -179,11 +179,11 @@ def test_examples_in_other_pieces_or_for_another_objective_are_refused(
     other = build_vocabulary(VocabularySettings(size=180), small_corpus, small_context)
     examples = examples_in(other, small_corpus, small_context)
     with pytest.raises(UserError, match=r"in the pieces of pretraining\.encoder"):
-        settled(PretrainingSettings(), encoder, examples, other)
+        settings_for(PretrainingSettings(), encoder, examples, other)
     own = build_vocabulary(VocabularySettings(encoder=str(folder)), small_corpus, small_context)
     examples = examples_in(own, small_corpus, small_context, objective="clm")
     with pytest.raises(UserError, match=r"objective must be mlm or mlm_nsp .* found clm"):
-        settled(PretrainingSettings(), encoder, examples, own)
+        settings_for(PretrainingSettings(), encoder, examples, own)
 
 
 @pytest.mark.parametrize("reference", ["0" * 32, "no such folder", "models:/name@champion"])
@@ -227,7 +227,7 @@ def test_added_pieces_do_not_begin_with_rows_that_nothing_trained(
         wanted = VocabularySettings(encoder=str(tmp_path), added_pieces=added)
         vocabulary = build_vocabulary(wanted, small_corpus, small_context)
         examples = examples_in(vocabulary, small_corpus, small_context)
-        chosen = settled(PretrainingSettings(), encoder, examples, vocabulary)
+        chosen = settings_for(PretrainingSettings(), encoder, examples, vocabulary)
         model = continued_model(chosen, encoder, examples)
         new, old = model.encoder.embeddings.token[-added:], source.encoder.embeddings.token
         torch.testing.assert_close(new, old.mean(dim=0).expand(added, -1))
@@ -246,7 +246,7 @@ def test_an_encoder_of_no_named_size_has_none(
     vocabulary = build_vocabulary(wanted, small_corpus, small_context)
     examples = examples_in(vocabulary, small_corpus, small_context)
     for size in ("mini", "base"):
-        chosen = settled(PretrainingSettings(size=size), encoder, examples, vocabulary)
+        chosen = settings_for(PretrainingSettings(size=size), encoder, examples, vocabulary)
         assert chosen.size is None
         assert PretrainingSettings.model_validate(chosen.model_dump()) == chosen
         assert not trains_best_on_single_threads(chosen.size)
@@ -295,10 +295,12 @@ def test_what_follows_from_an_encoder_is_settled_before_its_successor_is_named(
     vocabulary = build_vocabulary(wanted, small_corpus, small_context)
     examples = examples_in(vocabulary, small_corpus, small_context)
     asked = PretrainingSettings(encoder=str(tmp_path), learning_rate="auto")
-    chosen = settled(asked, encoder, examples, vocabulary)
+    chosen = settings_for(asked, encoder, examples, vocabulary)
     assert chosen.learning_rate == 5e-4  # of BERT-tiny
     # A new head would bend the encoder until it answers each token as often as it occurs.
     assert chosen.initialization == ("frequencies" if head == "encoder" else "published")
     assert PretrainingSettings.model_validate(chosen.model_dump()) == chosen
-    mine = settled(asked.model_copy(update={"learning_rate": 2e-5}), encoder, examples, vocabulary)
+    mine = settings_for(
+        asked.model_copy(update={"learning_rate": 2e-5}), encoder, examples, vocabulary
+    )
     assert mine.learning_rate == 2e-5

@@ -38,7 +38,7 @@ def test_a_recipe_that_was_written_down_follows_another_encoder(tmp_path) -> Non
         (["vocabulary=3", "pretraining.encoder=x"], "vocabulary: .*, got 3"),
         (["pretraining.encoder=''"], r"pretraining\.encoder: .*at least 1 character, got ''"),
         (["vocabulary.encoder=''"], r"vocabulary\.encoder: .*at least 1 character, got ''"),
-        (["pretraining.size=null"], "size must be given for an encoder with random weights"),
+        (["pretraining.size=null"], "an encoder with random weights needs a size"),
     ],
 )
 def test_what_names_no_encoder_is_a_sentence(overrides, sentence) -> None:

@@ -10,7 +10,7 @@ import torch
 from pipelines.core.errors import UserError
 from pipelines.core.tracking.tracker import is_transient
 from pipelines.training.failures import EndOnLongOutage, raise_sentence
-from pipelines.training.memory import refuse_lack_of_memory
+from pipelines.training.memory import within_memory
 from pipelines.training.placement import Placement
 
 from ray.exceptions import RayActorError  # isort: skip  (after Ray's environment)
@@ -70,7 +70,7 @@ def test_outages_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
         controller.ask(348)
         controller.run()
         controller.enter(RestartingState(NO_PLACES))
-    with pytest.raises(UserError, match="but others hold it; wait for them"):
+    with pytest.raises(UserError, match=r"others hold the room in the cluster .* wait for them"):
         controller.ask(372)
 
 
@@ -79,10 +79,10 @@ def test_a_lost_node_is_called_one(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError) as caught:
         controller.ask(372)
     assert str(caught.value) == (
-        "the cluster must have room for the training (workers: 2, each with 4 CPUs), found room "
-        "for 1 on 1 node (4 CPUs with 0 GPUs): a node was lost, and none came in its place for "
-        "360 s; add one, or set place.training_workers to a range such as [1, 2], and run again: "
-        "it goes on from its last checkpoint"
+        "the training (workers: 2, each with 4 CPUs) does not fit the cluster any more, which has "
+        "room for 1 on 1 node (4 CPUs with 0 GPUs): a node was lost, and none came in its place "
+        "for 360 s; add one, or set place.training_workers to a range such as [1, 2], and run "
+        "again: it goes on from its last checkpoint"
     )
 
 
@@ -129,11 +129,12 @@ def test_a_mistake_of_the_program_stays_what_it_is() -> None:
 
 
 def test_an_error_without_a_message_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match=r"that they did not: .*MemoryError\(\); look at the logs"):
+    with pytest.raises(UserError, match=r"did not start .*MemoryError\(\); look at the logs"):
         Controller(monkeypatch).ask(372, ControllerError(MemoryError()))
 
 
 def test_a_lack_of_memory_without_a_message_is_one_sentence() -> None:
-    sentence = r"does not \(OutOfMemoryError\); lower micro_batch_examples"
-    with pytest.raises(UserError, match=sentence), refuse_lack_of_memory("pretraining"):
+    gpu = torch.device("cuda")
+    sentence = r"^it does not fit the memory of its worker \(OutOfMemoryError\); lower size$"
+    with pytest.raises(UserError, match=sentence), within_memory("it", "lower size", gpu, 1):
         raise torch.OutOfMemoryError

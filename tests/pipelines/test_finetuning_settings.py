@@ -7,7 +7,7 @@ import pytest
 from pipelines.core.errors import UserError
 from pipelines.core.recipes.files import read_recipe
 from pipelines.core.recipes.ladder import EndToEndRecipe
-from pipelines.stages.finetuning.checks import check_settings
+from pipelines.stages.finetuning.preparation import check_settings
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.tasks import family
 
@@ -37,10 +37,10 @@ def test_there_are_never_more_evaluations_than_were_asked_for(
         ("question_answering", {"class_weights": "balanced"}, "those of a span_prediction model"),
         ("multi_label", {"search": {"label_smoothing": [0.0, 0.1]}}, "multi_label_classification"),
         ("multiple_choice", {"class_weights": "balanced"}, "choices have none"),
-        ("regression", {"long_texts": "windows"}, "found a regression model"),
-        ("tagging", {"long_texts": "windows"}, "found a token_classification model"),
-        ("tagging", {"pooling": "mean"}, "found a token_classification model"),
-        ("sentence_embedding", {"pooling": "mean"}, "found a sentence_embedding model"),
+        ("regression", {"long_texts": "windows"}, "a regression model reads"),
+        ("tagging", {"long_texts": "windows"}, "a token_classification model reads"),
+        ("tagging", {"pooling": "mean"}, "head of a token_classification model"),
+        ("sentence_embedding", {"pooling": "mean"}, "head of a sentence_embedding model"),
     ],
 )
 def test_what_does_not_fit_the_task_is_refused_before_a_run(

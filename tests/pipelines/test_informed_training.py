@@ -77,5 +77,5 @@ def test_a_head_that_an_encoder_does_not_bring_begins_at_the_frequencies(
 
 
 def test_an_encoder_that_is_there_already_keeps_its_weights():
-    with pytest.raises(ValueError, match="initialization must be left at published"):
+    with pytest.raises(ValueError, match="initialization=informed is for random weights"):
         PretrainingSettings(encoder="models:/some@champion", initialization="informed")

@@ -22,7 +22,7 @@ from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
 from pipelines.core.stage import StageContext
 from pipelines.training import launch as launching
 from pipelines.training.launch import Launch, launch
-from pipelines.training.placement import StepCut
+from pipelines.training.placement import BatchSplit
 
 launching.PATIENCE_SECONDS = 2.0  # this worker hears nobody
 folder = Path(sys.argv[1])
@@ -50,7 +50,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 job = Launch(
     worker=worker, values={"ticks": str(ticks)}, name="endless",
     checkpoints=CheckpointFolder(str(folder / "work"), LocalFileSystem()),
-    cut=StepCut(section="pretraining", examples_per_step=8, micro_batch_examples=4),
+    cut=BatchSplit(section="pretraining", examples_per_step=8, micro_batch_examples=4),
 )
 threading.Thread(target=interrupt, daemon=True).start()
 try:

@@ -31,7 +31,7 @@ def test_a_resumed_training_logs_each_point_once(tracker: Tracker) -> None:
     for step in (20, 30, 40):
         resumed.add(step, {"train/loss": 1 / step})
     resumed.close()
-    assert not resumed.waiting()
+    assert not resumed.missing()
     assert steps_of(tracker, run_id) == [10, 20, 30, 40]
 
 
@@ -41,7 +41,7 @@ def test_points_between_two_steps_all_arrive(tracker: Tracker) -> None:
     log = MetricLog(tracker.uri, run_id, flush_seconds=0.01)
     for second in range(3):
         log.restore([Point("train/loss", float(second), 1_700_000_000_000 + second, 7)])
-        until(lambda: not log.waiting(), "the point")
+        until(lambda: not log.missing(), "the point")
     log.close()
     assert steps_of(tracker, run_id) == [7, 7, 7]
 
@@ -55,7 +55,7 @@ def test_a_point_that_is_sent_twice_is_one_point(tracker: Tracker) -> None:
         log._last_step["train/loss"] = -1
         log.restore([point])
         log.close()
-        assert not log.waiting()
+        assert not log.missing()
     assert steps_of(tracker, run_id) == [10]
 
 
@@ -68,50 +68,65 @@ def test_a_tracker_that_never_answers_is_not_waited_for(caplog, monkeypatch) -> 
             log.add(step, {"train/loss": 1.0})
         log.close(seconds=0.5)
         assert time.monotonic() - started < 500  # half of what one answer would be waited for
-        assert [point.step for point in log.waiting()] == list(range(10_000))
+        assert [point.step for point in log.missing()] == list(range(10_000))
 
 
-def test_what_waits_beside_the_curve_is_bounded_and_the_curve_is_whole(monkeypatch) -> None:
-    monkeypatch.setattr("pipelines.training.telemetry.metrics._MOST_BESIDE", 10)
-    log = MetricLog("http://127.0.0.1:9", "run", flush_seconds=1000)
-    for step in range(15):
-        log.add(step, {"train/loss": 1.0, "speed/utilization": 0.5, "eval/loss": 2.0})
-
-    def steps(key: str) -> list[int]:
-        return [point.step for point in log.waiting() if point.key == key]
-
-    assert steps("train/loss") == steps("eval/loss") == list(range(15))
-    assert steps("speed/utilization") == list(range(5, 15))
-    (said,) = log.news()
-    assert said.startswith("10 points beside the curve wait for the tracker")
-    assert log.news() == []
-    log.close()
-
-
-def test_that_points_are_dropped_is_told_to_who_watches(monkeypatch) -> None:
-    monkeypatch.setattr("pipelines.training.telemetry.metrics._MOST_BESIDE", 1)
-    log = MetricLog("http://127.0.0.1:9", "run", flush_seconds=1000)
-    speed = Speed(10, num_ranks=1, matrix_rate=1e9)
-    telemetry = Telemetry("pretraining", 10, None, log, speed)
+def test_a_silent_tracker_costs_what_is_beside_the_curve_and_nothing_of_it(
+    monkeypatch, tracker: Tracker
+) -> None:
+    run_id = a_run(tracker, "silent")
     said: list[str] = []
-    monkeypatch.setattr(telemetry, "warn", said.append)
-    for step in range(1, 4):
-        telemetry.take_step(step, 0.1)
-        telemetry.log_speed(step, 100.0 * step)
-    assert [sentence.partition(":")[0] for sentence in said] == [
-        "1 points beside the curve wait for the tracker"
-    ]
-    telemetry.close()
+    log = MetricLog("no-such-kind://x", run_id, flush_seconds=0.05, warn=said.append)
+    log.add(1, {"train/loss": 1.0, "speed/utilization": 0.5, "eval/loss": 2.0}, 1_700_000_000_000)
+    until(lambda: bool(said), "the word of its silence")
+    assert [point.key for point in log.missing()] == ["train/loss", "eval/loss"]
+    log._uri = tracker.uri  # as if it were there by now
+    until(lambda: not log.missing(), "the curve")
+    log.add(2, {"speed/utilization": 0.7})
+    log.close(seconds=60)
+    client = tracker.client()
+    (loss,) = client.get_metric_history(run_id, "train/loss")
+    assert (loss.step, loss.timestamp) == (1, 1_700_000_000_000)
+    assert [each.step for each in client.get_metric_history(run_id, "speed/utilization")] == [2]
+    assert len(said) == 1
+
+
+def test_a_training_that_is_taken_up_tells_what_the_tracker_lacks_at_its_time(
+    monkeypatch, tracker: Tracker, tmp_path
+) -> None:
+    run_id = a_run(tracker, "taken up")
+
+    def telemetry(uri: str) -> Telemetry:
+        speed = Speed(10, num_ranks=1, matrix_rate=1e9)
+        monkeypatch.setattr("pipelines.training.telemetry.curve.SystemMetrics", lambda log: None)
+        return Telemetry("pretraining", 10, None, MetricLog(uri, run_id, flush_seconds=0.05), speed)
+
+    away = telemetry("no-such-kind://x")
+    for step in (1, 2):
+        monkeypatch.setattr("pipelines.training.telemetry.curve.now_ms", lambda step=step: step)
+        away.log(step, {"train/loss": 1 / step})
+        away.log(step, {"eval/loss": 2 / step})
+    away.save(tmp_path)
+    away.close()
+    resumed = telemetry(tracker.uri)
+    resumed.restore(tmp_path, 2)
+    assert resumed.history == away.history
+    resumed.close()
+    assert resumed.undelivered() == []
+    for key in ("train/loss", "eval/loss"):
+        points = tracker.client().get_metric_history(run_id, key)
+        assert sorted((point.step, point.timestamp) for point in points) == [(1, 1), (2, 2)]
 
 
 def test_a_tracker_that_cannot_be_opened_at_first_gets_its_points_later(tracker: Tracker) -> None:
     """MLflow opens a database with its client, and raises what the database's library does."""
     run_id = a_run(tracker, "late")
-    log = MetricLog("no-such-kind://x", run_id, flush_seconds=0.05)
+    said: list[str] = []
+    log = MetricLog("no-such-kind://x", run_id, flush_seconds=0.05, warn=said.append)
     log.add(1, {"train/loss": 1.0})
-    until(lambda: any("metrics wait" in each for each in log.news()), "the word of its silence")
+    until(lambda: any("metrics wait" in each for each in said), "the word of its silence")
     log._uri = tracker.uri  # as if it were there by now
-    until(lambda: not log.waiting(), "the point")
+    until(lambda: not log.missing(), "the point")
     log.close()
     assert steps_of(tracker, run_id) == [1]
 
@@ -123,17 +138,17 @@ def test_what_waited_arrives_once_when_the_tracker_answers_again(
     run_id = a_run(tracker, "fickle")
     log = MetricLog(fickle.uri, run_id, flush_seconds=0.05)
     log.add(1, {"train/loss": 1.0})
-    until(lambda: not log.waiting(), "the first point")
+    until(lambda: not log.missing(), "the first point")
     fickle.answers = False
     asked = fickle.num_asked
     for step in range(2, 50):
         log.add(step, {"train/loss": 1 / step})
     until(lambda: "the tracker does not answer" in caplog.text, "the word of its silence")
-    assert len(log.waiting()) == 48
+    assert len(log.missing()) == 48
     assert steps_of(tracker, run_id) == [1]
     fickle.answers = True
     log.add(50, {"train/loss": 1 / 50})
-    until(lambda: not log.waiting(), "all points")
+    until(lambda: not log.missing(), "all points")
     log.close()
     assert fickle.num_asked >= asked
     assert steps_of(tracker, run_id) == list(range(1, 51))

@@ -17,7 +17,7 @@ def config_of(settings: TrainingSettings, *, shards: bool = False, **more: Any):
     work = Work(
         stage="s", section="s", settings=settings, num_steps=100, evaluate_every_steps=10,
         build_model=nothing, micro_batches=nothing, batches_of=nothing, evaluate=nothing,
-        judge=nothing, **more,
+        final_evaluation=nothing, **more,
     )  # fmt: skip
     return optimization(work, shard_optimizer_state=shards)
 

@@ -10,9 +10,9 @@ from pipelines.core.recipes.ladder import PretrainingRecipe
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
-from pipelines.stages.pretraining.cuts import cut_of, phases_of
-from pipelines.stages.pretraining.phases import TrainingExamples
+from pipelines.stages.pretraining.phases import phases_of, split_of
 from pipelines.stages.pretraining.settings import PretrainingSettings
+from pipelines.stages.pretraining.training_examples import TrainingExamples
 from pipelines.training.placement import place
 
 TWO_PHASES = PretrainingSettings(
@@ -74,7 +74,6 @@ def test_phases_follow_each_other_and_cut_their_steps_as_they_say():
 @pytest.mark.parametrize("step", [0, 6, 7, 9])
 def test_a_step_on_either_side_of_the_boundary_is_what_its_own_phase_gives(examples, step):
     training = TrainingExamples(TWO_PHASES, examples, 0, 1)
-    assert training.first_steps == (0, 7)
     found = dict(training.micro_batches(step))  # asked for alone, as after a restart
     kind, first, size, cut = ("short", 0, 20, 6) if step < 7 else ("train", 7, 8, 4)
     expected = dict(
@@ -101,19 +100,19 @@ SHORT_ALONE = ("examples.short_tokens=32", "pretraining.short_steps_fraction=1")
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
-        (["pretraining.short_steps_fraction=0.9"], "examples.short_tokens must be given"),
-        (["pretraining.full_learning_rate=1e-4"], "short_steps_fraction must be given"),
+        (["pretraining.short_steps_fraction=0.9"], "=0.9 needs examples.short_tokens"),
+        (["pretraining.full_learning_rate=1e-4"], "full_learning_rate needs short_steps_fraction"),
         (
             [*SHORT_FIRST, "pretraining.full_warmup_fraction=0.1"],
-            "full_learning_rate must be given where full_warmup_fraction is",
+            "full_warmup_fraction needs full_learning_rate",
         ),
         (
             [*SHORT_ALONE, "pretraining.full_learning_rate=1e-4"],
-            "short_steps_fraction must be less than 1 where full_learning_rate is given",
+            "full_learning_rate is for steps of full length",
         ),
         (
             [*SHORT_ALONE, "pretraining.full_warmup_fraction=0.1"],
-            "short_steps_fraction must be less than 1 where full_warmup_fraction is given",
+            "full_warmup_fraction is for steps of full length",
         ),
         (["examples.short_tokens=128"], "short_tokens must be less than max_tokens, 128"),
     ],
@@ -129,12 +128,11 @@ def test_too_many_workers_for_the_short_steps_are_told_of_their_settings():
         short_micro_batch_examples=64,
     )  # fmt: skip
     with pytest.raises(UserError) as caught:
-        place(Ranks(workers=8), [{"CPU": 8.0}], cut_of(settings), one_thread_each=True)
+        place(Ranks(workers=8), [{"CPU": 8.0}], split_of(settings), one_thread_each=True)
     assert str(caught.value) == (
-        "each training worker must have a micro-batch in every step, found 8 workers for the 4 "
-        "micro-batches of pretraining (short_examples_per_step=256, "
-        "short_micro_batch_examples=64); set pretraining.short_micro_batch_examples=32 or set "
-        "place.training_workers to at most 4"
+        "8 training workers cannot share the 4 micro-batches of a step of pretraining "
+        "(short_examples_per_step=256, short_micro_batch_examples=64); set "
+        "pretraining.short_micro_batch_examples=32 or set place.training_workers to at most 4"
     )
     alike = settings.model_copy(update={"short_micro_batch_examples": None})
-    assert cut_of(alike).prefix == ""  # the one setting that both take
+    assert split_of(alike).prefix == ""  # the one setting that both take

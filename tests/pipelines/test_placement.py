@@ -4,17 +4,19 @@ import pytest
 
 from pipelines.core.cluster.ranks import Ranks
 from pipelines.core.errors import UserError
-from pipelines.training.placement import Placement, StepCut, cut_short, place, refuse_idle_ranks
+from pipelines.training.placement import BatchSplit, Placement, cut_short, place, refuse_idle_ranks
 
 LAPTOP = [{"CPU": 2.0}]
 WORKSTATION = [{"CPU": 16.0}]
 MIXED = [{"CPU": 16.0}, {"CPU": 64.0, "GPU": 8.0}]
 THREE_NODES = [{"CPU": 32.0}, {"CPU": 32.0}, {"CPU": 16.0}]
-TWO = StepCut(section="pretraining", examples_per_step=32, micro_batch_examples=16)
-EIGHT = StepCut(section="pretraining", examples_per_step=64, micro_batch_examples=8)
+TWO = BatchSplit(section="pretraining", examples_per_step=32, micro_batch_examples=16)
+EIGHT = BatchSplit(section="pretraining", examples_per_step=64, micro_batch_examples=8)
 
 
-def placed(ranks: Ranks, nodes: list[dict[str, float]], cut: StepCut = EIGHT, small: bool = False):
+def placed(
+    ranks: Ranks, nodes: list[dict[str, float]], cut: BatchSplit = EIGHT, small: bool = False
+):
     return place(ranks, nodes, cut, one_thread_each=small)
 
 
@@ -58,9 +60,9 @@ def test_ranks_are_placed(ranks, nodes, cut, small, expected):
             Ranks(workers=4),
             WORKSTATION,
             TWO,
-            "found 4 workers for the 2 micro-batches of pretraining (examples_per_step=32, "
-            "micro_batch_examples=16); set pretraining.micro_batch_examples=8 or set "
-            "place.training_workers to at most 2",
+            "4 training workers cannot share the 2 micro-batches of a step of pretraining "
+            "(examples_per_step=32, micro_batch_examples=16); set "
+            "pretraining.micro_batch_examples=8 or set place.training_workers to at most 2",
         ),
         (Ranks(workers=(16, 20)), WORKSTATION, TWO, "set pretraining.micro_batch_examples=2"),
         (Ranks(workers=40), WORKSTATION, TWO, "at most 2 or raise pretraining.examples_per_step"),
@@ -68,7 +70,8 @@ def test_ranks_are_placed(ranks, nodes, cut, small, expected):
             Ranks(workers=3),
             LAPTOP,
             EIGHT,
-            "must have room for 3 training workers with 1 CPU each, found room for 2 on 1 node "
+            "3 training workers with 1 CPU each do not fit the cluster, which has room for 2 on 1 "
+            "node "
             "(2 CPUs with 0 GPUs); lower place.training_workers or add nodes",
         ),
         (Ranks(workers=2, cpus_per_worker=16), WORKSTATION, EIGHT, "lower place.cpus_per_worker"),
@@ -77,12 +80,13 @@ def test_ranks_are_placed(ranks, nodes, cut, small, expected):
             Ranks(workers=4),
             [{"CPU": 16.0, "GPU": 2.0}],
             EIGHT,
-            "with 1 CPU and a GPU each, found room for 2 on 1 node (16 CPUs with 2 GPUs); lower "
-            "place.training_workers or add nodes or set place.device=cpu to train on CPUs",
+            "with 1 CPU and a GPU each do not fit the cluster, which has room for 2 on 1 node "
+            "(16 CPUs with 2 GPUs); lower place.training_workers or add nodes or set "
+            "place.device=cpu to train on CPUs",
         ),
-        (Ranks(device="gpu"), WORKSTATION, EIGHT, "found room for 0 on 1 node"),
+        (Ranks(device="gpu"), WORKSTATION, EIGHT, "has room for 0 on 1 node"),
         (Ranks(workers="auto", device="gpu"), WORKSTATION, EIGHT, "place.device=cpu"),
-        (Ranks(workers="auto"), [], EIGHT, "found room for 0 on 0 nodes"),
+        (Ranks(workers="auto"), [], EIGHT, "has room for 0 on 0 nodes"),
     ],
 )
 def test_what_cannot_be_placed_is_refused(ranks, nodes, cut, sentence):
@@ -96,7 +100,7 @@ def test_a_refusal_says_how_long_nodes_were_waited_for():
     with pytest.raises(UserError) as raised:
         place(Ranks(workers=3), LAPTOP, EIGHT, one_thread_each=False, waited_seconds=900.3)
     assert str(raised.value).endswith(
-        "found room for 2 on 1 node (2 CPUs with 0 GPUs) after waiting 900 s for nodes; lower "
+        "has room for 2 on 1 node (2 CPUs with 0 GPUs) after waiting 900 s for nodes; lower "
         "place.training_workers or add nodes or raise place.wait_for_nodes_seconds"
     )
 

@@ -17,11 +17,11 @@ from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.training import worker
 from pipelines.training.early_stopping import Best
-from pipelines.training.memory import refuse_lack_of_memory
-from pipelines.training.preflight import refuse_full_disk, refuse_strange_ranks
-from pipelines.training.resuming import save
+from pipelines.training.memory import within_memory
+from pipelines.training.preflight import check_disk_space, check_ranks_agree
+from pipelines.training.saving import save
 from tests.bert_core.ranks import run_ranks
-from tests.pipelines.test_lap import lap_that_meets
+from tests.pipelines.test_training_loop import loop_that_meets
 
 CPU = torch.device("cpu")
 MEBIBYTE = 2**20
@@ -34,7 +34,7 @@ def meeting(rank: int, settings: list[str], absent: int | None, seconds: float) 
         return "absent"
     told = "well"
     try:
-        refuse_strange_ranks("pretraining", CPU, f"10.0.0.{rank}", settings[rank], seconds=seconds)
+        check_ranks_agree("pretraining", CPU, f"10.0.0.{rank}", settings[rank], seconds=seconds)
     except UserError as error:
         told = str(error)
     if absent is not None and rank == 0:
@@ -49,7 +49,7 @@ def test_ranks_that_are_alike_go_on():
 def test_a_rank_that_was_told_something_else_ends_all_of_them():
     told = run_ranks(meeting, 3, ["same", "same", "other"], None, 60.0)
     assert len(set(told)) == 1
-    assert told[0].startswith("all workers of pretraining must compute alike, found settings ")
+    assert told[0].startswith("the workers of pretraining differ: settings ")
     assert "on rank 2 (10.0.0.2)" in told[0]
     assert "on rank 0 (10.0.0.0)" in told[0]
 
@@ -57,8 +57,8 @@ def test_a_rank_that_was_told_something_else_ends_all_of_them():
 def test_a_rank_that_does_not_come_is_named_within_the_time():
     told = run_ranks(meeting, 2, ["same", "same"], 1, 1.0)
     assert told[1] == "absent"
-    assert told[0].startswith("the 2 workers of pretraining must reach each other within 1 s, ")
-    assert "found that rank 1 did not come (here: rank 0 on 10.0.0.0)" in told[0]
+    assert told[0].startswith("the 2 workers of pretraining do not reach each other within 1 s: ")
+    assert "1 s: rank 1 did not come (here: rank 0 on 10.0.0.0)" in told[0]
 
 
 def meeting_with_one_that_dies(rank: int, told: str) -> str:
@@ -68,7 +68,7 @@ def meeting_with_one_that_dies(rank: int, told: str) -> str:
         store.wait(["preflight/0"])
         os._exit(0)
     try:
-        refuse_strange_ranks("pretraining", CPU, "10.0.0.0", "same", seconds=120.0)
+        check_ranks_agree("pretraining", CPU, "10.0.0.0", "same", seconds=120.0)
     except (RuntimeError, UserError) as error:
         Path(told).write_text(type(error).__name__)
     return "told"
@@ -82,19 +82,19 @@ def test_a_rank_that_dies_while_they_meet_is_no_mistake_of_a_person(tmp_path: Pa
 
 
 def test_one_rank_alone_meets_nobody():
-    refuse_strange_ranks("pretraining", CPU, "here", "settings")
+    check_ranks_agree("pretraining", CPU, "here", "settings")
 
 
 def test_a_disk_without_room_for_the_checkpoints_is_refused(tmp_path: Path):
     free = shutil.disk_usage(tmp_path).free
     folder = str(tmp_path / "not" / "yet" / "there")
-    refuse_full_disk("pretraining", MEBIBYTE, MEBIBYTE, 2, folder)
-    refuse_full_disk("pretraining", MEBIBYTE, MEBIBYTE, 2, None)
-    with pytest.raises(UserError, match=r"must have room for the checkpoints of pretraining"):
-        refuse_full_disk("pretraining", free // 3, MEBIBYTE, 2, folder)
+    check_disk_space("pretraining", MEBIBYTE, MEBIBYTE, 2, folder)
+    check_disk_space("pretraining", MEBIBYTE, MEBIBYTE, 2, None)
+    with pytest.raises(UserError, match=r"is too full for the checkpoints of pretraining"):
+        check_disk_space("pretraining", free // 3, MEBIBYTE, 2, folder)
     # A store elsewhere: the temporary folder alone has to hold one.
-    with pytest.raises(UserError, match=r"GiB free; free some, choose another place.store"):
-        refuse_full_disk("pretraining", 2**60, 0, 2, None)
+    with pytest.raises(UserError, match=r"GiB are free; free some, choose another place.store"):
+        check_disk_space("pretraining", 2**60, 0, 2, None)
 
 
 @pytest.mark.parametrize("patience", [None, 2])
@@ -102,18 +102,17 @@ def test_the_disk_is_asked_for_as_much_as_a_checkpoint_takes(
     tmp_path: Path, monkeypatch, patience: int | None
 ):
     asked: list[int] = []
-    monkeypatch.setattr(worker, "refuse_full_disk", lambda *told: asked.append(told[1]))
-    lap = lap_that_meets({}, tmp_path)
+    monkeypatch.setattr(worker, "check_disk_space", lambda *told: asked.append(told[1]))
+    loop = loop_that_meets({}, tmp_path)
     best = None if patience is None else Best(patience)
-    standing = replace(lap.standing, best=best)
+    state = replace(loop.state, best=best)
     if best is not None:
-        best.consider(standing.model, [{"step": 2, "eval/loss": 1.0}])
+        best.consider(state.model, [{"step": 2, "eval/loss": 1.0}])
     values = {"checkpoints": ["", None, Keeping()], "checkpoint_folder": None}
-    config = standing.optimizer.config
-    worker._prepare_first_step(lap.work, standing, config, values, CPU)
-    assert save(standing, Position(seed=0, step=2), is_last=False)
-    standing.checkpoints.wait()
-    (stored,) = standing.checkpoints.stored()
+    worker._prepare_first_step(loop.work, state, values, 1)
+    assert save(state, Position(seed=0, step=2), is_last=False)
+    state.checkpoints.wait()
+    (stored,) = state.checkpoints.stored()
     assert asked == [pytest.approx(stored.num_bytes, rel=0.2)]  # a third model is more
 
 
@@ -135,17 +134,16 @@ def test_checkpoints_that_are_never_evaluated_are_told_of_before_the_first_step(
     best: int,
     mend: str,
 ):
-    lap = lap_that_meets({}, tmp_path)
-    settings = lap.work.settings.model_copy(update={"checkpoint_every_steps": stored})
-    work = replace(lap.work, settings=settings, evaluate_every_steps=evaluated, num_steps=12)
+    loop = loop_that_meets({}, tmp_path)
+    settings = loop.work.settings.model_copy(update={"checkpoint_every_steps": stored})
+    work = replace(loop.work, settings=settings, evaluate_every_steps=evaluated, num_steps=12)
     said: list[str] = []
-    monkeypatch.setattr(lap.standing.telemetry, "warn", said.append)
+    monkeypatch.setattr(loop.state.telemetry, "warn", said.append)
     values = {"checkpoints": ["", None, Keeping(best=best)], "checkpoint_folder": None}
-    worker._prepare_first_step(work, lap.standing, lap.standing.optimizer.config, values, CPU)
+    worker._prepare_first_step(work, loop.state, values, 1)
     sentence = (
-        "for place.keep_best_checkpoints a checkpoint must be evaluated at its step, found "
-        f"evaluations every {evaluated} steps and checkpoints every {stored}, which do not meet "
-        f"before the last step; {mend}"
+        f"place.keep_best_checkpoints finds none to keep: evaluations every {evaluated} steps and "
+        f"checkpoints every {stored} do not meet before the last step; {mend}"
     )
     assert said == ([sentence] if mend else [])
 
@@ -166,11 +164,14 @@ def test_no_more_checkpoints_are_reckoned_with_than_a_training_stores(keeping: K
 
 def test_a_lack_of_memory_is_a_sentence_and_another_error_stays_what_it_is():
     with (
-        pytest.raises(UserError, match=r"must fit the memory .* lower micro_batch_examples"),
-        refuse_lack_of_memory("pretraining"),
+        pytest.raises(UserError, match=r"^the model does not fit the memory .*; lower size$"),
+        within_memory("the model", "lower size", CPU, 1),
     ):
         torch.empty(2**62, dtype=torch.uint8)
-    with pytest.raises(RuntimeError, match="shape"), refuse_lack_of_memory("pretraining"):
+    with (
+        pytest.raises(RuntimeError, match="shape"),
+        within_memory("the model", "lower size", CPU, 1),
+    ):
         torch.zeros(2, 3) @ torch.zeros(2, 3)
 
 

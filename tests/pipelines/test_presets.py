@@ -10,9 +10,9 @@ from pipelines.core.cluster.ranks import Ranks
 from pipelines.core.recipes.files import preset_names, read_recipe
 from pipelines.core.recipes.ladder import EndToEndRecipe, PretrainingRecipe
 from pipelines.stages.examples.stage import build_examples
-from pipelines.stages.pretraining.cuts import phases_of
-from pipelines.stages.pretraining.phases import restart_of
+from pipelines.stages.pretraining.phases import phases_of
 from pipelines.stages.pretraining.stage import build_encoder
+from pipelines.stages.pretraining.training_examples import restart_of
 from pipelines.stages.vocabulary.stage import build_vocabulary
 from pipelines.tasks import family_module, family_names
 

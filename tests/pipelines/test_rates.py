@@ -7,7 +7,7 @@ from pipelines.core.errors import UserError
 from pipelines.core.recipes.files import preset_names, read_recipe
 from pipelines.core.recipes.ladder import EndToEndRecipe
 from pipelines.core.stage import Progress, ignore
-from pipelines.training.rates import automatic_rate, settled_rate
+from pipelines.training.rates import automatic_rate, resolved_rate
 
 BASE, TINY = (encoder_config(size, 100) for size in ("base", "tiny"))
 SIX_LAYERS = EncoderConfig(
@@ -41,10 +41,10 @@ def _size(config: EncoderConfig) -> int:
 
 def test_what_auto_comes_to_is_told_and_a_number_is_left_alone() -> None:
     told: list[Progress] = []
-    assert settled_rate("auto", "finetuning", SIX_LAYERS, told.append) == 1.6e-4
+    assert resolved_rate("auto", "finetuning", SIX_LAYERS, told.append) == 1.6e-4
     assert "learning_rate=auto is 0.00016" in told[0].note
     assert "6 layers of width 384" in told[0].note
-    assert settled_rate(2e-5, "finetuning", SIX_LAYERS, told.append) == 2e-5
+    assert resolved_rate(2e-5, "finetuning", SIX_LAYERS, told.append) == 2e-5
     assert len(told) == 1
 
 
@@ -53,7 +53,7 @@ def test_what_starts_from_an_encoder_follows_its_size(name: str) -> None:
     recipe = read_recipe(EndToEndRecipe, name)
     assert recipe.finetuning.learning_rate == "auto"
     asked = read_recipe(EndToEndRecipe, name, ["finetuning.learning_rate=3e-5"])
-    assert settled_rate(asked.finetuning.learning_rate, "finetuning", BASE, ignore) == 3e-5
+    assert resolved_rate(asked.finetuning.learning_rate, "finetuning", BASE, ignore) == 3e-5
     if name == "continue":
         assert recipe.pretraining.learning_rate == "auto"
 
@@ -66,19 +66,19 @@ def test_no_preset_fine_tunes_bert_base_at_a_rate_of_small_encoders(name: str) -
         shape = BASE if recipe.labelled.source.kind == "labelled_file" else encoder_config(size, 9)
     else:
         shape = BASE
-    rate = settled_rate(recipe.finetuning.learning_rate, "finetuning", shape, ignore)
+    rate = resolved_rate(recipe.finetuning.learning_rate, "finetuning", shape, ignore)
     assert rate <= 4 * automatic_rate("finetuning", shape)
 
 
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
-        (["pretraining.learning_rate=auto"], "must be a number for an encoder with random weights"),
+        (["pretraining.learning_rate=auto"], "learning_rate=auto is for going on from an encoder"),
         (["finetuning.learning_rate=0"], "must be a number above 0 and at most 1, or auto, got 0"),
         (["finetuning.learning_rate=fast"], "or auto, got 'fast'"),
         (
             ["finetuning.learning_rate=auto", "finetuning.optimizer=lamb"],
-            "must be a number with optimizer=lamb",
+            "learning_rate=auto is for adamw and muon",
         ),
     ],
 )

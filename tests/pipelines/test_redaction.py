@@ -145,7 +145,7 @@ def test_errors_lose_their_secrets_and_keep_their_kind() -> None:
 @pytest.mark.parametrize(
     ("uri", "sentence"),
     [
-        ("foo://host", "must begin with http://"),
+        ("foo://host", "begins with none of http://"),
         ("http://ann:hidden@127.0.0.1:9", "must answer at http://127.0.0.1:9, but no connection"),
         ("http://127.0.0.1:port", "must be a number"),
         ("http://no-such-host.invalid:5000", "no connection could be made"),

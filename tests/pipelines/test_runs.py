@@ -10,7 +10,6 @@ from mlflow.exceptions import MlflowException
 
 from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
 from pipelines.core.errors import UserError
-from pipelines.core.settings import Settings
 from pipelines.core.stage import StageContext
 from pipelines.core.tracking.tracker import Tracker
 from pipelines.training.telemetry.metrics import MetricLog
@@ -31,7 +30,7 @@ class Training:
 
     def build(self, num_points: int = 3) -> Artifact:
         def make(draft: Draft) -> Built:
-            run_id = open_run("pretraining", Settings(), draft, self.context)
+            run_id = open_run("pretraining", {}, draft, self.context)
             self.run_ids.append(run_id)
             assert run_id is not None
             statistics = recorded(run_id, self.context, lambda: self.train(run_id, num_points))

@@ -19,10 +19,11 @@ from bert_core.training.optimization import OptimizationConfig, build_optimizer
 from bert_core.training.state import Position
 from pipelines.core.cluster.ranks import Keeping
 from pipelines.core.errors import UserError
-from pipelines.training import early_stopping, resuming
+from pipelines.training import early_stopping, saving
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.early_stopping import Best
-from pipelines.training.resuming import Standing, save, save_at_end, take_up
+from pipelines.training.restoring import restore
+from pipelines.training.saving import TrainState, save, save_at_end
 from pipelines.training.telemetry.curve import Telemetry
 from pipelines.training.telemetry.speed import Speed
 from tests.bert_core.batches import small_config
@@ -53,9 +54,9 @@ def scratch(monkeypatch, tmp_path: Path) -> Path:
     return tmp_path / "scratch"
 
 
-def standing_on(
+def state_on(
     folder: Path, filesystem: FileSystem, **optimization: Any
-) -> tuple[Standing, list[str]]:
+) -> tuple[TrainState, list[str]]:
     torch.manual_seed(0)
     model = PretrainingModel(small_config())
     optimizer = build_optimizer(model, OptimizationConfig(num_steps=10, **optimization))
@@ -63,11 +64,11 @@ def standing_on(
     telemetry = Telemetry("pretraining", 10, None, None, Speed(10, num_ranks=1, matrix_rate=1e9))
     telemetry.warn = said.append  # type: ignore[method-assign]
     checkpoints = Checkpoints(str(folder), filesystem, Keeping(latest=5))
-    standing = Standing(
+    state = TrainState(
         model=model, optimizer=optimizer, telemetry=telemetry, checkpoints=checkpoints,
         is_writer=True, node="here",
     )  # fmt: skip
-    return standing, said
+    return state, said
 
 
 def at(step: int) -> Position:
@@ -77,35 +78,35 @@ def at(step: int) -> Position:
 def test_one_that_is_due_too_soon_is_left_out_and_the_last_one_waits(
     scratch: Path, tmp_path: Path, monkeypatch
 ) -> None:
-    monkeypatch.setattr(resuming, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(saving, "PATIENCE_SECONDS", 0.01)
     store = Store()
-    standing, said = standing_on(tmp_path / "work", PyFileSystem(store))
+    state, said = state_on(tmp_path / "work", PyFileSystem(store))
     store.may.clear()
-    assert save(standing, at(2), is_last=False)
-    assert not save(standing, at(4), is_last=False)
+    assert save(state, at(2), is_last=False)
+    assert not save(state, at(4), is_last=False)
     assert said == [
         "the checkpoint of step 4 is left out: the one before is still on its way to the store"
     ]
     threading.Timer(0.2, store.may.set).start()
-    assert save(standing, at(6), is_last=True)
-    assert save_at_end(standing, at(6), is_last=True, is_saved=True).startswith("checkpoint_")
-    assert [each.step for each in standing.checkpoints.stored()] == [6, 2]
+    assert save(state, at(6), is_last=True)
+    assert save_at_end(state, at(6), is_last=True, is_saved=True).startswith("checkpoint_")
+    assert [each.step for each in state.checkpoints.stored()] == [6, 2]
     assert list(scratch.iterdir()) == []
 
 
 def save_to_a_slow_store(rank: int, folder: str) -> str:
     """Two ranks that give up a message after four seconds; the store takes seven."""
-    resuming._POLL_SECONDS = 0.2
+    saving._POLL_SECONDS = 0.2
     store = Store()
-    standing, _ = standing_on(Path(folder), PyFileSystem(store))
+    state, _ = state_on(Path(folder), PyFileSystem(store))
     torch.distributed.barrier()  # what each imports first takes as long as it takes
     _set_pg_timeout(timedelta(seconds=4))
     if rank == 0:
         store.may.clear()
         threading.Timer(7, store.may.set).start()
-    standing = replace(standing, is_writer=rank == 0)
-    save(standing, at(2), is_last=True)
-    return save_at_end(standing, at(2), is_last=True, is_saved=True)
+    state = replace(state, is_writer=rank == 0)
+    save(state, at(2), is_last=True)
+    return save_at_end(state, at(2), is_last=True, is_saved=True)
 
 
 def test_ranks_wait_for_the_last_one_longer_than_for_any_message(tmp_path: Path) -> None:
@@ -118,11 +119,11 @@ def test_a_due_one_that_a_stop_has_to_store_again_stays_regular(
     scratch: Path, tmp_path: Path
 ) -> None:
     store = Store()
-    standing, said = standing_on(tmp_path / "work", PyFileSystem(store))
+    state, said = state_on(tmp_path / "work", PyFileSystem(store))
     store.num_refusals = 1
-    save(standing, at(4), is_last=False)
-    save_at_end(standing, at(4), is_last=False, is_saved=True)
-    (stored,) = standing.checkpoints.stored()
+    save(state, at(4), is_last=False)
+    save_at_end(state, at(4), is_last=False, is_saved=True)
+    (stored,) = state.checkpoints.stored()
     assert stored.is_regular
     assert "could not be stored" in said[0]
 
@@ -138,28 +139,28 @@ def broken(*_: object) -> None:
 def test_one_that_the_temporary_folder_does_not_take_is_left_out_and_leaves_nothing_behind(
     scratch: Path, tmp_path: Path, monkeypatch
 ) -> None:
-    standing, said = standing_on(tmp_path / "work", LocalFileSystem())
+    state, said = state_on(tmp_path / "work", LocalFileSystem())
     with monkeypatch.context() as patched:
-        patched.setattr(standing.telemetry, "save", full)
-        assert not save(standing, at(2), is_last=False)
+        patched.setattr(state.telemetry, "save", full)
+        assert not save(state, at(2), is_last=False)
     assert said == [
         f"the checkpoint of step 2 is left out: the temporary folder {scratch} does not take it "
         "([Errno 28] no space left)"
     ]
     assert list(scratch.iterdir()) == []
-    assert save(standing, at(4), is_last=False)
-    assert save_at_end(standing, at(4), is_last=False, is_saved=True)
-    assert [each.step for each in standing.checkpoints.stored()] == [4]
+    assert save(state, at(4), is_last=False)
+    assert save_at_end(state, at(4), is_last=False, is_saved=True)
+    assert [each.step for each in state.checkpoints.stored()] == [4]
 
 
 def test_a_last_one_that_a_full_disk_refuses_ends_the_run_at_once_in_a_sentence(
     scratch: Path, tmp_path: Path, monkeypatch
 ) -> None:
-    standing, said = standing_on(tmp_path / "work", LocalFileSystem())
-    save(standing, at(2), is_last=False)
-    monkeypatch.setattr(standing.telemetry, "save", full)
+    state, said = state_on(tmp_path / "work", LocalFileSystem())
+    save(state, at(2), is_last=False)
+    monkeypatch.setattr(state.telemetry, "save", full)
     with pytest.raises(UserError) as raised:
-        save_at_end(standing, at(6), is_last=True, is_saved=False)
+        save_at_end(state, at(6), is_last=True, is_saved=False)
     assert str(raised.value) == (
         f"the checkpoint of step 6 could not be stored in {tmp_path}/work: [Errno 28] no space "
         f"left; free some space there and in {scratch}, or mend the store, and run again: the "
@@ -171,10 +172,10 @@ def test_a_last_one_that_a_full_disk_refuses_ends_the_run_at_once_in_a_sentence(
 def test_a_last_one_that_gets_no_answer_is_tried_again_before_the_worker_is_replaced(
     scratch: Path, tmp_path: Path, monkeypatch
 ) -> None:
-    standing, said = standing_on(tmp_path / "work", LocalFileSystem())
-    monkeypatch.setattr(standing.telemetry, "save", broken)
+    state, said = state_on(tmp_path / "work", LocalFileSystem())
+    monkeypatch.setattr(state.telemetry, "save", broken)
     with pytest.raises(OSError, match=r"step 2 could not be stored .*: an answer broke off"):
-        save_at_end(standing, at(2), is_last=True, is_saved=False)
+        save_at_end(state, at(2), is_last=True, is_saved=False)
     assert len(said) == 3
 
 
@@ -182,11 +183,11 @@ def test_a_store_that_is_full_keeps_nothing_of_a_checkpoint_that_it_refused(
     scratch: Path, tmp_path: Path
 ) -> None:
     store = Store()
-    standing, said = standing_on(tmp_path / "work", PyFileSystem(store))
+    state, said = state_on(tmp_path / "work", PyFileSystem(store))
     store.num_refusals, store.number = 1, errno.ENOSPC
-    assert save(standing, at(4), is_last=True)
+    assert save(state, at(4), is_last=True)
     with pytest.raises(UserError, match=r"\[Errno 28\] .* free some space"):
-        save_at_end(standing, at(4), is_last=True, is_saved=True)
+        save_at_end(state, at(4), is_last=True, is_saved=True)
     assert len(said) == 1
     assert list((tmp_path / "work").iterdir()) == []
 
@@ -194,44 +195,44 @@ def test_a_store_that_is_full_keeps_nothing_of_a_checkpoint_that_it_refused(
 def test_best_weights_that_find_no_room_leave_the_model_as_it_is(
     scratch: Path, tmp_path: Path, monkeypatch
 ) -> None:
-    standing, said = standing_on(tmp_path / "work", LocalFileSystem())
+    state, said = state_on(tmp_path / "work", LocalFileSystem())
     best = Best(patience=1)
-    best.consider(standing.model, [{"step": 1, "eval/loss": 1.0}])
+    best.consider(state.model, [{"step": 1, "eval/loss": 1.0}])
     with torch.no_grad():
-        standing.optimizer.arena.values.add_(1.0)
-    later = standing.optimizer.arena.values.clone()
+        state.optimizer.arena.values.add_(1.0)
+    later = state.optimizer.arena.values.clone()
     monkeypatch.setattr(early_stopping, "save_model", full)
-    assert not save(replace(standing, best=best), at(2), is_last=False)
+    assert not save(replace(state, best=best), at(2), is_last=False)
     assert len(said) == 1
-    torch.testing.assert_close(standing.optimizer.arena.values, later, rtol=0, atol=0)
+    torch.testing.assert_close(state.optimizer.arena.values, later, rtol=0, atol=0)
 
 
 def test_any_other_error_while_it_is_written_leaves_nothing_behind_either(
     scratch: Path, tmp_path: Path, monkeypatch
 ) -> None:
-    standing, _ = standing_on(tmp_path / "work", LocalFileSystem())
+    state, _ = state_on(tmp_path / "work", LocalFileSystem())
 
     def broken(folder: Path) -> None:
         raise ValueError("a mistake in the program")
 
-    monkeypatch.setattr(standing.telemetry, "save", broken)
+    monkeypatch.setattr(state.telemetry, "save", broken)
     with pytest.raises(ValueError, match="a mistake"):
-        save(standing, at(2), is_last=False)
+        save(state, at(2), is_last=False)
     assert list(scratch.iterdir()) == []
 
 
 def save_from_a_full_disk(rank: int, folder: str) -> tuple[list[bool], list[str]]:
     """Two ranks with a divided state; the writer finds no place for its first checkpoint."""
-    standing, said = standing_on(
+    state, said = state_on(
         Path(folder), LocalFileSystem(), shard_optimizer_state=True, averaging_decay=0.5
     )
-    standing = replace(standing, is_writer=rank == 0)
-    whole = resuming.scratch_folder
-    resuming.scratch_folder = full
-    are_saved = [save(standing, at(2), is_last=True)]
-    resuming.scratch_folder = whole
-    are_saved.append(save(standing, at(4), is_last=True))
-    save_at_end(standing, at(4), is_last=True, is_saved=True)
+    state = replace(state, is_writer=rank == 0)
+    whole = saving.scratch_folder
+    saving.scratch_folder = full
+    are_saved = [save(state, at(2), is_last=True)]
+    saving.scratch_folder = whole
+    are_saved.append(save(state, at(4), is_last=True))
+    save_at_end(state, at(4), is_last=True, is_saved=True)
     return are_saved, said
 
 
@@ -242,13 +243,13 @@ def test_no_rank_waits_for_a_writer_whose_disk_is_full(tmp_path: Path) -> None:
 
 
 def test_where_none_is_whole_it_says_that_it_begins_anew(scratch: Path, tmp_path: Path) -> None:
-    standing, said = standing_on(tmp_path / "work", LocalFileSystem())
-    save(standing, at(2), is_last=False)
-    standing.checkpoints.wait()
+    state, said = state_on(tmp_path / "work", LocalFileSystem())
+    save(state, at(2), is_last=False)
+    state.checkpoints.wait()
     (weights,) = (tmp_path / "work").rglob("model.safetensors")
     weights.write_bytes(b"")
-    assert take_up(standing, 0) == at(0)
+    assert restore(state, 0) == at(0)
     (sentence,) = said
     kept = f"; what there is stays in {tmp_path}/work/damaged-*"
-    assert sentence.endswith(f": beginning anew: no other is whole{kept}")
+    assert sentence.endswith(f": starting over: no other is whole{kept}")
     assert len(list((tmp_path / "work").glob("damaged-*/model/model.safetensors"))) == 1

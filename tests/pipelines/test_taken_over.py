@@ -17,7 +17,7 @@ from pipelines.core.recipes.ladder import PretrainingRecipe
 from pipelines.registry.exchange import bring_in
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
-from pipelines.stages.pretraining.continuing import continued_model, settled
+from pipelines.stages.pretraining.continuing import continued_model, settings_for
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.vocabulary.encoding import SentenceEncoder
 from pipelines.stages.vocabulary.extension import extended
@@ -99,7 +99,7 @@ def test_added_tokens_are_whole_in_examples_and_grow_with_the_embeddings(
     assert not read.maskable().is_maskable[read.piece_to_id("<user>")]
     chosen = ExampleSettings(max_tokens=64, shard_tokens=4000)
     examples = build_examples(chosen, small_corpus, vocabulary, small_context)
-    settings = settled(PretrainingSettings(), encoder, examples, vocabulary)
+    settings = settings_for(PretrainingSettings(), encoder, examples, vocabulary)
     grown = continued_model(settings, encoder, examples)
     before = load_model(encoder.local_folder()).encoder.embeddings.token
     assert torch.equal(grown.encoder.embeddings.token[: len(before)], before)

@@ -14,14 +14,14 @@ from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.pretraining.baselines import Unigrams, token_counts
 from pipelines.stages.pretraining.figures import HeldoutExamples, pretraining_figures
-from pipelines.stages.pretraining.kinds import KINDS, kinds_of_pieces
+from pipelines.stages.pretraining.kinds import KINDS, token_kinds
 from pipelines.stages.vocabulary.stage import load_tokenizer
 
 
 def pieces_by_kind(counts: dict[str, int]) -> dict[str, set[str]]:
     tokenizer = WordPieceTokenizer([*SPECIAL_PIECES, *counts])
     table = np.array([*(10**6 for _ in SPECIAL_PIECES), *counts.values()])
-    kinds = kinds_of_pieces(tokenizer, table)
+    kinds = token_kinds(tokenizer, table)
     return {
         kind: {tokenizer.pieces[index] for index in np.flatnonzero(of)}
         for kind, of in kinds.items()
@@ -81,7 +81,7 @@ def test_kinds_add_up_to_the_whole_and_stand_beside_their_baselines(
 def test_the_baseline_of_a_kind_is_its_commonest_token(small_examples, small_vocabulary):
     tokenizer = load_tokenizer(small_vocabulary)
     counts = token_counts(small_examples, tokenizer.vocab_size)
-    kinds = kinds_of_pieces(tokenizer, counts)
+    kinds = token_kinds(tokenizer, counts)
     reader = ExampleReader(small_examples, "heldout")
     labels = torch.cat([batch.masked_labels for _, batch in evaluation_batches(reader, 4096)])
     torch.manual_seed(3)

@@ -14,7 +14,6 @@ from s3fs import S3FileSystem
 from pipelines.artifacts import ArtifactStore, Built, Draft
 from pipelines.artifacts.attempts.claims import ClaimLostError
 from pipelines.core.errors import UserError
-from pipelines.core.settings import Settings
 from pipelines.core.stage import StageContext
 from pipelines.core.tracking import tracker as tracker_module
 from pipelines.core.tracking.tracker import Tracker, is_transient
@@ -190,7 +189,7 @@ def test_a_training_that_was_stopped_is_killed_and_not_failed(
         return Trained({"eval/accuracy": 0.5}, {"processor": "of the worker"})
 
     def build(draft: Draft) -> Built:
-        run_ids.append(open_run("pretraining", Settings(), draft, context))
+        run_ids.append(open_run("pretraining", {}, draft, context))
         return Built((), recorded(run_ids[0], context, train))
 
     with pytest.raises(raised) if raised is not None else nullcontext():

@@ -64,7 +64,7 @@ def postgres() -> Iterator[Postgres]:
 
 def test_a_database_that_cannot_hold_every_character_is_refused(postgres: Postgres) -> None:
     postgres.client("createdb", "--encoding=SQL_ASCII", "--template=template0", "ascii")
-    with pytest.raises(UserError, match="must be in UTF8, found SQL_ASCII; make it anew"):
+    with pytest.raises(UserError, match="is in SQL_ASCII instead of UTF8; make it again"):
         migration.migrate(postgres.uri("ascii"))
     postgres.client("createdb", "--encoding=UTF8", "--template=template0", "mlflow")
     migration.migrate(postgres.uri("mlflow"))

@@ -25,8 +25,8 @@ from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.pretraining.figures import HeldoutExamples, pretraining_figures
 from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.training.launch import Launch
-from pipelines.training.placement import StepCut
-from pipelines.training.ranks import this_rank
+from pipelines.training.placement import BatchSplit
+from pipelines.training.ranks import rank_and_world_size
 from pipelines.training.results import AVERAGED_FOLDER, MODEL_FOLDER
 from pipelines.training.settings import TrainingSettings
 from pipelines.training.telemetry.undelivered import Ending
@@ -36,7 +36,7 @@ from tests.pipelines.small_trainings import launched
 pytestmark = pytest.mark.slow
 
 NUM_STEPS = 8
-CUT = StepCut(section="pretraining", examples_per_step=8, micro_batch_examples=4)
+CUT = BatchSplit(section="pretraining", examples_per_step=8, micro_batch_examples=4)
 
 
 def figures_of_ranks(values: dict[str, Any], rank: int, world_size: int) -> dict[str, float]:
@@ -53,7 +53,7 @@ def worker_that(
     """A training of two ranks that calls `meets(rank, step)` where a reader would read."""
 
     def worker(values: dict[str, Any]) -> dict[str, Any]:
-        rank, world_size = this_rank()
+        rank, world_size = rank_and_world_size()
         assert world_size == 2
         reader = ExampleReader(values["examples"], "train")
         heldout = ExampleReader(values["examples"], "heldout")
@@ -78,7 +78,7 @@ def worker_that(
             micro_batches=batches_of,
             batches_of=batches_of,
             evaluate=evaluate,
-            judge=lambda model: figures_of_ranks(values, rank, world_size),
+            final_evaluation=lambda model: figures_of_ranks(values, rank, world_size),
         )
         return run(work, values)
 
@@ -132,7 +132,7 @@ def test_a_rank_without_a_batch_to_evaluate_waits_for_nobody_and_figures_are_tho
     torch.set_num_threads(1)  # as each of the two ranks on two cores
     try:
         values = {"examples": small_examples, "vocabulary": small_vocabulary}
-        assert told["judged"] == figures_of_ranks(values, 0, 1)  # to the bit
+        assert told["final"] == figures_of_ranks(values, 0, 1)  # to the bit
     finally:
         torch.set_num_threads(num_threads)
 
@@ -215,7 +215,9 @@ def test_a_cluster_that_stays_busy_is_named(
     monkeypatch.setattr("pipelines.training.launch._OUTAGE_SECONDS", 5.0)
     blocker = ray.remote(num_cpus=1)(lambda: time.sleep(120)).remote()
     try:
-        with pytest.raises(UserError, match=r"workers: 2, each with 1 CPU\), but others hold it"):
+        with pytest.raises(
+            UserError, match=r"others hold .* \(workers: 2, each with 1 CPU\) needs"
+        ):
             train(worker_that(lambda rank, step: None), small_examples, small_vocabulary, tmp_path)
     finally:
         ray.cancel(blocker, force=True)

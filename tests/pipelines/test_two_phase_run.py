@@ -19,7 +19,7 @@ from pipelines.core.cluster.ranks import Ranks
 from pipelines.core.stage import StageContext
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
-from pipelines.stages.pretraining.cuts import phases_of
+from pipelines.stages.pretraining.phases import phases_of
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.work import pretraining_work
 from pipelines.training.launch import Launch, launch

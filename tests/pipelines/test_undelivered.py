@@ -6,7 +6,6 @@ import pytest
 
 from pipelines.artifacts import ArtifactStore, Built, Draft
 from pipelines.artifacts.housekeeping.inventory import take_inventory
-from pipelines.core.settings import Settings
 from pipelines.core.stage import StageContext
 from pipelines.core.tracking.tracker import Tracker
 from pipelines.training.telemetry.metrics import MetricLog, Point
@@ -35,14 +34,14 @@ def test_a_training_that_ends_without_its_tracker_is_whole_after_the_next_run(
     def train() -> Trained:
         log = MetricLog(fickle.uri, run_ids[0], flush_seconds=0.05)
         log.restore(POINTS[:3])
-        until(lambda: not log.waiting(), "the first points")
+        until(lambda: not log.missing(), "the first points")
         fickle.answers = False
         log.restore(POINTS[3:])
         log.close(seconds=0.2)
-        return Trained({"eval/accuracy": 0.5}, {"processor": "of the worker"}, log.waiting())
+        return Trained({"eval/accuracy": 0.5}, {"processor": "of the worker"}, log.missing())
 
     def build(draft: Draft) -> Built:
-        run_id = open_run("pretraining", Settings(), draft, context)
+        run_id = open_run("pretraining", {}, draft, context)
         assert run_id is not None
         run_ids.append(run_id)
         return Built((), recorded(run_id, context, train))

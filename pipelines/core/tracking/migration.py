@@ -53,7 +53,7 @@ def _refuse_other_encodings(uri: str) -> None:
     engine.dispose()
     if found != "UTF8":
         raise UserError(
-            f"the database of {URI_VARIABLE} must be in UTF8, found {found}; make it anew with "
+            f"the database of {URI_VARIABLE} is in {found} instead of UTF8; make it again with "
             "createdb --encoding=UTF8 --template=template0"
         )
 
@@ -63,7 +63,7 @@ def main() -> None:
     try:
         uri = os.environ.get(URI_VARIABLE, "")
         if not uri:
-            raise UserError(f"a database must be named by {URI_VARIABLE}, found none; set it")
+            raise UserError(f"{URI_VARIABLE} names no database; set it")
         migrate(uri)
     except UserError as error:
         sys.exit(str(error))

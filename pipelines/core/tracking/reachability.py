@@ -26,8 +26,7 @@ def refuse_unreachable_tracker(uri: str) -> None:
         parts = urlsplit(uri)
     except ValueError as error:
         raise UserError(
-            f"place.tracking_uri must be an address such as http://host:5000, "
-            f"found {uri!r} ({error})"
+            f"place.tracking_uri={uri!r} is no address such as http://host:5000 ({error})"
         ) from None
     scheme = parts.scheme.partition("+")[0]  # a database may name its driver, as in mysql+pymysql
     if scheme in _SERVERS:
@@ -36,8 +35,8 @@ def refuse_unreachable_tracker(uri: str) -> None:
         _refuse_unwritable(uri)
     elif uri not in _DATABRICKS and scheme not in (*_DATABASES, *_DATABRICKS, *_plugin_schemes()):
         raise UserError(
-            "place.tracking_uri must begin with http://, https://, sqlite:///, postgresql:// or "
-            f"mysql://, found {uri!r}; leave it empty for SQLite in the home folder"
+            f"place.tracking_uri={uri!r} begins with none of http://, https://, sqlite:///, "
+            "postgresql:// and mysql://; leave it empty for SQLite in the home folder"
         )
 
 
@@ -80,14 +79,14 @@ def _refuse_unwritable(uri: str) -> None:
     path = _path_of(uri)
     if not path or path == ":memory:":
         raise UserError(
-            f"the tracker's SQLite database must be a file that other processes can open, found "
-            f"{uri!r}; write sqlite:////absolute/path/mlflow.db"
+            f"place.tracking_uri={uri!r} names no SQLite file that other processes can open; write "
+            "sqlite:////absolute/path/mlflow.db"
         )
     file = Path(path)
     if not os.access(file if file.exists() else file.parent, os.W_OK):
         raise UserError(
-            f"the tracker's database {file} must be in a folder that exists and can be written, "
-            "found none; make the folder or choose another tracking_uri"
+            f"the tracker's database {file} cannot be written; make its folder, or choose another "
+            "tracking_uri"
         )
 
 

@@ -19,15 +19,12 @@ import requests
 from filelock import FileLock
 from mlflow import MlflowClient
 from mlflow.entities import DatasetInput, Metric, Param, RunTag
-from mlflow.exceptions import InvalidUrlException, MlflowException
-from requests import HTTPError
-from sqlalchemy.exc import SQLAlchemyError
 
-from pipelines.artifacts.access import FULL, is_away, store_errors
 from pipelines.core.errors import UserError, first_line
-from pipelines.core.redaction import redacted, split_credentials
-from pipelines.core.tracking.default_server import make_default
-from pipelines.core.tracking.sign_in import sign_in
+from pipelines.core.redaction import redacted
+from pipelines.core.tracking.sign_in import make_default, server_address
+from pipelines.core.tracking.transient import is_transient as is_transient
+from pipelines.core.tracking.transient import tracker_errors
 
 logger = logging.getLogger(__name__)
 logging.getLogger("mlflow").setLevel(logging.WARNING)  # it tells of every table it creates
@@ -36,57 +33,14 @@ FINGERPRINT_TAG = "bertsmith.fingerprint"
 COMPUTED_ON_TAG = "bertsmith.computed_on"  # .processor, … of the process that made the figures
 _TRAINING_VIEW = "custom_model_development"  # MLflow's page shows runs and curves first
 
-_WILL_FAIL_AGAIN = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
-_TRANSIENT_CODES = frozenset(
-    (
-        "INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "DEADLINE_EXCEEDED", "REQUEST_LIMIT_EXCEEDED",
-        "RESOURCE_EXHAUSTED", "CANCELLED",
-    )
-)  # fmt: skip
-_TOO_MANY_REQUESTS = 429
 _PARAMS_AT_ONCE, _MOST_CHARACTERS = 100, 6_000  # that MLflow takes, of a batch and of a value
 _VERSION_SECONDS = 10.0
 _ANSWER_SECONDS = 5.0  # MLflow's own client waits for forty
 
 
-def is_transient(error: object) -> bool:
-    """Whether a tracker, a store, a disk or a network failed in a way that waiting may mend."""
-    seen: set[int] = set()  # an error that was raised from itself is its own cause
-    while isinstance(error, UserError) and id(error) not in seen:
-        seen.add(id(error))
-        error = error.__cause__  # a sentence around what the tracker or the store said
-    if is_away(error):
-        return True
-    if isinstance(error, MlflowException):
-        # MLflow says INTERNAL_ERROR of refused connections and of every 5xx without a code.
-        is_mistake = isinstance(error, InvalidUrlException)
-        return error.error_code in _TRANSIENT_CODES and not is_mistake
-    if isinstance(error, HTTPError) and error.response is not None:
-        status = error.response.status_code
-        return status >= 500 or status == _TOO_MANY_REQUESTS
-    is_lasting = isinstance(error, _WILL_FAIL_AGAIN) or getattr(error, "errno", None) in FULL
-    return isinstance(error, OSError) and not is_lasting
-
-
-def tracker_errors() -> tuple[type[Exception], ...]:
-    """What a tracker that fails may raise: where its files are kept, other errors than MLflow's."""
-    return (MlflowException, SQLAlchemyError, *store_errors())
-
-
 def final(name: str) -> str:
     """What the figure `name` of a finished model is called: its own name is the curve's."""
     return f"final/{name}"
-
-
-def server_address(uri: str) -> str:
-    """The URI for MLflow; user and password for just this server go into its environment.
-
-    There MLflow looks for them (MLFLOW_TRACKING_USERNAME and _PASSWORD), and writes them into no
-    error message. Ask again before another server is used.
-    """
-    address, credentials = split_credentials(uri)
-    sign_in(address, credentials)
-    return address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +142,7 @@ class Tracker:
         """The id of the run that records the artifact `fingerprint`, if there is one.
 
         It is the newest that finished, else the newest: an attempt that failed, or goes on just
-        now, made nothing of a model that is there. Raises UserError where the tracker does not
+        now, made nothing of an existing model. Raises UserError where the tracker does not
         answer.
         """
         recording = f"tags.`{FINGERPRINT_TAG}` = '{fingerprint}'"

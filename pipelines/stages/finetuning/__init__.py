@@ -27,8 +27,8 @@ FINETUNING = Stage(
     version=3,
     needs=("labelled", "pretraining"),
     build="pipelines.stages.finetuning.stage:build_task_model",
-    check="pipelines.stages.finetuning.checks:check_settings",
-    cut="pipelines.stages.finetuning.cuts:shared_cut",
+    check="pipelines.stages.finetuning.preparation:check_settings",
+    cut="pipelines.stages.finetuning.settings:shared_split",
     reaches_out=True,  # its run is opened at the tracker before the first step
     variants=lambda settings: (
         {"fine-tuning, random": {"initialization": "random"}}

@@ -1,58 +1,101 @@
-"""What a model's head reads, what of it does not learn, and how its classes count."""
+"""What a fine-tuning asks of its model: checked before a run, and done before the first step."""
 
 import numpy as np
 
 from bert_core.batch import IGNORED_LABEL
-from bert_core.model.catalogue import TrainableModel
+from bert_core.inference.tables import question_of_head
+from bert_core.model.catalogue import Model, TrainableModel, model_class
 from bert_core.model.classes import OneOfClasses
 from bert_core.model.freezing import freeze
 from bert_core.model.task_models import TextLabeller, TextModel
 from pipelines.core.errors import UserError
-from pipelines.stages.finetuning.checks import NO_POOLING, NO_WINDOWS
 from pipelines.stages.finetuning.settings import FinetuningSettings
-from pipelines.tasks import TaskExamples
+from pipelines.tasks import TaskExamples, TaskFamily
+
+_NO_NAMES = (
+    "finetuning.class_weights are for classes with names, and choices have none; leave it out"
+)
+
+
+def check_settings(
+    settings: FinetuningSettings, family: TaskFamily | None, pretraining: object = None
+) -> None:
+    """Raise UserError where the family's models cannot do what the settings ask for.
+
+    And for a family whose models could be trained, but neither loaded again nor asked.
+    """
+    if family is None:
+        return
+    for model in family.models:
+        _check_head_is_found(model)
+    _check_model(settings, family.models[0])
+
+
+def _check_model(settings: FinetuningSettings, model: type[Model]) -> None:
+    head = model.head_name
+    if settings.pooling == "mean" and not issubclass(model, TextModel):
+        raise UserError(
+            "finetuning.pooling=mean is for models of whole texts, and the head of a "
+            f"{head} model reads something else; leave it out"
+        )
+    if settings.long_texts == "windows" and not issubclass(model, TextLabeller):
+        raise UserError(
+            "finetuning.long_texts=windows is for texts with one or several classes; a "
+            f"{head} model reads long texts in its own way (docs/tasks.md); leave it out"
+        )
+    is_balanced = settings.class_weights == "balanced"
+    is_smoothed = any((settings.label_smoothing, *settings.search.label_smoothing))
+    if (is_smoothed or is_balanced) and not issubclass(model, OneOfClasses):
+        raise UserError(
+            "finetuning.label_smoothing and class_weights are for items that belong to one of "
+            f"several classes, and those of a {head} model do not; leave them out"
+        )
+    if is_balanced and head == "multiple_choice":
+        raise UserError(_NO_NAMES)
+
+
+def _check_head_is_found(model: type[Model]) -> None:
+    head = model.head_name
+    try:
+        is_found = model_class(head) is model
+        question_of_head(head)
+    except (ValueError, AttributeError):
+        is_found = False
+    if not is_found:
+        raise UserError(
+            f"{model.__name__} could not be loaded again: the head {head} is not there; put it "
+            f"into bert_core/tasks/{head}.py as MODEL, with its QUESTION (docs/architecture.md)"
+        )
 
 
 def prepare(model: TrainableModel, settings: FinetuningSettings, train: TaskExamples) -> None:
     """Choose what the head reads, freeze what stays as it is, and set what classes count.
 
-    Raises UserError where the model has fewer layers than are to be frozen, no classes, or a head
-    that reads something else.
+    Raises UserError as `check_settings` does, and where the model has fewer layers than are to be
+    frozen.
     """
+    _check_model(settings, type(model))
     if settings.pooling == "mean":
-        if not isinstance(model, TextModel):
-            raise UserError(NO_POOLING.format(model.head_name))
+        assert isinstance(model, TextModel)
         model.drop_pooler()
     num_layers = model.config.num_layers
     if settings.freeze_layers > num_layers:
         raise UserError(
-            f"finetuning.freeze_layers must be at most the {num_layers} layers of the encoder, got "
-            f"{settings.freeze_layers}; lower it"
+            f"finetuning.freeze_layers={settings.freeze_layers} is more than the {num_layers} "
+            "layers of the encoder; lower it"
         )
     if settings.freeze_embeddings or settings.freeze_layers:
         freeze(model, embeddings=settings.freeze_embeddings, layers=settings.freeze_layers)
     if settings.long_texts == "windows":
-        if not isinstance(model, TextLabeller):
-            raise UserError(NO_WINDOWS.format(model.head_name))
+        assert isinstance(model, TextLabeller)
         model.reads_windows = True
-    is_balanced = settings.class_weights == "balanced"
-    if not settings.label_smoothing and not is_balanced:
-        return
-    if not isinstance(model, OneOfClasses):
-        raise UserError(
-            "finetuning.label_smoothing and class_weights are of items that belong to one of "
-            f"several classes, and those of a {model.head_name} model do not; leave them out"
-        )
-    model.label_smoothing = settings.label_smoothing
-    if not is_balanced:
-        return
-    num_labels = getattr(model, "num_labels", None)
-    if num_labels is None:
-        raise UserError(
-            f"finetuning.class_weights are of classes with names, and a {model.head_name} model "
-            "has none; leave them out"
-        )
-    model.class_weights = balanced_weights(train, num_labels)
+    if isinstance(model, OneOfClasses):
+        model.label_smoothing = settings.label_smoothing
+        if settings.class_weights == "balanced":
+            num_labels = getattr(model, "num_labels", None)
+            if num_labels is None:
+                raise UserError(_NO_NAMES)
+            model.class_weights = balanced_weights(train, num_labels)
 
 
 def balanced_weights(train: TaskExamples, num_labels: int) -> tuple[float, ...]:

@@ -1,4 +1,4 @@
-"""What the fine-tuning can be told."""
+"""The settings of a fine-tuning."""
 
 import math
 from itertools import product
@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from pipelines.core.settings import Settings
+from pipelines.training.placement import BatchSplit
 from pipelines.training.settings import PeakRate, TrainingSettings, in_one_sentence
 
 Rate = Annotated[float, Field(gt=0, le=1)]
@@ -159,7 +160,7 @@ class FinetuningSettings(TrainingSettings):
         default=1,
         ge=1,
         le=100,
-        description="Train so many models, with this seed and those after it. Figures are told "
+        description="Train so many models, with this seed and those after it. Figures are reported "
         "with mean and deviation, and the model with the best held-out score is published.",
     )
     search: SearchSettings = Field(
@@ -186,3 +187,17 @@ class FinetuningSettings(TrainingSettings):
     def evaluate_every_steps(self, num_steps: int) -> int:
         """How many steps lie between evaluations: never more of these than were asked for."""
         return math.ceil(num_steps / self.num_evaluations)
+
+
+def split_of(settings: FinetuningSettings) -> BatchSplit:
+    """What the workers of one training share."""
+    return BatchSplit(
+        section="finetuning",
+        examples_per_step=settings.examples_per_step,
+        micro_batch_examples=settings.micro_batch_examples,
+    )
+
+
+def shared_split(settings: FinetuningSettings) -> BatchSplit | None:
+    """The same; None where several trainings are compared, which have a worker each."""
+    return split_of(settings) if settings.is_one_training else None

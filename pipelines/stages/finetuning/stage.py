@@ -1,11 +1,22 @@
 """Stage: from a pretrained encoder and labelled items to a model of their task."""
 
+import math
+from typing import Final, Literal
+
+from bert_core.model.task_models import TextModel
+from bert_core.training.state import read_config
 from pipelines.artifacts import Artifact
-from pipelines.core.stage import StageContext, ignore
-from pipelines.stages.finetuning.automatic import settled
+from pipelines.core.stage import Observer, Progress, StageContext, ignore
 from pipelines.stages.finetuning.settings import FinetuningSettings
-from pipelines.stages.finetuning.training import Initialization, train_task_model
+from pipelines.stages.finetuning.training import Initialization, config_of, train_task_model
 from pipelines.stages.finetuning.trials import best_of_trials
+from pipelines.stages.labelled.stage import family_of
+from pipelines.training.rates import resolved_rate
+from pipelines.training.starting import IMPORTED
+
+# Few labels want many passes, many labels few (docs/decisions/0041).
+_LEAST_EPOCHS, _MOST_EPOCHS = 3, 20
+_ITEMS_OF_ONE_EPOCH: Final = 200_000
 
 
 def build_task_model(
@@ -19,9 +30,45 @@ def build_task_model(
     """A model of the task's family from `encoder`, or from random weights of its shape.
 
     The best of several where the settings ask for more than one seed, or for values to be tried.
-    Statistics: the family's held-out figures, those of answering without looking beside them.
+    Statistics: the family's held-out figures, those of the trivial baseline beside them.
     """
-    told = context.observe if initialization == "pretrained" else ignore
-    settings = settled(settings, labelled, encoder, told)
+    observe = context.observe if initialization == "pretrained" else ignore
+    settings = resolved_settings(settings, labelled, encoder, observe)
     build = train_task_model if settings.is_one_training else best_of_trials
     return build(settings, labelled, encoder, context, initialization=initialization)
+
+
+def resolved_settings(
+    settings: FinetuningSettings, labelled: Artifact, encoder: Artifact, observe: Observer
+) -> FinetuningSettings:
+    """The settings with a number in place of each `auto`, which is said to `observe`."""
+    epochs = settings.num_epochs
+    if epochs == "auto":
+        num_items = labelled.statistics["items"]["train"]
+        epochs = automatic_epochs(num_items)
+        note = f"finetuning: num_epochs=auto is {epochs:g} for {num_items:,} items to learn from"
+        observe(Progress(stage="finetuning", done=0, total=0, unit="steps", note=note))
+    rate = resolved_rate(settings.learning_rate, "finetuning", config_of(encoder), observe)
+    pooling = _pooling(settings, labelled, encoder)
+    return settings.model_copy(
+        update={"num_epochs": float(epochs), "learning_rate": rate, "pooling": pooling}
+    )
+
+
+def automatic_epochs(num_items: int) -> int:
+    """The passes over so many items: three over very many, twenty over a few hundred."""
+    wanted = round(math.sqrt(_ITEMS_OF_ONE_EPOCH / max(1, num_items)))
+    return min(max(wanted, _LEAST_EPOCHS), _MOST_EPOCHS)
+
+
+def _pooling(
+    settings: FinetuningSettings, labelled: Artifact, encoder: Artifact
+) -> Literal["pooler", "mean"]:
+    if settings.pooling != "auto":
+        return settings.pooling
+    if not issubclass(family_of(labelled).models[0], TextModel):
+        return "pooler"
+    embedding = read_config(encoder.local_folder()).get("embedding") or {}
+    # A published encoder is fine-tuned as its paper does, and opens in transformers as it did.
+    is_published = encoder.kind == IMPORTED and not encoder.statistics.get("is_ours")
+    return "pooler" if is_published and embedding.get("pooling") != "mean" else "mean"

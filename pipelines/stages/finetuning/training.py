@@ -18,20 +18,18 @@ from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
 from pipelines.stages.finetuning import FINETUNING
-from pipelines.stages.finetuning.cuts import cut_of
 from pipelines.stages.finetuning.preparation import prepare
-from pipelines.stages.finetuning.settings import FinetuningSettings
+from pipelines.stages.finetuning.settings import FinetuningSettings, split_of
 from pipelines.stages.labelled.stage import family_of, read_items
 from pipelines.tasks import Answers, Reading
 from pipelines.tasks.encoding.sequences import batches, shuffled
-from pipelines.training.arithmetic import Arithmetic, settle, trains_best_on_single_threads
+from pipelines.training.arithmetic import Arithmetic, resolve, trains_best_on_single_threads
 from pipelines.training.early_stopping import best_step
 from pipelines.training.launch import Launch, launch
-from pipelines.training.ranks import this_rank
+from pipelines.training.ranks import rank_and_world_size
 from pipelines.training.reduction import means_over_ranks
 from pipelines.training.results import MODEL_FILES, publish_model, throughput
-from pipelines.training.telemetry.inputs import training_input
-from pipelines.training.telemetry.runs import Trained, open_run, recorded
+from pipelines.training.telemetry.runs import Trained, open_run, recorded, training_input
 from pipelines.training.worker import Work, run
 
 STAGE = "finetuning"
@@ -53,9 +51,9 @@ def train_task_model(
 ) -> Artifact:
     """Train one model of the task's family from `encoder`, or from random weights of its shape.
 
-    Statistics: the family's held-out figures, those of answering without looking beside them.
+    Statistics: the family's held-out figures, those of the trivial baseline beside them.
     """
-    arithmetic, context = settle(settings.precision, context)
+    arithmetic, context = resolve(settings.precision, context)
     plain = settings.model_dump(mode="json", exclude=OF_NO_TRAINING)
     return context.store.get_or_build(
         FINETUNING.kind,
@@ -75,19 +73,19 @@ def _finetune(
     context: StageContext,
     draft: Draft,
 ) -> Built:
-    stage = f"{STAGE} from {initialization} weights"
     tokenizer = WordPieceTokenizer.from_directory(encoder.local_folder())
     reading = reading_of(settings, encoder.local_folder())
     # Windows of long texts are examples of their own.
     train = family_of(labelled).examples(read_items(labelled, "train"), tokenizer, reading)
-    assert settings.num_epochs != "auto", "a stage settles it before it trains"
+    assert settings.num_epochs != "auto", "a stage resolves it before it trains"
     num_steps = max(1, math.ceil(len(train) * settings.num_epochs / settings.examples_per_step))
     data = training_input(labelled, labelled.statistics["items"]["train"])
-    run_id = open_run(f"{STAGE}-{initialization}", settings, draft, context, [data])
+    plain = settings.model_dump(mode="json")
+    run_id = open_run(f"{STAGE}-{initialization}", plain, draft, context, [data])
     job = Launch(
         worker=_worker,
         values={
-            "stage": stage,
+            "stage": f"{STAGE} from {initialization} weights",
             "settings": settings.model_dump(),
             "num_steps": num_steps,
             "labelled": labelled,
@@ -99,20 +97,20 @@ def _finetune(
         },
         name=STAGE,
         checkpoints=CheckpointFolder.of(draft),
-        cut=cut_of(settings),
+        cut=split_of(settings),
         one_thread_each=trains_best_on_single_threads(size_of(config_of(encoder))),
     )
 
-    def finish(checkpoint: Path, told: dict[str, Any]) -> Trained:
-        publish_model(draft, checkpoint, tokenizer, told)
+    def finish(checkpoint: Path, result: dict[str, Any]) -> Trained:
+        publish_model(draft, checkpoint, tokenizer, result)
         statistics = {
-            **figures_of(Answers(*told["judged"]["answers"]), labelled),
+            **figures_of(Answers(*result["final"]["answers"]), labelled),
             "score": labelled.statistics["score"],
-            "num_parameters": told["judged"]["num_parameters"],
-            **_steps_of(told["history"], settings),
-            **throughput(told),
+            "num_parameters": result["final"]["num_parameters"],
+            **_steps_of(result["history"], settings),
+            **throughput(result),
         }
-        return Trained(statistics, told["computed_on"], told["undelivered"])
+        return Trained(statistics, result["computed_on"], result["undelivered"])
 
     statistics = recorded(run_id, context, lambda: launch(job, context, finish))
     return Built(MODEL_FILES, statistics)
@@ -122,7 +120,7 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
     """Runs on every Ray Train worker."""
     settings = FinetuningSettings.model_validate(values["settings"])
     labelled, encoder_folder = values["labelled"], values["encoder"].local_folder()
-    rank, world_size = this_rank()
+    rank, world_size = rank_and_world_size()
     tokenizer = WordPieceTokenizer.from_directory(encoder_folder)
     encoder_config = _config_in(encoder_folder)
     reading, family = reading_of(settings, encoder_folder), family_of(labelled)
@@ -162,7 +160,7 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
         )
         return {family.curve[name]: value for name, value in means.items()}
 
-    def judge(model: TrainableModel) -> dict[str, Any]:
+    def final_evaluation(model: TrainableModel) -> dict[str, Any]:
         # As whoever asks the published model has it read: as much as it can.
         answers = family.answers(model, tokenizer, heldout, whole, rank, world_size)
         return {"answers": tuple(answers), "num_parameters": count_parameters(model)}
@@ -181,7 +179,7 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
         batches_of=micro_batches,
         largest_batches=lambda: [train_examples.longest(settings.micro_batch_examples)],
         evaluate=evaluate,
-        judge=judge,
+        final_evaluation=final_evaluation,
     )
     return run(work, values)
 
@@ -193,7 +191,7 @@ def _steps_of(history: Sequence[Mapping[str, Any]], settings: FinetuningSettings
 
 
 def figures_of(answers: Answers, labelled: Artifact) -> dict[str, float]:
-    """The scores of held-out answers, and those of answering without looking."""
+    """The scores of held-out answers, and those of the trivial baseline."""
     figures = family_of(labelled).figures(answers, read_items(labelled, "heldout"))
     statistics = labelled.statistics
     baselines = {name: statistics[name] for name in statistics if name.startswith("baseline/")}
@@ -205,8 +203,8 @@ def reading_of(settings: FinetuningSettings, encoder_folder: Path) -> Reading:
     readable = _config_in(encoder_folder).max_position_embeddings
     if settings.max_tokens is not None and settings.max_tokens > readable:
         raise UserError(
-            f"finetuning.max_tokens must be at most the {readable} positions that the encoder was "
-            f"pretrained on, got {settings.max_tokens}; lower it or raise examples.max_tokens"
+            f"finetuning.max_tokens={settings.max_tokens} is more than the {readable} positions "
+            "that the encoder was pretrained on; lower it or raise examples.max_tokens"
         )
     is_in_windows = settings.long_texts == "windows"
     return Reading(settings.max_tokens or readable, settings.window_stride, is_in_windows)

@@ -20,10 +20,9 @@ from pipelines.stages.finetuning.training import (
     Initialization,
     train_task_model,
 )
-from pipelines.training.arithmetic import settle
+from pipelines.training.arithmetic import resolve
 from pipelines.training.results import MODEL_FILES, numbers
-from pipelines.training.telemetry.inputs import training_input
-from pipelines.training.telemetry.runs import Trained, open_run, recorded
+from pipelines.training.telemetry.runs import Trained, open_run, recorded, training_input
 
 TRIALS_FILE = "trials.json"
 
@@ -62,7 +61,7 @@ def best_of_trials(
     if initialization == "random" and len(changes) > 1:
         chosen = best_of_trials(settings, labelled, encoder, context)
         changes = [chosen.statistics["chosen"]]
-    arithmetic, settled = settle(settings.precision, context)
+    arithmetic, settled = resolve(settings.precision, context)
     plain = settings.model_dump(mode="json", exclude=OF_NO_TRAINING)
     tried = {"tried": changes, "num_seeds": settings.num_seeds, "initialization": initialization}
     return context.store.get_or_build(
@@ -84,7 +83,8 @@ def _try(
     draft: Draft,
 ) -> Built:
     data = training_input(labelled, labelled.statistics["items"]["train"])
-    run_id = open_run(f"{STAGE}-trials-{initialization}", settings, draft, context, [data])
+    plain = settings.model_dump(mode="json")
+    run_id = open_run(f"{STAGE}-trials-{initialization}", plain, draft, context, [data])
     score: str = labelled.statistics["score"]
     alone = replace(context, observe=ignore)  # who watches here does not travel
     train = partial(_trained, settings, labelled, encoder, initialization, alone)

@@ -1,5 +1,6 @@
 """What a pretrained encoder has to beat: figures reached without reading the context."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Self
@@ -12,11 +13,11 @@ from bert_core.batch import IGNORED_LABEL, LabelledBatch
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact
 from pipelines.stages.examples.batches import ExampleReader, evaluation_batches
-from pipelines.stages.pretraining.kinds import kinds_of_pieces
-from pipelines.stages.pretraining.perplexity import perplexity
+from pipelines.stages.pretraining.kinds import token_kinds
 from pipelines.training.reduction import sum_over_ranks
 
 _BATCH_TOKENS = 65_536
+_LARGEST_LOSS: Final = 700.0  # its exponential is a number still, which JSON and MLflow can hold
 _COUNTED_TOKENS: Final = 400_000_000  # of the training examples; more would change no figure
 
 
@@ -41,7 +42,7 @@ class Unigrams:
         weights[[tokenizer.pad_id, tokenizer.mask_id]] = 0.0
         if examples.statistics["objective"] != "clm":  # which predicts where texts begin and end
             weights[[tokenizer.cls_id, tokenizer.sep_id]] = 0.0
-        return cls(weights=weights, kinds=kinds_of_pieces(tokenizer, counts))
+        return cls(weights=weights, kinds=token_kinds(tokenizer, counts))
 
 
 def pretraining_baselines(
@@ -53,9 +54,9 @@ def pretraining_baselines(
 ) -> dict[str, float]:
     """The unigram model's figures on the same held-out tokens that the encoder is judged by.
 
-    It always answers the commonest token, of a kind of pieces the commonest of that kind; its loss
-    is that of the token frequencies. NSP: the commoner answer. Beside these, the share of the
-    tokens to predict that are of each kind. All ranks call it and get the same bits.
+    It always answers the most frequent token, of a kind of tokens the most frequent of that kind;
+    its loss is that of the token frequencies. NSP: the more frequent answer. Beside these, the
+    share of the tokens to predict that are of each kind. All ranks call it and get the same bits.
     """
     predicted, pairs = _heldout_labels(reader, rank, world_size, max_examples)
     weights, num_predicted = unigrams.weights, predicted.sum()
@@ -72,11 +73,18 @@ def pretraining_baselines(
         of_kind = predicted[is_kind].sum()
         baselines[f"baseline/{name}_share/{kind}"] = float(of_kind / num_predicted)
         if of_kind:
-            commonest = np.where(is_kind, weights, 0.0).argmax()
-            baselines[f"baseline/{name}_accuracy/{kind}"] = float(predicted[commonest] / of_kind)
+            most_frequent = np.where(is_kind, weights, 0.0).argmax()
+            baselines[f"baseline/{name}_accuracy/{kind}"] = float(
+                predicted[most_frequent] / of_kind
+            )
     if pairs.sum():
         baselines["baseline/nsp_accuracy"] = float(pairs.max() / pairs.sum())
     return baselines
+
+
+def perplexity(loss: float) -> float:
+    """Among how many equally likely tokens the model chooses: e to the loss, at most e**700."""
+    return math.exp(min(loss, _LARGEST_LOSS))
 
 
 def token_counts(

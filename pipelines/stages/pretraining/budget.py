@@ -1,19 +1,46 @@
-"""How many steps fit a budget of time, by what was measured of a step."""
+"""How many steps fit a budget of minutes, measured by the training run itself before its first one.
 
-from dataclasses import dataclass, fields
-from typing import Any, Self
+The number is kept beside the run's checkpoints: whoever goes on with the run, on whatever machine,
+goes on to as many steps.
+"""
 
+import gc
+import json
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from secrets import token_hex
+from typing import Any, Final
+
+import ray.train.torch
+import torch
+from pyarrow.fs import FileSystem
+
+from bert_core.batch import Batch
+from bert_core.model.catalogue import TrainableModel
+from bert_core.training.loop import SETTLING_BATCHES, MicroBatches
 from pipelines.core.errors import UserError
-from pipelines.stages.pretraining.cuts import phases_of
+from pipelines.core.stage import Progress
+from pipelines.stages.examples.settings import ExampleSettings
+from pipelines.stages.pretraining.phases import MANY_STEPS, phases_of, split_of
 from pipelines.stages.pretraining.settings import PretrainingSettings
+from pipelines.stages.pretraining.work import STAGE, pretraining_work
+from pipelines.training.checkpoint_files import write_whole
+from pipelines.training.messages import ProgressSender
+from pipelines.training.ranks import broadcast, rank_and_world_size
+from pipelines.training.worker import run
 
-_MINUTE = 60.0
-_LEAST_STEPS = 10  # fewer are no training
+_FILE: Final = "budget.json"  # beside the checkpoints, and removed with them
+_LEAST_STEPS: Final = 10
+_LEARNING_RATE: Final = 1e-6  # what is learned is thrown away; it must only stay finite
+_MEASURED_SECONDS: Final = 20.0  # what else a machine does changes within ten
+_FEWEST_MEASURED: Final = 3
+MOST_MEASURED: Final = SETTLING_BATCHES + 400  # steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepRate:
-    """What the parts of a training take, in seconds."""
+class Timing:
+    """What the parts of a training run take, in seconds."""
 
     step: float
     start: float  # the first steps, beyond what as many later ones take
@@ -21,60 +48,203 @@ class StepRate:
     first_evaluation: float  # which also counts the training examples' tokens
     checkpoint: float
 
-    @classmethod
-    def of(cls, statistics: dict[str, Any]) -> Self:
-        """As `asdict` gave it."""
-        return cls(**{field.name: statistics[f"{field.name}_seconds"] for field in fields(cls)})
 
-    def statistics(self) -> dict[str, float]:
-        """What `of` reads."""
-        return {
-            f"{field.name}_seconds": round(getattr(self, field.name), 6) for field in fields(self)
-        }
+def with_steps_in_budget(
+    settings: PretrainingSettings, values: dict[str, Any]
+) -> PretrainingSettings | None:
+    """`settings` with the number of steps that their `budget_minutes` come to in its place.
 
-
-def training_seconds(settings: PretrainingSettings, rates: dict[str, StepRate]) -> float:
-    """What a training takes from its first step to its last checkpoint.
-
-    `rates` holds what was measured of each kind of examples.
+    It is the one that this run began with, else it is measured on the workers, all of which call
+    this. None where the run is stopped meanwhile. Raises UserError where the budget is too small.
     """
-    num_steps, rate = settings.num_steps, next(iter(rates.values()))
+    is_first, device = rank_and_world_size()[0] == 0, ray.train.torch.get_device()
+    folder, filesystem, _ = values["checkpoints"]
+    path = f"{folder}/{_FILE}"
+    num_steps = broadcast(_kept(filesystem, path) if is_first else None, device)
+    note = "going on to the {:,} steps that this budget came to before"
+    if num_steps is None:
+        timings = broadcast(_measured_phases(settings, values), device)
+        if timings is None:
+            return None
+        num_steps = steps_within(settings, timings)
+        if is_first:
+            filesystem.create_dir(folder, recursive=True)
+            write_whole(filesystem, path, json.dumps({"num_steps": num_steps}))
+        seconds = ", then ".join(f"{timing.step:.3g} s" for timing in timings.values())
+        note = f"{settings.budget_minutes:g} minutes are {{:,}} steps of {seconds} and evaluations"
+    if is_first:
+        sender = ProgressSender(values["messages"])
+        note = f"{STAGE}: {note.format(num_steps)}"
+        sender.send(Progress(stage=STAGE, done=0, total=num_steps, unit="steps", note=note))
+        sender.close()
+    return settings.model_copy(update={"num_steps": num_steps, "budget_minutes": None})
+
+
+def _kept(filesystem: FileSystem, path: str) -> int | None:
+    try:
+        with filesystem.open_input_file(path) as file:
+            return int(json.loads(file.read())["num_steps"])
+    except FileNotFoundError:
+        return None
+
+
+def training_seconds(settings: PretrainingSettings, timings: dict[str, Timing]) -> float:
+    """What a training run takes from its first step to its last checkpoint.
+
+    `timings` holds what was measured of each kind of examples.
+    """
+    num_steps, timing = settings.num_steps, next(iter(timings.values()))
     evaluations = -(-num_steps // settings.evaluate_every_steps)
     checkpoints = -(-num_steps // settings.checkpoint_every_steps)
     return (
-        sum(phase.num_steps * rates[phase.examples].step for phase in phases_of(settings))
-        + sum(rates[phase.examples].start for phase in phases_of(settings))
-        + rate.first_evaluation
-        + (evaluations - 1) * rate.evaluation
-        + checkpoints * rate.checkpoint
+        sum(phase.num_steps * timings[phase.examples].step for phase in phases_of(settings))
+        + sum(timings[phase.examples].start for phase in phases_of(settings))
+        + timing.first_evaluation
+        + (evaluations - 1) * timing.evaluation
+        + checkpoints * timing.checkpoint
     )
 
 
-def within_budget(settings: PretrainingSettings, rates: dict[str, StepRate]) -> PretrainingSettings:
-    """The same settings with the most steps that `budget_minutes` allows, in its place.
+def steps_within(settings: PretrainingSettings, timings: dict[str, Timing]) -> int:
+    """The most steps that `budget_minutes` allows.
 
     Raises UserError where these are fewer than make a training.
     """
     assert settings.budget_minutes is not None
 
-    def with_steps(num_steps: int) -> PretrainingSettings:
-        return settings.model_copy(update={"num_steps": num_steps, "budget_minutes": None})
+    def seconds(num_steps: int) -> float:
+        return training_seconds(settings.model_copy(update={"num_steps": num_steps}), timings)
 
-    budget = settings.budget_minutes * _MINUTE
+    budget = settings.budget_minutes * 60
     fits, too_many = 0, 1
-    while training_seconds(with_steps(too_many), rates) <= budget:
+    while seconds(too_many) <= budget:
         fits, too_many = too_many, 2 * too_many
     while too_many - fits > 1:
         middle = (fits + too_many) // 2
-        if training_seconds(with_steps(middle), rates) <= budget:
-            fits = middle
-        else:
-            too_many = middle
+        fits, too_many = (middle, too_many) if seconds(middle) <= budget else (fits, middle)
     if fits < _LEAST_STEPS:
-        needed = training_seconds(with_steps(_LEAST_STEPS), rates) / _MINUTE
         raise UserError(
-            f"pretraining.budget_minutes must be enough for {_LEAST_STEPS} steps, which take about "
-            f"{needed:.2g} minutes here, got {settings.budget_minutes:g}; raise it, or lower "
-            "pretraining.examples_per_step or size"
+            f"pretraining.budget_minutes={settings.budget_minutes:g} is too short: {_LEAST_STEPS} "
+            f"steps take about {seconds(_LEAST_STEPS) / 60:.2g} minutes here; raise it, or "
+            "lower pretraining.examples_per_step or size"
         )
-    return with_steps(fits)
+    return fits
+
+
+def _measured_phases(
+    settings: PretrainingSettings, values: dict[str, Any]
+) -> dict[str, Timing] | None:
+    """The timing of each phase by its examples; None where the run is stopped meanwhile."""
+    examples = ExampleSettings.model_validate(values["examples"].manifest.settings)
+    whole = settings.model_copy(update={"num_steps": MANY_STEPS})
+    timings: dict[str, Timing] = {}
+    for phase in phases_of(whole):
+        middle = phase.first_step + phase.num_steps // 2
+        alone = settings.model_copy(
+            update={
+                "num_steps": MOST_MEASURED + 1,
+                "budget_minutes": None,
+                "learning_rate": _LEARNING_RATE,
+                "evaluate_every_steps": MOST_MEASURED + 1,
+                "checkpoint_every_steps": MOST_MEASURED + 1,
+                "short_steps_fraction": float(phase.examples == "short"),
+                # A step takes the longer the more it masks: what it masks on average counts.
+                "mask_fraction": whole.masking_at(middle, examples.masking_config()).fraction,
+                "final_mask_fraction": None,
+            }
+        )
+        timing = _measured(alone, values)
+        if timing is None:
+            return None
+        timings[phase.examples] = timing
+    return timings
+
+
+def _measured(settings: PretrainingSettings, values: dict[str, Any]) -> Timing | None:
+    """The timing of a training run that is then forgotten."""
+    folder, filesystem, keeping = values["checkpoints"]
+    aside = f"{folder}-measured-{token_hex(4)}"
+    per_rank = -(-split_of(settings).num_micro_batches // rank_and_world_size()[1])
+    watch = Stopwatch(settling_steps=-(-SETTLING_BATCHES // per_rank))
+    with pretraining_work(settings, values) as work:
+        measuring = replace(
+            work,
+            stage="measuring a step",
+            micro_batches=watch.from_first(work.micro_batches),
+            is_enough=watch.is_enough,
+            evaluate=watch.twice(work.evaluate),
+            final_evaluation=lambda model: {"timing": watch.timing()},
+        )
+        found = run(
+            measuring, {**values, "run_id": None, "checkpoints": (aside, filesystem, keeping)}
+        )
+    gc.collect()  # its model and its optimizer refer to each other
+    if rank_and_world_size()[0] == 0:
+        filesystem.delete_dir(aside)
+    return found["final"]["timing"] if "final" in found else None
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """Looks at the clock where a training begins a step, ends one, evaluates and has saved."""
+
+    # Until then new shapes wait for their products, and every block for fresh pages: a step of
+    # long training takes a third more.
+    settling_steps: int
+    started: float = 0.0
+    settled: float = 0.0
+    last_step: int = 0
+    ended: float = 0.0
+    evaluated: list[float] = field(default_factory=list)  # before, between and after two
+
+    def from_first(self, micro_batches: MicroBatches) -> MicroBatches:
+        """The same; the clock starts where a step first asks for its batches."""
+
+        def watched(step: int) -> Iterable[tuple[int, Batch]]:
+            self.started = self.started or _now()
+            return micro_batches(step)
+
+        return watched
+
+    def is_enough(self, done: int) -> bool:
+        """Whether enough was measured after `done` steps, by the first rank's clock."""
+        self.last_step, self.ended = done, _now()
+        if done <= self.settling_steps:
+            self.settled = self.ended
+            return False
+        passed = broadcast(self.ended - self.settled, ray.train.torch.get_device())
+        is_long = done - self.settling_steps >= _FEWEST_MEASURED and passed >= _MEASURED_SECONDS
+        return done >= MOST_MEASURED or is_long
+
+    def twice(
+        self, evaluate: Callable[[TrainableModel], dict[str, float]]
+    ) -> Callable[[TrainableModel], dict[str, float]]:
+        """The same evaluation twice: the first one has more to do."""
+
+        def watched(model: TrainableModel) -> dict[str, float]:
+            self.evaluated = [_now()]
+            for _ in range(2):
+                figures = evaluate(model)
+                self.evaluated.append(_now())
+            return figures
+
+        return watched
+
+    def timing(self) -> Timing:
+        """What was measured; called when the checkpoint is saved."""
+        assert self.ended > self.settled, "the training ended before enough was measured"
+        step = (self.ended - self.settled) / (self.last_step - self.settling_steps)
+        before, between, after = self.evaluated
+        return Timing(
+            step=step,
+            start=max(0.0, self.settled - self.started - self.settling_steps * step),
+            evaluation=after - between,
+            first_evaluation=between - before,
+            checkpoint=_now() - after,
+        )
+
+
+def _now() -> float:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()

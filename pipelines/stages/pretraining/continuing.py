@@ -1,4 +1,4 @@
-"""Going on from an encoder that is there: does it fit, and the model that starts from it."""
+"""Going on from an existing encoder: does it fit, and the model that starts from it."""
 
 from dataclasses import replace
 
@@ -14,14 +14,14 @@ from pipelines.core.stage import Observer, ignore
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.vocabulary.stage import load_tokenizer
-from pipelines.training.rates import settled_rate
+from pipelines.training.rates import resolved_rate
 
 TokenModel = PretrainingModel | LanguageModel
 
 _WITH_VOCABULARY = (PretrainingModel.head_name, LanguageModel.head_name)
 
 
-def settled(
+def settings_for(
     settings: PretrainingSettings,
     encoder: Artifact,
     examples: Artifact,
@@ -30,7 +30,7 @@ def settled(
 ) -> PretrainingSettings:
     """`settings` with what follows from the encoder: fingerprint, size, rate, how heads begin.
 
-    The size is None for one without a name. Raises UserError where the examples are in other pieces
+    The size is None for one without a name. Raises UserError where the examples are in other tokens
     than the encoder's, or ask a bidirectional encoder for the next token or the other way round.
     """
     config = _config_of(encoder)
@@ -40,9 +40,9 @@ def settled(
     rules = (ours.normalization, ours.added_tokens)
     if not is_same or rules != (tokenizer.normalization, tokenizer.added_tokens):
         raise UserError(
-            "the examples must be in the pieces of pretraining.encoder, with others only after "
-            f"them, found the vocabulary {vocabulary.fingerprint}, which is another; set "
-            "vocabulary.encoder to the same encoder and build the examples again"
+            f"the vocabulary {vocabulary.fingerprint} of the examples does not begin with the "
+            "tokens of pretraining.encoder; set vocabulary.encoder to the same encoder and build "
+            "the examples again"
         )
     refuse_other_objective(ExampleSettings.model_validate(examples.manifest.settings), encoder)
     shape = config.num_layers, config.hidden_size, config.num_attention_heads
@@ -52,7 +52,7 @@ def settled(
         update={
             "encoder": encoder.fingerprint,
             "size": names.get(shape),
-            "learning_rate": settled_rate(settings.learning_rate, "pretraining", config, observe),
+            "learning_rate": resolved_rate(settings.learning_rate, "pretraining", config, observe),
             "initialization": "published" if head in _WITH_VOCABULARY else "frequencies",
         }
     )
@@ -77,14 +77,14 @@ def continued_model(
 ) -> TokenModel:
     """A model that starts from the encoder's weights, and from its heads where it has them.
 
-    It reads as many positions and pieces as the examples have: new positions repeat the old ones,
-    new pieces start as the mean of all that the encoder has. Its table may be longer than its
-    vocabulary, padded with rows that nothing ever trained: new pieces do not begin with these.
+    It reads as many positions and tokens as the examples have: new positions repeat the old ones,
+    new tokens start as the mean of all that the encoder has. Its table may be longer than its
+    vocabulary, padded with rows that nothing ever trained: new tokens do not begin with these.
     """
-    told = ExampleSettings.model_validate(examples.manifest.settings)
+    read = ExampleSettings.model_validate(examples.manifest.settings)
     source = load_model(encoder.local_folder())
-    if told.max_tokens > source.config.max_position_embeddings:
-        resize_positions(source, told.max_tokens)
+    if read.max_tokens > source.config.max_position_embeddings:
+        resize_positions(source, read.max_tokens)
     vocab_size: int = examples.statistics["vocab_size"]
     num_own = WordPieceTokenizer.from_directory(encoder.local_folder()).vocab_size
     if vocab_size > num_own:
@@ -95,10 +95,10 @@ def continued_model(
         source.config, hidden_dropout=settings.dropout, attention_dropout=settings.dropout
     )
     model: TokenModel
-    if told.objective == "clm":
+    if read.objective == "clm":
         model = LanguageModel(config)
     else:
-        model = PretrainingModel(config, next_sentence=told.objective == "mlm_nsp")
+        model = PretrainingModel(config, next_sentence=read.objective == "mlm_nsp")
     load_encoder_into(model, source)
     model.embedding = source.embedding
     return model

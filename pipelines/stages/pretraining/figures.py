@@ -15,8 +15,11 @@ from pipelines.stages.examples.batches import (
     evaluation_batches,
     num_evaluation_batches,
 )
-from pipelines.stages.pretraining.baselines import Unigrams, pretraining_baselines
-from pipelines.stages.pretraining.perplexity import perplexity
+from pipelines.stages.pretraining.baselines import (
+    Unigrams,
+    perplexity,
+    pretraining_baselines,
+)
 from pipelines.training.reduction import means_over_ranks
 
 _BATCH_TOKENS = 8_192
@@ -32,7 +35,7 @@ def pretraining_figures(
 ) -> dict[str, float]:
     """Held-out losses and accuracies of masked tokens and, where there are pairs, of NSP.
 
-    With `kinds`, [V] each, the accuracy on each kind of pieces as well, unless none of it is asked
+    With `kinds`, [V] each, the accuracy on each kind of tokens as well, unless none of it is asked
     for. The first `max_examples` examples count, in float32 without dropout; any number of ranks
     gives the same bits, as long as each computes with as many threads.
     """

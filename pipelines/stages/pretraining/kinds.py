@@ -1,14 +1,14 @@
-"""Kinds of pieces, for any language: what the number of right answers hides is told apart here.
+"""Kinds of tokens, for any language, which the number of right answers alone does not tell apart.
 
 An encoder that only ever says "." and "the" is right surprisingly often. So each masked token is
-also counted by what kind of piece it is, and a person who looks at gaps sees the content words:
+also counted by its kind, and a person who looks at gaps sees the content words:
 
-- punctuation: pieces of nothing but characters that Unicode calls punctuation or symbols, and
+- punctuation: tokens of nothing but characters that Unicode calls punctuation or symbols, and
   [CLS] and [SEP], between which a left-to-right model reads a text;
-- frequent: of all other pieces that can begin a word, the commonest that together make up half of
-  what such pieces make up of the training examples (in English, about the function words); and
+- frequent: of all other tokens that can begin a word, the most frequent that together are half of
+  what such tokens are of the training examples (in English, about the function words); and
   [UNK], which hides what stood there;
-- content: everything else, and so every piece that continues a word.
+- content: everything else, and so every token that continues a word.
 """
 
 import unicodedata
@@ -24,13 +24,13 @@ CONTENT, FREQUENT, PUNCTUATION = KINDS = ("content", "frequent", "punctuation")
 _FREQUENT_SHARE: Final = 0.5  # in running words
 
 
-def kinds_of_pieces(
+def token_kinds(
     tokenizer: WordPieceTokenizer, counts: NDArray[np.int64]
 ) -> dict[str, NDArray[np.bool_]]:
-    """Which pieces are of each of `KINDS`, [V] each; what is never asked for is of none.
+    """Which tokens are of each of `KINDS`, [V] each; what is never asked for is of none.
 
-    `counts` [V] says how often each piece stands in the training examples. Of equally common
-    pieces the one with the lower id counts as the commoner.
+    `counts` [V] says how often each token occurs in the training examples. Of equally frequent
+    tokens the one with the lower id comes first.
     """
     size = tokenizer.vocab_size
     is_asked = np.ones(size, dtype=np.bool_)

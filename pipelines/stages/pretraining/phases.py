@@ -1,83 +1,60 @@
-"""What the phases of a training read: short examples first, then those of the full length.
+"""Phases of a training, and how their steps are cut: read from a recipe, without torch.
 
-A phase reads its own examples from their beginning, so (seed, step) is the whole position still.
+Short examples come first, which cost little, then those of the full length.
 """
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 
-from bert_core.batch import Batch
-from bert_core.masking import MaskingConfig
-from bert_core.training.optimization.configuration import Restart
-from pipelines.artifacts import Artifact
-from pipelines.stages.examples.batches import ExampleReader, largest_batch, micro_batches
-from pipelines.stages.pretraining.cuts import Phase, phases_of
+from pipelines.stages.examples.settings import ExampleSet
 from pipelines.stages.pretraining.settings import PretrainingSettings
+from pipelines.training.placement import BatchSplit
+
+MANY_STEPS = 10**9  # in which a phase with any share has a step
 
 
-def restart_of(settings: PretrainingSettings) -> Restart | None:
-    """Where the learning rate begins anew; None where one schedule reaches over all steps."""
-    rate, phases = settings.full_learning_rate, phases_of(settings)
-    if rate is None or len(phases) == 1:
-        return None
-    share = settings.full_warmup_fraction
-    warmup = settings.warmup_fraction if share is None else share
-    return Restart(
-        step=phases[1].first_step,
-        learning_rate=rate,
-        warmup_steps=round(phases[1].num_steps * warmup),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """Steps in a row that read the same examples in equal micro-batches."""
+
+    examples: ExampleSet
+    first_step: int
+    num_steps: int
+    cut: BatchSplit
+
+
+def phases_of(settings: PretrainingSettings) -> tuple[Phase, ...]:
+    """The phases that have a step, in their order."""
+    num_short = round(settings.num_steps * settings.short_steps_fraction)
+    short = Phase(
+        examples="short",
+        first_step=0,
+        num_steps=num_short,
+        cut=BatchSplit(
+            section="pretraining",
+            examples_per_step=settings.short_examples_per_step or settings.examples_per_step,
+            micro_batch_examples=(
+                settings.short_micro_batch_examples or settings.micro_batch_examples
+            ),
+            prefix="short_",
+        ),
     )
+    full = Phase(
+        examples="train",
+        first_step=num_short,
+        num_steps=settings.num_steps - num_short,
+        cut=BatchSplit(
+            section="pretraining",
+            examples_per_step=settings.examples_per_step,
+            micro_batch_examples=settings.micro_batch_examples,
+        ),
+    )
+    return tuple(phase for phase in (short, full) if phase.num_steps)
 
 
-class TrainingExamples:
-    """This rank's micro-batches of any step, whatever its phase."""
-
-    def __init__(
-        self,
-        settings: PretrainingSettings,
-        examples: Artifact,
-        rank: int,
-        world_size: int,
-        share: tuple[int, int] = (0, 1),  # of the node's fetching: see `ExampleReader`
-    ) -> None:
-        self._settings = settings
-        self._phases = phases_of(settings)
-        self._readers = {
-            phase.examples: ExampleReader(examples, phase.examples, share) for phase in self._phases
-        }
-        self._ranks = rank, world_size
-
-    @property
-    def first_steps(self) -> tuple[int, ...]:
-        """The first step of each phase: one of every kind of step."""
-        return tuple(phase.first_step for phase in self._phases)
-
-    def largest_batches(self) -> list[Batch]:
-        """One of each phase that needs as much memory as any of its micro-batches."""
-        return [self._largest(phase) for phase in self._phases]
-
-    def _largest(self, phase: Phase) -> Batch:
-        reader, cut = self._readers[phase.examples], phase.cut
-        ends = (phase.first_step, phase.first_step + phase.num_steps - 1)
-        rates = [self._settings.masking_at(step, reader.masking_config) for step in ends]
-        return largest_batch(
-            reader,
-            min(cut.micro_batch_examples, cut.examples_per_step),
-            masking=max(rates, key=lambda config: config.fraction),
-        )
-
-    def micro_batches(self, step: int) -> Iterator[tuple[int, Batch]]:
-        """Those of this rank, each with its number within the step."""
-        phase = next(each for each in reversed(self._phases) if step >= each.first_step)
-        reader = self._readers[phase.examples]
-        rank, world_size = self._ranks
-        masking: MaskingConfig = self._settings.masking_at(step, reader.masking_config)
-        return micro_batches(
-            reader,
-            seed=self._settings.seed,
-            step=step - phase.first_step,
-            examples_per_step=phase.cut.examples_per_step,
-            micro_batch_examples=phase.cut.micro_batch_examples,
-            rank=rank,
-            world_size=world_size,
-            masking=masking,
-        )
+def split_of(settings: PretrainingSettings) -> BatchSplit:
+    """What the workers share: of the phases' cuts the one with the fewest micro-batches."""
+    if settings.budget_minutes is not None:  # how many steps that are is measured one day
+        settings = settings.model_copy(update={"num_steps": MANY_STEPS})
+    cuts = [phase.cut for phase in phases_of(settings)]
+    # Of two alike that of the full length, whose settings the short steps take where they have none
+    return min(cuts, key=lambda cut: (cut.num_micro_batches, cut.prefix))

@@ -1,4 +1,4 @@
-"""What the pretraining can be told."""
+"""The settings of a pretraining."""
 
 from dataclasses import replace
 from typing import Any, Literal, Self
@@ -132,41 +132,23 @@ class PretrainingSettings(TrainingSettings):
         return _NUM_STEPS if value is None else value
 
     @model_validator(mode="after")
-    def _steps_or_minutes(self) -> Self:
+    def _values_go_together(self) -> Self:
         if self.budget_minutes is not None and self.num_steps != _NUM_STEPS:
             raise ValueError(
-                "num_steps must be left at its default where budget_minutes says how long to "
-                f"train, got num_steps={self.num_steps} and budget_minutes="
-                f"{self.budget_minutes:g}, one of which may be the preset's; add "
+                f"num_steps={self.num_steps} and budget_minutes={self.budget_minutes:g} exclude "
+                "each other, and one of them may be the preset's; add "
                 "--set pretraining.num_steps=null, or --set pretraining.budget_minutes=null"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _a_new_encoder_has_a_size(self) -> Self:
-        if self.size is None and self.encoder is None:
+        if self.encoder is None and self.size is None:
+            raise ValueError("an encoder with random weights needs a size; set it, such as to mini")
+        if self.encoder is None and self.learning_rate == "auto":
             raise ValueError(
-                "size must be given for an encoder with random weights, got neither size nor "
-                "encoder; set it, for instance to mini"
+                "learning_rate=auto is for going on from an encoder; set a number, such as 1e-3"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _a_new_encoder_has_a_rate(self) -> Self:
-        if self.learning_rate == "auto" and self.encoder is None:
-            raise ValueError(
-                "learning_rate must be a number for an encoder with random weights, got auto, "
-                "which is for going on from an encoder; set it, for instance to 1e-3"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _informed_where_new(self) -> Self:
         if self.encoder is not None and self.initialization == "informed":
             raise ValueError(
-                "initialization must be left at published where pretraining goes on from an "
-                f"encoder, which brings its weights, got {self.initialization} and encoder="
-                f"{self.encoder}; set pretraining.initialization=published"
+                f"initialization={self.initialization} is for random weights, and encoder="
+                f"{self.encoder} brings its own; set pretraining.initialization=published"
             )
         return self
 
@@ -179,41 +161,36 @@ class PretrainingSettings(TrainingSettings):
 
     def fault_with(self, examples: ExampleSettings) -> str:
         """Why these settings cannot train on such examples, in a sentence; empty where they can."""
-        rates = ("mask_fraction", "final_mask_fraction")
-        given = [name for name in rates if getattr(self, name) is not None]
-        if given and (examples.objective == "clm" or examples.masking == "static"):
+        rates = self._given("mask_fraction", "final_mask_fraction")
+        if rates and (examples.objective == "clm" or examples.masking == "static"):
             found = "clm" if examples.objective == "clm" else "examples.masking=static"
             return (
-                f"pretraining.{given[0]} must go with dynamic masks, which training draws itself, "
-                f"found {found}; leave it out, or set examples.masking=dynamic and an objective "
-                "with masks"
+                f"pretraining.{rates[0]} needs masks that training draws itself, and {found} has "
+                "none; leave it out, or set examples.masking=dynamic and an objective with masks"
             )
         if self.short_steps_fraction and examples.short_tokens is None:
             return (
-                "examples.short_tokens must be given where pretraining.short_steps_fraction is, "
-                f"found short_steps_fraction={self.short_steps_fraction:g} without it; set it, for "
-                "instance to 128, or leave the other out"
+                f"pretraining.short_steps_fraction={self.short_steps_fraction:g} needs "
+                "examples.short_tokens; set it, such as to 128, or leave the other out"
             )
-        of_phases = [name for name in _OF_PHASES if getattr(self, name) is not None]
+        of_phases = self._given(*_OF_PHASES)
         if of_phases and not self.short_steps_fraction:
             return (
-                f"pretraining.short_steps_fraction must be given where {of_phases[0]} is, found 0; "
-                "set it, for instance to 0.9, or leave the other out"
+                f"pretraining.{of_phases[0]} needs short_steps_fraction; set it, such as to 0.9, "
+                "or leave the other out"
             )
-        return self._fault_with_full_rates()
-
-    def _fault_with_full_rates(self) -> str:
-        """Why the schedule of the full-length steps would be none, as `fault_with` says it."""
-        given = [name for name in _OF_FULL_STEPS if getattr(self, name) is not None]
-        if given and self.short_steps_fraction == 1:
+        of_full_steps = self._given(*_OF_FULL_STEPS)
+        if of_full_steps and self.short_steps_fraction == 1:
             return (
-                f"pretraining.short_steps_fraction must be less than 1 where {given[0]} is given, "
-                "which is for steps of full length, found 1; lower it, or leave the other out"
+                f"pretraining.{of_full_steps[0]} is for steps of full length, and with "
+                "short_steps_fraction=1 there are none; lower it, or leave the other out"
             )
-        if given and self.full_learning_rate is None:
+        if of_full_steps and self.full_learning_rate is None:
             return (
-                "pretraining.full_learning_rate must be given where full_warmup_fraction is, found "
-                f"full_warmup_fraction={self.full_warmup_fraction:g} without it; set it, for "
-                f"instance to {self.learning_rate}, or leave the other out"
+                "pretraining.full_warmup_fraction needs full_learning_rate; set it, such as to "
+                f"{self.learning_rate}, or leave the other out"
             )
         return ""
+
+    def _given(self, *names: str) -> list[str]:
+        return [name for name in names if getattr(self, name) is not None]

@@ -11,25 +11,24 @@ from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.pretraining import PRETRAINING
-from pipelines.stages.pretraining.begun_budget import steps_settled
-from pipelines.stages.pretraining.continuing import settled
-from pipelines.stages.pretraining.cuts import cut_of
+from pipelines.stages.pretraining.budget import with_steps_in_budget
+from pipelines.stages.pretraining.continuing import settings_for
+from pipelines.stages.pretraining.phases import split_of
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.work import STAGE, pretraining_work
 from pipelines.stages.vocabulary.stage import load_tokenizer
-from pipelines.training.arithmetic import Arithmetic, settle, trains_best_on_single_threads
+from pipelines.training.arithmetic import Arithmetic, resolve, trains_best_on_single_threads
 from pipelines.training.launch import Launch, launch
 from pipelines.training.results import MODEL_FILES, publish_model, throughput
 from pipelines.training.starting import starting_encoder
-from pipelines.training.telemetry.inputs import training_input
-from pipelines.training.telemetry.runs import Trained, open_run, recorded
+from pipelines.training.telemetry.runs import Trained, open_run, recorded, training_input
 from pipelines.training.worker import run
 
 
 def build_encoder(
     settings: PretrainingSettings, examples: Artifact, vocabulary: Artifact, context: StageContext
 ) -> Artifact:
-    """Pretrain an encoder on `examples`, from random weights or from an encoder that is there.
+    """Pretrain an encoder on `examples`, from random weights or from an existing encoder.
 
     Its artifact holds weights, tokenizer and curve.
 
@@ -38,31 +37,33 @@ def build_encoder(
     """
     if examples.manifest.inputs.get("vocabulary") != vocabulary.fingerprint:
         raise UserError(
-            f"the examples {examples.fingerprint} must have been made with the vocabulary "
-            f"{vocabulary.fingerprint}, found {examples.manifest.inputs.get('vocabulary')}; "
-            "build the examples again with this vocabulary"
+            f"the examples {examples.fingerprint} were made with another vocabulary than "
+            f"{vocabulary.fingerprint}; build them again with this one"
         )
     fault = settings.fault_with(ExampleSettings.model_validate(examples.manifest.settings))
     if fault:
         raise UserError(fault)
-    arithmetic, context = settle(settings.precision, context)
+    arithmetic, context = resolve(settings.precision, context)
     inputs = {"examples": examples, "vocabulary": vocabulary}
     if settings.encoder is not None:
         encoder = starting_encoder(settings.encoder, context)
-        settings = settled(settings, encoder, examples, vocabulary, context.observe)
+        settings = settings_for(settings, encoder, examples, vocabulary, context.observe)
         inputs["encoder"] = encoder
-    with steps_settled(settings, arithmetic, inputs, context) as counted:
-        return context.store.get_or_build(
-            PRETRAINING.kind,
-            version=PRETRAINING.version,
-            settings=arithmetic.named_in(counted.model_dump(mode="json")),
-            inputs=inputs,
-            build=partial(_pretrain, counted, arithmetic, inputs, context),
-        )
+    plain = settings.model_dump(mode="json")
+    if settings.budget_minutes is not None:
+        plain["num_steps"] = None  # measured once it trains: the budget names the encoder
+    return context.store.get_or_build(
+        PRETRAINING.kind,
+        version=PRETRAINING.version,
+        settings=arithmetic.named_in(plain),
+        inputs=inputs,
+        build=partial(_pretrain, settings, plain, arithmetic, inputs, context),
+    )
 
 
 def _pretrain(
     settings: PretrainingSettings,
+    plain: Mapping[str, Any],
     arithmetic: Arithmetic,
     inputs: Mapping[str, Artifact],
     context: StageContext,
@@ -70,7 +71,7 @@ def _pretrain(
 ) -> Built:
     examples = inputs["examples"]
     data = training_input(examples, examples.statistics["train"]["examples"])
-    run_id = open_run(STAGE, settings, draft, context, [data])
+    run_id = open_run(STAGE, plain, draft, context, [data])
     job = Launch(
         worker=_worker,
         values={
@@ -82,14 +83,14 @@ def _pretrain(
         },
         name=STAGE,
         checkpoints=CheckpointFolder.of(draft),
-        cut=cut_of(settings),
+        cut=split_of(settings),
         one_thread_each=trains_best_on_single_threads(settings.size),
     )
 
-    def finish(checkpoint: Path, told: dict[str, Any]) -> Trained:
-        publish_model(draft, checkpoint, load_tokenizer(inputs["vocabulary"]), told)
-        statistics = {**told["judged"], "num_steps": settings.num_steps, **throughput(told)}
-        return Trained(statistics, told["computed_on"], told["undelivered"])
+    def finish(checkpoint: Path, result: dict[str, Any]) -> Trained:
+        publish_model(draft, checkpoint, load_tokenizer(inputs["vocabulary"]), result)
+        statistics = {**result["final"], "num_steps": result["num_steps"], **throughput(result)}
+        return Trained(statistics, result["computed_on"], result["undelivered"])
 
     statistics = recorded(run_id, context, lambda: launch(job, context, finish))
     return Built(MODEL_FILES, statistics)
@@ -97,5 +98,11 @@ def _pretrain(
 
 def _worker(values: dict[str, Any]) -> dict[str, Any]:
     """Runs on every Ray Train worker."""
-    with pretraining_work(values) as work:
-        return run(work, values)
+    settings = PretrainingSettings.model_validate(values["settings"])
+    if settings.budget_minutes is not None:
+        counted = with_steps_in_budget(settings, values)
+        if counted is None:  # stopped, and nothing is trained yet
+            return {}
+        settings = counted
+    with pretraining_work(settings, values) as work:
+        return {**run(work, values), "num_steps": settings.num_steps}

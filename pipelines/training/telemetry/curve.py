@@ -1,4 +1,4 @@
-"""What a training tells: its curve, its progress line, its metrics in MLflow."""
+"""What a training reports: its curve, its progress line, its metrics in MLflow."""
 
 import json
 import math
@@ -9,12 +9,17 @@ from typing import Any
 
 from bert_core.training.guard import Finding
 from pipelines.core.stage import Progress
+from pipelines.core.tracking.tracker import now_ms
+from pipelines.training.messages import ProgressSender
 from pipelines.training.telemetry.metrics import MetricLog, Point
-from pipelines.training.telemetry.progress import ProgressSender
 from pipelines.training.telemetry.speed import Speed
 from pipelines.training.telemetry.system import SystemMetrics
 
 _FILE_NAME = "telemetry.json"
+_SUMMARY = (
+    "history", "times", "resumed_from", "training_seconds", "num_tokens", "skipped", "rollbacks",
+    "first_step_seconds",
+)  # fmt: skip
 _PROGRESS_SECONDS = 0.5
 
 
@@ -25,10 +30,10 @@ def heldout_loss(point: Mapping[str, Any]) -> float | None:
 
 
 class Telemetry:
-    """Tell how a training goes. One rank speaks; the others hold one that keeps quiet.
+    """Reports how a training goes. One rank speaks; the others hold one that keeps quiet.
 
     The curve is part of each checkpoint, so that a resumed run ends with the same curve. How fast
-    it goes is told beside it, and belongs to no curve: no two runs are equally fast.
+    it goes is reported beside it, and belongs to no curve: no two runs are equally fast.
     """
 
     def __init__(
@@ -43,12 +48,15 @@ class Telemetry:
         self._num_steps = num_steps
         self._progress = progress
         self._metrics = metrics
+        if metrics is not None:
+            metrics.warn = self.warn
         self._system = SystemMetrics(metrics) if metrics is not None else None
         self._speed = speed
         self._last_shown = 0.0
         self._latest: dict[str, float] = {}
         self.history: list[dict[str, Any]] = []
-        self.resumed_from: list[int] = []  # steps at which the run was taken up again
+        self.times: list[int] = []  # of its points, in milliseconds
+        self.resumed_from: list[int] = []  # steps at which the run was resumed
         self.training_seconds = 0.0  # in steps, evaluations and checkpoints not counted
         self.num_tokens = 0.0
         self.skipped: list[dict[str, Any]] = []  # steps that were left out, and what was found
@@ -62,9 +70,10 @@ class Telemetry:
             self.history[-1].update(figures)
         else:
             self.history.append({"step": step, **figures})
+            self.times.append(now_ms())
         self._latest.update(figures)
         if self._metrics is not None:
-            self._metrics.add(step, figures)
+            self._metrics.add(step, figures, self.times[-1])
 
     def take_step(self, step: int, seconds: float) -> None:
         """Take note that `step` steps are done, the last of them in `seconds`."""
@@ -81,8 +90,6 @@ class Telemetry:
         self._latest.update(self._speed.totals())
         if self._metrics is not None:
             self._metrics.add(step, figures)
-            for sentence in self._metrics.news():
-                self.warn(sentence)
 
     def show_checkpoint(self, figures: Mapping[str, float]) -> None:
         """Tell of the newest stored checkpoint, beside the progress line."""
@@ -117,8 +124,8 @@ class Telemetry:
         for found in findings:
             figures = {"loss": found.loss, "gradient_norm": found.grad_norm, "limit": found.limit}
             # Text where it is no number: JSON has none.
-            told = {key: v if math.isfinite(v) else str(v) for key, v in figures.items()}
-            self.skipped.append({"step": found.step, **told})
+            plain = {key: v if math.isfinite(v) else str(v) for key, v in figures.items()}
+            self.skipped.append({"step": found.step, **plain})
         if findings:
             several = f"{len(findings)} steps were left out, the last as " * (len(findings) > 1)
             self.warn(f"{several}{findings[-1]}" + ", so it was left out" * (not several))
@@ -146,31 +153,25 @@ class Telemetry:
             self._metrics.close()
 
     def save(self, folder: Path) -> None:
-        """Write the curve, and what MLflow has not taken of it, into a checkpoint."""
+        """Write the curve into a checkpoint."""
         (folder / _FILE_NAME).write_text(json.dumps(self.summary()))
 
     def restore(self, folder: Path, step: int) -> None:
-        """Take up the curve of a checkpoint made after `step` steps."""
+        """Go on with the curve of a checkpoint made after `step` steps."""
         saved = json.loads((folder / _FILE_NAME).read_text())
-        self.history = saved["history"]
-        self.resumed_from = [*saved["resumed_from"], step]
-        self.training_seconds = saved["training_seconds"]
-        self.num_tokens = saved["num_tokens"]
-        self.skipped, self.rollbacks = saved["skipped"], saved["rollbacks"]
-        self.first_step_seconds = saved["first_step_seconds"]
+        for name in _SUMMARY:
+            setattr(self, name, saved[name])
+        self.resumed_from.append(step)
         self._speed.go_on(self.num_tokens)
         if self._metrics is not None:
-            self._metrics.restore(Point(*point) for point in saved["undelivered"])
+            for point, timestamp in zip(self.history, self.times, strict=True):
+                figures = {key: value for key, value in point.items() if key != "step"}
+                self._metrics.add(point["step"], figures, timestamp)
 
     def summary(self) -> dict[str, Any]:
-        """Everything told so far, as plain values."""
-        return {
-            "history": self.history,
-            "resumed_from": self.resumed_from,
-            "training_seconds": self.training_seconds,
-            "num_tokens": self.num_tokens,
-            "skipped": self.skipped,
-            "rollbacks": self.rollbacks,
-            "first_step_seconds": self.first_step_seconds,
-            "undelivered": self._metrics.waiting() if self._metrics is not None else [],
-        }
+        """What is known so far, as plain values."""
+        return {name: getattr(self, name) for name in _SUMMARY}
+
+    def undelivered(self) -> list[Point]:
+        """What MLflow lacks of the curve."""
+        return self._metrics.missing() if self._metrics is not None else []

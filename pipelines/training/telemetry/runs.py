@@ -1,17 +1,18 @@
 """The tracker's record of a training: one run for each attempt, whatever interrupts it."""
 
+import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mlflow.entities import DatasetInput
+from mlflow.entities import Dataset, DatasetInput, InputTag
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from pipelines.artifacts import Draft
+from pipelines.artifacts import Artifact, Draft
 from pipelines.artifacts.attempts.claims import ClaimLostError
 from pipelines.artifacts.attempts.commit import write_to_disk
-from pipelines.core.settings import Settings
+from pipelines.core.redaction import redacted
 from pipelines.core.stage import StageContext
 from pipelines.core.tracking.tracker import Tracker, now_ms
 from pipelines.training.results import numbers
@@ -21,6 +22,7 @@ from pipelines.training.telemetry.undelivered import Ending, deliver_kept, is_th
 logger = logging.getLogger(__name__)
 
 _RECORD = "tracking.json"  # beside the checkpoints, and removed with them
+_CONTEXT = "mlflow.data.context"  # MLflow's own tag of what a data set was used for
 
 
 class _Record(BaseModel):
@@ -30,9 +32,22 @@ class _Record(BaseModel):
     run_id: str
 
 
+def training_input(data: Artifact, num_rows: int) -> DatasetInput:
+    """`data` as MLflow lists it: its kind, its fingerprint, where it lies and its training rows."""
+    scheme, separator, _ = data.url.partition("://")
+    dataset = Dataset(
+        name=data.kind,
+        digest=data.fingerprint,
+        source_type=scheme if separator else "local",
+        source=json.dumps({"uri": redacted(data.url)}),
+        profile=json.dumps({"num_rows": num_rows}),
+    )
+    return DatasetInput(dataset, [InputTag(_CONTEXT, "training")])
+
+
 def open_run(
     stage: str,
-    settings: Settings,
+    settings: Mapping[str, object],
     draft: Draft,
     context: StageContext,
     data: Sequence[DatasetInput] = (),
@@ -40,7 +55,7 @@ def open_run(
     """The id of the run that records this attempt at the artifact; None without a tracker.
 
     The run names `data` as what it was trained on.
-    An attempt that goes on after an interruption keeps its run. One that begins anew, because the
+    An attempt that goes on after an interruption keeps its run. One that starts over, because the
     artifact was removed, gets a run of its own: the points of two trainings never mix. Raises
     UserError where the tracker does not answer.
     """
@@ -53,7 +68,7 @@ def open_run(
         run_id = context.tracker.create_run(
             f"{stage}-{draft.fingerprint[:8]}",
             draft.fingerprint,
-            params=settings.model_dump(mode="json"),
+            params=settings,
             tags={"bertsmith.stage": stage},
             data=data,
         )

@@ -1,7 +1,7 @@
 """The machine of a training's first rank, as MLflow shows it: processors, memory, disk, network.
 
 MLflow's own monitors measure; their figures take the way of all others, so that a tracker that is
-away delays them and stops nothing.
+away stops nothing.
 """
 
 import logging

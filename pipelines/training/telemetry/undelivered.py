@@ -45,7 +45,7 @@ class Ending(BaseModel):
             log = MetricLog(tracker.uri, self.run_id)
             log.restore(self.points)
             log.close(seconds)
-            if log.waiting():
+            if log.missing():
                 return False
         return tracker.finish(
             self.run_id, self.figures, computed_on=self.computed_on, end_time=self.end_time
@@ -69,33 +69,31 @@ def deliver_kept(store: ArtifactStore, tracker: Tracker) -> list[str]:
 
     Asks no tracker where nothing is left. What it does not take stays for the next time.
     """
-    told: list[str] = []
+    sentences: list[str] = []
     for path, ending in _kept(store):
         if ending.uri != tracker.shown_uri:
             continue
+        run = f"the run {ending.run_id}"
         try:
-            is_gone = not is_there(tracker, ending.run_id)
+            if not is_there(tracker, ending.run_id):
+                sentences.append(f"{run} is gone from the tracker, and so is its end")
+            elif ending.deliver(tracker, _PATIENCE_SECONDS):
+                sentences.append(
+                    f"delivered {len(ending.points)} points and the end of {run}, for which the "
+                    "tracker was away"
+                )
+            else:
+                logger.warning("the tracker is slow: the end of %s waits for the next run", run)
+                continue
         except tracker_errors() as error:
-            logger.warning("the run %s waits for its end: %s", ending.run_id, error)
+            logger.warning("%s waits for its end: %s", run, error)
             if is_transient(error):
                 break  # the others would wait as long for an answer
-            continue
-        if is_gone:
-            told.append(f"the run {ending.run_id} is gone from the tracker, and so is its end")
-        elif ending.deliver(tracker, _PATIENCE_SECONDS):
-            told.append(
-                f"delivered {len(ending.points)} points and the end of the run {ending.run_id}, "
-                "for which the tracker was away"
-            )
-        else:
-            logger.warning(
-                "the tracker is slow: the end of the run %s waits for the next run", ending.run_id
-            )
             continue
         # Another run may have delivered it at the same time: each point is one point all the same.
         with explained(store.url), suppress(FileNotFoundError):
             store.filesystem.rm_file(path)
-    return told
+    return sentences
 
 
 def is_there(tracker: Tracker, run_id: str) -> bool:

@@ -22,7 +22,7 @@ from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
 from pipelines.registry.packaging import signature_of
-from pipelines.stages.finetuning.checks import check_settings
+from pipelines.stages.finetuning.preparation import check_settings
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.tasks import families_of, family, family_of_model
 from tests.pipelines.tasks.letters import CONFIG, PIECES, numbers

@@ -54,9 +54,9 @@ def test_what_is_frozen_smoothed_and_weighted_is_as_the_settings_say(
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("classification", {"freeze_layers": 3}, "at most the 2 layers of the encoder, got 3"),
+        ("classification", {"freeze_layers": 3}, "freeze_layers=3 is more than the 2 layers"),
         ("regression", {"label_smoothing": 0.1}, "one of several classes, and those of a regr"),
-        ("multiple_choice", {"class_weights": "balanced"}, "of classes with names"),
+        ("multiple_choice", {"class_weights": "balanced"}, "for classes with names"),
     ],
 )
 def test_what_a_model_cannot_be_told_is_refused(

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pipelines.core.cluster.connection import nodes
 from pipelines.core.cluster.ranks import Ranks
 from pipelines.core.stage import Observer, Progress
-from pipelines.training.placement import Node, least_workers, room_on_nodes, told_nodes, uses_gpu
+from pipelines.training.placement import Node, least_workers, listed, room_on_nodes, uses_gpu
 
 import ray  # isort: skip  (after pipelines.core.cluster.connection, which sets its environment)
 from ray.util.placement_group import placement_group, remove_placement_group
@@ -37,7 +37,7 @@ def wait_for_room(ranks: Ranks, observe: Observer, stage: str) -> float:
     wanted = bundles(ranks, up)
     note = (
         f"{stage}: waiting up to {patience:.0f} s for nodes with room for {len(wanted)} x "
-        f"{_told(wanted[0])}, found {told_nodes(up)}"
+        f"{_told(wanted[0])}, found {listed(up)}"
     )
     observe(Progress(stage=stage, done=0, total=0, unit="steps", note=note))
     started = time.monotonic()

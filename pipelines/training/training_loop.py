@@ -1,4 +1,4 @@
-"""The steps of a training on one rank: taken, told, saved, and left behind where they go wrong."""
+"""The steps of a training on one rank: taken, logged, saved, left behind where they go wrong."""
 
 import math
 import time
@@ -15,8 +15,9 @@ from bert_core.training.loop import train
 from bert_core.training.state import Position
 from bert_core.training.step import StepReport
 from pipelines.core.errors import UserError
-from pipelines.training.agreement import ranks_where, told
-from pipelines.training.resuming import End, Standing, go_back, save
+from pipelines.training.ranks import broadcast, wait_for_all
+from pipelines.training.restoring import go_back
+from pipelines.training.saving import End, TrainState, save
 from pipelines.training.telemetry.speed import Speed
 from pipelines.training.work import Work
 
@@ -26,11 +27,11 @@ _TIMES_ITS_COST = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Lap:
+class TrainingLoop:
     """Takes the steps of `work`, from where it stands to the last one or to a stop."""
 
     work: Work
-    standing: Standing
+    state: TrainState
     speed: Speed
     device: torch.device
     precision: Precision
@@ -43,7 +44,7 @@ class Lap:
 
         All ranks call it. Raises UserError where steps that cannot be taken come again and again.
         """
-        settings, telemetry = self.work.settings, self.standing.telemetry
+        settings, telemetry = self.work.settings, self.state.telemetry
         num_tokens = torch.tensor(telemetry.num_tokens, dtype=torch.float64, device=self.device)
         is_start = True  # a way back is none
         while True:
@@ -56,20 +57,20 @@ class Lap:
                 if len(position.given_up) >= settings.max_rollbacks:
                     sentence = self._end(error, position)
                     telemetry.close()
-                    # Ray ends all ranks once one has raised: what led there is told before that.
-                    ranks_where(False, self.device)
+                    # Ray ends all ranks once one has raised: what led there is reported first.
+                    wait_for_all(self.device)
                     raise UserError(sentence) from error
                 position = go_back(
-                    self.standing, self.work, position,
+                    self.state, self.work, position,
                     after_step=error.last_step, rate_factor=settings.rollback_rate_factor,
                 )  # fmt: skip
             telemetry.roll_back(*position.given_up[-1], position.rate_scale)
-            # At once: a run that is taken up again then need not meet the same steps again.
-            save(self.standing, position, is_last=position.step == self.work.num_steps)
+            # At once: a resumed run need not meet the same steps again.
+            save(self.state, position, is_last=position.step == self.work.num_steps)
 
     def _take_steps(self, position: Position, num_tokens: Tensor, *, is_first: bool) -> End:
-        work, standing, settings = self.work, self.standing, self.work.settings
-        model, optimizer, telemetry = standing.model, standing.optimizer, standing.telemetry
+        work, state, settings = self.work, self.state, self.work.settings
+        model, optimizer, telemetry = state.model, state.optimizer, state.telemetry
         guard = optimizer.guard
         is_last = position.step == work.num_steps or self._is_enough()
         is_saved = bool(position.given_up) and is_last
@@ -103,12 +104,12 @@ class Lap:
             if is_logged:
                 telemetry.log(done, self._figures(report))
                 telemetry.log_speed(done, float(num_tokens))
-                telemetry.show_checkpoint(standing.checkpoints.figures())
+                telemetry.show_checkpoint(state.checkpoints.figures())
             if is_evaluation:
                 with optimizer.averaged():
                     telemetry.log(done, work.evaluate(model))
-                    if standing.best is not None:
-                        standing.best.consider(model, telemetry.history)
+                    if state.best is not None:
+                        state.best.consider(model, telemetry.history)
                 is_last = is_last or self._is_enough()
             telemetry.show(done)
             position = Position(
@@ -127,7 +128,7 @@ class Lap:
             if is_last or (is_due and not guard.is_skipping):
                 asked_at = time.perf_counter()
                 is_saved = (
-                    save(standing, position, is_last=is_last, is_regular=is_regular) and is_regular
+                    save(state, position, is_last=is_last, is_regular=is_regular) and is_regular
                 )
                 saved_at = time.perf_counter()
                 saving_seconds = saved_at - asked_at
@@ -145,17 +146,17 @@ class Lap:
             return False
         wait = max(self.checkpoint_seconds, _TIMES_ITS_COST * saving_seconds)
         is_time = time.perf_counter() - saved_at >= wait
-        checkpoints = self.standing.checkpoints
-        return told(is_time and not checkpoints.is_storing(0.0), self.standing.device)
+        checkpoints = self.state.checkpoints
+        return broadcast(is_time and not checkpoints.is_storing(0.0), self.state.device)
 
     def _is_enough(self) -> bool:
         """Whether held-out losses say that more steps would not help; on all ranks alike."""
-        best = self.standing.best
-        return best is not None and best.is_over(self.standing.telemetry.history)
+        best = self.state.best
+        return best is not None and best.is_over(self.state.telemetry.history)
 
     def _figures(self, report: StepReport) -> dict[str, float]:
         losses = {f"train/{name}_loss": float(value) for name, value in report.losses.items()}
-        skipped = self.standing.telemetry.skipped
+        skipped = self.state.telemetry.skipped
         figures = {
             "train/loss": float(report.loss),
             **(losses if len(losses) > 1 else {}),
@@ -167,20 +168,20 @@ class Lap:
 
     def _end(self, error: SkippedStepsError, position: Position) -> str:
         """What ends the training, for a person."""
-        work, standing = self.work, self.standing
+        work, state = self.work, self.state
         step, section = error.last_step, work.section
         dtype = compute_dtype(self.precision, self.device)
         batches = [(index, batch.to(self.device)) for index, batch in work.batches_of(step)]
         diagnosis = diagnose(
-            standing.model, standing.optimizer, batches,
+            state.model, state.optimizer, batches,
             seed=position.seed, step=step, dtype=dtype,
         )  # fmt: skip
         given_up = ", ".join(f"{first} to {last}" for first, last in position.given_up)
         tried = f", after going back and passing over the steps {given_up}" if given_up else ""
         wider = "" if dtype == torch.float32 else f"set {section}.precision=float32, "
         return (
-            f"a training must be able to take its steps, found {error.num_in_a_row} in a row, "
-            f"{error.first_step} to {step}, that could not be taken{tried}: {error.found[-1]}; "
+            f"{error.num_in_a_row} steps in a row, {error.first_step} to {step}, had to be left "
+            f"out{tried}: {error.found[-1]}; "
             f"{diagnosis}; lower {section}.learning_rate, raise {section}.warmup_fraction, "
             f"{wider}look at the data of these steps, or raise {section}.spike_factor where such "
             "norms are healthy"

@@ -17,13 +17,13 @@ from bert_core.training.optimization import OptimizationConfig, build_optimizer
 from bert_core.training.state import Position
 from pipelines.core.cluster.ranks import Keeping
 from pipelines.core.errors import UserError
-from pipelines.training import lap as lap_module
+from pipelines.training import training_loop
 from pipelines.training.checkpoints import Checkpoints
-from pipelines.training.lap import Lap
-from pipelines.training.resuming import Standing
+from pipelines.training.saving import TrainState
 from pipelines.training.settings import TrainingSettings
 from pipelines.training.telemetry.curve import Telemetry
 from pipelines.training.telemetry.speed import Speed
+from pipelines.training.training_loop import TrainingLoop
 from pipelines.training.work import Work
 from tests.bert_core.batches import pretraining_batch, small_config
 
@@ -43,7 +43,7 @@ class Poisoned(PretrainingModel):
         return {name: each._replace(total=each.total * factor) for name, each in sums.items()}
 
 
-def lap_that_meets(factors: Mapping[int, float], folder: Path, **settings: Any) -> Lap:
+def loop_that_meets(factors: Mapping[int, float], folder: Path, **settings: Any) -> TrainingLoop:
     torch.manual_seed(0)
     model = Poisoned(small_config())
     model.factors = factors
@@ -55,7 +55,7 @@ def lap_that_meets(factors: Mapping[int, float], folder: Path, **settings: Any) 
     guard = GuardConfig(max_skipped_in_a_row=IN_A_ROW)
     optimizer = build_optimizer(model, OptimizationConfig(num_steps=NUM_STEPS, guard=guard))
     speed = Speed(NUM_STEPS, num_ranks=1, matrix_rate=1e9)
-    standing = Standing(
+    state = TrainState(
         model=model,
         optimizer=optimizer,
         telemetry=Telemetry("finetuning from scratch", NUM_STEPS, None, None, speed),
@@ -76,15 +76,15 @@ def lap_that_meets(factors: Mapping[int, float], folder: Path, **settings: Any) 
         micro_batches=batches,
         batches_of=batches,
         evaluate=lambda model: {},
-        judge=lambda model: {},
+        final_evaluation=lambda model: {},
     )
-    return Lap(work, standing, speed, torch.device("cpu"), "float32", lambda: False, 0.0)
+    return TrainingLoop(work, state, speed, torch.device("cpu"), "float32", lambda: False, 0.0)
 
 
 def test_tokens_before_a_way_back_are_counted_and_it_is_no_start(tmp_path: Path) -> None:
-    lap = lap_that_meets({5: math.nan, 6: math.nan}, tmp_path)
-    end = lap.train_on(Position(seed=0, step=0))
-    telemetry = lap.standing.telemetry
+    loop = loop_that_meets({5: math.nan, 6: math.nan}, tmp_path)
+    end = loop.train_on(Position(seed=0, step=0))
+    telemetry = loop.state.telemetry
     assert end.position.given_up == ((4, 6),)
     assert len(telemetry.first_step_seconds) == 1
     taken = [step for step in range(NUM_STEPS) if step != 6]  # the one that ends it tells nothing
@@ -93,9 +93,9 @@ def test_tokens_before_a_way_back_are_counted_and_it_is_no_start(tmp_path: Path)
 
 
 def test_the_advice_names_settings_that_there_are_and_none_that_is_followed(tmp_path: Path) -> None:
-    lap = lap_that_meets(dict.fromkeys(range(NUM_STEPS), math.inf), tmp_path, max_rollbacks=1)
+    loop = loop_that_meets(dict.fromkeys(range(NUM_STEPS), math.inf), tmp_path, max_rollbacks=1)
     with pytest.raises(UserError) as raised:
-        lap.train_on(Position(seed=0, step=0))
+        loop.train_on(Position(seed=0, step=0))
     said = str(raised.value)
     assert "lower finetuning.learning_rate, raise finetuning.warmup_fraction, look at" in said
     assert "finetuning from scratch." not in said
@@ -105,15 +105,15 @@ def test_the_advice_names_settings_that_there_are_and_none_that_is_followed(tmp_
 def test_the_clock_stores_checkpoints_that_a_run_goes_on_from_and_no_way_back_leads_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lap_module, "_TIMES_ITS_COST", 0)
+    monkeypatch.setattr(training_loop, "_TIMES_ITS_COST", 0)
     wrong = {5: math.nan, 6: math.nan}
     seldom = {"checkpoint_every_steps": NUM_STEPS}
-    alone = lap_that_meets(wrong, tmp_path / "alone", **seldom)
+    alone = loop_that_meets(wrong, tmp_path / "alone", **seldom)
     end = alone.train_on(Position(seed=0, step=0))
     assert end.position.given_up == ((0, 6),)
 
-    lap = lap_that_meets(wrong, tmp_path / "timed", **seldom)
-    checkpoints = lap.standing.checkpoints
+    loop = loop_that_meets(wrong, tmp_path / "timed", **seldom)
+    checkpoints = loop.state.checkpoints
     found: list[tuple[int, bool]] = []
 
     def look_between_steps() -> bool:
@@ -123,10 +123,10 @@ def test_the_clock_stores_checkpoints_that_a_run_goes_on_from_and_no_way_back_le
             found.append((stored[0].step, stored[0].is_regular))
         return False
 
-    timed = replace(lap, checkpoint_seconds=1e-9, wants_stop=look_between_steps)
+    timed = replace(loop, checkpoint_seconds=1e-9, wants_stop=look_between_steps)
     assert timed.train_on(Position(seed=0, step=0)) == end
     assert found[0] == (1, False)
     assert (4, False) in found
-    assert lap.standing.telemetry.history == alone.standing.telemetry.history
-    ours, theirs = (each.standing.optimizer.arena.values for each in (lap, alone))
+    assert loop.state.telemetry.history == alone.state.telemetry.history
+    ours, theirs = (each.state.optimizer.arena.values for each in (loop, alone))
     torch.testing.assert_close(ours, theirs, rtol=0, atol=0)

@@ -1,4 +1,4 @@
-"""What a rank trains with, saved to checkpoints, taken up from them, and led back to one."""
+"""What a rank trains with, saved to checkpoints while the training goes on."""
 
 import errno
 import logging
@@ -14,18 +14,16 @@ import torch
 
 from bert_core.model.catalogue import TrainableModel
 from bert_core.training.optimization import Optimizer
-from bert_core.training.state import Position, load_checkpoint, save_checkpoint, save_model
+from bert_core.training.state import Position, save_checkpoint, save_model
 from pipelines.artifacts.access import FULL, store_errors
 from pipelines.artifacts.attempts.claims import ClaimLostError
 from pipelines.core.errors import UserError, first_line
-from pipelines.training.agreement import told
+from pipelines.training.checkpoint_files import scratch_folder
 from pipelines.training.checkpoints import Checkpoints
-from pipelines.training.choosing import newest_whole
 from pipelines.training.early_stopping import Best
+from pipelines.training.ranks import broadcast
 from pipelines.training.results import AVERAGED_FOLDER, MODEL_FOLDER
-from pipelines.training.scratch import remove_abandoned, scratch_folder
 from pipelines.training.telemetry.curve import Telemetry
-from pipelines.training.work import Work
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +36,7 @@ _REFUSALS = frozenset((*FULL, errno.EFBIG, errno.EROFS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class TrainState:
     """Everything of one rank that a checkpoint holds, and where checkpoints are."""
 
     model: TrainableModel
@@ -76,42 +74,7 @@ class End(NamedTuple):
     is_saved: bool  # handed over to be stored
 
 
-def take_up(standing: Standing, seed: int) -> Position:
-    """Put everything where the newest whole checkpoint left it; returns the position.
-
-    The first rank chooses, all of them call this.
-    """
-    position = _load(standing, only_regular=False, restores_curve=True)
-    return position or Position(seed=seed, step=0)
-
-
-def go_back(
-    standing: Standing, work: Work, position: Position,
-    *, after_step: int, rate_factor: float,
-) -> Position:  # fmt: skip
-    """Put weights and optimizer where the last regular checkpoint left them, or at the beginning.
-
-    The steps since then, up to `after_step`, are given up: the training goes on behind them, at
-    `rate_factor` times its rates. The curve is kept. All ranks call this.
-    """
-    store_waiting(standing)
-    saved = _load(standing, only_regular=True, restores_curve=False)
-    if saved is None:
-        torch.manual_seed(position.seed)
-        standing.model.load_state_dict(work.build_model().state_dict())
-        standing.optimizer.reset()
-        if work.begin is not None:
-            work.begin(standing.model)
-    first = saved.step if saved else 0
-    return Position(
-        seed=position.seed,
-        step=after_step + 1,
-        rate_scale=position.rate_scale * rate_factor,
-        given_up=(*position.given_up, (first, after_step)),
-    )
-
-
-def save(standing: Standing, position: Position, *, is_last: bool, is_regular: bool = True) -> bool:
+def save(state: TrainState, position: Position, *, is_last: bool, is_regular: bool = True) -> bool:
     """Write the checkpoint that is due after a step, and let it be stored meanwhile.
 
     `is_regular` says that it is due by its step, and not by the clock.
@@ -122,31 +85,31 @@ def save(standing: Standing, position: Position, *, is_last: bool, is_regular: b
     guard halted the training, and ClaimLostError where another process has taken it over.
     """
     seconds = 0.0 if is_last else PATIENCE_SECONDS
-    is_storing = standing.is_writer and standing.checkpoints.is_storing(seconds)
-    if not is_last and told(is_storing, standing.device):
-        standing.telemetry.warn(
+    is_storing = state.is_writer and state.checkpoints.is_storing(seconds)
+    if not is_last and broadcast(is_storing, state.device):
+        state.telemetry.warn(
             f"the checkpoint of step {position.step} is left out: the one before is still on its "
             "way to the store"
         )
         return False
-    return _write(standing, position, is_last=is_last, is_regular=is_regular) is None
+    return _write(state, position, is_last=is_last, is_regular=is_regular) is None
 
 
 def _write(
-    standing: Standing, position: Position, *, is_last: bool, is_regular: bool
+    state: TrainState, position: Position, *, is_last: bool, is_regular: bool
 ) -> Fault | None:
     """Write a checkpoint here and hand it over to be stored, once the one before is.
 
     All ranks call this. Returns why, on all of them, where the writer's disk does not take it.
     """
-    model, optimizer, telemetry = standing.model, standing.optimizer, standing.telemetry
-    store_waiting(standing)
+    model, optimizer, telemetry = state.model, state.optimizer, state.telemetry
+    store_waiting(state)
     faults: list[Fault] = []
     folder: Path | None = None
     try:
         with _noted(faults):
             # Not a folder that ends with a block: the thread that stores it removes it.
-            folder = scratch_folder() if standing.is_writer else None
+            folder = scratch_folder() if state.is_writer else None
         # A writer without a folder goes on, too: the others wait for its share.
         with _noted(faults):
             target = (folder or Path()) / MODEL_FOLDER
@@ -156,15 +119,15 @@ def _write(
             if folder and averages and not faults:
                 save_model(folder / AVERAGED_FOLDER, model)
         with _noted(faults):
-            if folder and standing.best is not None and not faults:
-                standing.best.save(folder, model)
+            if folder and state.best is not None and not faults:
+                state.best.save(folder, model)
             if folder and not faults:
                 telemetry.save(folder)
     except BaseException:
         if folder:
             shutil.rmtree(folder)
         raise
-    fault = told(faults[0] if faults else None, standing.device)
+    fault = broadcast(faults[0] if faults else None, state.device)
     if fault and folder:
         shutil.rmtree(folder)
     if fault:
@@ -174,7 +137,7 @@ def _write(
         )
         return fault
     if folder:
-        standing.checkpoints.store(
+        state.checkpoints.store(
             folder, step=position.step, is_regular=is_regular,
             loss=telemetry.heldout_loss(position.step),
         )  # fmt: skip
@@ -190,7 +153,7 @@ def _noted(faults: list[Fault]) -> Iterator[None]:
         faults.append(Fault.of(error))
 
 
-def store_waiting(standing: Standing) -> str | Fault:
+def store_waiting(state: TrainState) -> str | Fault:
     """Wait for the checkpoint that is being stored; returns its name, or why it is not there.
 
     The name is empty where none was being stored. All ranks call this. A store that does not
@@ -199,75 +162,50 @@ def store_waiting(standing: Standing) -> str | Fault:
     """
     # In short waits: a rank that waited for one message would give up after half an hour, and a
     # large checkpoint may take longer to a slow store.
-    while told(
-        standing.is_writer and standing.checkpoints.is_storing(_POLL_SECONDS), standing.device
-    ):
+    while broadcast(state.is_writer and state.checkpoints.is_storing(_POLL_SECONDS), state.device):
         pass
     stored: str | Fault
     try:
-        stored = standing.checkpoints.wait()
+        stored = state.checkpoints.wait()
     except ClaimLostError:
         raise
     except store_errors() as error:
         stored = Fault.of(error)
         logger.warning("a checkpoint could not be stored: %s", error)
-        standing.telemetry.warn(f"a checkpoint could not be stored ({stored.reason})")
-    return told(stored, standing.device)
+        state.telemetry.warn(f"a checkpoint could not be stored ({stored.reason})")
+    return broadcast(stored, state.device)
 
 
-def save_at_end(standing: Standing, position: Position, is_last: bool, is_saved: bool) -> str:
+def save_at_end(state: TrainState, position: Position, is_last: bool, is_saved: bool) -> str:
     """See that the position at which the training ends is stored; the name of its checkpoint.
 
     `is_saved` says that it was handed over, as one that was due. All ranks call this. Raises, on
     all of them, UserError where a full or read-only disk refuses it, and OSError where the store
     does not answer for as long as its client tries.
     """
-    stored: str | Fault | None = store_waiting(standing) if is_saved else None
+    stored: str | Fault | None = store_waiting(state) if is_saved else None
     for _ in range(_LAST_TRIES):
         if isinstance(stored, str) and stored:
             return stored
         if isinstance(stored, Fault) and stored.is_refusal:
             break
-        stored = _write(standing, position, is_last=is_last, is_regular=is_last or is_saved)
-        stored = stored or store_waiting(standing)
+        stored = _write(state, position, is_last=is_last, is_regular=is_last or is_saved)
+        stored = stored or store_waiting(state)
     if isinstance(stored, str) and stored:
         return stored
     fault = stored if isinstance(stored, Fault) else Fault("it was not handed over", False)
-    sentence = told(_lost(standing, position, fault), standing.device)
+    sentence = broadcast(_lost(state, position, fault), state.device)
     raise UserError(sentence) if fault.is_refusal else OSError(sentence)
 
 
-def _lost(standing: Standing, position: Position, fault: Fault) -> str:
+def _lost(state: TrainState, position: Position, fault: Fault) -> str:
     """What a person reads who loses the steps since the checkpoint before; the writer knows it."""
-    if not standing.is_writer:
+    if not state.is_writer:
         return ""
-    checkpoints = standing.checkpoints
+    checkpoints = state.checkpoints
     step = max((each.step for each in checkpoints.stored()), default=0)
     return (
         f"the checkpoint of step {position.step} could not be stored in {checkpoints.folder}: "
         f"{fault.reason}; free some space there and in {tempfile.gettempdir()}, or mend the "
         f"store, and run again: the training run goes on from step {step}"
     )
-
-
-def _load(standing: Standing, *, only_regular: bool, restores_curve: bool) -> Position | None:
-    remove_abandoned()
-    checkpoints, telemetry = standing.checkpoints, standing.telemetry
-    position = None
-    with newest_whole(
-        checkpoints, standing.device,
-        node=standing.node, is_writer=standing.is_writer, only_regular=only_regular,
-    ) as opened:  # fmt: skip
-        if opened is not None:
-            folder = opened.folder
-            position = load_checkpoint(folder / MODEL_FOLDER, standing.model, standing.optimizer)
-            if restores_curve:
-                telemetry.restore(folder, position.step)
-                if standing.best is not None:
-                    standing.best.restore(folder)
-    then = "going on from the one before"
-    if position is None:
-        then = f"beginning anew: no other is whole; what there is stays in {checkpoints.aside()}"
-    while checkpoints.damage:
-        telemetry.warn(f"{checkpoints.damage.pop(0)}: {then}")
-    return position

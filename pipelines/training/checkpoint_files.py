@@ -1,0 +1,129 @@
+"""Checkpoints as files: what they must be, which stay, and folders for those on their way."""
+
+import hashlib
+import math
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from pyarrow.fs import FileSystem, LocalFileSystem
+from pydantic import BaseModel, ConfigDict
+
+from pipelines.artifacts import sha256_of_file
+from pipelines.artifacts.attempts.commit import write_to_disk
+from pipelines.artifacts.attempts.owners import Owner
+from pipelines.core.cluster.ranks import Keeping
+from pipelines.core.errors import UserError
+
+_PREFIX = "bertsmith-checkpoint-"
+
+
+class StoredFile(BaseModel):
+    """What a file was when it was stored."""
+
+    model_config = ConfigDict(frozen=True)
+
+    size: int  # bytes
+    sha256: str
+
+
+class Checkpoint(BaseModel):
+    """What a stored checkpoint is, as its last file says."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str  # of its folder
+    step: int  # all before it are done
+    is_regular: bool  # due by its step: a way back leads to none that a stop happened to leave
+    loss: float | None  # held-out, where it was evaluated at that step
+    files: dict[str, StoredFile]
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all its files."""
+        return sum(each.size for each in self.files.values())
+
+
+class DamagedCheckpointError(Exception):
+    """A file of a checkpoint is not what was stored."""
+
+
+def files_of(folder: Path) -> dict[str, StoredFile]:
+    """Every file below `folder`, by its path from there."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {
+        path.relative_to(folder).as_posix(): StoredFile(
+            size=path.stat().st_size, sha256=sha256_of_file(path)
+        )
+        for path in paths
+    }
+
+
+def verify(folder: Path, files: dict[str, StoredFile]) -> None:
+    """Raise DamagedCheckpointError for the first of `files` that is not in `folder` as it was."""
+    for name, expected in files.items():
+        path = folder / name
+        if not path.is_file():
+            raise DamagedCheckpointError(f"{name} is missing")
+        if path.stat().st_size != expected.size:
+            raise DamagedCheckpointError(
+                f"{name} has {path.stat().st_size} bytes of {expected.size}"
+            )
+        if sha256_of_file(path) != expected.sha256:
+            raise DamagedCheckpointError(f"{name} has another SHA-256")
+
+
+def write_whole(filesystem: FileSystem, path: str, text: str) -> None:
+    """Write a file whole or not at all; on a local disk it survives a power cut."""
+    if isinstance(filesystem, LocalFileSystem):
+        write_to_disk(Path(path), text)
+        return
+    with filesystem.open_output_stream(path) as file:
+        file.write(text.encode())
+
+
+def kept_by(keep: Keeping, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """Which of these stay: the newest, and what the rule says of the regular ones."""
+    newest_first = sorted(checkpoints, key=lambda each: each.step, reverse=True)
+    regular = [each for each in newest_first if each.is_regular]
+    judged = [each for each in regular if each.loss is not None and math.isfinite(each.loss)]
+    best = sorted(judged, key=lambda each: each.loss or 0.0)[: keep.best]
+    spaced = [each for each in regular if keep.every_steps and each.step % keep.every_steps == 0]
+    names = {e.name for e in (*newest_first[:1], *regular[: keep.latest], *best, *spaced)}
+    return [each for each in newest_first if each.name in names]
+
+
+def scratch_folder(num_bytes: int = 0) -> Path:
+    """A new folder of this process; who asks for it removes it.
+
+    Raises UserError where its disk has no room for so many bytes.
+    """
+    parent = tempfile.gettempdir()
+    free = shutil.disk_usage(parent).free
+    if free < num_bytes:
+        raise UserError(
+            f"the temporary folder {parent} is too full for a copy of a checkpoint: "
+            f"{num_bytes / 2**20:,.0f} MiB are needed, {free / 2**20:,.0f} MiB are free; free "
+            "some, or name another folder in TMPDIR"
+        )
+    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{_name(Owner.this_process())}-"))
+
+
+def remove_abandoned() -> None:
+    """Remove the folders of this machine's processes that were killed before they did."""
+    here = Owner.this_process()
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        _, _, name = folder.name.partition(_PREFIX)
+        machine, pid, started, *_ = [*name.split("-"), "", "", ""]
+        if not (pid.isdecimal() and started.isdecimal()):
+            continue
+        owner = here.model_copy(update={"pid": int(pid), "started": float(started)})
+        # Of another machine, or another container, nobody here can tell.
+        if _name(owner).startswith(f"{machine}-") and owner.is_alive() is False:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _name(owner: Owner) -> str:
+    machine = hashlib.sha256(owner.machine.encode()).hexdigest()[:12]
+    return f"{machine}-{owner.pid}-{owner.started:.0f}"

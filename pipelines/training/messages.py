@@ -1,0 +1,139 @@
+"""What a training's workers and the process that started them say to each other while it goes on.
+
+Workers cannot reach that process's run logger, and it cannot reach them: both call an actor on its
+node. Progress goes one way; the wish to stop goes the other, to rank 0, from which it travels with
+a step's counts, so that all ranks save and end after the same step.
+"""
+
+import contextvars
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pipelines.core.cluster.connection import connect
+from pipelines.core.errors import first_line
+from pipelines.core.stage import Progress, StageContext
+
+import ray  # isort: skip  (after pipelines.core.cluster.connection, which sets its environment)
+from ray.actor import ActorHandle
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+logger = logging.getLogger(__name__)
+
+# How long a training may take to end politely: a step, an evaluation, a checkpoint on its way.
+PATIENCE_SECONDS = 120.0
+_MOST_WAITING = 1000  # progress that nobody fetches
+_POLL_SECONDS = 0.5
+_LAST_WORDS_SECONDS = 2.0
+
+
+class _Messages:
+    """The actor between them."""
+
+    def __init__(self) -> None:
+        self._progress: deque[Progress] = deque(maxlen=_MOST_WAITING)
+        self._is_stop_wanted = False
+
+    def send(self, progress: Progress) -> None:
+        self._progress.append(progress)
+
+    def fetch(self) -> list[Progress]:
+        waiting = list(self._progress)
+        self._progress.clear()
+        return waiting
+
+    def stop(self) -> None:
+        self._is_stop_wanted = True
+
+    def is_stop_wanted(self) -> bool:
+        return self._is_stop_wanted
+
+
+@contextmanager
+def messages_of_workers(context: StageContext) -> Iterator["ActorHandle[Any]"]:
+    """Where workers `send` Progress, which reaches `context.observe`, and the caller says `stop`.
+
+    It lives on the caller's node: no other node's end takes it away.
+    """
+    connect()
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    actor: Any = ray.remote(num_cpus=0)(_Messages)
+    messages: ActorHandle[Any] = actor.options(scheduling_strategy=here).remote()
+    ending = threading.Event()
+    is_shown = True
+
+    def show_what_waits() -> None:
+        nonlocal is_shown
+        waiting: list[Progress] = ray.get(messages.fetch.remote())
+        for progress in waiting:
+            try:
+                context.observe(progress)
+            # Whatever it is: a display that is gone for a moment is no reason to show nothing more.
+            except Exception as error:  # noqa: BLE001
+                if is_shown:
+                    is_shown = False
+                    logger.warning("progress cannot be shown: %s", error)
+
+    def show() -> None:
+        try:
+            while not ending.wait(_POLL_SECONDS):
+                show_what_waits()
+            show_what_waits()
+        except RayError as error:
+            logger.warning("progress is not shown any more: %s", first_line(error))
+
+    thread = threading.Thread(
+        target=contextvars.copy_context().run, args=(show,), name="progress", daemon=True
+    )
+    thread.start()
+    try:
+        yield messages
+    finally:
+        ending.set()
+        thread.join(_LAST_WORDS_SECONDS)
+        if ray.is_initialized():  # else it has ended with Ray
+            ray.kill(messages)
+
+
+class ProgressSender:
+    """A worker's way to send Progress: no line of it is worth a wait or an error of a step."""
+
+    def __init__(self, messages: "ActorHandle[Any]") -> None:
+        self._messages = messages
+        self._last: Any = None
+
+    def send(self, progress: Progress) -> None:
+        """Send `progress`, and wait for nothing."""
+        self._last = self._messages.send.remote(progress)
+
+    def close(self) -> None:
+        """See that the last one has left, but do not wait long for it."""
+        if self._last is not None:
+            ray.wait([self._last], timeout=_LAST_WORDS_SECONDS)
+
+
+@contextmanager
+def listening_for_stop(messages: "ActorHandle[Any] | None") -> Iterator[Callable[[], bool]]:
+    """Whether a stop is wanted, as far as a thread has heard; the answer comes at once."""
+    if messages is None:
+        yield lambda: False
+        return
+    wanted, ending = threading.Event(), threading.Event()
+
+    def listen() -> None:
+        try:
+            while not wanted.is_set() and not ending.wait(_POLL_SECONDS):
+                if ray.get(messages.is_stop_wanted.remote()):
+                    wanted.set()
+        except RayError as error:  # its node has ended, and soon this process will
+            logger.warning("nobody can ask for a stop any more: %s", first_line(error))
+
+    threading.Thread(target=listen, name="stop wish", daemon=True).start()
+    try:
+        yield wanted.is_set
+    finally:
+        ending.set()

@@ -1,0 +1,140 @@
+"""A rank put back where a checkpoint left it: the newest that is whole on all nodes."""
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import torch
+
+from bert_core.training.ranks import this_rank
+from bert_core.training.state import Position, load_checkpoint
+from pipelines.core.errors import UserError
+from pipelines.training.checkpoint_files import (
+    Checkpoint,
+    DamagedCheckpointError,
+    remove_abandoned,
+)
+from pipelines.training.checkpoints import Checkpoints
+from pipelines.training.ranks import all_gather, broadcast, wait_for_all
+from pipelines.training.results import MODEL_FOLDER
+from pipelines.training.saving import TrainState, store_waiting
+from pipelines.training.work import Work
+
+logger = logging.getLogger(__name__)
+
+
+def restore(state: TrainState, seed: int) -> Position:
+    """Put everything where the newest whole checkpoint left it; returns the position.
+
+    The first rank chooses, all of them call this.
+    """
+    position = _load(state, only_regular=False, restores_curve=True)
+    return position or Position(seed=seed, step=0)
+
+
+def go_back(
+    state: TrainState, work: Work, position: Position,
+    *, after_step: int, rate_factor: float,
+) -> Position:  # fmt: skip
+    """Put weights and optimizer where the last regular checkpoint left them, or at the beginning.
+
+    The steps since then, up to `after_step`, are given up: the training goes on behind them, at
+    `rate_factor` times its rates. The curve is kept. All ranks call this.
+    """
+    store_waiting(state)
+    saved = _load(state, only_regular=True, restores_curve=False)
+    if saved is None:
+        torch.manual_seed(position.seed)
+        state.model.load_state_dict(work.build_model().state_dict())
+        state.optimizer.reset()
+        if work.begin is not None:
+            work.begin(state.model)
+    first = saved.step if saved else 0
+    return Position(
+        seed=position.seed,
+        step=after_step + 1,
+        rate_scale=position.rate_scale * rate_factor,
+        given_up=(*position.given_up, (first, after_step)),
+    )
+
+
+def _load(state: TrainState, *, only_regular: bool, restores_curve: bool) -> Position | None:
+    remove_abandoned()
+    checkpoints, telemetry = state.checkpoints, state.telemetry
+    position = None
+    with newest_whole(
+        checkpoints, state.device,
+        node=state.node, is_writer=state.is_writer, only_regular=only_regular,
+    ) as folder:  # fmt: skip
+        if folder is not None:
+            position = load_checkpoint(folder / MODEL_FOLDER, state.model, state.optimizer)
+            if restores_curve:
+                telemetry.restore(folder, position.step)
+                if state.best is not None:
+                    state.best.restore(folder)
+    then = "going on from the one before"
+    if position is None:
+        then = f"starting over: no other is whole; what there is stays in {checkpoints.aside()}"
+    while checkpoints.damage:
+        telemetry.warn(f"{checkpoints.damage.pop(0)}: {then}")
+    return position
+
+
+@contextmanager
+def newest_whole(
+    checkpoints: Checkpoints,
+    device: torch.device,
+    *,
+    node: str,
+    is_writer: bool,
+    only_regular: bool = False,
+) -> Iterator[Path | None]:
+    """A folder that this rank can read with the newest one that is whole on every node.
+
+    The first rank of each node reads for all ranks with the same `node`. Of one that no node finds
+    whole the one before is taken; where there is none, None is yielded and what is damaged is set
+    aside. The writer's list counts, and what was found damaged is in its `damage`. The folder
+    stays until all ranks have left the block; all call this. Raises UserError, on all ranks, where
+    some nodes find a checkpoint whole and others do not: these would make a sound one seem lost.
+    """
+    found = broadcast(checkpoints.stored() if is_writer else [], device)
+    nodes = all_gather(node, device)
+    is_reader = nodes.index(node) == this_rank()
+    for checkpoint in found:
+        if only_regular and not checkpoint.is_regular:
+            continue
+        with ExitStack() as stack:
+            folder = trouble = ""
+            if is_reader:
+                try:
+                    folder = str(stack.enter_context(checkpoints.opened(checkpoint)))
+                except DamagedCheckpointError as error:
+                    trouble = str(error)
+            said = map(json.loads, all_gather(json.dumps([folder, trouble]), device))
+            read: dict[str, list[str]] = {}  # of each node what its first rank says
+            for where, words in zip(nodes, said, strict=True):
+                read.setdefault(where, words)
+            troubles = {where: trouble for where, (_, trouble) in read.items() if trouble}
+            if not troubles:
+                yield Path(read[node][0])
+                wait_for_all(device)  # a rank that still reads keeps the folders of all
+                return
+            if len(troubles) < len(read):
+                raise UserError(_disagreement(checkpoint, troubles))
+            logger.warning("the checkpoint of step %s is damaged: %s", checkpoint.step, troubles)
+            checkpoints.give_up(checkpoint, troubles[nodes[0]])
+    if is_writer:
+        checkpoints.set_aside()
+    yield None
+
+
+def _disagreement(checkpoint: Checkpoint, troubles: Mapping[str, str]) -> str:
+    found = " and ".join(f"{trouble} on {node}" for node, trouble in troubles.items())
+    return (
+        f"the checkpoint of step {checkpoint.step} is damaged for some nodes alone: "
+        f"{found}; it is whole on the others; look at the disk and the memory of that "
+        "node, or take it out of the cluster, and run again: the training goes on from this "
+        "checkpoint"
+    )
