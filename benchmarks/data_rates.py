@@ -72,7 +72,7 @@ def run(files: list[Path]) -> dict[str, float]:
             ),
             (
                 "vocabulary",
-                "pipelines.stages.vocabulary.stage",
+                "pipelines.stages.vocabulary.counting",
                 lambda made: build_vocabulary(VocabularySettings(size=30_522), made[0], context),
             ),
             (
