@@ -5,8 +5,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from pipelines.artifacts.attempts.owners import Owner
 from pipelines.core.errors import UserError
+from pipelines.core.processes import ProcessIdentity
 
 _PREFIX = "bertsmith-checkpoint-"
 
@@ -24,23 +24,23 @@ def scratch_folder(num_bytes: int = 0) -> Path:
             f"({num_bytes / 2**20:,.0f} MiB), found {free / 2**20:,.0f} MiB free; free some, or "
             "name another folder in TMPDIR"
         )
-    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{_name(Owner.this_process())}-"))
+    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{_name(ProcessIdentity.current())}-"))
 
 
 def remove_abandoned() -> None:
     """Remove the folders of this machine's processes that were killed before they did."""
-    here = Owner.this_process()
+    here = ProcessIdentity.current()
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         _, _, name = folder.name.partition(_PREFIX)
         machine, pid, started, *_ = [*name.split("-"), "", "", ""]
         if not (pid.isdecimal() and started.isdecimal()):
             continue
-        owner = here.model_copy(update={"pid": int(pid), "started": float(started)})
+        owner = here.model_copy(update={"pid": int(pid), "started": int(started)})
         # Of another machine, or another container, nobody here can tell.
         if _name(owner).startswith(f"{machine}-") and owner.is_alive() is False:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _name(owner: Owner) -> str:
+def _name(owner: ProcessIdentity) -> str:
     machine = hashlib.sha256(owner.machine.encode()).hexdigest()[:12]
-    return f"{machine}-{owner.pid}-{owner.started:.0f}"
+    return f"{machine}-{owner.pid}-{owner.started}"

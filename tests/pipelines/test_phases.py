@@ -115,7 +115,7 @@ SHORT_ALONE = ("examples.short_tokens=32", "pretraining.short_steps_fraction=1")
             [*SHORT_ALONE, "pretraining.full_warmup_fraction=0.1"],
             "short_steps_fraction must be less than 1 where full_warmup_fraction is given",
         ),
-        (["examples.short_tokens=128"], "short_tokens must be less than max_tokens, 128"),
+        (["examples.short_tokens=128"], "short_tokens=128 must be less than max_tokens=128"),
     ],
 )
 def test_phases_without_their_examples_are_refused(overrides, sentence):

@@ -93,7 +93,7 @@ def _folder(store: ArtifactStore) -> str:
 
 def _is_interrupted(fingerprint: str, store: ArtifactStore) -> bool:
     """Whether something is left of this training, and its trainer has ended or died."""
-    place = store.place(PRETRAINING.kind, fingerprint)
+    place = store.paths(PRETRAINING.kind, fingerprint)
     with explained(store.url):
         if not store.filesystem.exists(place.work):
             return False
