@@ -17,8 +17,8 @@ from flows.cli.app import MISTAKE, run
 LABELLED = ["run", "--labels"]
 CASES = {
     "a glob without a file": (["run", "--corpus", "{here}/no-such-*.txt"], "no-such-*.txt"),
-    "an empty path": (["run", "--corpus", ""], "an empty one"),
-    "a path of blanks": (["corpus", "--corpus", " "], "an empty one"),
+    "an empty path": (["run", "--corpus", ""], "a path is empty"),
+    "a path of blanks": (["corpus", "--corpus", " "], "a path is empty"),
     "links in a circle": (["run", "--corpus", "{here}/circle.txt"], "circle.txt cannot be opened"),
     "an address of no kind": (["run", "--corpus", "foo://x"], "foo://x"),
     "a port that cannot be": (["run", "--corpus", "http://127.0.0.1:99999/x"], "99999"),
@@ -34,7 +34,7 @@ CASES = {
     "a layout that is none": (["run", "--corpus", "{here}/*.md", "--layout", "odd"], "layout"),
     "columns of no file": (["run", "--label-column", "genre"], "--labels"),
     "no labelled file": ([*LABELLED, "{here}/none.csv"], "none.csv"),
-    "a folder that is no data set": ([*LABELLED, "{here}"], "and the split train"),
+    "a folder that is no data set": ([*LABELLED, "{here}"], "has no split train"),
     "a pipe of labels": ([*LABELLED, "{here}/pipe.csv"], "pipe.csv"),
     "no such column": ([*LABELLED, "{here}/rows.csv", "--label-column", "genre"], "genre"),
     "one label alone": ([*LABELLED, "{here}/one-label.csv"], "two labels"),
