@@ -28,7 +28,7 @@ from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.core.cluster.connection import connect, disconnect
 from pipelines.core.cluster.mapping import map_tasks
 from pipelines.core.stage import StageContext
-from pipelines.stages.corpus.cleaning.sentences import split_sentences
+from pipelines.stages.corpus.cleaning import split_sentences
 from pipelines.stages.corpus.settings import CorpusSettings, PlainText
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.examples.stage import ExampleSettings, build_examples

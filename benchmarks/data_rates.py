@@ -12,6 +12,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -32,10 +33,10 @@ class InThisProcess:
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
-    def __call__(self, function: Callable[[Any], Any], items: Sequence[Any], **_: Any) -> list[Any]:
+    def __call__(self, function: partial[Any], items: Sequence[Any], **_: Any) -> list[Any]:
         started = time.process_time()
         results = [function(item) for item in items]
-        self.seconds[type(function).__name__.strip("_")] = time.process_time() - started
+        self.seconds[function.func.__name__.strip("_")] = time.process_time() - started
         return results
 
 
@@ -72,7 +73,7 @@ def run(files: list[Path]) -> dict[str, float]:
             ),
             (
                 "vocabulary",
-                "pipelines.stages.vocabulary.stage",
+                "pipelines.stages.vocabulary.counting",
                 lambda made: build_vocabulary(VocabularySettings(size=30_522), made[0], context),
             ),
             (

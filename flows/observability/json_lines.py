@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from prefect.logging.handlers import PrefectConsoleHandler
 
-from pipelines.artifacts.in_the_making import in_the_making
+from pipelines.artifacts.store import being_built
 from pipelines.core.errors import UserError
 from pipelines.core.redaction import redacted
 
@@ -38,7 +38,7 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, without secrets."""
-        working, made = _working.get(), in_the_making()
+        working, made = _working.get(), being_built()
         told = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),

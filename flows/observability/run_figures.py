@@ -12,7 +12,7 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from pipelines.artifacts.in_the_making import in_the_making
+from pipelines.artifacts.store import being_built
 from pipelines.core.stage import Progress
 
 PREFIX = "bertsmith_"
@@ -46,7 +46,7 @@ class RunFigures(Collector):
 
     def observe(self, progress: Progress) -> None:
         """Keep how far a stage has come. It may be called from any thread and never waits long."""
-        made = in_the_making()
+        made = being_built()
         heard = _Heard(progress, made.fingerprint if made else "", time.monotonic())
         with self._lock:
             self._heard[progress.stage] = heard

@@ -1,7 +1,7 @@
 """Artifacts: every stage's output, named by what made it, published whole or not at all."""
 
 from pipelines.artifacts.artifact import Artifact
-from pipelines.artifacts.draft import Built, Draft, DraftFile
+from pipelines.artifacts.draft import Built, Draft, DraftFile, Workspace
 from pipelines.artifacts.fingerprint import fingerprint_of, sha256_of_file
 from pipelines.artifacts.manifest import FileRecord, Manifest
 from pipelines.artifacts.store import ArtifactStore
@@ -14,6 +14,7 @@ __all__ = [
     "DraftFile",
     "FileRecord",
     "Manifest",
+    "Workspace",
     "fingerprint_of",
     "sha256_of_file",
 ]

@@ -11,8 +11,12 @@ from fsspec import AbstractFileSystem
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
-from pipelines.core.errors import UserError
+from pipelines.core.errors import UserError, first_line
 
+NO_CREDENTIALS = (
+    "no credentials for it were found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
+    "AWS_PROFILE"
+)
 FULL = (errno.ENOSPC, errno.EDQUOT)  # what a disk says, or a quota
 # What an S3 client does about a store that is busy or away: twelve tries wait a minute and more,
 # where its own five may give up after ten seconds.
@@ -37,16 +41,14 @@ def open_store(url: str, *, is_patient: bool = True) -> tuple[AbstractFileSystem
         ) from None
     except ValueError as error:
         raise UserError(
-            f"the store must be a folder or a URL such as s3://bucket/prefix, found {url} "
-            f"({error}); choose another store"
+            f"the store {url} is neither a folder nor a URL such as s3://bucket/prefix ({error}); "
+            "choose another store"
         ) from None
     root = root.rstrip("/")
     if isinstance(filesystem, LocalFileSystem):
         _refuse_file(Path(root))
     elif not root.strip("/"):
-        raise UserError(
-            f"the store must name a bucket, found {url}; write for example s3://bucket/prefix"
-        )
+        raise UserError(f"the store {url} names no bucket; write for example s3://bucket/prefix")
     return filesystem, root
 
 
@@ -60,10 +62,7 @@ def _refuse_file(root: Path) -> None:
         if path.is_dir():
             return
         if path.exists():
-            raise UserError(
-                f"the store must be a folder that can be written, but {path} is a file; choose "
-                "another store"
-            )
+            raise UserError(f"the store cannot be written: {path} is a file; choose another store")
 
 
 @contextmanager
@@ -75,7 +74,7 @@ def explained(url: str) -> Iterator[None]:
         reason = _reason(error)
         if reason is None:
             raise
-        raise UserError(f"the store {url} must be readable and writable, but {reason}") from error
+        raise UserError(f"the store {url} cannot be used: {reason}") from error
 
 
 @contextmanager
@@ -87,9 +86,18 @@ def room_for(what: str, place: object) -> Iterator[None]:
         if error.errno not in FULL:
             raise
         raise UserError(
-            f"the disk must have room for {what}, but {place} is full; free some space and run "
-            "again: files that were finished are kept"
+            f"no room for {what}: the disk of {place} is full; free some space and run again "
+            "(finished files are kept)"
         ) from error
+
+
+def names_in(filesystem: AbstractFileSystem, folder: str) -> list[str]:
+    """Names of what lies in `folder`, sorted; none where there is no such folder."""
+    try:
+        entries = filesystem.ls(folder, detail=False)
+    except FileNotFoundError:
+        return []
+    return sorted(name for entry in entries if (name := entry.rstrip("/").rpartition("/")[2]))
 
 
 def store_errors() -> tuple[type[Exception], ...]:
@@ -113,27 +121,25 @@ def is_away(error: object) -> bool:
     )
 
 
+def lacks_credentials(error: Exception) -> bool:
+    name = type(error).__name__
+    return name in ("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError")
+
+
 def _reason(error: Exception) -> str | None:
     name = type(error).__name__
-    if name in ("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"):
-        return (
-            "no credentials for it were found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
-            "or AWS_PROFILE"
-        )
+    if lacks_credentials(error):
+        return NO_CREDENTIALS
     if isinstance(error, PermissionError):
-        return f"access was denied ({_first_line(error)}); check the credentials and its rights"
+        return f"access was denied ({first_line(error)}); check the credentials and its rights"
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         if "bucket" not in str(error).lower():
             return None  # an answer
-        return f"its bucket is not there ({_first_line(error)}); create it or choose another"
+        return f"its bucket is not there ({first_line(error)}); create it or choose another"
     if name in ("EndpointConnectionError", "ConnectTimeoutError", "ConnectionClosedError"):
-        return f"nobody answers ({_first_line(error)}); check AWS_ENDPOINT_URL and the network"
+        return f"nobody answers ({first_line(error)}); check AWS_ENDPOINT_URL and the network"
     if type(error).__module__.partition(".")[0] in ("aiohttp", "requests"):
-        return f"its server does not answer ({_first_line(error)}); check address and network"
+        return f"its server does not answer ({first_line(error)}); check address and network"
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}; choose another store"
     return None
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -8,14 +8,12 @@ from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
 from pipelines.artifacts.cache import LocalCache
-from pipelines.artifacts.fingerprint import has_checksum
 from pipelines.artifacts.manifest import Manifest
-from pipelines.core.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A published artifact: read its files with `local`, its story from `manifest`."""
+    """A published artifact: read its files with `local`, what made it from `manifest`."""
 
     manifest: Manifest
     root: str
@@ -34,7 +32,6 @@ class Artifact:
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """What its stage counted."""
         return self.manifest.statistics
 
     @property
@@ -44,7 +41,6 @@ class Artifact:
 
     @property
     def url(self) -> str:
-        """Where it lies, as a URL or a local path."""
         if self.is_local:
             return self.root
         return str(self.filesystem.unstrip_protocol(self.root))
@@ -65,13 +61,9 @@ class Artifact:
         if not self.is_local:
             return LocalCache().fetch(self.filesystem, path, record)
         local = Path(path)
-        found = f"{local.stat().st_size} bytes" if local.is_file() else "no file"
-        if found != f"{record.bytes} bytes" or not has_checksum(local, record.sha256):
-            raise UserError(
-                f"{local} must be the {record.bytes} bytes with sha256 {record.sha256[:12]}… "
-                f"that its manifest names, found {found} that do not match; remove the folder "
-                f"{self.root} and run again to rebuild it"
-            )
+        if not record.matches(local):
+            num_bytes = local.stat().st_size if local.is_file() else None
+            raise record.mismatch(path, num_bytes, f"the folder {self.root}")
         return local
 
     def local_folder(self) -> Path:

@@ -1,31 +1,26 @@
 """The local cache of remote artifacts: content-addressed, verified, bounded, shared."""
 
-import errno
 import hashlib
 import os
 import shutil
-import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 from filelock import FileLock
 from fsspec import AbstractFileSystem
 
-from pipelines.artifacts.attempts.owners import Owner
-from pipelines.artifacts.fingerprint import has_checksum
+from pipelines.artifacts.access import room_for
 from pipelines.artifacts.layout import check_file_name
 from pipelines.artifacts.manifest import FileRecord
 from pipelines.core.errors import UserError
 
 DEFAULT_CACHE_BYTES = 50 * 2**30
 
-_IN_USE_SECONDS = 60.0  # between being told a path and opening it, in another process
+_IN_USE_SECONDS = 60.0  # between getting a path and opening it, in another process
 _FOLDER_IN_USE_SECONDS = 3600.0
-_FOREIGN_PARTIAL_SECONDS = 86_400.0  # of another machine, whose processes nobody here can see
-_OWNER_FILE = "owner.json"
-_LOCK_DIGITS = 3  # of a file's name: 4,096 locks
+_PARTIAL_SECONDS = 3600.0  # a download that writes nothing for so long has died
+_LOCK_DIGITS = 3  # of a file's name: never more than 4,096 locks
 
 # When this process last handed out each cached file: its own readers have opened it since.
 _handed_out: dict[Path, int] = {}
@@ -53,10 +48,11 @@ class LocalCache:
         Raises UserError, naming the remote file, where its bytes are not those of `record`.
         """
         target = self._files / record.sha256
-        if _is_whole(target, record) and _note_use(target):
+        if record.matches(target) and _note_use(target):
             return target
-        with self._alone_with(record):  # who waited finds it
-            while not (_is_whole(target, record) and _note_use(target)):
+        # The ranks of a node all want it: one downloads it, and who waited finds it.
+        with self._lock(f"locks/{record.sha256[:_LOCK_DIGITS]}"):
+            while not (record.matches(target) and _note_use(target)):
                 self._download(filesystem, path, record, target)
         return target
 
@@ -74,7 +70,7 @@ class LocalCache:
         for name, (path, record) in files.items():
             cached = self.fetch(filesystem, path, record)
             link = folder / check_file_name(name)
-            with self._alone():
+            with self._lock(".lock"):
                 link.parent.mkdir(parents=True, exist_ok=True)
                 if not (link.exists() and link.samefile(cached)):
                     link.unlink(missing_ok=True)
@@ -84,62 +80,33 @@ class LocalCache:
     def _download(
         self, filesystem: AbstractFileSystem, path: str, record: FileRecord, target: Path
     ) -> None:
-        with self._scratch() as scratch:
-            partial = scratch / record.sha256
-            try:
+        """Fetch a file, whose lock is held: what a killed process left of it is written over."""
+        self._partials.mkdir(parents=True, exist_ok=True)
+        partial = self._partials / record.sha256
+        try:
+            with room_for(f"{record.bytes} bytes of the cache (BERTSMITH_CACHE)", self.root):
                 filesystem.get_file(path, str(partial))
-            except FileNotFoundError:
-                raise UserError(_complaint(filesystem, path, record, "no file")) from None
-            except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                    raise
-                raise UserError(
-                    f"the cache {self.root} must have room for {record.bytes} bytes, but its disk "
-                    "is full; free some space, or name another folder in BERTSMITH_CACHE"
-                ) from error
-            if not _is_whole(partial, record):
-                found = f"{partial.stat().st_size} bytes"
-                raise UserError(_complaint(filesystem, path, record, found))
-            with self._alone():
+        except FileNotFoundError:
+            raise _mismatch(filesystem, path, record, None) from None
+        else:
+            if not record.matches(partial):
+                raise _mismatch(filesystem, path, record, partial.stat().st_size)
+            with self._lock(".lock"):
                 self._files.mkdir(parents=True, exist_ok=True)
                 self._make_room(record.bytes)
                 partial.replace(target)
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """One process at a time rearranges the cache."""
-        self.root.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.root / ".lock"):
-            yield
-
-    @contextmanager
-    def _alone_with(self, record: FileRecord) -> Iterator[None]:
-        """One process at a time, or one thread, downloads a file: the ranks of a node want it all.
-
-        The system takes the lock from a process that dies. Files share a lock now and then, so
-        that there are never more locks than these.
-        """
-        locks = self.root / "locks"
-        locks.mkdir(parents=True, exist_ok=True)
-        with FileLock(locks / record.sha256[:_LOCK_DIGITS]):
-            yield
-
-    @contextmanager
-    def _scratch(self) -> Iterator[Path]:
-        """A folder for one download; what died downloads left is removed on the way."""
-        self._partials.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix="download-", dir=self._partials))
-        (scratch / _OWNER_FILE).write_text(Owner.this_process().model_dump_json())
-        try:
-            for other in self._partials.iterdir():
-                if other != scratch and _is_abandoned(other):
-                    shutil.rmtree(other, ignore_errors=True)
-            yield scratch
         finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+            partial.unlink(missing_ok=True)
+
+    def _lock(self, name: str) -> FileLock:
+        """`.lock` for whoever rearranges the cache; the system takes it from one that dies."""
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return FileLock(path)
 
     def _make_room(self, wanted_bytes: int) -> None:
         """Evict what was used longest ago; called by one process at a time."""
+        _remove_older(self._partials, _PARTIAL_SECONDS)
         used = sorted(
             (status.st_atime_ns, status.st_size, path)
             for path in self._files.iterdir()
@@ -148,7 +115,7 @@ class LocalCache:
         total = sum(size for _, size, _ in used)
         if total + wanted_bytes <= self.max_bytes:
             return
-        self._remove_unused_folders()
+        _remove_older(self._folders, _FOLDER_IN_USE_SECONDS)
         for last_used, size, path in used:
             if total + wanted_bytes <= self.max_bytes:
                 return
@@ -159,12 +126,16 @@ class LocalCache:
             path.unlink(missing_ok=True)
             total -= size
 
-    def _remove_unused_folders(self) -> None:
-        if not self._folders.is_dir():
-            return
-        for folder in self._folders.iterdir():
-            if time.time() - folder.stat().st_mtime > _FOLDER_IN_USE_SECONDS:
-                shutil.rmtree(folder, ignore_errors=True)
+
+def _remove_older(folder: Path, seconds: float) -> None:
+    """Remove what lies in `folder` and was not touched for so long."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        status = _status(path)
+        if status is not None and time.time() - status.st_mtime > seconds:
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
 
 
 def _bound(text: str | None) -> int:
@@ -172,20 +143,10 @@ def _bound(text: str | None) -> int:
         return DEFAULT_CACHE_BYTES
     if not text.strip().isdecimal():
         raise UserError(
-            f"BERTSMITH_CACHE_BYTES must be a number of bytes such as {DEFAULT_CACHE_BYTES}, "
-            f"found {text!r}; correct it or unset it"
+            f"BERTSMITH_CACHE_BYTES={text} is not a number of bytes such as "
+            f"{DEFAULT_CACHE_BYTES}; correct it or unset it"
         )
     return int(text)
-
-
-def _is_whole(path: Path, record: FileRecord) -> bool:
-    status = _status(path)
-    if status is None or status.st_size != record.bytes:
-        return False
-    try:
-        return has_checksum(path, record.sha256)
-    except FileNotFoundError:
-        return False  # another process has evicted it at this moment
 
 
 def _status(path: Path) -> os.stat_result | None:
@@ -212,23 +173,8 @@ def _is_about_to_be_read(path: Path, last_used_ns: int) -> bool:
     return time.time_ns() - last_used_ns < _IN_USE_SECONDS * 1e9
 
 
-def _is_abandoned(scratch: Path) -> bool:
-    status = _status(scratch)
-    if status is None:
-        return False  # its own process has removed it
-    try:
-        is_alive = Owner.model_validate_json((scratch / _OWNER_FILE).read_text()).is_alive()
-    except (FileNotFoundError, ValueError):
-        is_alive = None  # its process is about to write this, or died before it did
-    if is_alive is None:
-        return time.time() - status.st_mtime > _FOREIGN_PARTIAL_SECONDS
-    return not is_alive
-
-
-def _complaint(filesystem: AbstractFileSystem, path: str, record: FileRecord, found: str) -> str:
+def _mismatch(
+    filesystem: AbstractFileSystem, path: str, record: FileRecord, num_bytes: int | None
+) -> UserError:
     url = filesystem.unstrip_protocol(path)
-    return (
-        f"{url} must be the {record.bytes} bytes with sha256 {record.sha256[:12]}… that its "
-        f"manifest names, found {found} that do not match; remove the artifact's folder in the "
-        "store and run again to rebuild it"
-    )
+    return record.mismatch(url, num_bytes, "the artifact's folder in the store")

@@ -1,9 +1,9 @@
-"""A draft: an artifact in the making, kept file by file so that an interrupted stage goes on."""
+"""A draft: an artifact while it is built, kept file by file, so that a stopped stage resumes."""
 
 import json
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +24,7 @@ from pipelines.artifacts.manifest import FileRecord, path_by_content
 
 @dataclass(slots=True)
 class DraftFile:
-    """A file being written: write to `path`, count into `figures`."""
+    """A file being written at `path`, and what its writer counts."""
 
     path: Path
     figures: dict[str, Any] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Draft:
     attempt at the artifact: what another builder does at the same time is not seen in it.
     """
 
-    fingerprint: str  # of the artifact in the making
+    fingerprint: str  # of the artifact that is built
     filesystem: AbstractFileSystem
     root: str  # of its files
     work: str  # a folder for a stage's working state; removed on publishing
@@ -55,7 +55,6 @@ class Draft:
 
     @property
     def is_local(self) -> bool:
-        """Whether the store is a folder of this machine."""
         return isinstance(self.filesystem, LocalFileSystem)
 
     @contextmanager
@@ -93,18 +92,13 @@ class Draft:
             written.path.replace(f"{self.root}/{name}")
         else:
             self.filesystem.put_file(str(written.path), self._path(name, record))
-        self._write_ledger(name, record)
+        self._note(self._ledger_path(name), record.model_dump_json())
 
     def note_inputs(self, inputs: Mapping[str, str]) -> None:
         """Say what is read for this artifact, so that nobody removes it meanwhile."""
-        path, text = f"{self.work}/{INPUTS_NAME}", json.dumps(dict(inputs))
-        if not self.is_local:
-            self.filesystem.pipe_file(path, text.encode())
-            return
-        if Path(path).is_file():
-            return  # an earlier attempt said so: the fingerprint names the same inputs
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        write_to_disk(Path(path), text)
+        path = f"{self.work}/{INPUTS_NAME}"
+        if not self.filesystem.exists(path):  # the fingerprint names the same inputs each time
+            self._note(path, json.dumps(dict(inputs)))
 
     def finished(self, name: str) -> dict[str, Any] | None:
         """Figures of `name` if it is whole and its bytes still verify, else None."""
@@ -115,12 +109,24 @@ class Draft:
             return None
         return record.figures
 
-    def path_of(self, name: str) -> str:
-        """The path of the finished file `name`; raises FileNotFoundError where it is not whole."""
-        record = self._record_of_whole(name)
-        if record is None:
-            raise FileNotFoundError(f"{self.root} has no finished file {name}")
-        return self._path(name, record)
+    def once(self, name: str, write: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+        """The figures that `write(path)` returned when it wrote `name`, now or before."""
+        done = self.finished(name)
+        if done is None:
+            with self.file(name) as file:
+                done = write(file.path)
+                file.figures.update(done)
+        return done
+
+    def workspace(self) -> "Workspace":
+        return Workspace(
+            fingerprint=self.fingerprint,
+            filesystem=self.filesystem,
+            root=self.work,
+            work=self.work,
+            ledger=f"{self.work}/.ledger-of-work",
+            claim=self.claim,
+        )
 
     def records(self, names: Iterable[str]) -> dict[str, FileRecord]:
         """The record of every file named, each of them whole.
@@ -131,7 +137,7 @@ class Draft:
         for name in sorted(set(names)):
             record = self._record_of_whole(name)
             if record is None:
-                raise RuntimeError(f"the build must have left {name} whole in {self.root}")
+                raise RuntimeError(f"the build did not finish {name} in {self.root}")
             records[name] = record
         return records
 
@@ -151,8 +157,7 @@ class Draft:
     def _ledger_path(self, name: str) -> str:
         return f"{self.ledger}/{quote(name, safe='')}.json"
 
-    def _write_ledger(self, name: str, record: FileRecord) -> None:
-        path, text = self._ledger_path(name), record.model_dump_json()
+    def _note(self, path: str, text: str) -> None:
         if not self.is_local:
             self.filesystem.pipe_file(path, text.encode())
             return
@@ -164,6 +169,35 @@ class Draft:
             return FileRecord.model_validate_json(self.filesystem.cat_file(self._ledger_path(name)))
         except (FileNotFoundError, ValidationError):
             return None  # never finished
+
+
+class Workspace(Draft):
+    """Files beside a draft that are written and kept like its own but never published."""
+
+    __slots__ = ()
+
+    def mark(self, name: str, **figures: Any) -> None:
+        """Remember that the step `name` is done, and what it counted."""
+        with self.file(name) as record:
+            record.path.touch()
+            record.figures.update(figures)
+
+    def read(self, name: str) -> bytes:
+        """The bytes of a small file."""
+        data: bytes = self.filesystem.cat_file(f"{self.root}/{name}")
+        return data
+
+    @contextmanager
+    def local(self, name: str) -> Iterator[Path]:
+        """A local path of the file `name`; what had to be fetched is removed on leaving."""
+        path = f"{self.root}/{name}"
+        if self.is_local:
+            yield Path(path)
+            return
+        with tempfile.TemporaryDirectory(prefix="bertsmith-") as folder:
+            local = Path(folder) / Path(name).name
+            self.filesystem.get_file(path, str(local))
+            yield local
 
 
 def remove_partial_files(folder: Path) -> None:

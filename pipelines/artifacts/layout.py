@@ -1,7 +1,6 @@
 """Where the things of an artifact lie in a store, and which names may become paths."""
 
 import re
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from fsspec import AbstractFileSystem
@@ -16,71 +15,54 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\\:]")
 _BESIDE = re.compile(r"\.(draft|work|lock|aside)-([0-9a-f]{32})(-.*)?")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """One artifact's place in a store."""
+class ArtifactPaths(NamedTuple):
+    """Where one artifact lies in a store, and what belongs to its making."""
 
     filesystem: AbstractFileSystem
-    store_root: str
     kind: str
     fingerprint: str
+    kind_folder: str
+    root: str  # the artifact itself, once it is published
+    manifest: str  # the file whose being there publishes it
+    draft: str  # the artifact while it is built, on a local store
+    work: str  # working files; on an object store a folder for each attempt
+    lock: str  # held by the one builder of a local store
 
     @property
     def is_local(self) -> bool:
-        """Whether the store is a folder of this machine."""
         return isinstance(self.filesystem, LocalFileSystem)
 
-    @property
-    def kind_folder(self) -> str:
-        """Where all artifacts of this kind lie."""
-        return f"{self.store_root}/{self.kind}"
 
-    @property
-    def root(self) -> str:
-        """The artifact itself, once it is published."""
-        return f"{self.kind_folder}/{self.fingerprint}"
-
-    @property
-    def manifest(self) -> str:
-        """The file whose being there publishes it."""
-        return f"{self.root}/{MANIFEST_NAME}"
-
-    @property
-    def draft(self) -> str:
-        """The artifact in the making, on a local store."""
-        return f"{self.kind_folder}/.draft-{self.fingerprint}"
-
-    @property
-    def work(self) -> str:
-        """Working files; on an object store a folder for each attempt."""
-        return f"{self.kind_folder}/.work-{self.fingerprint}"
-
-    @property
-    def lock(self) -> str:
-        """Held by the one builder of a local store."""
-        return f"{self.kind_folder}/.lock-{self.fingerprint}"
+def paths_of(
+    filesystem: AbstractFileSystem, store_root: str, kind: str, fingerprint: str
+) -> ArtifactPaths:
+    folder = f"{store_root}/{kind}"
+    root = f"{folder}/{fingerprint}"
+    hidden = (f"{folder}/.{what}-{fingerprint}" for what in ("draft", "work", "lock"))
+    return ArtifactPaths(
+        filesystem, kind, fingerprint, folder, root, f"{root}/{MANIFEST_NAME}", *hidden
+    )
 
 
-class Beside(NamedTuple):
-    """What the name of something beside the artifacts of a kind says."""
-
-    what: str  # draft, work, lock or aside
-    fingerprint: str
-
-
-def beside(name: str) -> Beside | None:
-    """What the hidden entry `name` of a kind's folder is; None for any other."""
+def what_is(name: str) -> str:
+    """What the hidden entry `name` of a kind's folder is: draft, work, lock or aside."""
     match = _BESIDE.fullmatch(name)
-    return Beside(match[1], match[2]) if match else None
+    assert match is not None, "a hidden entry of an artifact's"
+    return match[1]
+
+
+def fingerprint_in(name: str) -> str | None:
+    """The fingerprint that an entry of a kind's folder belongs to; None where it is none."""
+    match = _BESIDE.fullmatch(name)
+    fingerprint = match[2] if match else name
+    return fingerprint if is_fingerprint(fingerprint) else None
 
 
 def is_kind(name: str) -> bool:
-    """Whether `name` can name a kind of artifact."""
     return _KIND.fullmatch(name) is not None
 
 
 def is_fingerprint(name: str) -> bool:
-    """Whether `name` can name an artifact."""
     return _FINGERPRINT.fullmatch(name) is not None
 
 

@@ -1,11 +1,13 @@
 """The manifest: what an artifact is, what made it and what each of its files must hash to."""
 
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from pipelines.artifacts.layout import MANIFEST_NAME, Place, check_file_name
+from pipelines.artifacts.fingerprint import has_checksum
+from pipelines.artifacts.layout import MANIFEST_NAME, ArtifactPaths, check_file_name
 from pipelines.core.errors import UserError
 
 
@@ -26,6 +28,21 @@ class FileRecord(BaseModel):
     bytes: int = Field(ge=0)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}\z")
     figures: dict[str, Any] = Field(default_factory=dict)
+
+    def matches(self, path: Path) -> bool:
+        """Whether the file at `path` has these bytes, as it is now."""
+        try:
+            return path.stat().st_size == self.bytes and has_checksum(path, self.sha256)
+        except FileNotFoundError:
+            return False
+
+    def mismatch(self, path: str, num_bytes: int | None, folder: str) -> UserError:
+        """The error that names the file at `path`, which has `num_bytes` or is missing."""
+        found = "no file" if num_bytes is None else f"{num_bytes} bytes"
+        return UserError(
+            f"{path} is not the file that its manifest names ({self.bytes} bytes, sha256 "
+            f"{self.sha256[:12]}…; found {found}); remove {folder} and run again to rebuild it"
+        )
 
 
 class Manifest(BaseModel):
@@ -48,7 +65,6 @@ class Manifest(BaseModel):
     attempt: str = Field(default="", pattern=r"^[0-9A-Za-z-]*\z")
 
     def to_json(self) -> str:
-        """Readable JSON with sorted keys."""
         return json.dumps(self.model_dump(mode="json"), indent=2, sort_keys=True) + "\n"
 
     def path_of(self, name: str) -> str:
@@ -67,19 +83,19 @@ def path_by_content(name: str, record: FileRecord) -> str:
     return f"{record.sha256[:16]}/{name}"
 
 
-def read_manifest(text: bytes, place: Place) -> Manifest:
-    """The manifest of `place`.
+def read_manifest(text: bytes, paths: ArtifactPaths) -> Manifest:
+    """The manifest of `paths`.
 
     Raises DamagedManifestError where the text is no JSON, and UserError where it is the manifest
     of another artifact or names files that could lie outside of it.
     """
-    url = place.filesystem.unstrip_protocol(place.manifest).removeprefix("file://")
+    url = paths.filesystem.unstrip_protocol(paths.manifest).removeprefix("file://")
     try:
         values = json.loads(text)
     except ValueError:
         raise DamagedManifestError(
-            f"{url} must be an artifact's manifest, found {len(text)} bytes that are no JSON; "
-            "remove this file and run again: the artifact is made anew"
+            f"{url} is damaged ({len(text)} bytes that are no JSON); remove it and run again to "
+            "rebuild the artifact"
         ) from None
     try:
         manifest = Manifest.model_validate(values)
@@ -87,13 +103,12 @@ def read_manifest(text: bytes, place: Place) -> Manifest:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the whole"
         raise UserError(
-            f"{url} must be the manifest of an artifact, found a fault at {where}: {first['msg']}; "
-            "it comes from a newer version or was changed: update, or remove its folder"
+            f"{url} is not a valid manifest: {where}: {first['msg']}; it was changed or comes "
+            "from a newer version: update, or remove its folder"
         ) from None
-    if (manifest.kind, manifest.fingerprint) != (place.kind, place.fingerprint):
+    if (manifest.kind, manifest.fingerprint) != (paths.kind, paths.fingerprint):
         raise UserError(
-            f"{url} must describe {place.kind}/{place.fingerprint}, found the manifest of "
-            f"{manifest.kind}/{manifest.fingerprint}; it was put there by mistake: remove its "
-            "folder and run again"
+            f"{url} is the manifest of another artifact, {manifest.kind}/{manifest.fingerprint}; "
+            "remove its folder and run again"
         )
     return manifest

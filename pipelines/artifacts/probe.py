@@ -9,7 +9,7 @@ from fsspec import AbstractFileSystem
 
 from pipelines.artifacts.access import explained, store_errors
 from pipelines.artifacts.store import ArtifactStore
-from pipelines.core.errors import UserError
+from pipelines.core.errors import first_line
 
 _PREFIX = ".probe-"  # no kind of artifact has such a name
 
@@ -19,7 +19,6 @@ class Probe:
     """A file of a store that was written a moment ago; it travels to other processes."""
 
     filesystem: AbstractFileSystem
-    url: str  # of the store
     path: str
     content: bytes
 
@@ -37,7 +36,7 @@ class Probe:
         except FileNotFoundError:
             return "does not see it"
         except store_errors() as error:
-            return f"cannot read and write it ({_first_line(error)})"
+            return f"cannot read and write it ({first_line(error)})"
         return ""
 
 
@@ -51,19 +50,9 @@ def probe(store: ArtifactStore) -> Iterator[Probe]:
     path = f"{store.root}/{name}"
     with explained(store.url):
         store.filesystem.makedirs(store.root, exist_ok=True)
-        try:
-            store.filesystem.pipe_file(path, name.encode())
-        except PermissionError as error:
-            raise UserError(
-                f"the store {store.url} must be writable, but {_first_line(error)}; "
-                "mend its rights or choose another place.store"
-            ) from error
+        store.filesystem.pipe_file(path, name.encode())
     try:
-        yield Probe(store.filesystem, store.url, path, name.encode())
+        yield Probe(store.filesystem, path, name.encode())
     finally:
         with explained(store.url):
             store.filesystem.rm_file(path)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

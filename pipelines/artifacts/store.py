@@ -2,12 +2,13 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fsspec.implementations.local import LocalFileSystem
 from pydantic import BaseModel
@@ -20,12 +21,34 @@ from pipelines.artifacts.attempts.code import code_of
 from pipelines.artifacts.attempts.commit import create_only, flush, flush_folders, write_to_disk
 from pipelines.artifacts.draft import Built, Draft, keep_only
 from pipelines.artifacts.fingerprint import fingerprint_of
-from pipelines.artifacts.in_the_making import making
-from pipelines.artifacts.layout import MANIFEST_NAME, Place
+from pipelines.artifacts.layout import MANIFEST_NAME, ArtifactPaths, paths_of
 from pipelines.artifacts.manifest import DamagedManifestError, Manifest, read_manifest
 from pipelines.core.versions import code_version, library_versions
 
 logger = logging.getLogger(__name__)
+
+
+class Building(NamedTuple):
+    kind: str
+    fingerprint: str
+
+
+_building: ContextVar[Building | None] = ContextVar("building", default=None)
+
+
+def being_built() -> Building | None:
+    """The artifact that the caller's work is part of; threads that copy their context know it."""
+    return _building.get()
+
+
+@contextmanager
+def building(kind: str, fingerprint: str) -> Iterator[None]:
+    """The block builds this artifact: log lines and figures from it say so."""
+    token = _building.set(Building(kind, fingerprint))
+    try:
+        yield
+    finally:
+        _building.reset(token)
 
 
 class ArtifactStore:
@@ -48,12 +71,10 @@ class ArtifactStore:
 
     @property
     def is_local(self) -> bool:
-        """Whether the store is a folder of this machine."""
         return isinstance(self.filesystem, LocalFileSystem)
 
-    def place(self, kind: str, fingerprint: str) -> Place:
-        """Where the artifact lies, or would."""
-        return Place(self.filesystem, self.root, kind, fingerprint)
+    def paths(self, kind: str, fingerprint: str) -> ArtifactPaths:
+        return paths_of(self.filesystem, self.root, kind, fingerprint)
 
     def find(self, kind: str, fingerprint: str) -> Artifact | None:
         """The artifact if it was published, else None.
@@ -61,13 +82,13 @@ class ArtifactStore:
         Raises UserError where its manifest is damaged or another's, and where the store does not
         answer.
         """
-        place = self.place(kind, fingerprint)
+        paths = self.paths(kind, fingerprint)
         try:
             with explained(self.url):
-                text = self.filesystem.cat_file(place.manifest)
+                text = self.filesystem.cat_file(paths.manifest)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return Artifact(read_manifest(text, place), place.root, self.filesystem)
+        return Artifact(read_manifest(text, paths), paths.root, self.filesystem)
 
     def get_or_build(
         self,
@@ -93,17 +114,17 @@ class ArtifactStore:
         found = self._find_to_use(kind, fingerprint)
         if found is not None:
             return found
-        place = self.place(kind, fingerprint)
+        paths = self.paths(kind, fingerprint)
         with room_for(f"{kind}/{fingerprint}", self.url), ExitStack() as stack:
             with explained(self.url):
-                draft = stack.enter_context(attempt(place, code_of(build), self.lease_seconds))
+                draft = stack.enter_context(attempt(paths, code_of(build), self.lease_seconds))
             found = self.find(kind, fingerprint)  # another process may have finished it meanwhile
             if found is not None:
                 self._withdraw(found, draft)
                 return found
             draft.note_inputs(names)
             started = time.perf_counter()
-            with making(kind, fingerprint):
+            with building(kind, fingerprint):
                 built = build(draft)
             manifest = Manifest(
                 kind=kind,
@@ -120,8 +141,8 @@ class ArtifactStore:
                 attempt=draft.claim.attempt if draft.claim is not None else "",
             )
             if self.is_local:
-                return self._publish_folder(place, draft, manifest)
-            return self._publish_manifest(place, draft, manifest)
+                return self._publish_folder(paths, draft, manifest)
+            return self._publish_manifest(paths, draft, manifest)
 
     def _find_to_use(self, kind: str, fingerprint: str) -> Artifact | None:
         """As `find`; what a local store's builder mends under its lock counts as missing."""
@@ -132,9 +153,9 @@ class ArtifactStore:
                 raise
             return None
 
-    def _publish_folder(self, place: Place, draft: Draft, manifest: Manifest) -> Artifact:
+    def _publish_folder(self, paths: ArtifactPaths, draft: Draft, manifest: Manifest) -> Artifact:
         """Make a local draft visible by one rename, after everything in it is on the disk."""
-        folder, root = Path(draft.root), Path(place.root)
+        folder, root = Path(draft.root), Path(paths.root)
         keep_only(folder, manifest.files)
         write_to_disk(folder / MANIFEST_NAME, manifest.to_json())
         flush_folders(folder)
@@ -142,26 +163,26 @@ class ArtifactStore:
             folder.rename(root)
         except OSError:
             # A builder that this machine's lock does not reach, on a shared disk, was first.
-            found = self.find(place.kind, place.fingerprint)
+            found = self.find(paths.kind, paths.fingerprint)
             if found is None:
                 raise
             self._withdraw(found, draft)
             return found
         flush(root.parent)
         remove(self.filesystem, draft.work)
-        return Artifact(manifest, place.root, self.filesystem, reused=False)
+        return Artifact(manifest, paths.root, self.filesystem, reused=False)
 
-    def _publish_manifest(self, place: Place, draft: Draft, manifest: Manifest) -> Artifact:
+    def _publish_manifest(self, paths: ArtifactPaths, draft: Draft, manifest: Manifest) -> Artifact:
         """Make an attempt visible by its manifest, which only one attempt can create."""
         assert draft.claim is not None, "an attempt on an object store has a claim"
         draft.claim.check()
-        create_only(self.filesystem, place.manifest, manifest.to_json().encode())
-        published = self.find(place.kind, place.fingerprint)
+        create_only(self.filesystem, paths.manifest, manifest.to_json().encode())
+        published = self.find(paths.kind, paths.fingerprint)
         if published is None:
-            raise FileNotFoundError(f"{place.manifest} was removed as soon as it was written")
+            raise FileNotFoundError(f"{paths.manifest} was removed as soon as it was written")
         if published.manifest.attempt == manifest.attempt:
             return replace(published, reused=False)
-        logger.info("another process has published %s/%s", place.kind, place.fingerprint)
+        logger.info("another process has published %s/%s", paths.kind, paths.fingerprint)
         self._withdraw(published, draft)
         return published
 

@@ -1,5 +1,6 @@
 """What a stage is: how it is declared, and what it is given beside settings and inputs."""
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -116,3 +117,19 @@ class StageContext:
     ranks: Ranks = field(default_factory=Ranks)  # the processes that share a training
     observe: Observer = ignore
     tracker: "Tracker | None" = None  # stages that train record their runs there
+
+    def watch(
+        self, stage: str, unit: str, total: int, *, done: int = 0, **figures: str
+    ) -> Callable[[int, Any], None]:
+        """For `map_tasks`: tells the observer of each result, one more than `done` of `total`."""
+        counter = itertools.count(done + 1)
+
+        def on_result(index: int, result: Any) -> None:
+            number = next(counter)
+            self.observe(
+                Progress(
+                    stage=stage, done=number, total=max(total, number), unit=unit, figures=figures
+                )
+            )
+
+        return on_result

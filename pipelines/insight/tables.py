@@ -8,8 +8,7 @@ from pipelines.core.errors import UserError
 from pipelines.core.reading.files import format_suffix, is_local, open_binary, require_regular
 from pipelines.core.reading.parquet import whole_file
 from pipelines.core.reading.records import BadRow, delimited_rows, dialect_of, json_record
-from pipelines.core.reading.text import decode, refuse_binary, restored_in
-from pipelines.stages.corpus.cleaning.tally import Tally
+from pipelines.core.reading.text import Tally, decode, refuse_binary, restored_in
 from pipelines.stages.labelled.cells import is_nothing, words_in, written_in
 
 Table = dict[str, list[Any]]

@@ -1,18 +1,17 @@
 """Which artifacts registered models and runs stand on, by the tags that they carry."""
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
 from mlflow.exceptions import MlflowException
 
+from pipelines.artifacts.layout import is_fingerprint
 from pipelines.core.errors import UserError, first_line
 from pipelines.core.tracking.paging import pages
 from pipelines.core.tracking.tracker import Tracker
 
 _PREFIX = "bertsmith."
-_FINGERPRINT = re.compile(r"[0-9a-f]{32}")
 _PAGE = 100
 
 
@@ -27,7 +26,7 @@ def fingerprints_in_use(
     try:
         for name, tags in _tagged(tracker, since):
             for key, value in tags.items():
-                if key.startswith(_PREFIX) and _FINGERPRINT.fullmatch(value):
+                if key.startswith(_PREFIX) and is_fingerprint(value):
                     users[value].add(name)
     except MlflowException as error:
         raise UserError(

@@ -19,8 +19,8 @@ from bert_core.training.state import CONFIG_FILE, WEIGHTS_FILE, read_config
 from pipelines.artifacts import Artifact
 from pipelines.registry import serving
 from pipelines.registry.serving import integrity
+from pipelines.training.results import TOKENIZER_FILES
 
-_TOKENIZER_FILES = ("vocab.txt", "tokenizer.json", "tokenizer_config.json")
 _REQUIREMENTS = ("torch", "numpy", "safetensors", "tokenizers", "pandas", "mlflow")
 # How MLflow calls what a column holds.
 _TYPES: Final[Mapping[Any, DataType | Array]] = {
@@ -82,7 +82,7 @@ def signature_of(question: Question) -> ModelSignature:
 
 def _copy_model_files(folder: Path, artifact: Artifact) -> None:
     folder.mkdir()
-    for name in (WEIGHTS_FILE, CONFIG_FILE, *_TOKENIZER_FILES):
+    for name in (WEIGHTS_FILE, CONFIG_FILE, *TOKENIZER_FILES):
         shutil.copyfile(artifact.local(name), folder / name)
 
 

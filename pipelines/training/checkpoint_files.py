@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from pipelines.artifacts import sha256_of_file
 from pipelines.artifacts.attempts.commit import write_to_disk
-from pipelines.artifacts.attempts.owners import Owner
+from pipelines.core.processes import ProcessIdentity
 from pipelines.core.cluster.ranks import Keeping
 from pipelines.core.errors import UserError
 
@@ -107,23 +107,23 @@ def scratch_folder(num_bytes: int = 0) -> Path:
             f"{num_bytes / 2**20:,.0f} MiB are needed, {free / 2**20:,.0f} MiB are free; free "
             "some, or name another folder in TMPDIR"
         )
-    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{_name(Owner.this_process())}-"))
+    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{_name(ProcessIdentity.current())}-"))
 
 
 def remove_abandoned() -> None:
     """Remove the folders of this machine's processes that were killed before they did."""
-    here = Owner.this_process()
+    here = ProcessIdentity.current()
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         _, _, name = folder.name.partition(_PREFIX)
         machine, pid, started, *_ = [*name.split("-"), "", "", ""]
         if not (pid.isdecimal() and started.isdecimal()):
             continue
-        owner = here.model_copy(update={"pid": int(pid), "started": float(started)})
+        owner = here.model_copy(update={"pid": int(pid), "started": int(started)})
         # Of another machine, or another container, nobody here can tell.
         if _name(owner).startswith(f"{machine}-") and owner.is_alive() is False:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _name(owner: Owner) -> str:
+def _name(owner: ProcessIdentity) -> str:
     machine = hashlib.sha256(owner.machine.encode()).hexdigest()[:12]
     return f"{machine}-{owner.pid}-{owner.started:.0f}"

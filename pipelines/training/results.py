@@ -17,8 +17,8 @@ BEST_FOLDER = "best"  # the model to publish, where the training stops early
 HISTORY_FILE = "history.json"
 
 # What `publish_model` puts into an artifact.
-_TOKENIZER_FILES = ("vocab.txt", "tokenizer.json", "tokenizer_config.json")
-MODEL_FILES = (WEIGHTS_FILE, CONFIG_FILE, *_TOKENIZER_FILES, HISTORY_FILE)
+TOKENIZER_FILES = ("vocab.txt", "tokenizer.json", "tokenizer_config.json")
+MODEL_FILES = (WEIGHTS_FILE, CONFIG_FILE, *TOKENIZER_FILES, HISTORY_FILE)
 
 
 def numbers(statistics: Mapping[str, Any]) -> dict[str, float]:

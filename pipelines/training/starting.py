@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.artifacts.fingerprint import fingerprint_of, sha256_of_file
+from pipelines.artifacts.layout import is_fingerprint
 from pipelines.core.cluster.machine import computing_machine
 from pipelines.core.errors import UserError
 from pipelines.core.reading.hugging_face import FROM_THE_HUB
@@ -33,7 +33,6 @@ CAUSAL: Final = (
     "causal, as its config.json says (is_decoder): a token reads itself and what is left of it, "
     "never what is right of it"
 )
-_FINGERPRINT: Final = re.compile("[0-9a-f]{32}")
 # Architectures that `import_model` reads whole, as it finds them.
 _READ_WHOLE: Final = (
     "BertModel", "BertForPreTraining", "BertForMaskedLM", "BertLMHeadModel",
@@ -62,11 +61,6 @@ def starting_encoder(reference: str, context: StageContext) -> Artifact:
         "an encoder must be a folder with a model, models:/<name>@<alias> or the fingerprint of "
         f"one in the store, found no such: {reference or 'an empty name'}; {FROM_THE_HUB}"
     )
-
-
-def is_fingerprint(reference: str) -> bool:
-    """Whether `reference` is written as the name of an artifact."""
-    return _FINGERPRINT.fullmatch(reference) is not None
 
 
 def find_model_artifact(fingerprint: str, context: StageContext) -> Artifact | None:

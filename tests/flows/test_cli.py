@@ -102,7 +102,7 @@ def one_short_text(tmp_path: Path) -> Path:
     [
         (["corpus", "--corpus", "{folder}/no-such-*.txt"], "no-such-*.txt"),
         (["corpus", "--corpus", "{folder}/empty.txt"], "found none"),
-        (["vocabulary", "{recipe}", "--set", "vocabulary.size=60000"], "60,000 pieces"),
+        (["vocabulary", "{recipe}", "--set", "vocabulary.size=60000"], "60,000 tokens"),
     ],
 )
 def test_a_mistake_that_a_stage_finds_ends_the_same_way(

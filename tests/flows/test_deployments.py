@@ -134,5 +134,5 @@ def test_values_that_do_not_go_together_fail_before_anything_is_built(
         "wrong", own_recipe, {"recipe": {"corpus": {"cleaning": {"max_characters": 3}}}}
     )
     assert run.state is not None
-    assert "max_characters must be at least min_characters" in (run.state.message or "")
+    assert "is less than min_characters" in (run.state.message or "")
     assert not (tmp_path / "home" / "store").exists()

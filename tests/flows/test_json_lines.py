@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from flows.observability.json_lines import VARIABLE, logs_of_run, logs_of_stage
-from pipelines.artifacts.in_the_making import making
+from pipelines.artifacts.store import building
 from pipelines.core.errors import UserError
 
 FINGERPRINT = "0123456789abcdef0123456789abcdef"
@@ -20,7 +20,7 @@ def test_a_line_says_run_stage_and_fingerprint(
     logger.setLevel(logging.INFO)
     with logs_of_run("demo 1", "id"):
         logger.info("before")
-        with logs_of_stage("pretraining"), making("encoder", FINGERPRINT):
+        with logs_of_stage("pretraining"), building("encoder", FINGERPRINT):
             logger.warning("at s3://name:secret@host/%s", "path")
         try:
             raise ValueError("of postgresql://name:secret@host/x")

@@ -17,7 +17,7 @@ from flows.observability.exporter import Asked, RunFiles, store_families
 from flows.observability.publishing import FOLDER, PORT_VARIABLE, published_figures
 from flows.observability.run_figures import RunFigures
 from flows.observability.serving import TOKEN_VARIABLE, serving
-from pipelines.artifacts.in_the_making import making
+from pipelines.artifacts.store import building
 from pipelines.core.errors import UserError
 from pipelines.core.stage import Progress
 
@@ -50,7 +50,7 @@ def trained(step: int) -> Progress:
 def told(figures: RunFigures) -> RunFigures:
     """A run whose corpus is done and that trains."""
     figures.observe(Progress(stage="corpus", done=3, total=4, unit="parts"))
-    with making("encoder", FINGERPRINT):
+    with building("encoder", FINGERPRINT):
         figures.observe(trained(30))
     return figures
 

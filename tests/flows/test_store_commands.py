@@ -79,7 +79,7 @@ def test_an_empty_store_and_a_wrong_one_are_told(
     assert run(["store"]) == 0
     assert "is empty" in capsys.readouterr().out
     assert run(["store", "--store", "qq://bucket"]) == MISTAKE
-    assert "must be a folder or a URL" in capsys.readouterr().err
+    assert "is neither a folder nor a URL" in capsys.readouterr().err
 
 
 def test_no_secret_of_store_or_registry_is_printed(

@@ -13,7 +13,7 @@ from pipelines.artifacts import ArtifactStore
 from pipelines.artifacts.attempts.attempt import attempt
 from pipelines.artifacts.attempts.code import Code, code_of
 from pipelines.artifacts.housekeeping.inventory import take_inventory
-from pipelines.artifacts.layout import Place
+from pipelines.artifacts.layout import ArtifactPaths
 from pipelines.core.versions import source_folders
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.labelled.stage import build_labelled
@@ -57,15 +57,15 @@ print(json.dumps([dict(code_of(build_corpus)), modules, shards]))
 
 
 @pytest.fixture(params=["local", "remote"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def paths(request: pytest.FixtureRequest, tmp_path: Path) -> ArtifactPaths:
     url = tmp_path if request.param == "local" else f"memory://{tmp_path.name}/store"
-    return ArtifactStore(url).place("corpus", "a" * 32)
+    return ArtifactStore(url).paths("corpus", "a" * 32)
 
 
-def interrupted(place: Place, code: Code) -> bool:
+def interrupted(paths: ArtifactPaths, code: Code) -> bool:
     """Make an attempt that is interrupted; whether it found the file of one before."""
     found = False
-    with pytest.raises(RuntimeError, match="stop"), attempt(place, code) as draft:
+    with pytest.raises(RuntimeError, match="stop"), attempt(paths, code) as draft:
         found = draft.finished("a.txt") is not None
         if not found:
             with draft.file("a.txt") as file:
@@ -74,49 +74,52 @@ def interrupted(place: Place, code: Code) -> bool:
     return found
 
 
-def test_files_of_two_codes_never_meet(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    assert not interrupted(place, FIRST)
-    assert interrupted(place, FIRST)
+def test_files_of_two_codes_never_meet(
+    paths: ArtifactPaths, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert not interrupted(paths, FIRST)
+    assert interrupted(paths, FIRST)
     assert not caplog.records
-    assert not interrupted(place, SECOND)
+    assert not interrupted(paths, SECOND)
     assert "the code has changed since" in caplog.text
     assert "(stage): " in caplog.text
-    assert interrupted(place, SECOND)
+    assert interrupted(paths, SECOND)
 
 
-def test_what_the_former_code_made_is_left_for_prune(place: Place) -> None:
-    interrupted(place, FIRST)
-    interrupted(place, SECOND)
-    store = ArtifactStore(place.store_root if place.is_local else f"memory://{place.store_root}")
+def test_what_the_former_code_made_is_left_for_prune(paths: ArtifactPaths) -> None:
+    interrupted(paths, FIRST)
+    interrupted(paths, SECOND)
+    root = paths.kind_folder.rpartition("/")[0]
+    store = ArtifactStore(root if paths.is_local else f"memory://{root}")
     left = [each for each in take_inventory(store).leftovers if each.what != "lock"]
-    kept = [path for each in left for path in each.paths if Path(path).name == "a.txt.json"]
+    kept = [path for each in left for path in each.files if Path(path).name == "a.txt.json"]
     assert len(kept) == 2
 
 
-def test_an_attempt_that_does_not_say_its_code_starts_over(place: Place) -> None:
-    interrupted(place, FIRST)
-    for path in place.filesystem.find(place.work):
+def test_an_attempt_that_does_not_say_its_code_starts_over(paths: ArtifactPaths) -> None:
+    interrupted(paths, FIRST)
+    for path in paths.filesystem.find(paths.work):
         if path.endswith(".code.json"):
-            place.filesystem.rm_file(path)
-    assert not interrupted(place, FIRST)
+            paths.filesystem.rm_file(path)
+    assert not interrupted(paths, FIRST)
 
 
 def test_an_attempt_without_a_file_is_silently_ours(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    place = ArtifactStore(tmp_path).place("corpus", "a" * 32)
-    with pytest.raises(RuntimeError, match="stop"), attempt(place, FIRST) as draft:
+    paths = ArtifactStore(tmp_path).paths("corpus", "a" * 32)
+    with pytest.raises(RuntimeError, match="stop"), attempt(paths, FIRST) as draft:
         draft.note_inputs({"text": "b" * 32})
         raise RuntimeError("stop")
-    assert not interrupted(place, SECOND)
+    assert not interrupted(paths, SECOND)
     assert not caplog.records
     assert [path.name for path in tmp_path.glob("corpus/.aside-*")] == []
 
 
 def test_a_stage_s_code_is_what_it_imports_without_the_surroundings() -> None:
     corpus, labelled, encoder = map(code_of, (build_corpus, build_labelled, build_encoder))
-    assert {"pipelines.stages.corpus.cleaning.repair", "pipelines.core.reading.files"} <= {*corpus}
-    assert "pipelines.stages.corpus.sources.mediawiki" in corpus  # imported by a name put together
+    assert {"pipelines.stages.corpus.cleaning", "pipelines.core.reading.files"} <= {*corpus}
+    assert "pipelines.stages.corpus.sources.markup" in corpus  # imported by a name put together
     assert {"pipelines.tasks.tagging", "pipelines.tasks.scoring.entities"} <= {*labelled}
     assert {"bert_core.training.optimization.muon", "bert_core.backends.cpu.layout"} <= {*encoder}
     assert {"pipelines.training.worker", "pipelines.stages.examples.batches"} <= {*encoder}
@@ -154,7 +157,7 @@ def test_an_edited_stage_begins_its_corpus_again(tmp_path: Path) -> None:
     made = first.stat().st_mtime_ns
 
     stage = copy / "pipelines" / "stages" / "corpus"
-    publishing, sentences = stage / "publishing.py", stage / "cleaning" / "sentences.py"
+    publishing, sentences = stage / "publishing.py", stage / "cleaning.py"
     publishing.write_text(f'"""Another docstring."""\n# A comment.\n{publishing.read_text()}')
     *_, said = build("store", "stop")
     assert "the code has changed" not in said
@@ -164,7 +167,7 @@ def test_an_edited_stage_begins_its_corpus_again(tmp_path: Path) -> None:
     sentences.write_text(written.replace("[sentence for line", "[sentence.upper() for line"))
     assert sentences.read_text() != written
     *_, shards, said = build("store")
-    assert "(pipelines.stages.corpus.cleaning.sentences): it starts over" in said
+    assert "(pipelines.stages.corpus.cleaning): it starts over" in said
     *_, fresh, said = build("another store")
     assert "the code has changed" not in said
     assert shards == fresh

@@ -24,9 +24,9 @@ from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.pretraining.continuing import continued_model, settings_for
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
-from pipelines.stages.vocabulary.extension import extended
 from pipelines.stages.vocabulary.settings import VocabularySettings
 from pipelines.stages.vocabulary.stage import build_vocabulary, load_tokenizer
+from pipelines.stages.vocabulary.wordpiece import extended
 from pipelines.training.arithmetic import trains_best_on_single_threads
 from pipelines.training.starting import starting_encoder
 

@@ -213,16 +213,16 @@ def test_corpora_that_hold_too_little_are_refused(tmp_path, small_context):
         (tmp_path / "a.txt").write_text(text)
         return CorpusSettings(sources=(PlainText(paths=(str(tmp_path / "a.txt"),), layout=layout),))
 
-    with pytest.raises(UserError, match=r"found none \(dropped: 1 too few characters\)"):
+    with pytest.raises(UserError, match=r"has none \(dropped: 1 too few characters\)"):
         build_corpus(settings("Short."), small_context)
-    with pytest.raises(UserError, match=r"at least 4 documents.*found 1; .*a finer layout"):
+    with pytest.raises(UserError, match=r"at least 4 documents.*has 1; .*a finer layout"):
         build_corpus(settings(invented_text(0, 20)), small_context)
 
 
 def test_a_vocabulary_that_the_corpus_cannot_support_is_refused(small_corpus, small_context):
-    with pytest.raises(UserError, match=r"support a vocabulary of 30,000 pieces.*give \d"):
+    with pytest.raises(UserError, match=r"too small for a vocabulary of 30,000 tokens.*give \d"):
         build_vocabulary(VocabularySettings(size=30_000), small_corpus, small_context)
-    with pytest.raises(UserError, match="must hold at least"):
+    with pytest.raises(UserError, match=r"less than the .* special tokens and characters"):
         build_vocabulary(VocabularySettings(size=100, num_unused=90), small_corpus, small_context)
 
 

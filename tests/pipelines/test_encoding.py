@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bert_core.vocabulary import SPECIAL_PIECES, Normalization, WordPieceTokenizer
-from pipelines.stages.corpus.cleaning.repair import mend
-from pipelines.stages.corpus.cleaning.sentences import split_sentences
+from pipelines.stages.corpus.cleaning import mend, split_sentences
 from pipelines.stages.vocabulary import encoding
 from pipelines.stages.vocabulary.encoding import SentenceEncoder
 

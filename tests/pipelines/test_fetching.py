@@ -13,87 +13,57 @@ from fsspec.implementations.memory import MemoryFileSystem
 from pipelines.artifacts import Artifact
 from pipelines.artifacts.cache import LocalCache
 from pipelines.stages.examples.batches import micro_batches
-from pipelines.stages.examples.fetching import Fetcher
 from pipelines.stages.examples.reader import ExampleReader
 
 
-def test_what_is_asked_for_now_overtakes_what_is_ahead():
-    begun: list[str] = []
-    opened: list[str] = []
+def test_what_is_fetched_ahead_holds_up_nothing_that_is_asked_for_now(
+    small_examples: Artifact, remote_examples: Artifact, monkeypatch
+):
+    fetch = LocalCache.fetch
     gate = threading.Event()
 
-    def open_shard(name: str) -> str:
-        begun.append(name)
-        if name.startswith("first"):
+    def fetched(self, filesystem, path, record):
+        if threading.current_thread().name == "fetch":
             gate.wait()
-        opened.append(name)
-        return name.upper()
+        return fetch(self, filesystem, path, record)
 
-    fetcher = Fetcher(open_shard)
-    fetcher.ahead([f"first{number}" for number in range(4)])
-    while len(begun) < 4:  # a thread that had yet to begin would take what comes first
-        time.sleep(0.01)
-    fetcher.ahead(["later", "wanted", "last"])
-    asking = threading.Thread(target=fetcher.now, args=(["wanted"],))
-    asking.start()
-    while fetcher._waiting[0] != "wanted":
-        time.sleep(0.01)
-    gate.set()
-    asking.join()
-    assert opened.index("wanted") < opened.index("last")
-    assert fetcher.now(["last", "wanted", "last"]) == {"last": "LAST", "wanted": "WANTED"}
-    assert len(opened) == len(set(opened))
-
-
-def test_one_slow_shard_holds_up_no_other():
-    gate = threading.Event()
-
-    def open_shard(name: str) -> str:
-        if name == "slow":
-            gate.wait()
-        return name
-
-    fetcher = Fetcher(open_shard)
-    fetcher.ahead(["slow"])
-    while fetcher._waiting:
-        time.sleep(0.01)
-    asking = threading.Thread(target=fetcher.now, args=(["quick"],), daemon=True)
-    asking.start()
-    asking.join(240)
-    assert not asking.is_alive()
+    monkeypatch.setattr(LocalCache, "fetch", fetched)
+    reader, local = ExampleReader(remote_examples, "train"), ExampleReader(small_examples, "train")
+    for step in range(3):
+        assert np.array_equal(read(reader, step), read(local, step))
     gate.set()
 
 
-def test_an_error_is_raised_where_the_shard_is_asked_for_and_not_kept():
-    attempts: list[str] = []
+def test_an_error_is_raised_where_the_shard_is_asked_for_and_not_kept(
+    small_examples: Artifact, remote_examples: Artifact, monkeypatch
+):
+    fetch = LocalCache.fetch
+    is_away = True
 
-    def open_shard(name: str) -> str:
-        attempts.append(name)
-        if len(attempts) == 1:
+    def fetched(self, filesystem, path, record):
+        if is_away and "train-" in path:
             raise OSError("nobody answers")
-        return name
+        return fetch(self, filesystem, path, record)
 
-    fetcher = Fetcher(open_shard)
+    monkeypatch.setattr(LocalCache, "fetch", fetched)
+    reader, local = ExampleReader(remote_examples, "train"), ExampleReader(small_examples, "train")
     with pytest.raises(OSError, match="nobody answers"):
-        fetcher.now(["one"])
-    assert fetcher.now(["one"]) == {"one": "one"}
+        read(reader, 0)
+    is_away = False
+    assert np.array_equal(read(reader, 0), read(local, 0))
 
 
-def test_threads_end_when_nothing_waits_and_hold_nothing():
-    class Shard:
-        pass
-
-    fetcher = Fetcher(lambda name: Shard())
-    for names in (["one", "two", "three"], ["four"]):
-        kept = fetcher.now(names)
-        deadline = time.monotonic() + 240
-        while any(thread.name == "fetch" for thread in threading.enumerate()):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-    shard = weakref.ref(kept["four"])
-    del fetcher, kept
+def test_threads_end_when_nothing_waits_and_hold_nothing(remote_examples: Artifact):
+    reader = ExampleReader(remote_examples, "train")
+    assert read(reader, 0).size
+    deadline = time.monotonic() + 240
+    while any(thread.name == "fetch" for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    gone = weakref.ref(reader)
+    del reader
     gc.collect()
-    assert shard() is None
+    assert gone() is None
 
 
 def test_a_shard_that_is_evicted_before_it_is_opened_is_fetched_again(
@@ -160,8 +130,12 @@ def test_one_read_has_the_whole_pass_fetched_each_shard_once(
 def test_a_pass_that_the_cache_cannot_hold_is_not_fetched_ahead(
     remote_examples: Artifact, monkeypatch, caplog
 ):
+    ahead: list[object] = []
+    monkeypatch.setattr(
+        ExampleReader, "_open_until_empty", lambda _, waiting: ahead.append(waiting)
+    )
     monkeypatch.setenv("BERTSMITH_CACHE_BYTES", "1000")
     reader = ExampleReader(remote_examples, "train")
     assert read(reader, 0).size
     assert "raise BERTSMITH_CACHE_BYTES" in caplog.text
-    assert not reader._fetcher._waiting
+    assert not ahead

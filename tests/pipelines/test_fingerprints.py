@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import datasets
 import pytest
 
+from pipelines.core.reading.text import Tally
 from pipelines.core.versions import versions_of
-from pipelines.stages.corpus.cleaning.tally import Tally
 from pipelines.stages.corpus.settings import (
     HuggingFaceDataset,
     InstalledDocumentation,
@@ -20,12 +20,17 @@ from pipelines.stages.corpus.settings import (
     MediaWiki,
     PlainText,
 )
-from pipelines.stages.corpus.sources.inputs import Span, inputs_fingerprint
-from pipelines.stages.corpus.sources.readers import libraries_of, list_inputs, read_span, resolve
+from pipelines.stages.corpus.sources.inputs import (
+    Span,
+    inputs_fingerprint,
+    libraries_of,
+    read_span,
+    resolve,
+)
 
 
 def name_of(source) -> str:
-    return inputs_fingerprint([(0, file) for file in list_inputs(source)])
+    return inputs_fingerprint([(0, file) for file in resolve(source).files])
 
 
 def test_versions_are_those_of_here_whatever_the_order() -> None:
@@ -90,5 +95,5 @@ def test_exactly_the_commit_that_names_a_data_set_is_read(monkeypatch) -> None:
     source, (file,), _ = resolve(HuggingFaceDataset(dataset="owner/name", revision="main"))
     list(read_span(source, Span(source=0, file=file), Tally()))
     assert read_at == ["a" * 40]
-    later = list_inputs(HuggingFaceDataset(dataset="owner/name", revision="main"))
+    later = resolve(HuggingFaceDataset(dataset="owner/name", revision="main")).files
     assert later[0].digest != file.digest

@@ -37,7 +37,7 @@ def rows(labels: list[str]) -> str:
         (rows([str(n) for n in range(40)]), "several texts to learn from"),
         (rows([*["a", "b"] * 20, "nan"]), "must have a label, found 'nan' in line 42"),
         (rows([*["a", "b"] * 20, ""]), "must have a label, found 'none' in line 42"),
-        (rows(["a", "b"] * 20) + "\nx,y,z\n", "line 42 of .* found 3 fields"),
+        (rows(["a", "b"] * 20) + "\nx,y,z\n", "line 42 of .*found 3 fields"),
         ("text,stars\nx,1\n", None),
         ("one,two,three\nx,1,y\n", "must be told"),
         ("", "found no row"),
@@ -70,16 +70,16 @@ def test_what_is_no_file_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe.csv")
     for name, message in (
         ("", "must name a CSV, TSV, JSONL or Parquet file"),
-        ("/none/a.csv", "found nothing there"),
-        (str(tmp_path / "pipe.csv"), "must be a regular file, found a pipe"),
+        ("/none/a.csv", "does not exist"),
+        (str(tmp_path / "pipe.csv"), "is a pipe, not a file"),
         ("/dev/zero", "must end in .csv"),
-        ("http://127.0.0.1:9/a.csv", "server that answers"),
+        ("http://127.0.0.1:9/a.csv", "does not answer"),
     ):
         with pytest.raises(UserError, match=message):
             check(name)
     folder = tmp_path / "folder.csv"
     folder.mkdir()
-    with pytest.raises(UserError, match="must be a regular file, found a folder"):
+    with pytest.raises(UserError, match="is a folder, not a file"):
         check(folder)
 
 

@@ -186,10 +186,10 @@ def test_features_that_cannot_be_understood_are_one_sentence(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"split": "nowhere"}, "must have the configuration .default. and the split nowhere"),
-        ({"heldout_split": "dev"}, "and the split dev"),
+        ({"split": "nowhere"}, "has no split nowhere of the configuration .default."),
+        ({"heldout_split": "dev"}, "no split dev"),
         ({"heldout_split": "train"}, "must be another split than the one to learn from"),
-        ({"dataset": ""}, "must name a data set"),
+        ({"dataset": ""}, "needs the name of a data set"),
         ({"label_column": "answer"}, "must have a column 'answer', found sentence1, sentence2"),
     ],
 )
@@ -209,5 +209,5 @@ def test_a_saved_split_has_no_other_one(tmp_path: Path) -> None:
 
 def test_no_network_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(UserError, match="must be a local folder or be found on the hub"):
+    with pytest.raises(UserError, match="is neither a local folder nor found on the hub"):
         built(tmp_path, dataset="nyu-mll/glue", configuration="mrpc")

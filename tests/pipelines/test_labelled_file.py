@@ -85,7 +85,7 @@ def test_jsonl_gzip_and_a_byte_order_mark_are_read(tmp_path: Path) -> None:
             "a.tsv",
             "text\tlabel\none\n",
             {},
-            "line 2 of .*, found 1 fields where the first row has 2",
+            "line 2 of .*found 1 fields where the first row has 2",
         ),
         ("a.jsonl", "{'text': 1}\n", {}, "line 1 of .*found no JSON"),
         ("a.jsonl", "[1]\n", {}, "line 1 of .*found no JSON object but"),
@@ -154,7 +154,7 @@ def test_a_parquet_file_that_is_cut_or_corrupt_is_named(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for broken in (whole[:-20], whole[:4] + b"\xff" * 40 + whole[44:]):
         path.write_bytes(broken)
-        with pytest.raises(UserError, match=r"a\.parquet must be a whole Parquet file"):
+        with pytest.raises(UserError, match=r"a\.parquet is not a whole Parquet file"):
             _items(path)
 
 
@@ -178,11 +178,11 @@ def test_the_same_bytes_parsed_otherwise_have_another_name(tmp_path: Path) -> No
 
 
 def test_a_missing_or_binary_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"nothing\.csv must be a file, found nothing there"):
+    with pytest.raises(UserError, match=r"nothing\.csv does not exist"):
         name_of_file(str(tmp_path / "nothing.csv"), "texts")
     path = tmp_path / "binary.csv"
     path.write_bytes(b"text,label\n" + bytes(range(32)) + b",x\n")
-    with pytest.raises(UserError, match=r"binary\.csv must be text, but .* control characters"):
+    with pytest.raises(UserError, match=r"binary\.csv is not text: .* control characters"):
         _items(path)
 
 

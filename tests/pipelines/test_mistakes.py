@@ -140,16 +140,19 @@ def _name(name: str) -> Mistake:
 
 
 CASES: dict[str, tuple[Mistake, str]] = {
-    "foreign manifest": (_foreign_manifest, r"must describe thing/\w+, found the manifest of"),
+    "foreign manifest": (_foreign_manifest, r"is the manifest of another artifact"),
     "empty manifest on an object store": (
         _damaged_manifest_on_an_object_store,
-        r"manifest\.json must be an artifact's manifest, found 0 bytes .* run again",
+        r"manifest\.json is damaged \(0 bytes .* run again",
     ),
     "manifest of a newer version": (
         _with_manifest(lambda manifest: manifest | {"colour": "blue"}),
-        r"found a fault at colour: .* update, or remove",
+        r"is not a valid manifest: colour: .* update, or remove",
     ),
-    "manifest that is a list": (_with_manifest(lambda manifest: []), "found a fault at the whole"),
+    "manifest that is a list": (
+        _with_manifest(lambda manifest: []),
+        "is not a valid manifest: the whole",
+    ),
     "file outside its folder": (
         _with_manifest(_file_of("../../x")),
         "must be relative, .*'../../x'",
@@ -157,18 +160,21 @@ CASES: dict[str, tuple[Mistake, str]] = {
     "absolute file": (_with_manifest(_file_of("/etc/passwd")), "must be relative"),
     "file with a backslash": (_with_manifest(_file_of("..\\x")), "must be relative"),
     "file that is the manifest": (_with_manifest(_file_of("manifest.json")), "is no file of"),
-    "checksum that is a path": (_with_manifest(_checksum("../" * 21 + "x")), "fault at .*sha256"),
+    "checksum that is a path": (
+        _with_manifest(_checksum("../" * 21 + "x")),
+        "not a valid manifest: .*sha256",
+    ),
     "attempt that is a path": (
         _with_manifest(lambda manifest: manifest | {"attempt": "../.."}),
-        "fault at attempt",
+        "not a valid manifest: attempt",
     ),
-    "store of an unknown protocol": (_name("qq://bucket/x"), "must be a folder or a URL .* qq://"),
-    "store without its bucket": (_name("s3://"), "must name a bucket"),
-    "store that is a file": (_store_is_a_file, "must be a folder .* is a file; choose another"),
+    "store of an unknown protocol": (_name("qq://bucket/x"), "qq:.*neither a folder nor a URL"),
+    "store without its bucket": (_name("s3://"), "names no bucket"),
+    "store that is a file": (_store_is_a_file, "cannot be written: .* is a file; choose another"),
     "S3 without credentials": (_s3_without_credentials, "no credentials .* AWS_ACCESS_KEY_ID"),
     "S3 where nobody answers": (_s3_where_nobody_answers, "nobody answers .* AWS_ENDPOINT_URL"),
-    "cache bound with a unit": (_cache_bound("50 GiB"), "must be a number of bytes .* '50 GiB'"),
-    "cache bound below zero": (_cache_bound("-1"), "must be a number of bytes"),
+    "cache bound with a unit": (_cache_bound("50 GiB"), "=50 GiB is not a number of bytes"),
+    "cache bound below zero": (_cache_bound("-1"), "is not a number of bytes"),
 }
 
 

@@ -114,7 +114,7 @@ SHORT_ALONE = ("examples.short_tokens=32", "pretraining.short_steps_fraction=1")
             [*SHORT_ALONE, "pretraining.full_warmup_fraction=0.1"],
             "full_warmup_fraction is for steps of full length",
         ),
-        (["examples.short_tokens=128"], "short_tokens must be less than max_tokens, 128"),
+        (["examples.short_tokens=128"], "short_tokens=128 must be less than max_tokens=128"),
     ],
 )
 def test_phases_without_their_examples_are_refused(overrides, sentence):

@@ -37,13 +37,13 @@ def _build(store: ArtifactStore, kind: str, build=_write, **inputs: Artifact) ->
 
 def _prune(store: ArtifactStore, *in_use: str, now: datetime = LATER) -> list[tuple[str, str]]:
     removals = plan(take_inventory(store), in_use, now=now, days=30)
-    return sorted((each.place.kind, each.what) for each in carry_out(store, removals))
+    return sorted((each.paths.kind, each.what) for each in carry_out(store, removals))
 
 
 def test_the_inventory_says_what_stands_on_what(store: ArtifactStore) -> None:
     corpus = _build(store, "corpus")
     vocabulary = _build(store, "vocabulary", corpus=corpus)
-    found = {each.place.kind: each for each in take_inventory(store).artifacts}
+    found = {each.paths.kind: each for each in take_inventory(store).artifacts}
     assert found["corpus"].used_by == (vocabulary.fingerprint,)
     assert found["vocabulary"].used_by == ()
     assert found["corpus"].num_bytes > 100

@@ -20,9 +20,9 @@ from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.pretraining.continuing import continued_model, settings_for
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.vocabulary.encoding import SentenceEncoder
-from pipelines.stages.vocabulary.extension import extended
 from pipelines.stages.vocabulary.settings import VocabularySettings
 from pipelines.stages.vocabulary.stage import build_vocabulary, load_tokenizer
+from pipelines.stages.vocabulary.wordpiece import extended
 from pipelines.training.starting import starting_encoder
 
 USER = AddedToken(content="<user>", special=True, normalized=False)
@@ -62,7 +62,7 @@ def test_a_folder_that_says_its_case_is_taken_as_it_is(
     assert load_tokenizer(vocabulary).pieces[: before.vocab_size] == before.pieces
     assert vocabulary.statistics["size"] == before.vocab_size + 20
     missing = VocabularySettings(tokenizer=str(tmp_path / "nowhere"))
-    with pytest.raises(UserError, match="found no such"):
+    with pytest.raises(UserError, match="nowhere does not exist; name"):
         build_vocabulary(missing, small_corpus, small_context)
 
 

@@ -52,7 +52,7 @@ def test_a_training_that_ends_without_its_tracker_is_whole_after_the_next_run(
     assert "the next run with this store and tracker delivers them" in caplog.text
     assert steps_of(tracker, run_id) == [1, 2, 3]
     assert tracker.client().get_run(run_id).info.status == "RUNNING"
-    assert not any(".undelivered" in each.entry for each in take_inventory(store).leftovers)
+    assert not any(".undelivered" in each.path for each in take_inventory(store).leftovers)
 
     assert deliver_kept(store, before) == []  # it is still away
     fickle.answers = True

@@ -16,9 +16,7 @@ from pipelines.core.redaction import redacted
 
 if TYPE_CHECKING:
     from pipelines.artifacts import ArtifactStore
-    from pipelines.artifacts.housekeeping.inventory import Inventory, StoredArtifact
-    from pipelines.artifacts.housekeeping.pruning import Removal
-
+    from pipelines.artifacts.housekeeping.inventory import Entry, Inventory, StoredArtifact
 
 _DAYS = 30.0
 
@@ -50,14 +48,14 @@ def show(home: Home = None, store: Store = None, as_json: AsJson = False) -> Non
     print(f"{'kind':<16} {'fingerprint':<13} {'size':>9} {'age':>13}  {'made by':<22} used by")
     for each in inventory.artifacts:
         print(
-            f"{each.place.kind:<16} {each.place.fingerprint[:12]:<13} {_size(each.num_bytes):>9} "
-            f"{_age(each.created):>13}  {each.manifest.code_version:<22} "
+            f"{each.paths.kind:<16} {each.paths.fingerprint[:12]:<13} {_size(each.num_bytes):>9} "
+            f"{_age(each.modified):>13}  {each.manifest.code_version:<22} "
             f"{_users(each, inventory, models)}"
         )
     for left in inventory.leftovers:
         if left.what != "lock":
             print(
-                f"{left.place.kind:<16} {left.place.fingerprint[:12]:<13} "
+                f"{left.paths.kind:<16} {left.paths.fingerprint[:12]:<13} "
                 f"{_size(left.num_bytes):>9} {_age(left.modified):>13}  {left.what}"
                 + (", being built" if left.is_held else "")
             )
@@ -96,7 +94,7 @@ def prune(
         return
     for removal in removals:
         if removal.what != "lock":
-            print(_line(removal))
+            print(_line(removal, days))
     locks = sum(removal.what == "lock" for removal in removals)
     if locks:
         print(f"and {locks} lock files that nobody holds")
@@ -130,15 +128,16 @@ def _open(home: Path | None, store: str | None) -> "ArtifactStore":
 def _users(
     artifact: "StoredArtifact", inventory: "Inventory", models: dict[str, tuple[str, ...]]
 ) -> str:
-    kinds = {each.place.fingerprint: each.place.kind for each in inventory.artifacts}
+    kinds = {each.paths.fingerprint: each.paths.kind for each in inventory.artifacts}
     stages = [f"{kinds[name]} {name[:8]}" for name in artifact.used_by]
-    return ", ".join([*stages, *models.get(artifact.place.fingerprint, ())]) or "-"
+    return ", ".join([*stages, *models.get(artifact.paths.fingerprint, ())]) or "-"
 
 
-def _line(removal: "Removal") -> str:
+def _line(removal: "Entry", days: float) -> str:
+    unused = "nothing stands on it" if removal.what == "artifact" else "nobody builds with it"
     return (
-        f"{removal.place.kind:<16} {removal.place.fingerprint[:12]:<13} "
-        f"{_size(removal.num_bytes):>9}  {removal.what}: {removal.reason}"
+        f"{removal.paths.kind:<16} {removal.paths.fingerprint[:12]:<13} "
+        f"{_size(removal.num_bytes):>9}  {removal.what}: older than {days:g} days, and {unused}"
     )
 
 
@@ -158,21 +157,21 @@ def _as_json(
         "store": redacted(store.url),
         "artifacts": [
             {
-                "kind": each.place.kind,
-                "fingerprint": each.place.fingerprint,
+                "kind": each.paths.kind,
+                "fingerprint": each.paths.fingerprint,
                 "bytes": each.num_bytes,
                 "created": each.manifest.created,
                 "code_version": each.manifest.code_version,
                 "inputs": each.manifest.inputs,
                 "used_by": list(each.used_by),
-                "models": list(models.get(each.place.fingerprint, ())),
+                "models": list(models.get(each.paths.fingerprint, ())),
             }
             for each in inventory.artifacts
         ],
         "leftovers": [
             {
-                "kind": each.place.kind,
-                "fingerprint": each.place.fingerprint,
+                "kind": each.paths.kind,
+                "fingerprint": each.paths.fingerprint,
                 "what": each.what,
                 "bytes": each.num_bytes,
                 "modified": each.modified.isoformat(timespec="seconds"),

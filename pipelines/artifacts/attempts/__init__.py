@@ -1,1 +1,1 @@
-"""An artifact in the making: who builds it, its working files, and its one commit point."""
+"""How an artifact is built: who builds it, its working files, and its one commit point."""

@@ -20,7 +20,6 @@ class CheckpointFolder(NamedTuple):
 
     @classmethod
     def of(cls, draft: Draft) -> "CheckpointFolder":
-        """The working folder of `draft`."""
         if draft.is_local:
             return cls(draft.work, LocalFileSystem())
         handler = _ClaimedHandler(draft.filesystem, draft.claim)

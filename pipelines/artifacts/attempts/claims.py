@@ -7,6 +7,7 @@ the time of the lease, can be followed by one of the next generation: so an inte
 goes on, and its former owner, should it still be there, finds the claim lost before it writes.
 """
 
+import json
 import logging
 import secrets
 import threading
@@ -19,11 +20,11 @@ from pathlib import PurePosixPath
 from fsspec import AbstractFileSystem
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from pipelines.artifacts.access import store_errors
-from pipelines.artifacts.attempts.code import CODE_NAME, Code, as_json, code_in, difference
+from pipelines.artifacts.access import names_in, store_errors
+from pipelines.artifacts.attempts.code import CODE_NAME, Code, code_in, difference
 from pipelines.artifacts.attempts.commit import create_only
-from pipelines.artifacts.attempts.owners import Owner
 from pipelines.core.errors import UserError
+from pipelines.core.processes import ProcessIdentity
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ class ClaimLostError(UserError):
 class _Record(BaseModel):
     model_config = ConfigDict(frozen=True)
 
-    owner: Owner
+    owner: ProcessIdentity
     token: str = ""  # tells two threads of one process apart
     released: bool = False  # ended in order, without a result: the next one may go on at once
 
@@ -55,21 +56,19 @@ class Claim:
 
     @property
     def attempt(self) -> str:
-        """The attempt's name."""
         return PurePosixPath(self.folder).name
 
     def check(self) -> None:
         """Raise ClaimLostError where another process has taken the attempt over."""
         if self.filesystem.exists(_record_path(self.folder, self.generation + 1)):
             raise ClaimLostError(
-                f"the process that builds must tell the store every {LEASE_SECONDS:.0f} s that it "
-                "lives, found that it did not and that another goes on with its work in "
-                f"{self.folder}; run again: what is finished is found"
+                f"this process gave the store no sign of life for {LEASE_SECONDS:.0f} s, and "
+                f"another one goes on with its work in {self.folder}; run again to use its result"
             )
 
     def write(self, *, released: bool) -> None:
         """Say that the owner is alive, or that it has let go."""
-        record = _Record(owner=Owner.this_process(), released=released)
+        record = _Record(owner=ProcessIdentity.current(), released=released)
         path = _record_path(self.folder, self.generation)
         self.filesystem.pipe_file(path, record.model_dump_json().encode())
 
@@ -89,12 +88,14 @@ def claimed(
     )
     beating.start()
     try:
-        yield claim
+        try:
+            yield claim
+        finally:
+            stopping.set()
+            beating.join()  # a late beat would bring the record back
     except BaseException:
-        _stop(stopping, beating)
         _let_go(claim)
         raise
-    _stop(stopping, beating)  # before the removal: a late beat would bring the record back
     remove(filesystem, claim.folder)
 
 
@@ -126,12 +127,7 @@ def take_over(
 
 def attempts(filesystem: AbstractFileSystem, work: str) -> list[str]:
     """Folders of the attempts below `work`, oldest first."""
-    try:
-        entries = filesystem.ls(work, detail=False)
-    except FileNotFoundError:
-        return []
-    folders = [entry.rstrip("/") for entry in entries if entry.rstrip("/") != work]
-    return sorted(each for each in folders if not PurePosixPath(each).name.startswith("."))
+    return [f"{work}/{name}" for name in names_in(filesystem, work) if not name.startswith(".")]
 
 
 def is_abandoned(filesystem: AbstractFileSystem, folder: str, lease_seconds: float) -> bool:
@@ -167,12 +163,12 @@ def _begin(filesystem: AbstractFileSystem, work: str, code: Code) -> Claim:
     name = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
     claim = _create(filesystem, f"{work}/{name}", 1)
     assert claim is not None, "a random name is new"
-    filesystem.pipe_file(f"{claim.folder}/{CODE_NAME}", as_json(code).encode())
+    filesystem.pipe_file(f"{claim.folder}/{CODE_NAME}", json.dumps(code).encode())
     return claim
 
 
 def _create(filesystem: AbstractFileSystem, folder: str, generation: int) -> Claim | None:
-    record = _Record(owner=Owner.this_process(), token=secrets.token_hex(8))
+    record = _Record(owner=ProcessIdentity.current(), token=secrets.token_hex(8))
     path = _record_path(folder, generation)
     if not create_only(filesystem, path, record.model_dump_json().encode()):
         return None
@@ -191,11 +187,6 @@ def _beat(claim: Claim, stopping: threading.Event, lease_seconds: float) -> None
             logger.warning("the store does not take the sign of life of this build: %s", error)
 
 
-def _stop(stopping: threading.Event, beating: threading.Thread) -> None:
-    stopping.set()
-    beating.join()
-
-
 def _let_go(claim: Claim) -> None:
     try:
         claim.write(released=True)
@@ -209,11 +200,7 @@ def _record_path(folder: str, generation: int) -> str:
 
 def _generation(filesystem: AbstractFileSystem, folder: str) -> int:
     """The generation of the attempt's owner, 0 without one."""
-    try:
-        entries = filesystem.ls(f"{folder}/{_OWNERS}", detail=False)
-    except FileNotFoundError:
-        return 0
-    stems = [PurePosixPath(entry).stem for entry in entries]
+    stems = (name.removesuffix(".json") for name in names_in(filesystem, f"{folder}/{_OWNERS}"))
     return max((int(stem) for stem in stems if stem.isdigit()), default=0)
 
 

@@ -36,11 +36,6 @@ def code_of(build: Callable[..., Any]) -> Code:
     return _own_code(build.__module__)
 
 
-def as_json(code: Code) -> str:
-    """What is kept beside an attempt."""
-    return json.dumps(code, indent=1, sort_keys=True)
-
-
 def code_in(filesystem: AbstractFileSystem, folder: str) -> Code | None:
     """The code that the attempt in `folder` is made with; None where nothing says so."""
     try:
@@ -54,9 +49,8 @@ def difference(before: Code | None, now: Code) -> str:
     """What sets two apart, for people."""
     if before is None:
         return "it is not known which"
-    names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return f"{names[0]}{more}"
+    first, *others = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+    return f"{first} and {len(others)} more" if others else first
 
 
 @cache

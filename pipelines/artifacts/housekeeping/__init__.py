@@ -1,1 +1,1 @@
-"""What a store holds, and what of it nothing stands on."""
+"""What a store holds, and what of it nothing uses."""

@@ -8,9 +8,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pipelines.artifacts.access import explained
+from pipelines.artifacts.access import explained, names_in
 from pipelines.artifacts.attempts.attempt import left_alone
-from pipelines.artifacts.layout import INPUTS_NAME, Place, beside, is_fingerprint, is_kind
+from pipelines.artifacts.layout import (
+    INPUTS_NAME,
+    ArtifactPaths,
+    fingerprint_in,
+    is_kind,
+    what_is,
+)
 from pipelines.artifacts.manifest import Manifest, read_manifest
 from pipelines.artifacts.store import ArtifactStore
 from pipelines.core.errors import UserError
@@ -19,33 +25,25 @@ _DATES = ("LastModified", "mtime", "created", "last_modified", "updated")  # by 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredArtifact:
-    """A published artifact, and what stands on it in this store."""
+class Entry:
+    """Something in a store: an artifact, or what belongs to a build or to nobody."""
 
-    place: Place
-    manifest: Manifest
+    paths: ArtifactPaths  # of the artifact that it is, or was to become
+    what: str  # "artifact", "draft", "work", "lock", "aside", or which files are no artifact's
+    path: str  # in the kind's folder
+    files: tuple[str, ...]
     num_bytes: int
-    paths: tuple[str, ...]
-    used_by: tuple[str, ...]  # fingerprints of the artifacts that have it as an input
-
-    @property
-    def created(self) -> datetime:
-        """When it was published."""
-        return datetime.fromisoformat(self.manifest.created)
+    modified: datetime  # of an artifact: when it was published
+    is_held: bool = False  # by a builder that is alive
+    inputs: tuple[str, ...] = ()  # fingerprints of what it is made from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leftover:
-    """Something that is no artifact: it belongs to a build, or nobody needs it any more."""
+class StoredArtifact(Entry):
+    """A published artifact, and what was made from it in this store."""
 
-    place: Place  # of the artifact that it was to become
-    what: str
-    entry: str  # the path in the kind's folder that holds it
-    num_bytes: int
-    modified: datetime
-    paths: tuple[str, ...]
-    is_held: bool  # by a builder that is alive
-    inputs: tuple[str, ...] = ()  # fingerprints of what its builder reads
+    manifest: Manifest
+    used_by: tuple[str, ...]  # fingerprints of the artifacts that have it as an input
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,13 +51,11 @@ class Inventory:
     """Everything in a store."""
 
     artifacts: tuple[StoredArtifact, ...]
-    leftovers: tuple[Leftover, ...]
+    leftovers: tuple[Entry, ...]
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of everything."""
-        artifacts = sum(artifact.num_bytes for artifact in self.artifacts)
-        return artifacts + sum(leftover.num_bytes for leftover in self.leftovers)
+        return sum(entry.num_bytes for entry in (*self.artifacts, *self.leftovers))
 
 
 def take_inventory(store: ArtifactStore) -> Inventory:
@@ -67,28 +63,26 @@ def take_inventory(store: ArtifactStore) -> Inventory:
 
     Raises UserError where the store does not answer.
     """
-    artifacts: list[tuple[Place, Manifest, list[_File]]] = []
-    leftovers: list[Leftover] = []
+    artifacts: list[tuple[ArtifactPaths, Manifest, list[_File]]] = []
+    leftovers: list[Entry] = []
     with explained(store.url):
-        for place, name, files in _groups(store):
-            if name != place.fingerprint:
-                found = beside(name)
-                assert found is not None, "groups have names that say what they are"
-                leftovers.append(_leftover(store, place, name, found.what, files))
+        for paths, name, files in _groups(store):
+            if name != paths.fingerprint:
+                leftovers.append(_leftover(store, paths, name, what_is(name), files))
                 continue
             try:
-                manifest = read_manifest(store.filesystem.cat_file(place.manifest), place)
+                manifest = read_manifest(store.filesystem.cat_file(paths.manifest), paths)
             except (FileNotFoundError, NotADirectoryError):
-                leftovers.append(_leftover(store, place, name, "files without a manifest", files))
+                leftovers.append(_leftover(store, paths, name, "files without a manifest", files))
                 continue
             except UserError:
-                leftovers.append(_leftover(store, place, name, "files with a bad manifest", files))
+                leftovers.append(_leftover(store, paths, name, "files with a bad manifest", files))
                 continue
-            own = {place.manifest, *(f"{place.root}/{manifest.path_of(n)}" for n in manifest.files)}
-            artifacts.append((place, manifest, [file for file in files if file.path in own]))
+            own = {paths.manifest, *(f"{paths.root}/{manifest.path_of(n)}" for n in manifest.files)}
+            artifacts.append((paths, manifest, [file for file in files if file.path in own]))
             others = [file for file in files if file.path not in own]
             if others:
-                leftovers.append(_leftover(store, place, name, "files of no artifact", others))
+                leftovers.append(_leftover(store, paths, name, "files of no artifact", others))
     used_by: dict[str, list[str]] = defaultdict(list)
     for _, manifest, _ in artifacts:
         for fingerprint in set(manifest.inputs.values()):
@@ -96,13 +90,17 @@ def take_inventory(store: ArtifactStore) -> Inventory:
     return Inventory(
         artifacts=tuple(
             StoredArtifact(
-                place=place,
-                manifest=manifest,
+                paths=paths,
+                what="artifact",
+                path=paths.root,
+                files=tuple(file.path for file in files),
                 num_bytes=sum(file.num_bytes for file in files),
-                paths=tuple(file.path for file in files),
+                modified=datetime.fromisoformat(manifest.created),
+                inputs=tuple(manifest.inputs.values()),
+                manifest=manifest,
                 used_by=tuple(sorted(used_by[manifest.fingerprint])),
             )
-            for place, manifest, files in sorted(artifacts, key=lambda each: each[1].created)
+            for paths, manifest, files in sorted(artifacts, key=lambda each: each[1].created)
         ),
         leftovers=tuple(leftovers),
     )
@@ -115,43 +113,34 @@ class _File:
     modified: datetime
 
 
-def _groups(store: ArtifactStore) -> Iterator[tuple[Place, str, list[_File]]]:
+def _groups(store: ArtifactStore) -> Iterator[tuple[ArtifactPaths, str, list[_File]]]:
     """Files of the store by the artifact that they belong to and the entry that they lie in."""
-    for kind in _names(store, store.root):
+    for kind in names_in(store.filesystem, store.root):
         if not is_kind(kind):
             continue
         folder = f"{store.root}/{kind}"
-        by_name: dict[str, list[_File]] = {name: [] for name in _names(store, folder)}
+        by_name: dict[str, list[_File]] = {name: [] for name in names_in(store.filesystem, folder)}
         for path, facts in store.filesystem.find(folder, detail=True).items():
             name = path.removeprefix(f"{folder}/").split("/")[0]
             by_name.setdefault(name, []).append(_File(path, facts["size"] or 0, _date(facts)))
         for name, files in sorted(by_name.items()):
-            found = beside(name)
-            fingerprint = found.fingerprint if found else name
-            if is_fingerprint(fingerprint):
-                yield store.place(kind, fingerprint), name, files
-
-
-def _names(store: ArtifactStore, folder: str) -> list[str]:
-    try:
-        entries = store.filesystem.ls(folder, detail=False)
-    except FileNotFoundError:
-        return []
-    return sorted(name for entry in entries if (name := entry.rstrip("/").rpartition("/")[2]))
+            fingerprint = fingerprint_in(name)
+            if fingerprint is not None:
+                yield store.paths(kind, fingerprint), name, files
 
 
 def _leftover(
-    store: ArtifactStore, place: Place, name: str, what: str, files: list[_File]
-) -> Leftover:
-    entry = f"{place.kind_folder}/{name}"
-    return Leftover(
-        place=place,
+    store: ArtifactStore, paths: ArtifactPaths, name: str, what: str, files: list[_File]
+) -> Entry:
+    path = f"{paths.kind_folder}/{name}"
+    return Entry(
+        paths=paths,
         what=what,
-        entry=entry,
+        path=path,
+        files=tuple(file.path for file in files),
         num_bytes=sum(file.num_bytes for file in files),
-        modified=max((file.modified for file in files), default=_begun(store, entry)),
-        paths=tuple(file.path for file in files),
-        is_held=_is_held(store, place),
+        modified=max((file.modified for file in files), default=_begun(store, path)),
+        is_held=_is_held(store, paths),
         inputs=_inputs(store, files) if what == "work" else (),
     )
 
@@ -164,10 +153,10 @@ def _begun(store: ArtifactStore, entry: str) -> datetime:
         return datetime.now(UTC)  # its build has just ended
 
 
-def _is_held(store: ArtifactStore, place: Place) -> bool:
-    if place.is_local and not Path(place.lock).exists():
+def _is_held(store: ArtifactStore, paths: ArtifactPaths) -> bool:
+    if paths.is_local and not Path(paths.lock).exists():
         return False
-    with left_alone(place, store.lease_seconds) as is_free:
+    with left_alone(paths, store.lease_seconds) as is_free:
         return not is_free
 
 

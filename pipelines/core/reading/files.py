@@ -22,6 +22,7 @@ from fsspec import AbstractFileSystem
 from fsspec.core import url_to_fs
 
 from pipelines.artifacts import sha256_of_file
+from pipelines.artifacts.access import NO_CREDENTIALS, lacks_credentials, store_errors
 from pipelines.core.errors import UserError
 
 COMPRESSIONS: Final = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}
@@ -32,13 +33,6 @@ _DECOMPRESSION_ERRORS: Final = (
     lzma.LZMAError,
     zstandard.ZstdError,
 )
-_SPECIAL: Final = {
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFDIR: "a folder",
-}
 _ANSWER_SECONDS: Final = 5
 
 
@@ -57,15 +51,14 @@ def expand(path: str) -> list[str]:
         elif filesystem.exists(plain) or (is_local(path) and Path(plain).is_symlink()):
             matches = [plain]
         else:
-            raise UserError(f"{path} must be a file, a folder or a glob, found nothing there")
-    except _errors_of_credentials() as error:
-        raise UserError(
-            f"{path} must be readable, but no credentials were found for it; give them, for "
-            "instance as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-        ) from error
+            raise UserError(f"{path} does not exist; name a file, a folder or a glob")
+    except store_errors() as error:
+        if not lacks_credentials(error):
+            raise
+        raise UserError(f"{path} cannot be read: {NO_CREDENTIALS}") from error
     visible = sorted(match for match in matches if not PurePosixPath(match).name.startswith("."))
     if not visible:
-        raise UserError(f"{path} must match at least one file, found none; check the path")
+        raise UserError(f"{path} matches no file; check the path")
     if is_local(path):
         for match in visible:
             require_regular(match)
@@ -85,21 +78,18 @@ def require_regular(path: str) -> None:
     try:
         mode = Path(path).stat().st_mode
     except FileNotFoundError as error:
-        what = "a link to nothing" if Path(path).is_symlink() else "nothing there"
-        raise UserError(f"{path} must be a file, found {what}") from error
+        what = "is a link to nothing" if Path(path).is_symlink() else "does not exist"
+        raise UserError(f"{path} {what}; check the path") from error
     except PermissionError as error:
-        raise UserError(f"{path} must be readable; give read permission to this user") from error
+        raise _unreadable(path) from error
     except OSError as error:  # links in a circle, a name that is too long
-        raise UserError(
-            f"{path} must be a file, but it cannot be looked at ({error.strerror}); check the path"
-        ) from error
+        raise UserError(f"{path} cannot be opened ({error.strerror}); check the path") from error
     if not stat.S_ISREG(mode):
-        found = _SPECIAL.get(stat.S_IFMT(mode), "something else")
         raise UserError(
-            f"{path} must be a regular file, found {found}; write what it holds to a file first"
+            f"{path} is {_kind_of_file(mode)}, not a file; write what it holds to a file first"
         )
     if not os.access(path, os.R_OK):
-        raise UserError(f"{path} must be readable; give read permission to this user")
+        raise _unreadable(path)
 
 
 def require_answer(path: str) -> None:
@@ -112,16 +102,13 @@ def require_answer(path: str) -> None:
             return
         port = url.port or (443 if url.scheme == "https" else 80)
     except ValueError as error:
-        raise UserError(
-            f"{path} must name a host and a port that can be, found neither ({error}); check the "
-            "address"
-        ) from error
+        raise UserError(f"{path} is no address ({error}); check it") from error
     try:
         socket.create_connection((url.hostname, port), timeout=_ANSWER_SECONDS).close()
     except OSError as error:
         raise UserError(
-            f"{path} must be on a server that answers, but {url.hostname}:{port} does not "
-            f"({error.strerror or error}); check the address and the network"
+            f"{url.hostname}:{port} does not answer ({error.strerror or error}), so {path} cannot "
+            "be read; check the address and the network"
         ) from error
 
 
@@ -133,25 +120,18 @@ def reached(*paths: str) -> Iterator[None]:
     """
     try:
         yield
-    except _errors_of_servers() as error:
-        path = ", ".join(paths)
-        if all(map(is_local, paths)):
-            raise UserError(
-                f"{path} must be readable, but it is not ({error}); check the path and your rights"
-            ) from error
+    except store_errors() as error:
+        where = "path" if all(map(is_local, paths)) else "address, the network"
         raise UserError(
-            f"{path} must be readable, but its server does not give it ({error}); check the "
-            "address, the network and your rights"
+            f"{', '.join(paths)} cannot be read ({error}); check the {where} and your rights"
         ) from error
 
 
 def is_local(path: str) -> bool:
-    """Whether the path lies in a file system of this machine."""
     return "://" not in path or path.startswith(("file://", "local://"))
 
 
 def compression_of(path: str) -> str | None:
-    """The compression that the last suffix names."""
     return COMPRESSIONS.get(PurePosixPath(without_query(path)).suffix.lower())
 
 
@@ -177,15 +157,14 @@ def open_binary(path: str) -> Iterator[IO[bytes]]:
         with fsspec.open(path, "rb", compression=compression) as stream:
             yield stream
     except PermissionError as error:
-        raise UserError(f"{path} must be readable; give read permission to this user") from error
+        raise _unreadable(path) from error
     except FileNotFoundError as error:
-        raise UserError(f"{path} must exist, and was there when the run began") from error
+        raise UserError(f"{path} is gone; it was there when the run began") from error
     except _DECOMPRESSION_ERRORS as error:
         if compression is None:
             raise
         raise UserError(
-            f"{path} must be a whole {compression} file, but it cannot be decompressed "
-            f"({error}); fetch it again"
+            f"{path} is not a whole {compression} file ({error}); fetch it again"
         ) from error
 
 
@@ -214,31 +193,28 @@ def size_and_digest(path: str) -> tuple[int, str]:
         with filesystem.open(plain, "rb") as stream:
             return size, hashlib.file_digest(stream, "sha256").hexdigest()
     except PermissionError as error:
-        raise UserError(f"{path} must be readable; give read permission to this user") from error
+        raise _unreadable(path) from error
 
 
 def _opened_by(path: str) -> tuple[AbstractFileSystem, str]:
     """The file system that opens `path`, and its name there; UserError where there is none."""
     if not path.strip():  # to fsspec that is the current folder
-        raise UserError("a path must name a file, a folder or a glob, found an empty one; name one")
+        raise UserError("a path is empty; name a file, a folder or a glob")
     try:
         return url_to_fs(path)
     except (ImportError, ValueError) as error:
         raise UserError(
-            f"{path} must be a path or an address that can be opened, such as https://… or "
-            f"s3://…, but it cannot ({error}); check it, or fetch the file first"
+            f"{path} cannot be opened ({error}); check it, or fetch the file first"
         ) from error
 
 
-def _errors_of_credentials() -> tuple[type[Exception], ...]:
-    """Asked when something was raised: importing the library takes a while."""
-    from botocore.exceptions import NoCredentialsError
-
-    return (NoCredentialsError,)
+def _unreadable(path: str) -> UserError:
+    return UserError(f"{path} cannot be read; give this user the right to read it")
 
 
-def _errors_of_servers() -> tuple[type[Exception], ...]:
-    from aiohttp import ClientError
-    from botocore.exceptions import BotoCoreError
-
-    return (OSError, ClientError, BotoCoreError)
+def _kind_of_file(mode: int) -> str:
+    if stat.S_ISFIFO(mode):
+        return "a pipe"
+    if stat.S_ISDIR(mode):
+        return "a folder"
+    return "a socket" if stat.S_ISSOCK(mode) else "a device"

@@ -29,7 +29,7 @@ def commit_of(dataset: str, revision: str | None) -> str | None:
     Raises UserError where it is neither a local folder nor found on the hub.
     """
     if not dataset:
-        raise UserError("a Hugging Face source must name a data set; set `dataset`")
+        raise UserError("a Hugging Face source needs the name of a data set; set `dataset`")
     if Path(dataset).is_dir():
         return None
     from httpx import HTTPError
@@ -40,8 +40,8 @@ def commit_of(dataset: str, revision: str | None) -> str | None:
         found = HfApi().dataset_info(dataset, revision=revision).sha
     except (HfHubHTTPError, HTTPError, HFValidationError, OfflineModeIsEnabled) as error:
         raise UserError(
-            f"the data set {dataset} must be a local folder or be found on the hub, but it is not "
-            f"({error}); check its name and the network"
+            f"the data set {dataset} is neither a local folder nor found on the hub ({error}); "
+            "check its name and the network"
         ) from error
     return str(found)
 
@@ -72,8 +72,8 @@ def rows_of(dataset: str, configuration: str | None, split: str, revision: str |
             )
     except (ValueError, KeyError, FileNotFoundError) as error:
         raise UserError(
-            f"the data set {dataset} must have the configuration {configuration or '(default)'} "
-            f"and the split {split}: {error}"
+            f"the data set {dataset} has no split {split} of the configuration "
+            f"{configuration or '(default)'}: {error}"
         ) from error
     return Rows(_each(found, dataset, split), found.features or {})
 
@@ -86,6 +86,6 @@ def _each(found: Iterable[dict[str, Any]], dataset: str, split: str) -> Iterator
         yield from found
     except (OSError, ValueError, DatasetsError) as error:
         raise UserError(
-            f"every row of the data set {dataset}, split {split}, must be readable, found that one "
-            f"is not ({' '.join(str(error).split())[:300]}); fetch it again, or mend its files"
+            f"a row of the data set {dataset}, split {split}, cannot be read "
+            f"({' '.join(str(error).split())[:300]}); fetch it again, or correct its files"
         ) from error

@@ -16,6 +16,4 @@ def whole_file(path: str, kind: str = "Parquet") -> Iterator[None]:
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and (type(error) is not OSError or error.errno is not None):
             raise  # of the disk or the network: Arrow's own have neither a kind nor a number
-        raise UserError(
-            f"{path} must be a whole {kind} file, but it cannot be read ({error}); fetch it again"
-        ) from error
+        raise UserError(f"{path} is not a whole {kind} file ({error}); fetch it again") from error

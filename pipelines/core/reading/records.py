@@ -54,8 +54,8 @@ class BadRow(NamedTuple):
     def refusal(self, path: str, *, advice: str = "") -> UserError:
         """The error that names the row, and what else than mending it there is to do."""
         return UserError(
-            f"line {self.line:,} of {path} must be a record like the others, {self.found}; mend "
-            f"or remove it{advice}"
+            f"line {self.line:,} of {path} is not a record like the others ({self.found}); "
+            f"correct or remove it{advice}"
         )
 
 

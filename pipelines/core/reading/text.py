@@ -2,6 +2,7 @@
 
 import codecs
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pipelines.core.errors import UserError
@@ -10,6 +11,29 @@ from pipelines.core.errors import UserError
 # UTF-8, where deleting them is the fastest.
 CONTROL_BYTES: Final = bytes({*range(32), 127} - {9, 10, 13})
 _SAMPLE_BYTES: Final = 65536
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts under their reasons; tallies of parts add up to the tally of the whole."""
+
+    repaired: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: "Tally") -> None:
+        self.repaired.update(other.repaired)
+        self.dropped.update(other.dropped)
+
+    def to_json(self) -> dict[str, dict[str, int]]:
+        """Reasons in alphabetical order, without those that never occurred."""
+        return {
+            "repaired": {key: count for key, count in sorted(self.repaired.items()) if count},
+            "dropped": {key: count for key, count in sorted(self.dropped.items()) if count},
+        }
+
+    @classmethod
+    def from_json(cls, counts: dict[str, dict[str, int]]) -> "Tally":
+        return cls(repaired=Counter(counts["repaired"]), dropped=Counter(counts["dropped"]))
 
 
 def decode(data: bytes, counts: Counter[str]) -> str:
@@ -43,12 +67,12 @@ def refuse_binary(data: bytes, name: str) -> None:
     """Raise UserError where the beginning of a file cannot be text."""
     sample = data[:_SAMPLE_BYTES]
     if sample.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise UserError(f"{name} must be UTF-8, found UTF-16; convert it, for instance with iconv")
+        raise UserError(f"{name} is UTF-16; convert it to UTF-8, for instance with iconv")
     controls = len(sample) - len(sample.translate(None, CONTROL_BYTES))
     if controls > max(1, len(sample) / 50):
         raise UserError(
-            f"{name} must be text, but {controls} of its first {len(sample)} bytes are control "
-            "characters, as in a binary file; leave it out or name its format"
+            f"{name} is not text: {controls} of its first {len(sample)} bytes are control "
+            "characters; leave it out or name its format"
         )
 
 

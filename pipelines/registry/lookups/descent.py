@@ -1,6 +1,5 @@
 """What a version was made from, down to files and settings: a tree of artifacts."""
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from mlflow.entities.model_registry import ModelVersion
 
 from pipelines.artifacts import Artifact, ArtifactStore
+from pipelines.artifacts.layout import is_fingerprint
 from pipelines.core.recipes.files import differences, flattened
 from pipelines.core.recipes.ladder import EndToEndRecipe
 from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
@@ -17,7 +17,6 @@ from pipelines.registry.tags import CODE_TAG, DIGEST_TAG, JUDGEMENT_TAG, KIND_TA
 from pipelines.stages import CHAIN
 from pipelines.training.starting import IMPORTED
 
-_FINGERPRINT = re.compile(r"[0-9a-f]{32}")
 _STAGES = {stage.kind: stage for stage in CHAIN}
 _KINDS = (*_STAGES, "imported_encoder", IMPORTED)
 _OF_VERSION = {
@@ -112,7 +111,7 @@ def _of_artifact(name: str, fingerprint: str, store: ArtifactStore) -> Origin:
         changed={path: value for path, value, _ in differences(settings, default)},
         origins=tuple(
             _of_artifact(key, value, store)
-            if _FINGERPRINT.fullmatch(value) and _found(key, value, store) is not None
+            if is_fingerprint(value) and _found(key, value, store) is not None
             else _of_bytes(key, value, artifact)
             for key, value in sorted(inputs.items())
         ),

@@ -7,10 +7,11 @@ from pathlib import Path
 from bert_core.model.catalogue import Model
 from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
+from pipelines.artifacts.layout import is_fingerprint
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
 from pipelines.registry.lookups.references import is_folder
-from pipelines.training.starting import find_model_artifact, is_fingerprint, is_ours, take_in
+from pipelines.training.starting import find_model_artifact, is_ours, take_in
 
 OpenedModel = tuple[Model, WordPieceTokenizer]
 

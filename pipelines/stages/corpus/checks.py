@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from pipelines.core.reading.files import reached, read_head, require_answer
 from pipelines.core.reading.records import BadRow, delimited_rows, dialect_of, json_record
 from pipelines.core.reading.text import refuse_binary
-from pipelines.stages.corpus.cleaning.languages import check_codes
+from pipelines.stages.corpus.cleaning import check_codes
 from pipelines.stages.corpus.division import too_few_documents
 from pipelines.stages.corpus.settings import (
     FEWEST_DOCUMENTS,
@@ -32,7 +32,7 @@ _FILES_LOOKED_INTO: Final = 64
 
 
 class Look(NamedTuple):
-    """What a look at a source told: its documents, and the labels that they will get."""
+    """What a look at a source found: its documents, and the labels that they will get."""
 
     documents: int | None  # None: enough, or nobody knows before all is read
     labels: frozenset[str] | None  # None: the records say
@@ -57,14 +57,16 @@ def check_inputs(settings: CorpusSettings) -> frozenset[str]:
 
 def _look(source: Source, min_characters: int) -> Look:
     if isinstance(source, InstalledDocumentation):
-        from pipelines.stages.corpus.sources.documentation import require_installed
+        from pipelines.stages.corpus.sources.documentation import installed
 
-        require_installed(source.packages)
+        for package in source.packages:
+            installed(package)
         return Look(None, frozenset([source.name] if source.name else source.packages))
     if isinstance(source, HuggingFaceDataset):
-        from pipelines.stages.corpus.sources.hugging_face import label_of_dataset, resolve_revision
+        from pipelines.core.reading.hugging_face import commit_of
+        from pipelines.stages.corpus.sources.records import label_of_dataset
 
-        resolve_revision(source)
+        commit_of(source.dataset, source.revision)
         return Look(None, None if source.label_field else frozenset([label_of_dataset(source)]))
     for path in source.paths:
         require_answer(path)
@@ -80,7 +82,7 @@ def _count(source: FileSource, paths: list[str], min_characters: int) -> int | N
     """Documents in the files, from their heads; None where these show enough or too little."""
     looked_into = paths[:_FILES_LOOKED_INTO]
     if isinstance(source, Columnar):
-        from pipelines.stages.corpus.sources.columnar import count_rows
+        from pipelines.stages.corpus.sources.records import count_rows
 
         counts = [count_rows(source, path) for path in looked_into]
     elif isinstance(source, PlainText):

@@ -42,8 +42,8 @@ def heldout_threshold(
 def too_few_documents(count: int, why: str = "") -> UserError:
     """What to say of a corpus with `count` documents, and `why` there are not more."""
     return UserError(
-        f"a corpus must hold at least {FEWEST_DOCUMENTS} documents, two to learn from and two to "
-        f"hold out, found {count or 'none'}{why}; give more text, or set a finer layout such as "
+        f"a corpus needs at least {FEWEST_DOCUMENTS} documents, two to train on and two to hold "
+        f"out, but has {count or 'none'}{why}; give more text, or set a finer layout such as "
         "blank_line, in which each block between blank lines is a document"
     )
 

@@ -4,99 +4,97 @@ What a task writes here is not yet the corpus: duplicates are found when all par
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.artifacts.attempts.workspace import Workspace
-from pipelines.stages.corpus.cleaning.boilerplate import hash_of_line, read_boilerplate
-from pipelines.stages.corpus.cleaning.duplicates import content_hash, document_id
-from pipelines.stages.corpus.cleaning.languages import language_of
-from pipelines.stages.corpus.cleaning.near_duplicates import Signature, signature
-from pipelines.stages.corpus.cleaning.sentences import split_sentences
-from pipelines.stages.corpus.cleaning.tally import Tally
+from pipelines.artifacts import Workspace
+from pipelines.core.reading.text import Tally
+from pipelines.stages.corpus.boilerplate import hash_of_line, read_boilerplate
+from pipelines.stages.corpus.cleaning import language_of, split_sentences
+from pipelines.stages.corpus.duplicates import Signature, content_hash, document_id, signature
 from pipelines.stages.corpus.settings import CleaningSettings, CorpusSettings
 from pipelines.stages.corpus.shards import Document, ShardWriter
-from pipelines.stages.corpus.sources.inputs import Part, RawDocument
-from pipelines.stages.corpus.sources.readers import read_span
+from pipelines.stages.corpus.sources.inputs import Part, RawDocument, read_span
 
 # A row's content hash, in two halves, and the beginning of its group's.
 KEY_TYPE: Final = np.dtype([("high", ">u8"), ("low", ">u8"), ("group", ">u8")])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScreeningTask:
-    """Everything a worker needs to screen any part."""
-
-    settings: CorpusSettings
-    work: Workspace
-    shard_bytes: int
-
-    def __call__(self, part: Part) -> list[str]:
-        """Write the part's documents as one file or several of `shard_bytes`; their names."""
-        listing = f"part-{part.index:06d}"
-        done = self.work.finished(listing)
-        if done is not None:
-            names: list[str] = done["names"]
-            return names
-        tally = Tally()
-        documents = self._documents(part, tally)
-        names = []
-        first = next(documents, None)
-        while first is not None:
-            names.append(f"{listing}-{len(names):04d}.arrow")
-            first = self._write_file(names[-1], first, documents)
-        self.work.mark(listing, names=names, tally=tally.to_json())
+def screen(settings: CorpusSettings, work: Workspace, shard_bytes: int, part: Part) -> list[str]:
+    """Write the part's documents as one file or several of `shard_bytes`; their names."""
+    listing = f"part-{part.index:06d}"
+    done = work.finished(listing)
+    if done is not None:
+        names: list[str] = done["names"]
         return names
+    tally = Tally()
+    documents = _documents(settings, work, part, tally)
+    has_signatures = settings.cleaning.near_duplicates
+    names = []
+    first = next(documents, None)
+    while first is not None:
+        names.append(f"{listing}-{len(names):04d}.arrow")
+        first = _write_file(work, names[-1], first, documents, shard_bytes, has_signatures)
+    work.mark(listing, names=names, tally=tally.to_json())
+    return names
 
-    def _documents(self, part: Part, tally: Tally) -> Iterator[tuple[Document, str]]:
-        """Documents that pass, each with the hash of its content."""
-        for span in part.spans:
-            for read in read_span(self.settings.sources[span.source], span, tally):
-                raw = self._without_boilerplate(read, tally)
-                reason = objection(raw, self.settings.cleaning)
-                if reason is not None:
-                    tally.dropped[reason] += 1
-                    continue
-                content = content_hash(raw.text)
-                sentences = raw.sentences or split_sentences(raw.text)
-                identifier = document_id(content, raw.group, raw.piece)
-                yield Document(identifier, raw.label, list(sentences)), content
 
-    def _without_boilerplate(self, raw: RawDocument, tally: Tally) -> RawDocument:
-        if self.settings.cleaning.boilerplate_documents is None:
-            return raw
-        unwanted = read_boilerplate(self.work)
-        lines = raw.sentences or tuple(raw.text.split("\n"))
-        kept = tuple(line for line in lines if hash_of_line(line) not in unwanted)
-        tally.dropped["boilerplate lines"] += len(lines) - len(kept)
-        return replace(raw, text="\n".join(kept), sentences=raw.sentences and kept)
+def _documents(
+    settings: CorpusSettings, work: Workspace, part: Part, tally: Tally
+) -> Iterator[tuple[Document, str]]:
+    """Documents that pass, each with the hash of its content."""
+    for span in part.spans:
+        for raw in read_span(settings.sources[span.source], span, tally):
+            if settings.cleaning.boilerplate_documents is not None:
+                raw = _without_boilerplate(raw, read_boilerplate(work), tally)
+            reason = objection(raw, settings.cleaning)
+            if reason is not None:
+                tally.dropped[reason] += 1
+                continue
+            content = content_hash(raw.text)
+            sentences = raw.sentences or split_sentences(raw.text)
+            identifier = document_id(content, raw.group, raw.piece)
+            yield Document(identifier, raw.label, list(sentences)), content
 
-    def _write_file(
-        self, name: str, first: tuple[Document, str], rest: Iterator[tuple[Document, str]]
-    ) -> tuple[Document, str] | None:
-        """Fill one file; returns the document that begins the next one."""
-        keys: list[str] = []
-        signatures: list[Signature] = []
-        following: tuple[Document, str] | None = first
-        with self.work.file(name) as shard:
-            writer = ShardWriter(shard.path, compression=None)
-            while following is not None and writer.num_bytes < self.shard_bytes:
-                document, content = following
-                writer.write(document, len(document.text.encode()))
-                keys.append(content + document.id[:16])
-                if self.settings.cleaning.near_duplicates:
-                    signatures.append(signature(document.text))
-                following = next(rest, None)
-            writer.close()
-        with self.work.file(keys_of(name)) as file:
-            file.path.write_bytes(bytes.fromhex("".join(keys)))
-        if signatures:
-            with self.work.file(signatures_of(name)) as file:
-                file.path.write_bytes(np.stack(signatures).tobytes())
-        return following
+
+def _without_boilerplate(raw: RawDocument, unwanted: frozenset[int], tally: Tally) -> RawDocument:
+    lines = raw.sentences or tuple(raw.text.split("\n"))
+    kept = tuple(line for line in lines if hash_of_line(line) not in unwanted)
+    tally.dropped["boilerplate lines"] += len(lines) - len(kept)
+    return replace(raw, text="\n".join(kept), sentences=raw.sentences and kept)
+
+
+def _write_file(
+    work: Workspace,
+    name: str,
+    first: tuple[Document, str],
+    rest: Iterator[tuple[Document, str]],
+    shard_bytes: int,
+    has_signatures: bool,
+) -> tuple[Document, str] | None:
+    """Fill one file; returns the document that begins the next one."""
+    keys: list[str] = []
+    signatures: list[Signature] = []
+    following: tuple[Document, str] | None = first
+    with work.file(name) as shard:
+        writer = ShardWriter(shard.path, compression=None)
+        while following is not None and writer.num_bytes < shard_bytes:
+            document, content = following
+            writer.write(document, len(document.text.encode()))
+            keys.append(content + document.id[:16])
+            if has_signatures:
+                signatures.append(signature(document.text))
+            following = next(rest, None)
+        writer.close()
+    with work.file(keys_of(name)) as file:
+        file.path.write_bytes(bytes.fromhex("".join(keys)))
+    if signatures:
+        with work.file(signatures_of(name)) as file:
+            file.path.write_bytes(np.stack(signatures).tobytes())
+    return following
 
 
 def objection(raw: RawDocument, cleaning: CleaningSettings) -> str | None:

@@ -1,4 +1,4 @@
-"""What the corpus stage can be told: where text comes from, how it is cleaned and divided."""
+"""Settings of the corpus stage: where text comes from, how it is cleaned and divided."""
 
 from typing import Annotated, Final, Literal, Self
 
@@ -190,8 +190,8 @@ class CleaningSettings(Settings):
     def _some_length_is_kept(self) -> Self:
         if self.max_characters is not None and self.max_characters < self.min_characters:
             raise ValueError(
-                "max_characters must be at least min_characters, got "
-                f"{self.max_characters} and {self.min_characters}: every document would be dropped"
+                f"max_characters={self.max_characters} is less than min_characters="
+                f"{self.min_characters}: every document would be dropped"
             )
         return self
 

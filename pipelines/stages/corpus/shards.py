@@ -59,12 +59,9 @@ class ShardWriter:
     def _flush(self) -> None:
         if not self._rows:
             return
-        columns = [
-            pa.array([row.id for row in self._rows], pa.string()),
-            pa.array([row.source for row in self._rows], pa.string()),
-            pa.array([row.sentences for row in self._rows], pa.list_(pa.string())),
-        ]
-        self._writer.write_batch(pa.record_batch(columns, schema=SCHEMA))
+        columns = zip(*((row.id, row.source, row.sentences) for row in self._rows), strict=True)
+        arrays = [pa.array(each, kind) for each, kind in zip(columns, SCHEMA.types, strict=True)]
+        self._writer.write_batch(pa.record_batch(arrays, schema=SCHEMA))
         self._rows, self._waiting_bytes = [], 0
 
 
@@ -76,13 +73,6 @@ def read_batches(path: Path) -> Iterator[pa.RecordBatch]:
             yield reader.get_batch(index)
 
 
-def documents_of(batch: pa.RecordBatch) -> Iterator[Document]:
-    """The rows of a record batch as documents."""
-    columns = (batch.column(name).to_pylist() for name in ("id", "source", "sentences"))
-    for identifier, source, sentences in zip(*columns, strict=True):
-        yield Document(identifier, source, sentences)
-
-
 def read_tables(corpus: Artifact, split: Split) -> Iterator[pa.RecordBatch]:
     """Columns `id`, `source` and `sentences` of a split, some megabytes at a time."""
     for name in corpus.names(f"{split}-"):
@@ -92,4 +82,6 @@ def read_tables(corpus: Artifact, split: Split) -> Iterator[pa.RecordBatch]:
 def read_documents(corpus: Artifact, split: Split) -> Iterator[Document]:
     """Documents of a split, in the order of the shards."""
     for batch in read_tables(corpus, split):
-        yield from documents_of(batch)
+        columns = (batch.column(name).to_pylist() for name in SCHEMA.names)
+        for identifier, source, sentences in zip(*columns, strict=True):
+            yield Document(identifier, source, sentences)

@@ -11,33 +11,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.artifacts import Artifact, Built, Draft
-from pipelines.artifacts.attempts.workspace import Workspace
+from pipelines.artifacts import Artifact, Built, Draft, Workspace
 from pipelines.core.cluster.mapping import map_tasks
+from pipelines.core.reading.text import Tally
 from pipelines.core.redaction import redacted
 from pipelines.core.stage import Progress, StageContext
 from pipelines.core.versions import versions_of
 from pipelines.stages.corpus import CORPUS
-from pipelines.stages.corpus.cleaning.boilerplate import LineCountingTask, find_boilerplate
-from pipelines.stages.corpus.cleaning.duplicates import find_repeated
-from pipelines.stages.corpus.cleaning.languages import check_codes, count_languages
-from pipelines.stages.corpus.cleaning.near_duplicates import NUM_HASHES, find_near
-from pipelines.stages.corpus.cleaning.tally import Tally
+from pipelines.stages.corpus.boilerplate import count_lines, find_boilerplate
+from pipelines.stages.corpus.cleaning import check_codes, count_languages
 from pipelines.stages.corpus.division import copies, heldout_threshold, too_few_documents
-from pipelines.stages.corpus.publishing import PublishingTask, ScreenedFile, shard_name
-from pipelines.stages.corpus.report import add_up
-from pipelines.stages.corpus.screening import ScreeningTask, read_keys, signatures_of
+from pipelines.stages.corpus.duplicates import NUM_HASHES, find_near, find_repeated
+from pipelines.stages.corpus.publishing import ScreenedFile, add_up, publish, shard_name
+from pipelines.stages.corpus.screening import read_keys, screen, signatures_of
 from pipelines.stages.corpus.settings import CorpusSettings
 from pipelines.stages.corpus.sources.inputs import (
     InputFile,
     Part,
     divide,
     inputs_fingerprint,
+    libraries_of,
+    resolve,
     shard_bytes,
 )
-from pipelines.stages.corpus.sources.readers import libraries_of, resolve
 
-STAGE = "corpus"
 _LANGUAGE_SAMPLES = 100
 _IN_THE_INPUTS = {"paths", "hard_wrapped", "dataset", "revision", "delimiter", "quoted"}
 
@@ -85,32 +82,27 @@ def _build(
 ) -> Built:
     target = shard_bytes(sum(file.num_bytes for _, file in files), settings.shard_megabytes)
     parts = divide(files, target)
-    work = Workspace.of(draft)
-
-    def watch(step: str, offset: int, total: int) -> Any:
-        counter = iter(range(1, total + 1))
-        return lambda index, result: context.observe(
-            Progress(
-                stage=STAGE,
-                done=offset + next(counter),
-                total=2 * total,
-                unit="parts",
-                figures={"step": step},
-            )
-        )
+    work = draft.workspace()
 
     for note in notes:
         context.observe(
-            Progress(stage=STAGE, done=0, total=2 * len(parts), unit="parts", note=note)
+            Progress(stage=CORPUS.name, done=0, total=2 * len(parts), unit="parts", note=note)
         )
-    _note_boilerplate(settings, parts, work, context)
+    if settings.cleaning.boilerplate_documents is not None:
+        counting = partial(count_lines, settings, work)
+        counted = map_tasks(counting, parts, num_workers=context.num_workers)
+        find_boilerplate(work, counted, settings.cleaning.boilerplate_documents)
     names = map_tasks(
-        ScreeningTask(settings=settings, work=work, shard_bytes=target),
+        partial(screen, settings, work, target),
         parts,
         num_workers=context.num_workers,
-        on_result=watch("read", 0, len(parts)),
+        on_result=context.watch(CORPUS.name, "parts", 2 * len(parts), step="read"),
     )
-    tally = _tally(work, parts)
+    tally = Tally()
+    for part in parts:
+        figures = work.finished(f"part-{part.index:06d}")
+        assert figures is not None, "a part that was just screened is finished"
+        tally.add(Tally.from_json(figures["tally"]))
     screened = _decide(settings, work, parts, names, tally)
     threshold = heldout_threshold(
         (_kept_groups(work, file, settings.seed) for file in screened),
@@ -119,10 +111,12 @@ def _build(
     )
     statistics: dict[str, Any] = {"train": {}, "heldout": {}}
     published = map_tasks(
-        PublishingTask(work=work, draft=draft, heldout_threshold=threshold, seed=settings.seed),
+        partial(publish, work, draft, threshold, settings.seed),
         screened,
         num_workers=context.num_workers,
-        on_result=watch("write", len(screened), len(screened)),
+        on_result=context.watch(
+            CORPUS.name, "parts", 2 * len(screened), done=len(screened), step="write"
+        ),
     )
     for of_shard in published:
         add_up(statistics, of_shard)
@@ -150,15 +144,6 @@ def _build(
     return Built(shards, statistics)
 
 
-def _tally(work: Workspace, parts: list[Part]) -> Tally:
-    tally = Tally()
-    for part in parts:
-        figures = work.finished(f"part-{part.index:06d}")
-        assert figures is not None, "a part that was just screened is finished"
-        tally.add(Tally.from_json(figures["tally"]))
-    return tally
-
-
 def _kept_groups(work: Workspace, file: ScreenedFile, seed: int) -> NDArray[np.uint64]:
     groups = read_keys(work, file.name)["group"]
     return groups[file.is_kept & (copies(groups, file.weight, seed) > 0)]
@@ -180,11 +165,11 @@ def _decide(
     is_repeated = [np.zeros(count, dtype=np.bool_) for count in counts]
     if settings.cleaning.exact_duplicates:
         is_repeated = find_repeated(lambda index: read_keys(work, flat[index][1]), counts)
-        tally.dropped["duplicate"] += _total(is_repeated)
+        tally.dropped["duplicate"] += sum(int(flags.sum()) for flags in is_repeated)
     is_near = [np.zeros(count, dtype=np.bool_) for count in counts]
     if settings.cleaning.near_duplicates:
         is_near = _find_near(settings, work, [name for _, name in flat], is_repeated)
-        tally.dropped["near duplicate"] += _total(is_near)
+        tally.dropped["near duplicate"] += sum(int(flags.sum()) for flags in is_near)
     return [
         ScreenedFile(
             index=index,
@@ -206,21 +191,6 @@ def _find_near(
             return np.memmap(paths[index], np.uint32, "r").reshape(-1, NUM_HASHES)
 
         return find_near(load, is_dropped, settings.cleaning.near_duplicate_similarity)
-
-
-def _note_boilerplate(
-    settings: CorpusSettings, parts: list[Part], work: Workspace, context: StageContext
-) -> None:
-    """Find the lines that many documents share, where they are to be removed."""
-    if settings.cleaning.boilerplate_documents is None:
-        return
-    counting = LineCountingTask(settings=settings, work=work)
-    names = map_tasks(counting, parts, num_workers=context.num_workers)
-    find_boilerplate(work, names, settings.cleaning.boilerplate_documents)
-
-
-def _total(flags: list[NDArray[np.bool_]]) -> int:
-    return int(sum(each.sum() for each in flags))
 
 
 def _languages(published: list[dict[str, Any]]) -> dict[str, int]:

@@ -6,7 +6,6 @@ consumes its examples [s * B, (s + 1) * B), cut into micro-batches, and rank r o
 micro-batches r, r + W, ... So neither the examples of a step nor their masks depend on W.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,17 +20,8 @@ from bert_core.batch import Batch, LabelledBatch, PretrainingBatch, RaggedBatch,
 from bert_core.masking import MaskingConfig, mask_tokens
 from bert_core.randomness import Bits, Permutation, random_bits
 from pipelines.core.errors import UserError
-from pipelines.stages.examples.reader import ExampleReader, Rows
-
-__all__ = [
-    "ExampleReader",
-    "epoch_of",
-    "evaluation_batches",
-    "largest_batch",
-    "micro_batches",
-    "num_evaluation_batches",
-    "prefetched",
-]
+from pipelines.stages.examples.reader import ExampleReader as ExampleReader
+from pipelines.stages.examples.reader import Rows
 
 MicroBatches = Callable[[int], Iterator[tuple[int, Batch]]]
 
@@ -56,7 +46,7 @@ def micro_batches(
     the next.
     """
     if not len(reader):
-        raise UserError("training needs at least one example, found none; check the corpus")
+        raise UserError("there are no examples to train on; check the corpus")
     count = -(-examples_per_step // micro_batch_examples)
     for number in range(rank, count, world_size):
         first = step * examples_per_step + number * micro_batch_examples
@@ -82,7 +72,7 @@ def evaluation_batches(
 ) -> Iterator[tuple[int, Batch]]:
     """This rank's batches of held-out examples, each with its number among those of all ranks.
 
-    The examples stand in a fixed random order, at most `max_examples` of the first pass. A batch
+    The examples come in a fixed random order, at most `max_examples` of the first pass. A batch
     holds at most `batch_tokens` tokens (but at least one example). The masks are those of the
     shards; where there are none, they are drawn from a key of their own and never change.
     """
@@ -107,7 +97,6 @@ def num_evaluation_batches(
 def _evaluation_sizes(
     reader: ExampleReader, batch_tokens: int, max_examples: int | None
 ) -> tuple[int, int]:
-    """How many examples count, and how many make a batch."""
     size = reader.pass_sizes[0]
     count = size if max_examples is None else min(size, max_examples)
     return count, max(1, batch_tokens // reader.max_tokens)
@@ -139,11 +128,10 @@ def largest_batch(
 def prefetched(batches_of: MicroBatches, num_steps: int) -> Iterator[MicroBatches]:
     """The same micro-batches, read ahead in a thread while the model computes.
 
-    Steps are best asked for in order; asking for another one begins anew there. Leaving the context
+    Steps are best asked for in order; another one starts again there. Leaving the context
     ends the thread. An error of the reading is raised where its step is asked for.
     """
-    ahead: deque[tuple[int, Future[list[tuple[int, Batch]]]]] = deque()
-
+    ahead: dict[int, Future[list[tuple[int, Batch]]]] = {}
     copies_to_gpu = torch.cuda.is_available()
 
     def read(step: int) -> list[tuple[int, Batch]]:
@@ -155,16 +143,16 @@ def prefetched(batches_of: MicroBatches, num_steps: int) -> Iterator[MicroBatche
     with ThreadPoolExecutor(1, thread_name_prefix="prefetch") as thread:
 
         def micro_batches_of(step: int) -> Iterator[tuple[int, Batch]]:
-            if ahead and ahead[0][0] != step:
-                for _, waiting in ahead:
+            if step >= num_steps:
+                raise ValueError(f"step must lie below num_steps={num_steps}, got {step}")
+            if ahead and step != next(iter(ahead)):
+                for waiting in ahead.values():
                     waiting.cancel()
                 ahead.clear()
-            first = ahead[-1][0] + 1 if ahead else step
-            for wanted in range(first, min(step + _STEPS_AHEAD, num_steps - 1) + 1):
-                ahead.append((wanted, thread.submit(read, wanted)))
-            if not ahead:
-                raise ValueError(f"step must lie below num_steps={num_steps}, got {step}")
-            return iter(ahead.popleft()[1].result())
+            for wanted in range(step, min(step + _STEPS_AHEAD + 1, num_steps)):
+                if wanted not in ahead:
+                    ahead[wanted] = thread.submit(read, wanted)
+            return iter(ahead.pop(step).result())
 
         try:
             yield micro_batches_of
@@ -176,7 +164,7 @@ def _training_batch(
     reader: ExampleReader, seed: int, first: int, after: int, masking: MaskingConfig | None
 ) -> Batch:
     """The examples [first, after) of the global stream."""
-    rows: list[Rows] = []
+    groups: list[tuple[int, NDArray[np.int64]]] = []  # a step may reach into the next epoch
     keys: list[Bits] = []
     while first < after:
         epoch, place = epoch_of(reader, first)
@@ -185,10 +173,10 @@ def _training_batch(
         count = min(after - first, size - place)
         order = Permutation(size, seed, "order of examples", epoch)
         indices = order[np.arange(place, place + count)]
-        rows.append(reader.rows(pass_number, indices))
+        groups.append((pass_number, indices))
         keys.append(random_bits(seed, "masking", epoch, indices))
         first += count
-    return _batch(reader, _concatenated(rows), np.concatenate(keys), masking)
+    return _batch(reader, reader.rows_of(groups), np.concatenate(keys), masking)
 
 
 def _batch(
@@ -211,34 +199,8 @@ def _batch(
         tokens=RaggedBatch.from_arrays(input_ids, rows.segment_b_start, rows.lengths),
         masked_positions=torch.from_numpy(positions),
         masked_labels=torch.from_numpy(labels),
-        next_sentence_labels=_labels(rows.is_random_next),
-    )
-
-
-def _labels(is_random_next: NDArray[np.bool_] | None) -> torch.Tensor | None:
-    """0 where B followed A, 1 where it is random, as published."""
-    return None if is_random_next is None else torch.from_numpy(is_random_next.astype(np.int64))
-
-
-def _concatenated(rows: list[Rows]) -> Rows:
-    """Several groups of examples as one; a step that crosses from one epoch to the next."""
-    if len(rows) == 1:
-        return rows[0]
-    shifts = np.cumsum([0, *(each.input_ids.size for each in rows[:-1])])
-
-    def joined(arrays: list[NDArray | None]) -> NDArray | None:
-        there = [array for array in arrays if array is not None]
-        return np.concatenate(there) if there else None
-
-    positions = [
-        None if each.masked_positions is None else each.masked_positions + shift
-        for each, shift in zip(rows, shifts, strict=True)
-    ]
-    return Rows(
-        input_ids=np.concatenate([each.input_ids for each in rows]),
-        lengths=np.concatenate([each.lengths for each in rows]),
-        segment_b_start=np.concatenate([each.segment_b_start for each in rows]),
-        is_random_next=joined([each.is_random_next for each in rows]),
-        masked_positions=joined(positions),
-        masked_ids=joined([each.masked_ids for each in rows]),
+        # 0 where B followed A, 1 where it is random, as published.
+        next_sentence_labels=None
+        if rows.is_random_next is None
+        else torch.from_numpy(rows.is_random_next.astype(np.int64)),
     )

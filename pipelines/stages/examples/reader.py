@@ -2,8 +2,13 @@
 
 import logging
 import tempfile
+import threading
+from collections import deque
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +21,13 @@ from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact
 from pipelines.artifacts.cache import LocalCache
 from pipelines.core.errors import UserError
-from pipelines.stages.examples.fetching import Fetcher
 from pipelines.stages.examples.settings import ExampleSet, ExampleSettings
 from pipelines.stages.examples.shards import FORMAT_VERSION, list_column, read_example_batch
 
 logger = logging.getLogger(__name__)
 
 _TRIES = 3  # to open a file of the cache
+_THREADS = 4  # that fetch shards of a remote store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -55,7 +60,7 @@ class ExampleReader:
         share: tuple[int, int] = (0, 1),
     ) -> None:
         if examples.kind != "examples":
-            raise UserError(f"{examples.url} must hold examples, found a {examples.kind}")
+            raise UserError(f"{examples.url} holds no examples but a {examples.kind}")
         self.split = split
         self.settings = ExampleSettings.model_validate(examples.manifest.settings)
         self.max_tokens = self.settings.max_tokens_of(split)
@@ -72,10 +77,8 @@ class ExampleReader:
         self._edges = [np.cumsum([0, *each]) for each in sizes]
         self._open: dict[str, _Shard] = {}
         self._examples = examples
-        self._fetcher: Fetcher[_Shard] | None = None if examples.is_local else Fetcher(self._shard)
         self._share = share
         self._fetched_ahead: set[int] = set()  # passes
-        self._maskable: MaskableVocabulary | None = None
 
     def __len__(self) -> int:
         """Examples of all passes."""
@@ -94,29 +97,34 @@ class ExampleReader:
 
     @property
     def masking_config(self) -> MaskingConfig:
-        """The rates at which masks are drawn."""
         return self.settings.masking_config()
 
-    @property
+    @cached_property
     def maskable(self) -> MaskableVocabulary:
         """What masking has to know of the vocabulary that the examples are written in."""
-        if self._maskable is None:
-            with tempfile.TemporaryDirectory() as folder:
-                for name in ("vocab.txt", "tokenizer_config.json"):
-                    (Path(folder) / name).write_bytes(self._examples.local(name).read_bytes())
-                self._maskable = WordPieceTokenizer.from_directory(folder).maskable()
-        return self._maskable
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("vocab.txt", "tokenizer_config.json"):
+                (Path(folder) / name).write_bytes(self._examples.local(name).read_bytes())
+            return WordPieceTokenizer.from_directory(folder).maskable()
 
     def rows(self, pass_number: int, indices: NDArray[np.int64]) -> Rows:
         """The examples at `indices` of a pass, in this order."""
-        edges = self._edges[pass_number]
-        number = np.searchsorted(edges, indices, side="right") - 1
-        names = [self._passes[pass_number][each] for each in number.tolist()]
-        if self._fetcher is not None:
-            self._fetcher.now(names)
-            self._fetch_ahead(pass_number)
-        shards = [self._shard(name) for name in names]
-        places = list(zip(shards, (indices - edges[number]).tolist(), strict=True))
+        return self.rows_of([(pass_number, indices)])
+
+    def rows_of(self, groups: Sequence[tuple[int, NDArray[np.int64]]]) -> Rows:
+        """The examples of each group, a pass and indices, one group after the other."""
+        names: list[str] = []
+        offsets: list[int] = []
+        for pass_number, indices in groups:
+            edges = self._edges[pass_number]
+            number = np.searchsorted(edges, indices, side="right") - 1
+            names += [self._passes[pass_number][each] for each in number.tolist()]
+            offsets += (indices - edges[number]).tolist()
+        if not self._examples.is_local:
+            self._fetch(names)
+            for pass_number, _ in groups:
+                self._fetch_ahead(pass_number)
+        places = list(zip(map(self._shard, names), offsets, strict=True))
         input_ids, lengths = _joined([shard.input_ids(row) for shard, row in places])
         positions = masked_ids = is_random = None
         if self.has_pairs:
@@ -140,9 +148,16 @@ class ExampleReader:
             masked_ids=masked_ids,
         )
 
+    def _fetch(self, names: Iterable[str]) -> None:
+        """Open these shards, several at a time; what is fetched ahead does not hold them up."""
+        missing = [name for name in dict.fromkeys(names) if name not in self._open]
+        if missing:
+            with ThreadPoolExecutor(_THREADS) as pool:
+                list(pool.map(self._shard, missing))
+
     def _fetch_ahead(self, pass_number: int) -> None:
-        """Have the rest of the pass fetched, and the pass after it."""
-        assert self._fetcher is not None, "the store is remote"
+        """Have the rest of the pass fetched in the background, and the pass after it."""
+        waiting: deque[str] = deque()
         for wanted in (pass_number, (pass_number + 1) % len(self._passes)):
             if wanted in self._fetched_ahead:
                 continue
@@ -153,25 +168,38 @@ class ExampleReader:
             room = LocalCache().max_bytes
             if num_bytes > room:
                 logger.warning(
-                    "the cache must hold the %s bytes of a pass for its shards to be fetched "
-                    "ahead, found a bound of %s; raise BERTSMITH_CACHE_BYTES", num_bytes, room,
+                    "the cache holds %s bytes, less than the %s of a pass, so its shards are not "
+                    "fetched ahead; raise BERTSMITH_CACHE_BYTES", room, num_bytes,
                 )  # fmt: skip
                 continue
             begin = len(names) * self._share[0] // self._share[1]
-            self._fetcher.ahead([*names[begin:], *names[:begin]])
+            waiting.extend([*names[begin:], *names[:begin]])
+        for _ in range(min(_THREADS, len(waiting))):
+            # A daemon: a process that ends waits for no download.
+            threading.Thread(
+                target=self._open_until_empty, args=(waiting,), name="fetch", daemon=True
+            ).start()
+
+    def _open_until_empty(self, waiting: "deque[str]") -> None:
+        with suppress(IndexError):
+            while True:
+                name = waiting.popleft()
+                try:
+                    self._shard(name)
+                except Exception as error:  # noqa: BLE001  (raised where the shard is asked for)
+                    logger.warning("%s could not be fetched ahead: %s", name, error)
 
     def _shard(self, name: str) -> "_Shard":
-        if name not in self._open:
-            self._open[name] = self._opened(name)
-        return self._open[name]
-
-    def _opened(self, name: str) -> "_Shard":
         vocabulary = self._examples.manifest.inputs["vocabulary"]
-        for _ in range(_TRIES - 1):
-            # Another thread's download may evict the file before this one opens it.
-            with suppress(FileNotFoundError):
-                return _Shard(self._examples.local(name), vocabulary)
-        return _Shard(self._examples.local(name), vocabulary)
+        for tries_left in reversed(range(_TRIES)):
+            if name in self._open:
+                break
+            try:
+                self._open[name] = _Shard(self._examples.local(name), vocabulary)
+            except FileNotFoundError:  # another download may evict the file before it is opened
+                if not tries_left:
+                    raise
+        return self._open[name]
 
 
 class _Shard:
@@ -213,6 +241,7 @@ def _check(path: Path, schema: pa.Schema, vocabulary: str) -> None:
     for key, expected in (("vocabulary", vocabulary), ("format_version", FORMAT_VERSION)):
         if found.get(key.encode()) != expected.encode():
             raise UserError(
-                f"{path} must have the {key.replace('_', ' ')} {expected}, found "
-                f"{found.get(key.encode(), b'none').decode()}; build the examples again"
+                f"{path} was made with {key.replace('_', ' ')} "
+                f"{found.get(key.encode(), b'none').decode()}, not {expected}; build the examples "
+                "again"
             )

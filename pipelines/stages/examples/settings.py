@@ -49,7 +49,7 @@ class ExampleSettings(Settings):
     )
     masking: Literal["dynamic", "static"] = Field(
         default="dynamic",
-        description="Draw training masks anew in every epoch, or once here.",
+        description="Draw new training masks in every epoch, or once here.",
     )
     mask_fraction: float = Field(
         default=0.15, gt=0, le=1, description="Share of an example's tokens to predict."
@@ -78,8 +78,8 @@ class ExampleSettings(Settings):
     def _short_is_short(self) -> Self:
         if self.short_tokens is not None and self.short_tokens >= self.max_tokens:
             raise ValueError(
-                f"short_tokens must be less than max_tokens, {self.max_tokens}, got "
-                f"{self.short_tokens}; lower it or leave it out"
+                f"short_tokens={self.short_tokens} must be less than max_tokens="
+                f"{self.max_tokens}; lower it or leave it out"
             )
         return self
 
@@ -94,11 +94,9 @@ class ExampleSettings(Settings):
         return self.model_dump(mode="json", exclude=without)
 
     def example_sets(self) -> tuple[ExampleSet, ...]:
-        """The sets of examples that an artifact holds."""
         return ("train", "heldout") if self.short_tokens is None else ("train", "short", "heldout")
 
     def max_tokens_of(self, examples: ExampleSet) -> int:
-        """Most tokens of an example of this set."""
         if examples == "short" and self.short_tokens is not None:
             return self.short_tokens
         return self.max_tokens
@@ -108,7 +106,6 @@ class ExampleSettings(Settings):
         return self.objective != "clm" and (self.masking == "static" or split == "heldout")
 
     def masking_config(self) -> MaskingConfig:
-        """The rates in the words of `bert_core`."""
         return MaskingConfig(
             fraction=self.mask_fraction,
             mask_share=self.mask_share,

@@ -8,7 +8,6 @@ the ids that stand there: random ones and, to be predicted too, unchanged ones).
 single record batch.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,54 +17,46 @@ from numpy.typing import NDArray
 
 from bert_core.masking import MaskedTokens
 from pipelines.stages.examples.objectives import Examples
+from pipelines.stages.examples.settings import ExampleSet, ExampleSettings
 from pipelines.stages.examples.token_shards import id_type
 
 FORMAT_VERSION: Final = "2"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExampleFormat:
-    """What every shard of an artifact says of itself in its schema."""
-
-    vocabulary: str  # fingerprint
-    vocab_size: int
-    objective: str
-    max_tokens: int
-    seed: int
-    static_masks: bool
-
-    def schema(self) -> pa.Schema:
-        """The Arrow schema with its metadata."""
-        fields = [
-            ("input_ids", pa.list_(id_type(self.vocab_size))),
-            ("segment_b_start", pa.uint16()),
-            ("is_random_next", pa.bool_()),
-        ]
-        if self.static_masks:
-            position = pa.uint8() if self.max_tokens <= 256 else pa.uint16()
-            replacement = pa.struct([("position", position), ("id", id_type(self.vocab_size))])
-            fields.append(("masked_positions", pa.list_(position)))
-            fields.append(("replaced", pa.list_(replacement)))
-        metadata = {
-            "format_version": FORMAT_VERSION,
-            "vocabulary": self.vocabulary,
-            "objective": self.objective,
-            "max_tokens": str(self.max_tokens),
-            "seed": str(self.seed),
-        }
-        return pa.schema(fields, metadata=metadata)
+def example_schema(
+    settings: ExampleSettings, split: ExampleSet, vocabulary: str, vocab_size: int
+) -> pa.Schema:
+    """The Arrow schema of `split`; its metadata names the fingerprint of the `vocabulary`."""
+    fields = [
+        ("input_ids", pa.list_(id_type(vocab_size))),
+        ("segment_b_start", pa.uint16()),
+        ("is_random_next", pa.bool_()),
+    ]
+    max_tokens = settings.max_tokens_of(split)
+    if settings.has_static_masks(split):
+        position = pa.uint8() if max_tokens <= 256 else pa.uint16()
+        replacement = pa.struct([("position", position), ("id", id_type(vocab_size))])
+        fields.append(("masked_positions", pa.list_(position)))
+        fields.append(("replaced", pa.list_(replacement)))
+    metadata = {
+        "format_version": FORMAT_VERSION,
+        "vocabulary": vocabulary,
+        "objective": settings.objective,
+        "max_tokens": str(max_tokens),
+        "seed": str(settings.seed),
+    }
+    return pa.schema(fields, metadata=metadata)
 
 
 def write_examples(
     path: Path,
     examples: Examples,
     masked: MaskedTokens | None,
-    layout: ExampleFormat,
+    schema: pa.Schema,
     *,
     mask_id: int,
 ) -> None:
     """Write examples, masked where `masked` is given, as one file."""
-    schema = layout.schema()
     count = examples.lengths.size
     offsets = np.concatenate([[0], np.cumsum(examples.lengths)])
     is_random = (
@@ -92,11 +83,11 @@ def write_examples(
     _write_batch(path, pa.record_batch(columns, schema=schema))
 
 
-def write_slices(path: Path, slices: list[pa.RecordBatch], layout: ExampleFormat) -> None:
+def write_slices(path: Path, slices: list[pa.RecordBatch], schema: pa.Schema) -> None:
     """Write successive slices of other files as one file of a single record batch."""
     table = pa.Table.from_batches(slices, schema=slices[0].schema).combine_chunks()
     (batch,) = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
-    _write_batch(path, batch.replace_schema_metadata(layout.schema().metadata))
+    _write_batch(path, batch.replace_schema_metadata(schema.metadata))
 
 
 def read_example_batch(path: Path) -> pa.RecordBatch:

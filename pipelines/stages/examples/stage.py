@@ -7,27 +7,24 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.artifacts import Artifact, Built, Draft
-from pipelines.artifacts.attempts.workspace import Workspace
+from pipelines.artifacts import Artifact, Built, Draft, Workspace
 from pipelines.core.cluster.mapping import map_tasks
 from pipelines.core.errors import UserError
-from pipelines.core.stage import Progress, StageContext
+from pipelines.core.stage import StageContext
 from pipelines.core.versions import versions_of
 from pipelines.stages.examples import EXAMPLES
-from pipelines.stages.examples.report import describe
 from pipelines.stages.examples.settings import ExampleSet, ExampleSettings
 from pipelines.stages.examples.shards import list_column, read_example_batch
 from pipelines.stages.examples.workers import (
-    CuttingTask,
-    EncodingTask,
     EvenShard,
-    ExampleTask,
     ShardOfExamples,
+    cut_shard,
+    encode,
+    make_examples,
 )
 
 __all__ = ["ExampleSettings", "build_examples"]
 
-STAGE = "examples"
 SPLITS = ("train", "heldout")
 TOKENIZER_FILES = ("vocab.txt", "tokenizer_config.json")
 
@@ -47,7 +44,7 @@ def build_examples(
     """
     for artifact, kind in ((corpus, "corpus"), (vocabulary, "vocabulary")):
         if artifact.kind != kind:
-            raise UserError(f"{artifact.url} must be a {kind}, found a {artifact.kind}")
+            raise UserError(f"{artifact.url} is a {artifact.kind}, not a {kind}")
     return context.store.get_or_build(
         EXAMPLES.kind,
         version=EXAMPLES.version,
@@ -69,30 +66,30 @@ def _build(
     context: StageContext,
     draft: Draft,
 ) -> Built:
-    work = Workspace.of(draft)
-    steps = _Steps(context)
+    work = draft.workspace()
     for name in TOKENIZER_FILES:
         with draft.file(name) as file:
             file.path.write_bytes(vocabulary.local(name).read_bytes())
     corpus_shards = [name for split in SPLITS for name in corpus.names(f"{split}-")]
-    encoding = EncodingTask(corpus=corpus, vocabulary=vocabulary, work=work)
-    encoded = dict(zip(corpus_shards, steps.run("encode", encoding, corpus_shards), strict=True))
+    encoding = partial(encode, corpus, vocabulary, work)
+    figures = _run("encode", encoding, corpus_shards, context, 0)
+    encoded = dict(zip(corpus_shards, figures, strict=True))
     wanted = [
         shard
         for split in settings.example_sets()
         for shard in _shards_of_examples(settings, split, encoded)
     ]
-    making = ExampleTask(settings=settings, vocabulary=vocabulary, work=work)
-    made = steps.run("make examples", making, wanted)
+    making = partial(make_examples, settings, vocabulary, work)
+    made = _run("make examples", making, wanted, context, len(encoded))
     even = _even_shards(settings, work, list(zip(wanted, made, strict=True)))
-    cutting = CuttingTask(settings=settings, vocabulary=vocabulary, work=work, draft=draft)
-    cut = steps.run("cut shards", cutting, even)
+    cutting = partial(cut_shard, settings, vocabulary, work, draft)
+    cut = _run("cut shards", cutting, even, context, len(encoded) + len(made))
     statistics: dict[str, Any] = {
         "objective": settings.objective,
         "max_tokens": settings.max_tokens,
         "vocab_size": vocabulary.statistics["size"],
         **{
-            split: describe(
+            split: _describe(
                 [encoded[name] for name in _corpus_shards(split, encoded)],
                 [
                     figures
@@ -107,31 +104,49 @@ def _build(
     return Built([*TOKENIZER_FILES, *(shard.name for shard in even)], statistics)
 
 
-class _Steps:
-    """Runs the steps of the stage and tells whoever watches."""
+def _describe(
+    encoded: list[dict[str, Any]],
+    made: list[dict[str, Any]],
+    cut: list[dict[str, Any]],
+) -> dict[str, Any]:
+    """Statistics of a split, from what its tasks counted: encoding, making examples, cutting."""
 
-    def __init__(self, context: StageContext) -> None:
-        self._context = context
-        self._done = 0
-        self._total = 0
+    def total(rows: list[dict[str, Any]], key: str) -> int:
+        return sum(row.get(key, 0) for row in rows)
 
-    def run(self, step: str, task: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-        """`task` of every item, in parallel."""
-        self._total = max(self._total, 3 * len(items))
+    examples, tokens = total(made, "examples"), total(made, "tokens")
+    statistics = {
+        "examples": examples,
+        "tokens": tokens,
+        "mean_tokens": round(tokens / examples, 2),
+        "shards": len(cut),
+        "shard_tokens_min": min(row["tokens"] for row in cut),
+        "shard_tokens_max": max(row["tokens"] for row in cut),
+        "corpus_documents": total(encoded, "documents"),
+        "corpus_sentences": total(encoded, "sentences"),
+        "corpus_tokens": total(encoded, "tokens"),
+        "sentences_without_pieces": total(encoded, "empty_sentences"),
+    }
+    if any("random_next" in row for row in made):
+        statistics["random_next_share"] = round(total(made, "random_next") / examples, 4)
+        statistics["examples_without_choice"] = total(made, "examples_without_choice")
+        statistics["truncated_tokens"] = total(made, "truncated_tokens")
+    if total(made, "masked_tokens"):
+        statistics["masked_tokens"] = total(made, "masked_tokens")
+    return statistics
 
-        def watch(index: int, result: Any) -> None:
-            self._done += 1
-            self._context.observe(
-                Progress(
-                    stage=STAGE,
-                    done=self._done,
-                    total=max(self._total, self._done),
-                    unit="tasks",
-                    figures={"step": step},
-                )
-            )
 
-        return map_tasks(task, items, num_workers=self._context.num_workers, on_result=watch)
+def _run(
+    step: str,
+    task: Callable[[Any], dict[str, Any]],
+    items: Sequence[Any],
+    context: StageContext,
+    num_done: int,
+) -> list[dict[str, Any]]:
+    """`task` of every item, in parallel; `num_done` tasks of other steps came before."""
+    total = max(num_done + len(items), 3 * len(items))  # how many are to come is not known yet
+    watch = context.watch(EXAMPLES.name, "tasks", total, done=num_done, step=step)
+    return map_tasks(task, items, num_workers=context.num_workers, on_result=watch)
 
 
 def _shards_of_examples(
@@ -141,8 +156,8 @@ def _shards_of_examples(
     names = [name for name in _corpus_shards(split, encoded) if encoded[name]["documents"]]
     if not names:
         raise UserError(
-            f"the {split} part of the corpus must hold text that the vocabulary can encode, found "
-            "none; check the corpus's report"
+            f"the {split} part of the corpus has no text that the vocabulary can encode; check "
+            "the corpus's report"
         )
     num_passes = 1 if split == "heldout" else settings.num_passes
     return [
@@ -182,8 +197,8 @@ def _pool(
             break
     if not has_choice:
         raise UserError(
-            "sentence pairs need at least two documents in each part of the corpus, found one; "
-            "give more documents, a finer layout, or choose the objective mlm"
+            "sentence pairs need at least two documents in each part of the corpus; give more "
+            "documents, a finer layout, or choose the objective mlm"
         )
     return tuple(pool)
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from pipelines.stages.corpus.cleaning.tally import Tally
+from pipelines.core.reading.text import Tally
 from pipelines.stages.labelled.cells import text_in, written_in
 from pipelines.stages.labelled.columns import Columns
 from pipelines.stages.labelled.records import Record

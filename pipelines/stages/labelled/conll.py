@@ -13,8 +13,7 @@ from typing import Final, NamedTuple
 
 from pipelines.core.errors import UserError
 from pipelines.core.reading.records import BadRow
-from pipelines.core.reading.text import refuse_binary, restored
-from pipelines.stages.corpus.cleaning.tally import Tally
+from pipelines.core.reading.text import Tally, refuse_binary, restored
 from pipelines.stages.labelled.records import Record, limited, opened
 from pipelines.stages.labelled.settings import LabelledFile
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from pipelines.core.errors import UserError
 from pipelines.core.reading.records import BadRow
-from pipelines.stages.corpus.cleaning.tally import Tally
+from pipelines.core.reading.text import Tally
 from pipelines.stages.labelled.conll import conll_records
 from pipelines.stages.labelled.hugging_face import rows_of_split
 from pipelines.stages.labelled.records import Record, format_of

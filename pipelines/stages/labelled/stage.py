@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.core.errors import UserError
+from pipelines.core.reading.text import Tally
 from pipelines.core.stage import Progress, StageContext
 from pipelines.core.versions import versions_of
-from pipelines.stages.corpus.cleaning.tally import Tally
 from pipelines.stages.corpus.shards import Split, read_documents
 from pipelines.stages.labelled import LABELLED
 from pipelines.stages.labelled.division import Parts, checked, parts_of_dataset, parts_of_files

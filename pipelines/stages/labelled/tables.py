@@ -8,8 +8,7 @@ from typing import IO, Any, Final
 from pipelines.core.errors import UserError
 from pipelines.core.reading.parquet import whole_file
 from pipelines.core.reading.records import BadRow, delimited_rows, dialect_of, json_record
-from pipelines.core.reading.text import refuse_binary, restored_in
-from pipelines.stages.corpus.cleaning.tally import Tally
+from pipelines.core.reading.text import Tally, refuse_binary, restored_in
 from pipelines.stages.labelled.cells import is_nothing, labels_in, tags_in, text_in, words_in
 from pipelines.stages.labelled.choices import choice_fields, with_indices
 from pipelines.stages.labelled.class_names import features_of_schema, names_of_classes

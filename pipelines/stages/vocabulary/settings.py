@@ -1,4 +1,4 @@
-"""What the vocabulary stage can be told."""
+"""Settings of the vocabulary stage."""
 
 from typing import Any
 
@@ -81,9 +81,9 @@ class VocabularySettings(Settings):
             )
         if self.added_pieces and encoder is None and self.tokenizer is None:
             return (
-                "vocabulary.added_pieces must go with pretraining.encoder or vocabulary.tokenizer, "
-                f"whose pieces they are added to, got added_pieces={self.added_pieces} without; "
-                "raise vocabulary.size to learn more pieces"
+                f"vocabulary.added_pieces={self.added_pieces} requires pretraining.encoder or "
+                "vocabulary.tokenizer, to whose tokens they are added; raise vocabulary.size to "
+                "learn more tokens"
             )
         return ""
 

@@ -1,7 +1,7 @@
 """Stage: from the training part of a corpus to its WordPiece vocabulary."""
 
 import hashlib
-import re
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from bert_core.files.tokenizer_files import read_pieces
 from bert_core.vocabulary import SPECIAL_PIECES, Normalization, WordPieceTokenizer
 from pipelines.artifacts import Artifact, Built, Draft
-from pipelines.artifacts.attempts.workspace import Workspace
+from pipelines.artifacts.layout import is_fingerprint
 from pipelines.core.errors import UserError
 from pipelines.core.redaction import redacted
 from pipelines.core.stage import StageContext
@@ -20,10 +20,11 @@ from pipelines.stages.corpus.shards import read_tables
 from pipelines.stages.vocabulary import VOCABULARY
 from pipelines.stages.vocabulary.counting import counted_words
 from pipelines.stages.vocabulary.encoding import SentenceEncoder
-from pipelines.stages.vocabulary.extension import extended
 from pipelines.stages.vocabulary.settings import VocabularySettings
-from pipelines.stages.vocabulary.wordpiece import choose_alphabet, learn_pieces
+from pipelines.stages.vocabulary.wordpiece import choose_alphabet, extended, learn_pieces
 from pipelines.training.starting import starting_encoder
+
+Inputs = dict[str, Artifact | str]
 
 _HELDOUT_BYTES = 64 * 2**20  # of held-out text that the figures are taken from
 
@@ -48,14 +49,9 @@ def build_vocabulary(
         if not settings.added_pieces:
             return tokenizer
         return _of_another(settings, {"tokenizer": tokenizer}, corpus, context)
-    return context.store.get_or_build(
-        VOCABULARY.kind,
-        version=VOCABULARY.version,
-        settings=settings.named(),
-        # The trainer, the normalizer's tables and the spelling of the files are the library's.
-        inputs={"corpus": corpus, "libraries": versions_of("tokenizers")},
-        build=partial(_build, settings, corpus, context),
-    )
+    # The trainer, the normalizer's tables and the spelling of the files are the library's.
+    inputs: Inputs = {"corpus": corpus, "libraries": versions_of("tokenizers")}
+    return _artifact(context, settings.named(), inputs, partial(_build, settings, corpus, context))
 
 
 def import_vocabulary(
@@ -75,13 +71,7 @@ def import_vocabulary(
             _write(tokenizer, draft), {**_figures(tokenizer), "source": redacted(str(path))}
         )
 
-    return context.store.get_or_build(
-        VOCABULARY.kind,
-        version=VOCABULARY.version,
-        settings={},
-        inputs={"files": digest},
-        build=build,
-    )
+    return _artifact(context, {}, {"files": digest}, build)
 
 
 def _tokenizer_at(path: Path, lowercase: bool | None) -> WordPieceTokenizer:
@@ -97,7 +87,7 @@ def _tokenizer_at(path: Path, lowercase: bool | None) -> WordPieceTokenizer:
     except (ValueError, OSError) as error:
         said = " ".join(str(error).split())
         if str(path) not in said:
-            said = f"{path} must hold BERT's vocabulary, but {said}"
+            said = f"{path} is no vocabulary of BERT's kind: {said}"
         raise UserError(said) from error
 
 
@@ -106,15 +96,15 @@ def taken_over(reference: str, context: StageContext) -> Artifact:
 
     Raises UserError where there is none.
     """
-    if re.fullmatch("[0-9a-f]{32}", reference):
+    if is_fingerprint(reference):
         found = context.store.find(VOCABULARY.kind, reference)
         if found is not None:
             return found
     elif reference.strip() and Path(reference).exists():
         return import_vocabulary(reference, context)
     raise UserError(
-        "vocabulary.tokenizer must be a folder with a tokenizer, a vocab.txt or the fingerprint of "
-        f"a vocabulary in the store {context.store.url}, found no such: {reference}"
+        f"vocabulary.tokenizer={reference} does not exist; name a folder with a tokenizer, a "
+        f"vocab.txt or the fingerprint of a vocabulary in the store {context.store.url}"
     )
 
 
@@ -124,7 +114,7 @@ def _of_another(
 ) -> Artifact:  # fmt: skip
     """The vocabulary of `source`, with words of the corpus as further pieces where asked for."""
     before = next(iter(source.values()))
-    inputs: dict[str, Artifact | str] = {**source, "libraries": versions_of("tokenizers")}
+    inputs: Inputs = {**source, "libraries": versions_of("tokenizers")}
     decides = {}
     if settings.added_pieces:
         inputs["corpus"] = corpus
@@ -135,7 +125,7 @@ def _of_another(
         tokenizer = WordPieceTokenizer.from_directory(before.local_folder())
         statistics = {}
         if settings.added_pieces:
-            work, smoothing = Workspace.of(draft), settings.language_smoothing
+            work, smoothing = draft.workspace(), settings.language_smoothing
             figures = _heldout_figures(tokenizer, corpus)
             counts, _ = counted_words(tokenizer.normalization, smoothing, corpus, context, work)
             tokenizer = extended(
@@ -147,17 +137,21 @@ def _of_another(
             statistics = {"heldout": _heldout_figures(tokenizer, corpus), "heldout_before": figures}
         return Built(_write(tokenizer, draft), {**_figures(tokenizer), **statistics})
 
+    return _artifact(context, decides, inputs, build)
+
+
+def _artifact(
+    context: StageContext,
+    settings: dict[str, Any],
+    inputs: Inputs,
+    build: Callable[[Draft], Built],
+) -> Artifact:
     return context.store.get_or_build(
-        VOCABULARY.kind,
-        version=VOCABULARY.version,
-        settings=decides,
-        inputs=inputs,
-        build=build,
+        VOCABULARY.kind, version=VOCABULARY.version, settings=settings, inputs=inputs, build=build
     )
 
 
 def load_tokenizer(vocabulary: Artifact) -> WordPieceTokenizer:
-    """The tokenizer of a vocabulary artifact."""
     return WordPieceTokenizer.from_directory(vocabulary.local_folder())
 
 
@@ -165,7 +159,7 @@ def _build(
     settings: VocabularySettings, corpus: Artifact, context: StageContext, draft: Draft
 ) -> Built:
     counts, num_forgotten = counted_words(
-        settings.normalization, settings.language_smoothing, corpus, context, Workspace.of(draft)
+        settings.normalization, settings.language_smoothing, corpus, context, draft.workspace()
     )
     alphabet = choose_alphabet(
         counts,
@@ -177,9 +171,8 @@ def _build(
     )
     if settings.size < least:
         raise UserError(
-            f"a vocabulary for this corpus must hold at least {least:,} pieces, its special ones "
-            f"and characters, but {settings.size:,} were asked for; raise `size` or lower "
-            "`max_characters`"
+            f"vocabulary.size={settings.size:,} is less than the {least:,} special tokens and "
+            "characters of this corpus; raise `size` or lower `max_characters`"
         )
     pieces = learn_pieces(
         counts,
@@ -190,7 +183,7 @@ def _build(
     )
     if len(pieces) < settings.size:
         raise UserError(
-            f"the corpus must support a vocabulary of {settings.size:,} pieces, but its "
+            f"the corpus is too small for a vocabulary of {settings.size:,} tokens: its "
             f"{len(counts):,} distinct words give {len(pieces):,}; set `size` to at most that, or "
             "add text"
         )

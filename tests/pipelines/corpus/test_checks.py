@@ -42,11 +42,11 @@ def write(path: Path, content: str | bytes) -> str:
 @pytest.mark.parametrize(
     ("layout", "content", "message"),
     [
-        ("file", f"{TEXT}\n\n" * 9, "found 1; .*finer layout such as blank_line"),
-        ("blank_line", TEXT * 9, "found 1"),
-        ("line", f"{TEXT}\n{TEXT}\nshort\n{TEXT}\n", "found 3"),
-        ("auto", TEXT * 9, "found 1"),
-        ("auto", "", "found none"),
+        ("file", f"{TEXT}\n\n" * 9, "has 1; .*finer layout such as blank_line"),
+        ("blank_line", TEXT * 9, "has 1"),
+        ("line", f"{TEXT}\n{TEXT}\nshort\n{TEXT}\n", "has 3"),
+        ("auto", TEXT * 9, "has 1"),
+        ("auto", "", "has none"),
     ],
 )
 def test_too_few_documents_are_told_at_once(tmp_path, layout, content, message):
@@ -77,12 +77,12 @@ def test_what_can_be_read_gives_its_labels(tmp_path):
 @pytest.mark.parametrize(
     ("source", "name", "content", "message"),
     [
-        (DelimitedText, "a.csv", "body\nx\n", "must have the column 'text', found body"),
-        (JsonLines, "a.jsonl", '{"body": 1}\n' * 9, "must have the column 'text', found body"),
-        (Columnar, "a.parquet", b"PAR1 and no more", "must be a whole Parquet or Arrow file"),
-        (PlainText, "a.txt", bytes(range(32)) * 99, "must be text, but"),
-        (PlainText, "a.txt.gz", b"no gzip at all", "must be a whole gzip file"),
-        (Markdown, "a.md", "\ufeffx".encode("utf-16"), "must be UTF-8, found UTF-16"),
+        (DelimitedText, "a.csv", "body\nx\n", "has no column 'text', only body"),
+        (JsonLines, "a.jsonl", '{"body": 1}\n' * 9, "has no column 'text', only body"),
+        (Columnar, "a.parquet", b"PAR1 and no more", "is not a whole Parquet or Arrow file"),
+        (PlainText, "a.txt", bytes(range(32)) * 99, "is not text"),
+        (PlainText, "a.txt.gz", b"no gzip at all", "is not a whole gzip file"),
+        (Markdown, "a.md", "\ufeffx".encode("utf-16"), "is UTF-16; convert it"),
     ],
 )
 def test_files_that_cannot_be_read_are_named(tmp_path, source, name, content, message):
@@ -106,16 +106,16 @@ def test_pipes_devices_sockets_and_loose_links_are_refused(tmp_path):
         (tmp_path / "pipe*.txt", "a pipe"),
         (tmp_path, "a pipe|a link to nothing|a socket"),
     ):
-        with pytest.raises(UserError, match=f"must be a (regular )?file, found ({found})"):
+        with pytest.raises(UserError, match=f" is ({found})"):
             check(PlainText(paths=(str(name),)))
 
 
 def test_what_is_not_there_is_told():
     for source, message in (
         (PlainText(), "at least one path"),
-        (PlainText(paths=("/none/at/all.txt",)), "found nothing there"),
-        (InstalledDocumentation(packages=("no-such-package",)), "must be installed"),
-        (HuggingFaceDataset(), "must name a data set"),
+        (PlainText(paths=("/none/at/all.txt",)), "does not exist"),
+        (InstalledDocumentation(packages=("no-such-package",)), "is not installed"),
+        (HuggingFaceDataset(), "needs the name of a data set"),
     ):
         with pytest.raises(UserError, match=message):
             check(source)
@@ -128,10 +128,10 @@ def test_servers_that_do_not_answer_are_told_at_once(monkeypatch):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-    with pytest.raises(UserError, match=rf"server that answers, but 127\.0\.0\.1:{port} does not"):
+    with pytest.raises(UserError, match=rf"127\.0\.0\.1:{port} does not answer"):
         check(PlainText(paths=(f"http://127.0.0.1:{port}/a.txt",)))
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
-    with pytest.raises(UserError, match="server that answers"):
+    with pytest.raises(UserError, match="does not answer"):
         check(PlainText(paths=("s3://bucket/a.txt",)))
 
 
@@ -141,7 +141,7 @@ def test_an_object_store_without_credentials_is_told(monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    with pytest.raises(UserError, match="no credentials were found"):
+    with pytest.raises(UserError, match="no credentials for it were found"):
         check(PlainText(paths=("s3://some-bucket/a.txt",)))
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from pipelines.core.errors import UserError
-from pipelines.stages.corpus.cleaning.languages import check_codes, count_languages
-from pipelines.stages.corpus.cleaning.near_duplicates import find_near, signature
+from pipelines.stages.corpus.cleaning import check_codes, count_languages
+from pipelines.stages.corpus.duplicates import find_near, signature
 from pipelines.stages.corpus.settings import CleaningSettings, CorpusSettings, PlainText
 from pipelines.stages.corpus.shards import read_documents
 from pipelines.stages.corpus.stage import build_corpus
@@ -79,7 +79,7 @@ def test_languages_are_told_apart():
 
 
 def test_an_unknown_language_code_is_refused():
-    with pytest.raises(UserError, match=r"found 'english'; choose among .*\ben\b"):
+    with pytest.raises(UserError, match=r"does not know 'english'; choose among .*\ben\b"):
         check_codes(["de", "english"])
 
 

@@ -5,8 +5,8 @@ import pytest
 
 from bert_core.randomness import random_bits
 from pipelines.core.errors import UserError
-from pipelines.stages.corpus.cleaning.duplicates import find_repeated
 from pipelines.stages.corpus.division import copies, heldout_draws, heldout_threshold
+from pipelines.stages.corpus.duplicates import find_repeated
 from pipelines.stages.corpus.screening import KEY_TYPE
 
 
@@ -42,7 +42,7 @@ def test_at_least_two_are_left_to_learn_from(fraction):
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_a_corpus_that_cannot_be_divided_is_refused(count):
-    with pytest.raises(UserError, match=f"at least 4 documents.*found {count or 'none'}; "):
+    with pytest.raises(UserError, match=f"at least 4 documents.*has {count or 'none'}; "):
         heldout_threshold([np.repeat(groups(count), 3)], 0.05, seed=0)
 
 
@@ -55,7 +55,7 @@ def test_weights_repeat_and_thin_out_documents():
 
 @pytest.mark.parametrize("at_once", [10**6, 37])
 def test_duplicates_are_found_across_files_and_the_first_one_stays(monkeypatch, at_once):
-    monkeypatch.setattr("pipelines.stages.corpus.cleaning.duplicates._KEYS_AT_ONCE", at_once)
+    monkeypatch.setattr("pipelines.stages.corpus.duplicates._KEYS_AT_ONCE", at_once)
     rng = np.random.default_rng(0)
     contents = rng.integers(0, 60, 200)
     keys = np.zeros(200, dtype=KEY_TYPE)

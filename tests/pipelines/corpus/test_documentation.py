@@ -5,7 +5,7 @@ import ast
 import pytest
 
 from pipelines.core.errors import UserError
-from pipelines.stages.corpus.cleaning.tally import Tally
+from pipelines.core.reading.text import Tally
 from pipelines.stages.corpus.settings import InstalledDocumentation
 from pipelines.stages.corpus.sources import documentation
 from pipelines.stages.corpus.sources.inputs import Span
@@ -66,9 +66,9 @@ def plain():
 
 def test_a_package_gives_files_up_to_its_share_and_documents_with_its_name():
     settings = InstalledDocumentation(packages=("numpy",), max_source_megabytes=0.3)
-    files = documentation.list_inputs(settings)
+    files = documentation.resolve(settings).files
     assert 0 < sum(file.num_bytes for file in files) <= 300_000
-    assert files == documentation.list_inputs(settings)
+    assert files == documentation.resolve(settings).files
     found = [
         document
         for file in files
@@ -80,5 +80,5 @@ def test_a_package_gives_files_up_to_its_share_and_documents_with_its_name():
 
 
 def test_a_package_that_is_not_installed_is_named():
-    with pytest.raises(UserError, match="package no-such-package must be installed"):
-        documentation.list_inputs(InstalledDocumentation(packages=("no-such-package",)))
+    with pytest.raises(UserError, match="package no-such-package is not installed"):
+        documentation.resolve(InstalledDocumentation(packages=("no-such-package",)))

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.stages.corpus.cleaning.sentences import split_sentences
-from pipelines.stages.corpus.cleaning.tally import Tally
+from pipelines.core.reading.text import Tally
+from pipelines.stages.corpus.cleaning import split_sentences
 from pipelines.stages.corpus.settings import PlainText
-from pipelines.stages.corpus.sources.inputs import Span, inputs_fingerprint
+from pipelines.stages.corpus.sources.inputs import Span, inputs_fingerprint, read_span, resolve
 from pipelines.stages.corpus.sources.layouts import measure
-from pipelines.stages.corpus.sources.readers import read_span, resolve
 
 CORPORA = Path("../shared/data/corpus")
 PROSE = (

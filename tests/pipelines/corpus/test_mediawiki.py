@@ -2,19 +2,18 @@
 
 import pytest
 
-from pipelines.stages.corpus.cleaning.tally import Tally
+from pipelines.core.reading.text import Tally
 from pipelines.stages.corpus.settings import (
     MediaWiki,
 )
-from pipelines.stages.corpus.sources.inputs import Span
-from pipelines.stages.corpus.sources.readers import list_inputs, read_span
+from pipelines.stages.corpus.sources.inputs import Span, read_span, resolve
 
 
 def read(source, spans: int = 1) -> tuple[list[tuple[str, str]], Tally]:
     """(label, text) of every document, read in so many spans."""
     tally = Tally()
     found = []
-    for file in list_inputs(source):
+    for file in resolve(source).files:
         edges = [file.num_bytes * index // spans for index in range(spans)]
         for begin, end in zip(edges, [*edges[1:], None], strict=True):
             span = Span(source=0, file=file, begin=begin, end=end)

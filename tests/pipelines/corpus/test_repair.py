@@ -6,7 +6,7 @@ import pytest
 
 from pipelines.core.errors import UserError
 from pipelines.core.reading.text import decode, refuse_binary
-from pipelines.stages.corpus.cleaning.repair import mend
+from pipelines.stages.corpus.cleaning import mend
 
 
 def clean(data: bytes) -> tuple[str, Counter[str]]:
@@ -57,12 +57,12 @@ def test_unicode_text_of_many_scripts_is_not_taken_for_binary():
 
 
 def test_a_binary_file_is_refused_by_name():
-    with pytest.raises(UserError, match=r"photo\.txt must be text"):
+    with pytest.raises(UserError, match=r"photo\.txt is not text"):
         refuse_binary(bytes(range(256)) * 10, "photo.txt")
 
 
 def test_utf16_is_refused_with_what_to_do():
-    with pytest.raises(UserError, match="found UTF-16; convert it"):
+    with pytest.raises(UserError, match="is UTF-16; convert it"):
         refuse_binary("text".encode("utf-16"), "old.txt")
 
 

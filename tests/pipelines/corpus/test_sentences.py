@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.stages.corpus.cleaning.sentences import split_sentences
+from pipelines.stages.corpus.cleaning import split_sentences
 
 
 @pytest.mark.parametrize(

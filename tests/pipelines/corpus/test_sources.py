@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from pipelines.core.errors import UserError
-from pipelines.stages.corpus.cleaning.tally import Tally
+from pipelines.core.reading.text import Tally
 from pipelines.stages.corpus.settings import (
     Columnar,
     CorpusSettings,
@@ -20,8 +20,14 @@ from pipelines.stages.corpus.settings import (
     JsonLines,
     Markdown,
 )
-from pipelines.stages.corpus.sources.inputs import MEGABYTE, Span, divide, inputs_fingerprint
-from pipelines.stages.corpus.sources.readers import list_inputs, read_span
+from pipelines.stages.corpus.sources.inputs import (
+    MEGABYTE,
+    Span,
+    divide,
+    inputs_fingerprint,
+    read_span,
+    resolve,
+)
 
 ROWS = [
     {"text": "First, “quoted” text.", "kind": "a", "n": 1},
@@ -34,7 +40,7 @@ def read(source, spans: int = 1) -> tuple[list[tuple[str, str]], Tally]:
     """(label, text) of every document, read in so many spans."""
     tally = Tally()
     found = []
-    for file in list_inputs(source):
+    for file in resolve(source).files:
         edges = [file.num_bytes * index // spans for index in range(spans)]
         for begin, end in zip(edges, [*edges[1:], None], strict=True):
             span = Span(source=0, file=file, begin=begin, end=end)
@@ -93,7 +99,7 @@ def test_the_same_bytes_parsed_otherwise_are_another_input(tmp_path):
 
     def name(file: str, **settings: str) -> str:
         source = DelimitedText(paths=(str(tmp_path / "x" / file),), name="same", **settings)
-        return inputs_fingerprint([(0, found) for found in list_inputs(source)])
+        return inputs_fingerprint([(0, found) for found in resolve(source).files])
 
     assert len({name("a.csv"), name("a.tsv"), name("a.csv.gz"), name("a.csv", delimiter=";")}) == 4
     assert name("a.tsv", delimiter=",", quoted=True) == name("a.csv")
@@ -102,11 +108,11 @@ def test_the_same_bytes_parsed_otherwise_are_another_input(tmp_path):
 def test_a_missing_column_is_named_with_those_that_are_there(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("id,body\n1,one\n")
-    with pytest.raises(UserError, match=r"rows\.csv must have the column 'text'.*id, body"):
+    with pytest.raises(UserError, match=r"rows\.csv has no column 'text', only id, body"):
         read(DelimitedText(paths=(str(path),)))
     parquet = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"body": ["one"]}), parquet)
-    with pytest.raises(UserError, match=r"rows\.parquet must have the column 'text', found body"):
+    with pytest.raises(UserError, match=r"rows\.parquet has no column 'text', only body"):
         read(Columnar(paths=(str(parquet),)))
 
 
@@ -132,7 +138,7 @@ def test_a_truncated_parquet_file_is_named(tmp_path):
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"text": ["one"] * 1000}), path)
     path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(UserError, match=r"rows\.parquet must be a whole Parquet or Arrow file"):
+    with pytest.raises(UserError, match=r"rows\.parquet is not a whole Parquet or Arrow file"):
         read(Columnar(paths=(str(path),)))
 
 
@@ -143,7 +149,7 @@ def test_a_local_copy_of_a_hugging_face_data_set_is_read(tmp_path):
     for name in ("copy", "dict"):
         source = HuggingFaceDataset(dataset=str(tmp_path / name), label_field="lang")
         assert read(source)[0] == [("x", "one"), ("y", "two")]
-    with pytest.raises(UserError, match="the split test"):
+    with pytest.raises(UserError, match="no split test"):
         read(HuggingFaceDataset(dataset=str(tmp_path / "dict"), split="test"))
 
 
@@ -178,8 +184,8 @@ def test_an_unreadable_file_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "pipelines.core.reading.files.sha256_of_file", deny
     )  # tests may run as root
-    with pytest.raises(UserError, match=r"secret\.jsonl must be readable"):
-        list_inputs(JsonLines(paths=(str(path),)))
+    with pytest.raises(UserError, match=r"secret\.jsonl cannot be read"):
+        resolve(JsonLines(paths=(str(path),)))
 
 
 def test_parts_depend_on_the_inputs_alone_and_never_mix_sources(tmp_path):
@@ -190,7 +196,7 @@ def test_parts_depend_on_the_inputs_alone_and_never_mix_sources(tmp_path):
         for number, source in enumerate(
             [JsonLines(paths=(str(tmp_path),)), JsonLines(paths=(str(tmp_path),), name="again")]
         )
-        for file in list_inputs(source)
+        for file in resolve(source).files
     ]
     parts = divide(files, 100)
     assert [part.index for part in parts] == list(range(len(parts)))

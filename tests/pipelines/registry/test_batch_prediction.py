@@ -168,7 +168,7 @@ def test_files_and_answers_may_lie_in_an_object_store(
     ("settings", "sentence"),
     [
         ({"files": ()}, "needs files to answer"),
-        ({"files": ("nowhere/*.parquet",)}, "must match at least one file"),
+        ({"files": ("nowhere/*.parquet",)}, "matches no file"),
         ({"columns": {"text": "review"}}, "must have a column 'review'"),
         ({"model": "nobody@champion"}, "the registry must hold 'nobody'"),
     ],

@@ -70,16 +70,16 @@ def test_bytes_that_are_not_utf_8_are_read_as_windows_1252(tmp_path: Path, suffi
 def test_a_parquet_file_that_is_cut_is_named(tmp_path: Path) -> None:
     write_table(tmp_path / "a.parquet", TABLE)
     (tmp_path / "a.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-9])
-    with pytest.raises(UserError, match=r"a\.parquet must be a whole Parquet file"):
+    with pytest.raises(UserError, match=r"a\.parquet is not a whole Parquet file"):
         read_table(str(tmp_path / "a.parquet"), {}, ["text"])
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.pdf", "\0\1\2\3" * 99, "must be text, but .* control characters"),
-        ("a.csv", "text\none,two\n", "line 2 of .* found 2 fields"),
-        ("a.jsonl", "{]", "line 1 of .* found no JSON"),
+        ("a.pdf", "\0\1\2\3" * 99, "is not text: .* control characters"),
+        ("a.csv", "text\none,two\n", "line 2 of .*found 2 fields"),
+        ("a.jsonl", "{]", "line 1 of .*found no JSON"),
         ("a.csv", "sentence\none\n", "must have a column 'body', found sentence"),
     ],
 )

@@ -6,18 +6,16 @@ import hashlib
 import inspect
 import re
 import warnings
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from pipelines.core.errors import UserError
-from pipelines.core.reading.text import decode
-from pipelines.stages.corpus.cleaning.repair import mend
-from pipelines.stages.corpus.cleaning.tally import Tally
+from pipelines.core.reading.text import Tally, decode
+from pipelines.stages.corpus.cleaning import mend
 from pipelines.stages.corpus.settings import InstalledDocumentation
-from pipelines.stages.corpus.sources.inputs import MEGABYTE, InputFile, RawDocument, Span
+from pipelines.stages.corpus.sources.inputs import MEGABYTE, InputFile, RawDocument, Resolved, Span
 
 # Tests and vendored copies hold other people's prose, or none.
 _SKIPPED_FOLDERS: Final = {"tests", "test", "testing", "_vendor", "vendor", "externals"}
@@ -26,24 +24,25 @@ _CODE_LINE: Final = re.compile(r"\s*(>>>|\.\.\. |\.\.\.$|\.\. |:orphan:)")
 _NEW_ITEM: Final = re.compile(r"[-*+•] |\d+[.)] |:\w|@\w|\w[\w*, ]* ?: ?\S*$")
 
 
-def list_inputs(settings: InstalledDocumentation) -> list[InputFile]:
+def resolve(settings: InstalledDocumentation) -> Resolved:
     """The source files to read: of each package a random choice up to its share."""
     files: list[InputFile] = []
     for package in settings.packages:
-        candidates = _python_files(package, settings.name)
         room = settings.max_source_megabytes * MEGABYTE
-        for file in candidates:
-            room -= file.num_bytes
+        for path, num_bytes in _python_files(package):
+            room -= num_bytes
             if room < 0:
                 break
-            files.append(replace(file, digest=_digest(_read(file.path))))
-    return files
-
-
-def require_installed(packages: Iterable[str]) -> None:
-    """Raise UserError, naming it, for a package that is not installed here."""
-    for package in packages:
-        _installed(package)
+            files.append(
+                InputFile(
+                    path=path,
+                    label=settings.name or package,
+                    num_bytes=num_bytes,
+                    digest=_digest(_read(path)),
+                    splittable=False,
+                )
+            )
+    return Resolved(settings, files)
 
 
 def read(settings: InstalledDocumentation, span: Span, tally: Tally) -> Iterator[RawDocument]:
@@ -104,26 +103,26 @@ def _statements(node: ast.AST, field: str) -> list[ast.AST]:
     return [child for child in children if isinstance(child, ast.stmt | ast.ExceptHandler)]
 
 
-def _installed(package: str) -> Distribution:
+def installed(package: str) -> Distribution:
+    """The package as it is installed here; raises UserError, naming it, where it is not."""
     try:
         return distribution(package)
     except PackageNotFoundError as error:
         raise UserError(
-            f"the package {package} must be installed for its documentation to be read; install "
-            "it or leave it out of `packages`"
+            f"the package {package} is not installed; install it or leave it out of `packages`"
         ) from error
 
 
 def _read(path: str) -> bytes:
     """Bytes of `package:file`; raises UserError where an installation has lost the file."""
     package, _, relative = path.partition(":")
-    file = Path(str(_installed(package).locate_file(relative)))
+    file = Path(str(installed(package).locate_file(relative)))
     try:
         return file.read_bytes()
     except OSError as error:
         raise UserError(
-            f"{file} must be readable, as {package} was installed with it, but it is not "
-            f"({error.strerror}); install the package again or leave it out of `packages`"
+            f"{file} of {package} cannot be read ({error.strerror}); install the package again "
+            "or leave it out of `packages`"
         ) from error
 
 
@@ -132,26 +131,17 @@ def _digest(data: bytes) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
 
 
-def _python_files(package: str, label: str | None) -> list[InputFile]:
-    """Python files of an installed package, shuffled; their sizes come from its RECORD."""
-    installed = _installed(package)
-    files: list[InputFile] = []
-    for file in installed.files or ():
-        path = PurePosixPath(file)
-        if path.suffix != ".py" or file.hash is None or _SKIPPED_FOLDERS & set(path.parts):
-            continue
-        files.append(
-            InputFile(
-                path=f"{package}:{path}",
-                label=label or package,
-                num_bytes=file.size or 0,
-                digest="",  # of the few that are chosen
-                splittable=False,
-            )
-        )
+def _python_files(package: str) -> list[tuple[str, int]]:
+    """`package:file` and size of its Python files, as its RECORD has them; shuffled."""
+    files = [
+        (f"{package}:{path}", file.size or 0)
+        for file in installed(package).files or ()
+        if (path := PurePosixPath(file)).suffix == ".py"
+        and file.hash is not None
+        and not _SKIPPED_FOLDERS & set(path.parts)
+    ]
     if not files:
         raise UserError(
-            f"the package {package} must have been installed from a wheel with Python files, "
-            "found none in its RECORD; leave it out of `packages`"
+            f"the RECORD of the package {package} lists no Python files; leave it out of `packages`"
         )
-    return sorted(files, key=lambda file: hashlib.sha256(file.path.encode()).digest())
+    return sorted(files, key=lambda file: hashlib.sha256(file[0].encode()).digest())

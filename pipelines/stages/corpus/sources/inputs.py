@@ -1,4 +1,4 @@
-"""What a corpus is read from, and how the reading is divided into parts.
+"""What a corpus is read from, by which module, and how the reading is divided into parts.
 
 Parts depend on the inputs and the settings alone, never on the number of workers: that is why the
 shards made from them are the same for any.
@@ -8,14 +8,38 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import PurePosixPath
+from typing import Any, Final, NamedTuple
 
 from pipelines.artifacts.fingerprint import canonical_json
 from pipelines.core.errors import UserError
 from pipelines.core.reading.files import compression_of, expand, size_and_digest, without_query
 from pipelines.core.reading.records import Dialect
+from pipelines.core.reading.text import Tally
+from pipelines.stages.corpus.settings import Source
 
 MEGABYTE = 10**6
+# Each offers resolve(settings) and read(settings, span, tally). They are imported when they are
+# needed: some bring large libraries along.
+_READERS: Final = {
+    "installed_documentation": "documentation",
+    "text": "text_files",
+    "markdown": "markup",
+    "jsonl": "records",
+    "csv": "records",
+    "columnar": "records",
+    "hugging_face": "records",
+    "mediawiki": "markup",
+}
+# Libraries whose versions decide the documents of a source. Decompression and XML do not: their
+# results are defined. Of `installed_documentation` it is Python's parser and its `cleandoc`.
+_LIBRARIES: Final = {
+    "installed_documentation": ("python",),
+    "markdown": ("markdown-it-py", "python"),  # named entities are Python's
+    "hugging_face": ("datasets", "pandas"),
+    "mediawiki": ("mwparserfromhell", "python"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +65,9 @@ class Span:
     file: InputFile
     begin: int = 0
     end: int | None = None
+
+    def owns(self, offset: int) -> bool:
+        return self.begin <= offset and (self.end is None or offset < self.end)
 
     @property
     def num_bytes(self) -> int:
@@ -70,6 +97,40 @@ class RawDocument:
     piece: int = 0
 
 
+class Resolved(NamedTuple):
+    """A source with nothing left to find out, its files in a fixed order, and what was found."""
+
+    source: Source
+    files: list[InputFile]
+    note: str = ""  # a sentence for people
+
+
+def resolve(source: Source) -> Resolved:
+    """Look at what `source` names: which files, how they are laid out, which commit.
+
+    Raises UserError where it names nothing that can be read.
+    """
+    resolved: Resolved = _reader(source).resolve(source)
+    return resolved
+
+
+def libraries_of(source: Source) -> tuple[str, ...]:
+    """Names, as `versions_of` takes them, of what decides the documents of a resolved source."""
+    if source.kind == "text" and source.layout == "sentences":
+        return ()
+    return ("blingfire", *_LIBRARIES.get(source.kind, ()))
+
+
+def read_span(source: Source, span: Span, tally: Tally) -> Iterator[RawDocument]:
+    """Documents that begin in `span`, in order; what is mended or dropped goes to `tally`."""
+    documents: Iterator[RawDocument] = _reader(source).read(source, span, tally)
+    return documents
+
+
+def _reader(source: Source) -> Any:
+    return import_module(f"pipelines.stages.corpus.sources.{_READERS[source.kind]}")
+
+
 def list_files(paths: Sequence[str], *, label: str | None, splittable: bool) -> list[InputFile]:
     """Every file that `paths` name, in the order of the paths and sorted within each.
 
@@ -96,7 +157,7 @@ def list_files(paths: Sequence[str], *, label: str | None, splittable: bool) -> 
 def expand_all(paths: Sequence[str]) -> list[str]:
     """The files that `paths` name, each once; raises UserError where there are none."""
     if not paths:
-        raise UserError("a source of files must name at least one path, found none; set `paths`")
+        raise UserError("a source of files needs at least one path; set `paths`")
     return list(dict.fromkeys(file for path in paths for file in expand(path)))
 
 

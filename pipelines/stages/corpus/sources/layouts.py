@@ -114,8 +114,8 @@ def recognize(shapes: Sequence[Shape]) -> Recognition:
     ):
         return Recognition(
             "sentences",
-            f"{_percent(total('ended'), lines)} of the lines end as a sentence does, "
-            f"{_percent(total('single'), lines)} hold only one, and blank lines part them",
+            f"{total('ended') / lines:.0%} of the lines end as a sentence does, "
+            f"{total('single') / lines:.0%} hold only one, and blank lines part them",
         )
     if len(shapes) >= FEWEST_DOCUMENTS:
         return Recognition("file", f"there are {len(shapes):,} files of running text")
@@ -147,7 +147,3 @@ def _ends_a_sentence(line: str) -> bool:
 def _goes_on(line: str, following: str) -> bool:
     first_letter = next((character for character in following if character.isalpha()), "")
     return not _ends_a_sentence(line) and not first_letter.isupper()
-
-
-def _percent(part: int, whole: int) -> str:
-    return f"{part / whole:.0%}"

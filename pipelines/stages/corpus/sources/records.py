@@ -1,12 +1,17 @@
-"""Documents in records with fields: JSON lines, CSV and TSV."""
+"""Documents in records with fields: JSON lines, CSV and TSV, Parquet and Arrow files, data sets."""
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import IO, Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from pipelines.core.errors import UserError
 from pipelines.core.reading.files import open_binary
+from pipelines.core.reading.hugging_face import commit_of, name_of, rows_of
+from pipelines.core.reading.parquet import whole_file
 from pipelines.core.reading.records import (
     LONGEST_RECORD_BYTES,
     BadRow,
@@ -14,55 +19,82 @@ from pipelines.core.reading.records import (
     dialect_of,
     json_record,
 )
-from pipelines.core.reading.text import restored
-from pipelines.stages.corpus.cleaning.repair import mend
-from pipelines.stages.corpus.cleaning.tally import Tally
-from pipelines.stages.corpus.settings import DelimitedText, JsonLines, RecordSource
-from pipelines.stages.corpus.sources.inputs import InputFile, RawDocument, Span, list_files
+from pipelines.core.reading.text import Tally, restored
+from pipelines.stages.corpus.cleaning import mend
+from pipelines.stages.corpus.settings import (
+    Columnar,
+    DelimitedText,
+    HuggingFaceDataset,
+    JsonLines,
+    RecordSource,
+)
+from pipelines.stages.corpus.sources.inputs import (
+    InputFile,
+    RawDocument,
+    Resolved,
+    Span,
+    list_files,
+)
 from pipelines.stages.corpus.sources.text_files import cut_documents
 
 _LINE: Final = re.compile(rb"\n+")
+_COLUMNAR: Final = "Parquet or Arrow"
+_ROWS_AT_ONCE: Final = 1024
+_PARQUET_MAGIC: Final = b"PAR1"
+_ARROW_FILE_MAGIC: Final = b"ARROW1"
+
+Records = Iterator[Mapping[str, Any]]
 
 
-def list_inputs(settings: JsonLines | DelimitedText) -> list[InputFile]:
-    """The files that the source names; quoted line breaks forbid splitting a CSV file."""
-    if isinstance(settings, JsonLines):
-        return list_files(settings.paths, label=settings.name, splittable=True)
-    files = list_files(settings.paths, label=settings.name, splittable=False)
-    # Of raw text no row is lost to a stray quote: what it hides stays, as one text.
-    return [
-        replace(
-            file,
-            dialect=dialect_of(file.path, settings.delimiter, settings.quoted, is_strict=False),
+def resolve(
+    settings: JsonLines | DelimitedText | Columnar | HuggingFaceDataset,
+) -> Resolved:
+    """The files that the source names, or one commit of its data set as one file.
+
+    A data set is named by its files' bytes, or by its commit on the hub. Raises UserError where it
+    is neither a local folder nor found on the hub.
+    """
+    if isinstance(settings, HuggingFaceDataset):
+        revision = commit_of(settings.dataset, settings.revision)
+        digest, num_bytes = name_of(settings.dataset, revision)
+        file = InputFile(
+            path=settings.dataset,
+            label=label_of_dataset(settings),
+            num_bytes=num_bytes,
+            digest=digest,
+            splittable=False,
         )
-        for file in files
-    ]
+        return Resolved(settings.model_copy(update={"revision": revision}), [file])
+    # Quoted line breaks forbid splitting a CSV file; Parquet files are divided at row groups.
+    is_delimited = isinstance(settings, DelimitedText)
+    files = list_files(settings.paths, label=settings.name, splittable=not is_delimited)
+    if isinstance(settings, DelimitedText):
+        # Of raw text no row is lost to a stray quote: what it hides stays, as one text.
+        delimiter, quoted = settings.delimiter, settings.quoted
+        files = [
+            replace(file, dialect=dialect_of(file.path, delimiter, quoted, is_strict=False))
+            for file in files
+        ]
+    return Resolved(settings, files)
 
 
-def read(settings: JsonLines | DelimitedText, span: Span, tally: Tally) -> Iterator[RawDocument]:
-    """Documents of the records that begin in `span`."""
-    if isinstance(settings, JsonLines):
-        records = _json_records(span, tally)
-    else:
-        records = _delimited_records(settings, span, tally)
-    for record in records:
-        document = document_of(settings, record, span.file.label, tally)
-        if document is not None:
-            yield document
+def label_of_dataset(settings: HuggingFaceDataset) -> str:
+    """What its documents are labelled with, where no field says it."""
+    return settings.name or settings.dataset.rstrip("/").rsplit("/", 1)[-1]
 
 
-def document_of(
-    settings: RecordSource, record: Mapping[str, Any], label: str, tally: Tally
-) -> RawDocument | None:
-    """The document in a record; None, and counted, where it has no text."""
-    text = record.get(settings.text_field)
-    if not isinstance(text, str):
-        tally.dropped[f"records without the field {settings.text_field!r}"] += 1
-        return None
-    if settings.label_field is not None:
-        found = record.get(settings.label_field)
-        label = label if found is None else str(found)
-    return RawDocument(text=mend(restored(text, tally.repaired), tally.repaired), label=label)
+def read(settings: RecordSource, span: Span, tally: Tally) -> Iterator[RawDocument]:
+    """Documents of the records that begin in `span`; those without text are counted."""
+    for record in _records(settings, span, tally):
+        text = record.get(settings.text_field)
+        if not isinstance(text, str):
+            tally.dropped[f"records without the field {settings.text_field!r}"] += 1
+            continue
+        label = record.get(settings.label_field) if settings.label_field is not None else None
+        yield RawDocument(
+            text=mend(restored(text, tally.repaired), tally.repaired),
+            label=span.file.label if label is None else str(label),
+        )
 
 
 def require_fields(settings: RecordSource, path: str, fields: list[str]) -> None:
@@ -71,12 +103,39 @@ def require_fields(settings: RecordSource, path: str, fields: list[str]) -> None
         wanted = getattr(settings, setting)
         if wanted is not None and wanted not in fields:
             raise UserError(
-                f"{path} must have the column {wanted!r}, found "
+                f"{path} has no column {wanted!r}, only "
                 f"{', '.join(fields)[:200] or 'nothing'}; set `{setting}`"
             )
 
 
-def _json_records(span: Span, tally: Tally) -> Iterator[Mapping[str, Any]]:
+def count_rows(settings: Columnar, path: str) -> int | None:
+    """Rows of a Parquet file; None for Arrow files, which do not say.
+
+    Raises UserError where the file is not whole or lacks a column.
+    """
+    with open_binary(path) as stream, whole_file(path, _COLUMNAR):
+        magic = stream.read(len(_PARQUET_MAGIC))
+        stream.seek(0)
+        if magic != _PARQUET_MAGIC:
+            return None
+        file = pq.ParquetFile(stream)
+        require_fields(settings, path, file.schema_arrow.names)
+        return int(file.metadata.num_rows)
+
+
+def _records(settings: RecordSource, span: Span, tally: Tally) -> Records:
+    if isinstance(settings, HuggingFaceDataset):
+        revision = settings.revision
+        return rows_of(settings.dataset, settings.configuration, settings.split, revision).rows
+    if isinstance(settings, JsonLines):
+        return _json_records(span, tally)
+    if isinstance(settings, DelimitedText):
+        return _delimited_records(settings, span, tally)
+    assert isinstance(settings, Columnar)
+    return _columnar_records(settings, span)
+
+
+def _json_records(span: Span, tally: Tally) -> Records:
     with open_binary(span.file.path) as stream:
         for line, _ in cut_documents(stream, span, _LINE, LONGEST_RECORD_BYTES):
             if line.isspace():
@@ -88,11 +147,9 @@ def _json_records(span: Span, tally: Tally) -> Iterator[Mapping[str, Any]]:
                 yield record
 
 
-def _delimited_records(
-    settings: DelimitedText, span: Span, tally: Tally
-) -> Iterator[Mapping[str, Any]]:
+def _delimited_records(settings: DelimitedText, span: Span, tally: Tally) -> Records:
     dialect = span.file.dialect
-    assert dialect is not None, "list_inputs says how the fields of a file are parted"
+    assert dialect is not None, "resolve says how the fields of a file are parted"
     with open_binary(span.file.path) as stream:
         rows = delimited_rows(stream, dialect)
         first = next(rows, None)
@@ -103,3 +160,44 @@ def _delimited_records(
                 tally.dropped[row.reason] += 1
             else:
                 yield dict(zip(header, row.cells, strict=True))
+
+
+def _columnar_records(settings: Columnar, span: Span) -> Records:
+    columns = [settings.text_field]
+    if settings.label_field is not None:
+        columns.append(settings.label_field)
+    with open_binary(span.file.path) as stream, whole_file(span.file.path, _COLUMNAR):
+        for batch in _batches(stream, settings, span, columns):
+            yield from batch.to_pylist()
+
+
+def _batches(
+    stream: IO[bytes], settings: Columnar, span: Span, columns: list[str]
+) -> Iterator[pa.RecordBatch]:
+    magic = stream.read(len(_ARROW_FILE_MAGIC))
+    stream.seek(0)
+    if magic.startswith(_PARQUET_MAGIC):
+        file = pq.ParquetFile(stream)
+        require_fields(settings, span.file.path, file.schema_arrow.names)
+        groups = [
+            index
+            for index in range(file.num_row_groups)
+            if span.owns(_offset(file.metadata.row_group(index)))
+        ]
+        if groups:
+            yield from file.iter_batches(_ROWS_AT_ONCE, row_groups=groups, columns=columns)
+    elif span.begin == 0:  # Arrow files are read as one, by the task that owns their beginning
+        if magic == _ARROW_FILE_MAGIC:
+            reader: Any = pa.ipc.open_file(stream)
+            batches = (reader.get_batch(index) for index in range(reader.num_record_batches))
+        else:
+            batches = reader = pa.ipc.open_stream(stream)
+        require_fields(settings, span.file.path, reader.schema.names)
+        for batch in batches:
+            yield batch.select(columns)
+
+
+def _offset(row_group: Any) -> int:
+    """Where the row group's first column begins in the file."""
+    column = row_group.column(0)
+    return int(column.dictionary_page_offset or column.data_page_offset)

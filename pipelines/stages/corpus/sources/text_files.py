@@ -11,13 +11,18 @@ from dataclasses import replace
 from typing import IO, Final
 
 from pipelines.core.reading.files import open_binary, read_head
-from pipelines.core.reading.text import decode, refuse_binary
+from pipelines.core.reading.text import Tally, decode, refuse_binary
 from pipelines.core.redaction import redacted
-from pipelines.stages.corpus.cleaning.duplicates import content_hash
-from pipelines.stages.corpus.cleaning.repair import mend
-from pipelines.stages.corpus.cleaning.tally import Tally
+from pipelines.stages.corpus.cleaning import mend
+from pipelines.stages.corpus.duplicates import content_hash
 from pipelines.stages.corpus.settings import PlainText
-from pipelines.stages.corpus.sources.inputs import InputFile, RawDocument, Span, list_files
+from pipelines.stages.corpus.sources.inputs import (
+    InputFile,
+    RawDocument,
+    Resolved,
+    Span,
+    list_files,
+)
 from pipelines.stages.corpus.sources.layouts import (
     HEAD_BYTES,
     Shape,
@@ -43,8 +48,8 @@ _BOUNDARIES: Final = {
 }
 
 
-def resolve(settings: PlainText) -> tuple[PlainText, list[InputFile], str]:
-    """The layout settled, the files that the source names, and what was found out about them."""
+def resolve(settings: PlainText) -> Resolved:
+    """The layout resolved, the files that the source names, and what was found out about them."""
     files = list_files(settings.paths, label=settings.name, splittable=True)
     asks_wrapping = settings.hard_wrapped is None and settings.layout not in _BY_THE_LINE
     shapes: list[Shape] = []
@@ -74,7 +79,7 @@ def resolve(settings: PlainText) -> tuple[PlainText, list[InputFile], str]:
     ]
     others = f" and {len(settings.paths) - 1:,} more" if len(settings.paths) > 1 else ""
     note = f"{redacted(settings.paths[0])}{others}: {'; '.join(notes)}" if notes else ""
-    return settings, files, note
+    return Resolved(settings, files, note)
 
 
 def count_documents(

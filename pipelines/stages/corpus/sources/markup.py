@@ -1,4 +1,7 @@
-"""Articles of MediaWiki XML dumps, streamed page by page and stripped of their markup."""
+"""The prose of marked-up text: Markdown files, and the articles of MediaWiki XML dumps.
+
+Dumps are streamed page by page.
+"""
 
 import re
 from collections.abc import Iterator
@@ -6,15 +9,17 @@ from typing import Final
 from xml.etree import ElementTree
 
 import mwparserfromhell
+from markdown_it import MarkdownIt
 
 from pipelines.core.reading.files import open_binary
-from pipelines.core.reading.text import decode
-from pipelines.stages.corpus.cleaning.repair import mend
-from pipelines.stages.corpus.cleaning.tally import Tally
-from pipelines.stages.corpus.settings import MediaWiki
-from pipelines.stages.corpus.sources.inputs import InputFile, RawDocument, Span, list_files
+from pipelines.core.reading.text import Tally, decode, refuse_binary
+from pipelines.stages.corpus.cleaning import mend
+from pipelines.stages.corpus.settings import Markdown, MediaWiki
+from pipelines.stages.corpus.sources.inputs import RawDocument, Resolved, Span, list_files
 from pipelines.stages.corpus.sources.text_files import cut_documents
 
+_FRONT_MATTER: Final = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
+_PARSER: Final = MarkdownIt("commonmark").enable("table").enable("strikethrough")
 _PAGE_BEGINS: Final = re.compile(rb"(?=<page>)")
 _PAGE_ENDS: Final = b"</page>"
 _LONGEST_PAGE_BYTES: Final = 64 * 2**20
@@ -29,14 +34,24 @@ _TABLE: Final = re.compile(r"\{\|(?:(?!\{\||\|\}).)*\|\}", re.DOTALL)
 _EMPTY_BRACKETS: Final = re.compile(r" ?\(\s*[,;]?\s*\)")
 
 
-def list_inputs(settings: MediaWiki) -> list[InputFile]:
+def resolve(settings: Markdown | MediaWiki) -> Resolved:
     """The files that the source names."""
-    return list_files(settings.paths, label=settings.name, splittable=True)
+    is_dump = isinstance(settings, MediaWiki)
+    return Resolved(settings, list_files(settings.paths, label=settings.name, splittable=is_dump))
 
 
-def read(settings: MediaWiki, span: Span, tally: Tally) -> Iterator[RawDocument]:
-    """Articles that begin in `span`; redirects and other name spaces are dropped and counted."""
+def read(settings: Markdown | MediaWiki, span: Span, tally: Tally) -> Iterator[RawDocument]:
+    """A Markdown file as one document, or the articles that begin in `span`.
+
+    Redirects and other name spaces are dropped and counted.
+    """
     with open_binary(span.file.path) as stream:
+        if isinstance(settings, Markdown):
+            data = stream.read()
+            refuse_binary(data, span.file.path)
+            text = mend(prose(decode(data, tally.repaired)), tally.repaired)
+            yield RawDocument(text=text, label=span.file.label)
+            return
         for data, _ in cut_documents(stream, span, _PAGE_BEGINS, _LONGEST_PAGE_BYTES):
             if not data.startswith(b"<page>"):
                 continue  # what stands before the first page
@@ -44,6 +59,21 @@ def read(settings: MediaWiki, span: Span, tally: Tally) -> Iterator[RawDocument]
             if wikitext is not None:
                 text = mend(plain_text(wikitext), tally.repaired)
                 yield RawDocument(text=text, label=span.file.label)
+
+
+def prose(markdown: str) -> str:
+    """Text of headings, paragraphs, lists and tables, a line each; no code, markup or HTML."""
+    lines: list[str] = []
+    for token in _PARSER.parse(_FRONT_MATTER.sub("", markdown.replace("\r\n", "\n"))):
+        if token.type != "inline":
+            continue
+        parts = [
+            " " if child.type in ("softbreak", "hardbreak") else child.content
+            for child in token.children or ()
+            if child.type in ("text", "code_inline", "softbreak", "hardbreak")
+        ]
+        lines.append("".join(parts))
+    return "\n".join(lines)
 
 
 def plain_text(wikitext: str) -> str:

@@ -2,45 +2,36 @@
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.artifacts.attempts.workspace import Workspace
-from pipelines.stages.corpus.cleaning.tally import Tally
+from pipelines.artifacts import Workspace
+from pipelines.core.reading.text import Tally
 from pipelines.stages.corpus.settings import CorpusSettings
-from pipelines.stages.corpus.sources.inputs import Part
-from pipelines.stages.corpus.sources.readers import read_span
+from pipelines.stages.corpus.sources.inputs import Part, read_span
 
 NAME: Final = "boilerplate"  # the working file with the hashes of such lines
 _LINES_AT_ONCE: Final = 16_000_000
 _COUNT_TYPE: Final = np.dtype([("line", "<u8"), ("documents", "<u8")])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LineCountingTask:
-    """Everything a worker needs to count the lines of any part."""
-
-    settings: CorpusSettings
-    work: Workspace
-
-    def __call__(self, part: Part) -> str:
-        """Write in how many of the part's documents each line stands; returns the file's name."""
-        name = f"lines-{part.index:06d}"
-        if self.work.finished(name) is None:
-            lines: list[int] = []
-            for span in part.spans:
-                for raw in read_span(self.settings.sources[span.source], span, Tally()):
-                    lines.extend(set(map(hash_of_line, raw.sentences or raw.text.split("\n"))))
-            unique, counts = np.unique(np.array(lines, dtype=np.uint64), return_counts=True)
-            table = np.empty(unique.size, dtype=_COUNT_TYPE)
-            table["line"], table["documents"] = unique, counts
-            with self.work.file(name) as file:
-                file.path.write_bytes(table.tobytes())
-        return name
+def count_lines(settings: CorpusSettings, work: Workspace, part: Part) -> str:
+    """Write in how many of the part's documents each line stands; returns the file's name."""
+    name = f"lines-{part.index:06d}"
+    if work.finished(name) is None:
+        lines: list[int] = []
+        for span in part.spans:
+            for raw in read_span(settings.sources[span.source], span, Tally()):
+                lines.extend(set(map(hash_of_line, raw.sentences or raw.text.split("\n"))))
+        unique, counts = np.unique(np.array(lines, dtype=np.uint64), return_counts=True)
+        table = np.empty(unique.size, dtype=_COUNT_TYPE)
+        table["line"], table["documents"] = unique, counts
+        with work.file(name) as file:
+            file.path.write_bytes(table.tobytes())
+    return name
 
 
 def find_boilerplate(work: Workspace, names: list[str], min_documents: int) -> None:
@@ -62,7 +53,6 @@ def find_boilerplate(work: Workspace, names: list[str], min_documents: int) -> N
 
 @lru_cache(maxsize=1)
 def read_boilerplate(work: Workspace) -> frozenset[int]:
-    """Hashes of the lines to remove."""
     return frozenset(np.frombuffer(work.read(NAME), dtype=np.uint64).tolist())
 
 

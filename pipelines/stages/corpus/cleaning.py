@@ -1,0 +1,96 @@
+"""From raw text to clean sentences: repairs, sentence boundaries, and languages."""
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+import blingfire
+
+from pipelines.core.errors import UserError
+from pipelines.core.reading.text import CONTROL_BYTES
+
+_C1_CONTROLS: Final = re.compile("[\x80-\x84\x86-\x9f]")
+_LINE_SEPARATORS: Final = re.compile("[\x85\u2028\u2029]")
+_OTHER_SPACE: Final = re.compile(r"[^\S\n ]")
+_PARAGRAPH_SEPARATOR: Final = "\u2029"  # where it stands, blingfire always ends a sentence
+_DANDA: Final = re.compile(r"([।॥।۔]) +")
+# '"Really?" he asked.' is one sentence.
+_QUOTE_GOES_ON: Final = re.compile("([?!…][\"'”’»])\n(?=[a-z])")
+# blingfire ends a Chinese or Japanese sentence before its closing quotes and brackets.
+_STRAY_CLOSING: Final = re.compile("\n([”’」』》）】]+) ?")
+_LANGUAGE_CHARACTERS: Final = 1000  # of a document's beginning; more do not change the answer
+
+
+def mend(text: str, counts: Counter[str]) -> str:
+    """Text in NFC with \\n as its only line break and no control characters.
+
+    White space inside a line becomes a single blank.
+    """
+    data = text.encode("utf-8", "replace")  # an escape may have made half a surrogate pair
+    without_controls = data.translate(None, CONTROL_BYTES)
+    counts["control characters"] += len(data) - len(without_controls)
+    if len(without_controls) < len(data) or not text.isascii():
+        text = without_controls.decode()
+    carriage_returns = text.count("\r")
+    if carriage_returns:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+        counts["line breaks with \\r"] += carriage_returns
+    if not text.isascii():
+        text = _LINE_SEPARATORS.sub("\n", text)
+        text, found = _C1_CONTROLS.subn("", text)
+        counts["control characters"] += found
+        if not unicodedata.is_normalized("NFC", text):
+            text = unicodedata.normalize("NFC", text)
+            counts["texts not in NFC"] += 1
+        text = _OTHER_SPACE.sub(" ", text)
+    text = text.replace("\t", " ")
+    while "  " in text:
+        text = text.replace("  ", " ")
+    return text.replace(" \n", "\n").replace("\n ", "\n").strip(" ")
+
+
+def split_sentences(text: str) -> list[str]:
+    """Sentences of a clean text; a line break always ends one.
+
+    `text` comes from `mend`: single blanks, \\n for the end of a paragraph.
+    """
+    if text.isascii():
+        found = blingfire.text_to_sentences(text.replace("\n", _PARAGRAPH_SEPARATOR))
+    else:
+        marked = _DANDA.sub(rf"\1{_PARAGRAPH_SEPARATOR}", text)
+        found = blingfire.text_to_sentences(marked.replace("\n", _PARAGRAPH_SEPARATOR))
+        found = _STRAY_CLOSING.sub(r"\1\n", found)
+    found = _QUOTE_GOES_ON.sub(r"\1 ", found)
+    lines = found.replace(_PARAGRAPH_SEPARATOR, "\n").split("\n")
+    return [sentence for line in lines if (sentence := line.strip())]
+
+
+def language_of(text: str) -> str:
+    """ISO 639-1 code of the most probable language."""
+    import py3langid  # reads its model: workers that need it not should not wait for it
+
+    code: str = py3langid.classify(text[:_LANGUAGE_CHARACTERS])[0]
+    return code
+
+
+def count_languages(texts: Iterable[str]) -> dict[str, int]:
+    """How many of the texts are in each language, the most frequent first."""
+    return dict(Counter(map(language_of, texts)).most_common())
+
+
+def check_codes(codes: Iterable[str]) -> None:
+    """Raise UserError for a code that the model does not know."""
+    wanted = tuple(codes)
+    if not wanted:
+        return
+    import py3langid
+
+    known = {code for code, _ in py3langid.rank("text")}
+    for code in wanted:
+        if code not in known:
+            raise UserError(
+                f"the language detector does not know {code!r}; choose among "
+                f"{', '.join(sorted(known))}"
+            )

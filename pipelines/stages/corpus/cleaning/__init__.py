@@ -1,1 +1,0 @@
-"""What is mended and what is left out, each counted under its reason."""
