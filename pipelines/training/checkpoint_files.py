@@ -126,4 +126,4 @@ def remove_abandoned() -> None:
 
 def _name(owner: ProcessIdentity) -> str:
     machine = hashlib.sha256(owner.machine.encode()).hexdigest()[:12]
-    return f"{machine}-{owner.pid}-{owner.started:.0f}"
+    return f"{machine}-{owner.pid}-{owner.started}"
