@@ -42,19 +42,19 @@ def agree_on_start(model: nn.Module, optimizer: Optimizer) -> None:
 
 def _weights(model: nn.Module, optimizer: Optimizer) -> list[Tensor]:
     """What is trained, in one piece, then what is not: frozen parameters and stored buffers."""
-    trained = set(optimizer.arena.names())
+    trained = set(optimizer.arena.parameters)
     others = [tensor for name, tensor in model.state_dict().items() if name not in trained]
     return [optimizer.arena.values, *others]
 
 
 def _layout_digest(model: nn.Module, optimizer: Optimizer, device: torch.device) -> Tensor:
     """[4] int64 that stand for names, shapes, what is frozen, and the optimizer's settings."""
-    trained = set(optimizer.arena.names())
+    trained = set(optimizer.arena.parameters)
     layout = [
         (name, tuple(tensor.shape), str(tensor.dtype), name in trained)
         for name, tensor in model.state_dict().items()
     ]
-    text = repr((layout, list(optimizer.arena.names()), optimizer.name, optimizer.config))
+    text = repr((layout, list(optimizer.arena.parameters), optimizer.name, optimizer.config))
     digest = hashlib.sha256(text.encode()).digest()
     return torch.frombuffer(bytearray(digest), dtype=torch.int64).to(device)
 

@@ -4,12 +4,14 @@ One buffer makes the optimizer's update, the gradient norm, the exchange between
 copy in a lower precision one call each, whatever the number of layers.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
 
-from bert_core.backends.precision import ComputeWeight
+from bert_core.backends.context import ComputeWeight, computing
+from bert_core.backends.operations import backend_for
 from bert_core.training.neighbours import SharedNumbers
 
 _MOST_NAMES = 4  # that a message lists
@@ -36,7 +38,7 @@ class ParameterArena:
         # to a lower precision, so what is copied is one part of the buffer.
         named.sort(key=lambda item: item[1].ndim < 2)
         device = named[0][1].device
-        self._parameters = dict(named)
+        self.parameters = dict(named)  # by name, in the order of the buffer
         # The model's own entries, in which another parameter may stand one day.
         self._entries = {
             name: model.get_submodule(name.rpartition(".")[0])._parameters
@@ -64,11 +66,11 @@ class ParameterArena:
     @torch.no_grad()
     def _adopt(self) -> None:
         values, gradients = self.views(self.values), self.views(self.gradients)
-        for name, parameter in self._parameters.items():
+        for name, parameter in self.parameters.items():
             values[name].copy_(parameter)
             parameter.data = values[name]
             parameter.grad = gradients[name]
-        self._addresses = {name: _addresses(p) for name, p in self._parameters.items()}
+        self._addresses = {name: _addresses(p) for name, p in self.parameters.items()}
 
     def views(self, buffer: Tensor, begin: int = 0) -> dict[str, Tensor]:
         """A buffer of this layout, cut into tensors of the parameters' shapes.
@@ -77,7 +79,7 @@ class ParameterArena:
         gives the views of the parameters that lie in it.
         """
         views = {}
-        for name, parameter in self._parameters.items():
+        for name, parameter in self.parameters.items():
             first = self._offsets[name] - begin
             if first >= 0 and first + parameter.numel() <= buffer.numel():
                 views[name] = buffer[first : first + parameter.numel()].view(parameter.shape)
@@ -86,17 +88,22 @@ class ParameterArena:
     def spans(self) -> dict[str, tuple[int, int]]:
         """Where in the buffers each parameter begins and the next one does."""
         return {
-            name: (offset, offset + padded(self._parameters[name].numel()))
+            name: (offset, offset + padded(self.parameters[name].numel()))
             for name, offset in self._offsets.items()
         }
 
-    def compute_weights(self, dtype: torch.dtype) -> Mapping[Tensor, ComputeWeight]:
+    def computing(self, dtype: torch.dtype) -> AbstractContextManager[None]:
+        """A block in which the model computes in `dtype` and adds gradients up here."""
+        takes = backend_for(self.values.device).takes_compute_weights
+        return computing(dtype, self.compute_weights(dtype) if takes else None)
+
+    def compute_weights(self, dtype: torch.dtype) -> dict[Tensor, ComputeWeight]:
         """Layers' weights and where gradients go, by parameter; matrices copied to `dtype` now."""
         if dtype not in self._compute_weights:
             self._compute_weights[dtype] = self._new_compute_weights(dtype)
         if dtype in self._copies:
             self._copies[dtype].copy_(self.values[: self._matrices_end])
-        return self._compute_weights[dtype]
+        return dict(self._compute_weights[dtype])
 
     def _new_compute_weights(self, dtype: torch.dtype) -> dict[Tensor, ComputeWeight]:
         values, gradients = self.views(self.values), self.views(self.gradients)
@@ -106,7 +113,7 @@ class ParameterArena:
             values |= self.views(self._copies[dtype])
         return {
             parameter: ComputeWeight(values[name], gradients[name])
-            for name, parameter in self._parameters.items()
+            for name, parameter in self.parameters.items()
         }
 
     def refuse_changed(self) -> None:
@@ -136,9 +143,10 @@ class ParameterArena:
                 "first, then build its optimizer, and do not call zero_grad: a step does that"
             )
 
-    def names(self) -> Iterator[str]:
-        """The trainable parameters' names in the order of the buffer."""
-        return iter(self._parameters)
+    @property
+    def all_names(self) -> tuple[str, ...]:
+        """The names of all parameters in the model's order, the frozen ones included."""
+        return tuple(self._entries)
 
 
 def _addresses(parameter: Tensor) -> tuple[int, int | None]:

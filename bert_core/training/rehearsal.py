@@ -5,8 +5,7 @@ from contextlib import nullcontext
 import torch
 
 from bert_core.backends.dropout import DropoutKey
-from bert_core.backends.operations import backend_for
-from bert_core.backends.precision import Precision, autocast, compute_dtype
+from bert_core.backends.precision import Precision, compute_dtype
 from bert_core.batch import Batch
 from bert_core.model.trainable import TrainableModel
 from bert_core.training.compilation import CompiledLayers
@@ -31,12 +30,10 @@ def rehearse(
     dtype = compute_dtype(precision, device)
     is_compiled = device.type == "cuda" if compiled is None else compiled
     layers = CompiledLayers(model) if is_compiled else None
-    copies = backend_for(device).takes_compute_weights
-    weights = arena.compute_weights(dtype) if copies else None
     arena.gradients.zero_()
     with (
         nullcontext() if layers is None else layers.computing(),
-        autocast(model, dtype, weights, copies=copies),
+        arena.computing(dtype),
     ):
         losses = model.loss_sums(batch.to(device), DropoutKey.at(0, 0, 0, device))
         torch.stack([loss.total for loss in losses.values()]).sum().backward()

@@ -106,4 +106,4 @@ def test_one_pass_drops_what_it_always_dropped():
     key = DropoutKey.at(1, 2, 3)
     drawn = key.at_layer(2).mask(Site.ATTENTION_OUTPUT, torch.empty(1000), 0.1)
     assert drawn.words()[:4].tolist() == [26816, 10857, 12151, 3256]
-    assert key.at_layer(2).host_stream(1) == 623098073379254215
+    assert key.at_layer(2).offsets(1, 2).tolist() == [[328298, 201255], [105371, 44229]]

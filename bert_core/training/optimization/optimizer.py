@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -15,7 +16,9 @@ from torch import Tensor, nn
 
 from bert_core.training.arena import ParameterArena, check_names
 from bert_core.training.checksum import checksum
+from bert_core.training.exchange import GradientExchange, exchange_for
 from bert_core.training.guard import Guard
+from bert_core.training.neighbours import Neighbour
 from bert_core.training.optimization.configuration import OptimizationConfig, OptimizerName
 from bert_core.training.optimization.parameter_groups import (
     Kind,
@@ -71,6 +74,12 @@ class Optimizer(ABC):
                     moments={key: torch.zeros_like(values) for key in self._moments(group.kind)},
                     num_updates=torch.zeros((), device=values.device),
                 )
+
+    @cached_property
+    def exchange(self) -> GradientExchange | Neighbour:
+        """What adds the gradients up over the ranks; all of them first ask for it together."""
+        config = self.config
+        return exchange_for(self.arena, config.exchange_dtype, config.bucket_megabytes)
 
     @staticmethod
     def _kind(name: str, parameter: Tensor) -> Kind:
@@ -162,7 +171,7 @@ class Optimizer(ABC):
         for group in self._groups:
             for key in self._moments(group.kind):
                 keys.setdefault(key, []).extend(group.names)
-        return keys if self._average is None else {**keys, "average": list(self.arena.names())}
+        return keys if self._average is None else {**keys, "average": list(self.arena.parameters)}
 
     def _own_views(self, key: str) -> dict[str, Tensor]:
         """What this rank holds of `key`, by parameter."""
