@@ -4,7 +4,9 @@ A name brings its module, and torch with it, when it is first asked for; the imp
 nothing.
 """
 
+import ast
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -87,57 +89,17 @@ if TYPE_CHECKING:
         WordPieceTokenizer,
     )
 
-_NAMES_BY_MODULE = {
-    "backends.dropout": ("DropoutKey",),
-    "backends.operations": ("use_backend",),
-    "backends.precision": ("Precision",),
-    "batch": (
-        "IGNORED_LABEL", "LabelledBatch", "PretrainingBatch", "RaggedBatch", "next_token_labels",
-    ),
-    "config": ("SIZES", "EmbeddingConfig", "EncoderConfig", "encoder_config"),
-    "hugging_face": ("export_model", "import_model"),
-    "inference": (
-        "answer", "assign_labels", "attention_maps", "choose", "classify", "complete",
-        "cosine_similarity", "embed", "fill_mask", "nearest", "next_sentence_probability", "rate",
-        "tag",
-    ),
-    "masking": ("MaskingConfig", "mask_tokens"),
-    "model": (
-        "EncoderModel", "LanguageModel", "Model", "MultiLabelClassifier", "MultipleChoice",
-        "NextSentencePredictor", "PretrainingModel", "SentenceEncoder", "SequenceClassifier",
-        "SequenceRegressor", "SpanPredictor", "TokenClassifier", "TrainableModel", "build_model",
-        "checkpoint_activations", "count_parameters", "freeze", "resize_positions",
-        "resize_vocabulary",
-    ),
-    "randomness": ("random_bits",),
-    "training": (
-        "LAMB", "AdamW", "GuardConfig", "Muon", "OptimizationConfig", "Optimizer", "Position",
-        "SkippedStepsError", "StepMemory", "StepReport", "batch_memory", "build_optimizer",
-        "evaluate", "load_checkpoint", "load_encoder_into", "load_model", "save_checkpoint",
-        "save_model", "step_memory", "train",
-    ),
-    "vocabulary": ("SPECIAL_PIECES", "AddedToken", "Normalization", "WordPieceTokenizer"),
-}  # fmt: skip
-_MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
-__all__ = [
-    "IGNORED_LABEL", "LAMB", "SIZES", "SPECIAL_PIECES", "AdamW", "AddedToken", "DropoutKey",
-    "EmbeddingConfig", "EncoderConfig",
-    "EncoderModel", "GuardConfig", "LabelledBatch", "LanguageModel", "MaskingConfig", "Model",
-    "MultiLabelClassifier", "MultipleChoice", "Muon", "NextSentencePredictor",
-    "Normalization", "OptimizationConfig", "Optimizer", "Position",
-    "Precision", "PretrainingBatch", "PretrainingModel", "RaggedBatch", "SentenceEncoder",
-    "SequenceClassifier",
-    "SequenceRegressor", "SkippedStepsError", "SpanPredictor", "StepMemory", "StepReport",
-    "TokenClassifier", "TrainableModel", "WordPieceTokenizer", "answer", "assign_labels",
-    "attention_maps", "batch_memory", "build_model", "build_optimizer", "checkpoint_activations",
-    "choose", "classify", "complete", "cosine_similarity", "count_parameters", "embed",
-    "encoder_config", "evaluate", "export_model", "fill_mask", "freeze", "import_model",
-    "load_checkpoint", "load_encoder_into", "load_model", "mask_tokens", "nearest",
-    "next_sentence_probability", "next_token_labels", "random_bits", "rate", "resize_positions",
-    "resize_vocabulary", "save_checkpoint", "save_model", "step_memory", "tag", "train",
-    "use_backend",
-]  # fmt: skip
+def _modules_of_names() -> dict[str, str]:
+    """Where each public name comes from: what is imported above, for a type checker alone."""
+    tree = ast.parse(Path(__file__).read_text(encoding="utf-8"))
+    (listed,) = (node for node in tree.body if ast.unparse(node).startswith("if TYPE_CHECKING:"))
+    imports = (node for node in ast.walk(listed) if isinstance(node, ast.ImportFrom))
+    return {alias.name: str(node.module) for node in imports for alias in node.names}
+
+
+_MODULE_OF = _modules_of_names()
+__all__ = tuple(_MODULE_OF)
 
 
 if not TYPE_CHECKING:  # a type checker would take any name from it
@@ -145,7 +107,7 @@ if not TYPE_CHECKING:  # a type checker would take any name from it
     def __getattr__(name: str) -> Any:
         if name not in _MODULE_OF:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+        value = getattr(import_module(f"{_MODULE_OF[name]}"), name)
         globals()[name] = value  # asked for once
         return value
 

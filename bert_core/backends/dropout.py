@@ -44,7 +44,7 @@ class Site(IntEnum):
 class DropoutKey:
     """What one micro-batch drops, in a layer of it; it draws nothing until a mask is asked for."""
 
-    # [] int64 of (seed, step, micro-batch), on the host; a compiler would take a number for constant
+    # [] int64 of (seed, step, micro-batch), on the host; a compiler would bake a number in
     bits: Tensor
     pool: Tensor  # [2^20] int16 in [0, 2^15)
     layer: int = 0  # 0 is outside of the layers

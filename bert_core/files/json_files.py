@@ -64,3 +64,8 @@ def entry(values: dict[str, Any], key: str, kind: type[T], path: Path) -> T | No
     if value is None or (isinstance(value, kind) and (is_bool == (kind is bool))):
         return value
     raise ValueError(f"{path} must say {_CALLED[kind]} as {key}, found {value!r:.80}")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` to a new file, for people to read too."""
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

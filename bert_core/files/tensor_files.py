@@ -3,6 +3,7 @@
 import pickle
 import struct
 import warnings
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,8 @@ _BROKEN: Final = (
     AttributeError, EOFError, LookupError, OSError, RecursionError, RuntimeError, TypeError,
     ValueError,
 )  # fmt: skip
+
+_MOST_NAMES: Final = 8  # that a message lists
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -73,3 +76,19 @@ def _refuse_other_objects(found: Any, path: Path) -> None:
             else "save model.state_dict() alone"
         )
     )
+
+
+def listed(names: Sequence[str]) -> str:
+    """Some of these names for a message, and how many more there are; `none` of none."""
+    more = len(names) - _MOST_NAMES
+    return (", ".join(names[:_MOST_NAMES]) or "none") + (f" and {more} more" if more > 0 else "")
+
+
+def check_names(found: Iterable[str], wanted: Iterable[str], source: str, remedy: str = "") -> None:
+    """Raise ValueError where `source` does not hold exactly the tensors `wanted`."""
+    theirs, ours = set(found), set(wanted)
+    if ours != theirs:
+        raise ValueError(
+            f"{source} must hold exactly the tensors of the model: missing "
+            f"{listed(sorted(ours - theirs))}; unexpected {listed(sorted(theirs - ours))}{remedy}"
+        )

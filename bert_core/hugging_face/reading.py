@@ -253,8 +253,8 @@ def _check(
         if name in tensors and tensors[name].shape != tensor.shape
     ]
     problems = {
-        "missing": checkpoint.listed(missing),
-        "unexpected": checkpoint.listed(unexpected),
+        "missing": missing and checkpoint.listed(missing),
+        "unexpected": unexpected and checkpoint.listed(unexpected),
         "of another shape than config.json says": ", ".join(other[:8]),
     }
     if any(problems.values()):

@@ -5,14 +5,13 @@ pooling of its hidden states, then as a rule a division by the length of the vec
 over the mean of all tokens is written as a dense layer after the pooling.
 """
 
-import json
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from safetensors.torch import save_file
 
 from bert_core.config import EmbeddingConfig
-from bert_core.files.json_files import entry, read_json, read_json_value
+from bert_core.files.json_files import entry, read_json, read_json_value, write_json
 from bert_core.model.layers import Linear
 
 MODULES_FILE: Final = "modules.json"
@@ -185,8 +184,8 @@ def write_embedding(
          "type": f"{package}.{name}"}
         for index, name in enumerate(names)
     ]  # fmt: skip
-    _write_json(draft / MODULES_FILE, modules)
-    _write_json(
+    write_json(draft / MODULES_FILE, modules)
+    write_json(
         draft / _SETTINGS,
         {
             "max_seq_length": embedding.max_tokens or max_tokens,
@@ -200,7 +199,7 @@ def write_embedding(
         for ours, theirs in _FLAGS.items()
         if ours in ("cls", "mean", embedding.pooling)
     }
-    _write_json(
+    write_json(
         draft / "1_Pooling" / "config.json", {"word_embedding_dimension": hidden_size, **flags}
     )
     if dense is not None:
@@ -210,7 +209,7 @@ def write_embedding(
 def _write_dense(folder: Path, dense: Linear) -> None:
     weight, bias = (tensor.detach().cpu().contiguous() for tensor in (dense.weight, dense.bias))
     save_file({"linear.weight": weight, "linear.bias": bias}, folder / "model.safetensors")
-    _write_json(
+    write_json(
         folder / "config.json",
         {
             "in_features": weight.shape[1],
@@ -219,7 +218,3 @@ def _write_dense(folder: Path, dense: Linear) -> None:
             "activation_function": "torch.nn.modules.linear.Identity",
         },
     )
-
-
-def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -18,9 +18,12 @@ from bert_core.model.catalogue import (
     build_model,
     count_parameters,
 )
-from bert_core.model.checkpointing import checkpoint_activations
-from bert_core.model.freezing import freeze
-from bert_core.model.resizing import resize_positions, resize_vocabulary
+from bert_core.model.preparation import (
+    checkpoint_activations,
+    freeze,
+    resize_positions,
+    resize_vocabulary,
+)
 
 __all__ = [
     "MODELS", "EncoderModel", "LanguageModel", "Model", "MultiLabelClassifier", "MultipleChoice",

@@ -1,34 +1,4 @@
-"""How many bytes an encoder needs to read a batch without gradients, said before it does."""
-
-import torch
-
-from bert_core.config import EncoderConfig
-from bert_core.model.activation_memory import Activations, Backend
-
-
-def forward_memory(
-    config: EncoderConfig,
-    *,
-    num_tokens: int,
-    longest: int,
-    num_sequences: int | None = None,
-    dtype: torch.dtype = torch.float32,
-    backend: Backend = "cpu",
-) -> int:
-    """The bytes that the encoder needs beside its weights to read a batch without gradients.
-
-    The batch is that of `worst_lengths`, which says what is raised.
-    """
-    way = Activations(
-        config=config,
-        lengths=worst_lengths(num_tokens, longest, num_sequences),
-        num_read=num_tokens,
-        num_predicted=0,
-        checkpointed_layers=0,
-        size=dtype.itemsize,
-        backend=backend,
-    )
-    return way.forward()
+"""The batch of given numbers that needs the most memory."""
 
 
 def worst_lengths(

@@ -1,10 +1,9 @@
 """One optimizer step, the loop around it, and the state that a run is taken up from."""
 
-from bert_core.training.evaluation import evaluate
+from bert_core.training.evaluation import RunningSums, evaluate
 from bert_core.training.guard import Finding, GuardConfig, SkippedStepsError
 from bert_core.training.initialization import Initialization, load_encoder_into
 from bert_core.training.loop import train
-from bert_core.training.metrics import RunningSums
 from bert_core.training.optimization import (
     LAMB,
     AdamW,

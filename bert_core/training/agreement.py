@@ -10,9 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from bert_core.training.checksum import checksum
 from bert_core.training.optimization import Optimizer
-from bert_core.training.ranks import num_ranks
+from bert_core.training.ranks import checksum, num_ranks
 
 
 @torch.no_grad()

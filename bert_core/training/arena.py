@@ -4,7 +4,7 @@ One buffer makes the optimizer's update, the gradient norm, the exchange between
 copy in a lower precision one call each, whatever the number of layers.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 import torch
@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from bert_core.backends.context import ComputeWeight, computing
 from bert_core.backends.operations import backend_for
+from bert_core.files.tensor_files import listed
 from bert_core.training.neighbours import SharedNumbers
 
-_MOST_NAMES = 4  # that a message lists
 _ALIGNMENT = 64  # elements; every parameter starts on a cache line in every number format
 
 
@@ -134,12 +134,12 @@ class ParameterArena:
         if changed:
             raise ValueError(
                 "what is trained must not change under an optimizer, found another requires_grad "
-                f"at {_listed(changed)}; freeze the model first, then build its optimizer"
+                f"at {listed(changed)}; freeze the model first, then build its optimizer"
             )
         if elsewhere:
             raise ValueError(
                 "an optimizer must find the parameters and gradients of its model where it put "
-                f"them, found others at {_listed(elsewhere)}; move, convert or load the model "
+                f"them, found others at {listed(elsewhere)}; move, convert or load the model "
                 "first, then build its optimizer, and do not call zero_grad: a step does that"
             )
 
@@ -153,22 +153,6 @@ def _addresses(parameter: Tensor) -> tuple[int, int | None]:
     """Where in memory a parameter and its gradient begin."""
     gradient = parameter.grad
     return parameter.data_ptr(), None if gradient is None else gradient.data_ptr()
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - _MOST_NAMES
-    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
-
-
-def check_names(found: Iterable[str], wanted: Iterable[str], what: str) -> None:
-    """Raise ValueError where the parameters `found` in `what` are not exactly those `wanted`."""
-    ours, theirs = set(wanted), set(found)
-    if ours != theirs:
-        raise ValueError(
-            f"{what} must hold the trainable parameters of this model: missing "
-            f"{sorted(ours - theirs) or 'none'}, unexpected {sorted(theirs - ours) or 'none'}; "
-            "freeze what the run that saved it had frozen, nothing else"
-        )
 
 
 def padded(num_elements: int) -> int:

@@ -13,7 +13,7 @@ from bert_core.backends.dropout import DropoutKey
 from bert_core.backends.flash import attend_flash, kernel_rate
 from bert_core.backends.operations import backend_for
 from bert_core.model.catalogue import PretrainingModel
-from bert_core.model.checkpointing import checkpoint_activations
+from bert_core.model.preparation import checkpoint_activations
 from tests.bert_core.batches import pretraining_batch, ragged_batch, small_config
 
 LENGTHS = (128, 7, 90, 128)

@@ -14,7 +14,7 @@ from bert_core.backends.dropout import DropoutKey
 from bert_core.backends.operations import use_backend
 from bert_core.batch import LabelledBatch
 from bert_core.model import PretrainingModel, SequenceClassifier, freeze
-from bert_core.model.checkpointing import checkpoint_activations
+from bert_core.model.preparation import checkpoint_activations
 from bert_core.training import AdamW, OptimizationConfig
 from bert_core.training.compilation import CompiledLayers
 from bert_core.training.exchange import GradientExchange

@@ -11,8 +11,8 @@ from bert_core.backends.operations import use_backend
 from bert_core.batch import LabelledBatch, next_token_labels
 from bert_core.config import EncoderConfig, encoder_config
 from bert_core.model.catalogue import build_model, count_parameters
-from bert_core.model.forward_memory import forward_memory, worst_lengths
-from bert_core.model.freezing import freeze
+from bert_core.model.forward_memory import worst_lengths
+from bert_core.model.preparation import freeze
 from bert_core.training.optimization import AdamW, OptimizationConfig
 from bert_core.training.step import optimizer_step
 from bert_core.training.step_memory import (
@@ -159,22 +159,6 @@ def test_checkpointed_layers_and_the_plain_backend_need_what_was_estimated(
             measured = peak_of(train)
         estimated = batch_memory(kept[0], batch, dtype=dtype, backend=backend)
         assert measured == pytest.approx(estimated.peak, rel=0.15)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("lengths", [(128,) * 20, (512,) * 8, tuple(range(8, 257, 8))], ids=name)
-@pytest.mark.parametrize("size", ["tiny", "small"])
-def test_reading_without_gradients_needs_at_most_what_was_estimated(size, lengths, dtype):
-    model = build_model("encoder", encoder_config(size, VOCABULARY))
-    tokens = ragged_batch(lengths, VOCABULARY)
-    with model.precision("bf16" if dtype == torch.bfloat16 else "float32"), torch.inference_mode():
-        measured = peak_of(lambda: model(tokens))
-    estimated = forward_memory(
-        model.config, num_tokens=sum(lengths), longest=max(lengths), dtype=dtype
-    )
-    # Who asks takes 80% of what is free. oneDNN's room of its own differs by processor: with AMX in
-    # bf16 it was up to 19% of the estimate, elsewhere less than 10%.
-    assert 0.6 * estimated < measured < estimated / 0.8
 
 
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal"])

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from bert_core.training.arena import ParameterArena, check_names
-from bert_core.training.checksum import checksum
+from bert_core.files.tensor_files import check_names
+from bert_core.training.arena import ParameterArena
 from bert_core.training.exchange import GradientExchange, exchange_for
 from bert_core.training.guard import Guard
 from bert_core.training.neighbours import Neighbour
@@ -23,12 +23,12 @@ from bert_core.training.optimization.configuration import OptimizationConfig, Op
 from bert_core.training.optimization.parameter_groups import (
     Kind,
     Segment,
+    check_unwrapped,
     matrix_or_vector,
     parameter_groups,
 )
-from bert_core.training.optimization.refusals import refuse_other_optimizer, refuse_wrapped
 from bert_core.training.optimization.shares import Shares
-from bert_core.training.ranks import this_rank
+from bert_core.training.ranks import checksum, this_rank
 
 
 class Optimizer(ABC):
@@ -42,8 +42,12 @@ class Optimizer(ABC):
     name: ClassVar[OptimizerName]
 
     def __init__(self, model: nn.Module, config: OptimizationConfig) -> None:
-        refuse_wrapped(model)
-        refuse_other_optimizer(self.name, config.optimizer)
+        check_unwrapped(model)
+        if config.optimizer not in (None, self.name):
+            raise ValueError(
+                f"the config names the optimizer {config.optimizer!r}, but {self.name} was built; "
+                "leave optimizer out of the config, or call build_optimizer"
+            )
         self.config = replace(config, optimizer=self.name)
         self._groups = parameter_groups(model, config, self._kind)
         self.arena = ParameterArena(model, [n for group in self._groups for n in group.names])
@@ -232,15 +236,16 @@ class Optimizer(ABC):
         Raises ValueError for the state of another optimizer or of other parameters.
         """
         keys = self._keys()
-        saved_by, saved = state.get("optimizer", "adamw"), "average" in state
-        if saved_by != self.name or saved != ("average" in keys):
-            ours, theirs = _told(self.name, "average" in keys), _told(saved_by, saved)
+        ours = _described(self.name, "average" in keys)
+        theirs = _described(state.get("optimizer", "adamw"), "average" in state)
+        if ours != theirs:
             raise ValueError(
                 f"the state must be that of {ours}, found that of {theirs}; go on with the "
                 "optimizer and the averaging of the run that saved it"
             )
         for key, names in keys.items():
-            check_names(state[key], names, f"the optimizer's {key}")
+            remedy = "; freeze exactly what the run that saved it had frozen"
+            check_names(state[key], names, f"the optimizer's {key}", remedy)
         if self._shares.is_sharded:
             device = self.arena.values.device
             whole = (state[key][name].to(device) for key, names in keys.items() for name in names)
@@ -254,5 +259,5 @@ class Optimizer(ABC):
         self.guard.load(state.get("guard"))
 
 
-def _told(name: str, is_averaged: bool) -> str:
+def _described(name: str, is_averaged: bool) -> str:
     return f"{name} {'with' if is_averaged else 'without'} an average of the weights"

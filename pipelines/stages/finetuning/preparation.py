@@ -5,7 +5,7 @@ import numpy as np
 from bert_core.batch import IGNORED_LABEL
 from bert_core.model.catalogue import TrainableModel
 from bert_core.model.classes import OneOfClasses
-from bert_core.model.freezing import freeze
+from bert_core.model.preparation import freeze
 from bert_core.model.task_models import TextLabeller, TextModel
 from pipelines.core.errors import UserError
 from pipelines.stages.finetuning.checks import NO_POOLING, NO_WINDOWS
