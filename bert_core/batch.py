@@ -183,7 +183,7 @@ class LabelledBatch(_OfTensors):
         is_exact = not is_several and not values.is_floating_point()
         values = values.long() if is_exact else values.float()
         if is_several:
-            _refuse_outside(values)
+            _check_unit_interval(values)
         if not is_exact:
             num_labels = values.numel()
         elif values.ndim == 2:
@@ -198,7 +198,7 @@ class LabelledBatch(_OfTensors):
         return {"label": self.num_labels}
 
 
-def _refuse_outside(labels: Tensor) -> None:
+def _check_unit_interval(labels: Tensor) -> None:
     outside = labels[~((labels >= 0) & (labels <= 1))]  # NaN is on neither side
     if outside.numel():
         raise ValueError(

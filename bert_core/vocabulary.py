@@ -110,7 +110,7 @@ class WordPieceTokenizer:
         text: str = self._tokenizer.decoder.decode(pieces) if pieces else ""
         return text
 
-    def refuse_other_table(self, num_rows: int) -> None:
+    def check_embedding_rows(self, num_rows: int) -> None:
         """Return where an embedding matrix of `num_rows` has a row for every piece.
 
         It may have more, which no text reads. Raises ValueError where it has fewer.
@@ -180,7 +180,7 @@ class WordPieceTokenizer:
         }
 
     def _with_true_flags(self, whole: str, settings: dict[str, Any]) -> str:
-        """`tokenizer.json` with what is special said to be, and the settings told the same."""
+        """`tokenizer.json` and the settings, with the flags of added tokens as they were given."""
         values = json.loads(whole)
         flags = {token.content: token.to_dict() for token in self.added_tokens}
         values["added_tokens"] = [

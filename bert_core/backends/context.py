@@ -5,7 +5,7 @@ outside they are in that of the parameters. Blocks nest, and each thread has its
 
 The plain backend casts a parameter where it is used. The cpu backend computes with copies of the
 matrices, made once a block. A training step gives it, beside the copies, a `main_grad` for each
-parameter. It then adds gradients up there itself, in float32, and tells autograd nothing: no
+parameter. It then adds gradients up there itself, in float32, and returns none to autograd: no
 gradient is cast, stored or added twice. Without `main_grad` gradients take autograd's usual way.
 """
 
@@ -79,7 +79,7 @@ def hidden_dtype(parameter: Tensor) -> torch.dtype:
 
 
 def compute_weight(parameter: Tensor) -> ComputeWeight:
-    """What stands for `parameter` now; the parameter itself outside of a block.
+    """What is computed with in place of `parameter` now; the parameter itself outside of a block.
 
     Matrices are copied to the number format; vectors (biases, normalization) stay float32.
     """

@@ -1,4 +1,4 @@
-"""Dropout that depends on where training stands and on nothing else.
+"""Dropout that depends on the position in a training run and on nothing else.
 
 Whether an element is dropped is a function of (seed, step, micro-batch, layer, site, element). No
 call order enters it: a resumed run draws what the killed one would have drawn, a layer that is

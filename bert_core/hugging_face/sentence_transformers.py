@@ -19,17 +19,12 @@ _SETTINGS: Final = "sentence_bert_config.json"
 _WHOLE_SETTINGS: Final = "config_sentence_transformers.json"
 # Ours: theirs, in the older files a flag each, in newer ones a name.
 _FLAGS: Final = {
-    "cls": "pooling_mode_cls_token",
-    "max": "pooling_mode_max_tokens",
-    "mean": "pooling_mode_mean_tokens",
-    "mean_sqrt_len": "pooling_mode_mean_sqrt_len_tokens",
-}
+    "cls": "pooling_mode_cls_token", "max": "pooling_mode_max_tokens",
+    "mean": "pooling_mode_mean_tokens", "mean_sqrt_len": "pooling_mode_mean_sqrt_len_tokens",
+}  # fmt: skip
 _NAMES: Final = {
-    "cls": "cls",
-    "max": "max",
-    "mean": "mean",
-    "mean_sqrt_len": "mean_sqrt_len_tokens",
-}
+    "cls": "cls", "max": "max", "mean": "mean", "mean_sqrt_len": "mean_sqrt_len_tokens",
+}  # fmt: skip
 _OURS: Final = {theirs: ours for ours, theirs in _NAMES.items()}
 POOLINGS: Final = tuple(_NAMES)
 
@@ -80,7 +75,7 @@ def read_embedding(folder: Path, max_positions: int, hidden_size: int) -> Embedd
     modules = module_paths(folder)
     if not modules:
         return None
-    _refuse_prompts(folder)
+    _check_prompts(folder)
     path = modules["Transformer"] / _SETTINGS
     settings = read_json(path) if path.is_file() else {}
     for name, published in (
@@ -142,7 +137,7 @@ def _pooling(path: Path, hidden_size: int) -> Literal["mean", "cls", "max", "mea
     return pooling
 
 
-def _refuse_prompts(folder: Path) -> None:
+def _check_prompts(folder: Path) -> None:
     path = folder / _WHOLE_SETTINGS
     settings = read_json(path) if path.is_file() else {}
     default = entry(settings, "default_prompt_name", str, path)

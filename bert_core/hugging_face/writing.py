@@ -9,9 +9,8 @@ from safetensors.torch import save_file
 from bert_core.config import EmbeddingConfig
 from bert_core.files.folders import publish
 from bert_core.files.json_files import write_json
-from bert_core.hugging_face.names import CONFIG_NAMES, PROBLEMS, TASKS
 from bert_core.hugging_face.sentence_transformers import POOLINGS, write_embedding
-from bert_core.hugging_face.tensors import to_hugging_face
+from bert_core.hugging_face.tensors import CONFIG_NAMES, PROBLEMS, TASKS, to_hugging_face
 from bert_core.model.catalogue import Model
 from bert_core.model.task_models import TextModel
 from bert_core.vocabulary import WordPieceTokenizer

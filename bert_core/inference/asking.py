@@ -29,7 +29,7 @@ def with_head(model: Model, wanted: type[M]) -> M:
     """The model as what it is; raises ValueError for one with another head."""
     if not isinstance(model, wanted):
         raise ValueError(
-            f"this needs a model with the head {wanted.head_name}, got {model.head_name}"
+            f"a model with the head {wanted.head_name} is needed, got {model.head_name}"
         )
     return model
 

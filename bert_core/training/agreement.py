@@ -25,14 +25,14 @@ def agree_on_start(model: nn.Module, optimizer: Optimizer) -> None:
     if num_ranks() == 1:
         return
     device = optimizer.arena.values.device
-    _refuse_different(
+    _check_same(
         _layout_digest(model, optimizer, device),
         "the same model (names, shapes, what is frozen) and optimizer settings",
         "build and freeze the model alike on each of them",
     )
     for tensor in _weights(model, optimizer):
         dist.broadcast(tensor, 0)
-    _refuse_different(
+    _check_same(
         checksum([*_weights(model, optimizer), *optimizer.replicated_state()], device),
         "the same weights and optimizer state",
         "load the same checkpoint on each of them, or none",
@@ -58,7 +58,7 @@ def _layout_digest(model: nn.Module, optimizer: Optimizer, device: torch.device)
     return torch.frombuffer(bytearray(digest), dtype=torch.int64).to(device)
 
 
-def _refuse_different(digest: Tensor, what: str, remedy: str) -> None:
+def _check_same(digest: Tensor, what: str, remedy: str) -> None:
     digests = [torch.empty_like(digest) for _ in range(num_ranks())]
     dist.all_gather(digests, digest)
     different = [str(rank) for rank, other in enumerate(digests) if not other.equal(digests[0])]

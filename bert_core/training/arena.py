@@ -116,7 +116,7 @@ class ParameterArena:
             for name, parameter in self.parameters.items()
         }
 
-    def refuse_changed(self) -> None:
+    def check_unchanged(self) -> None:
         """Raise ValueError where the model no longer learns from this arena, naming the parameters.
 
         That is where one was frozen or made trainable since this was built, or where it or its

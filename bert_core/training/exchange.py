@@ -99,9 +99,12 @@ class GradientExchange:
         self._sent.clear()
 
 
+Exchange = GradientExchange | Neighbour
+
+
 def exchange_for(
     arena: ParameterArena, dtype: Literal["float32", "bf16"], bucket_megabytes: float
-) -> GradientExchange | Neighbour:
+) -> Exchange:
     """How the gradients of `arena` are added up; all ranks call it."""
     neighbour = meet(arena.shared) if arena.shared is not None and dtype == "float32" else None
     return neighbour or GradientExchange(arena, dtype, bucket_megabytes)

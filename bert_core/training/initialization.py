@@ -24,8 +24,8 @@ class Initialization:
 def load_encoder_into(model: Model, source: Model | Path | str) -> Initialization:
     """Start `model` from the encoder of another model, and from its heads that both have.
 
-    These are the pooler and the two of pretraining; a task's own head is learned anew. A model that
-    makes vectors of texts makes them as the other one does, where that says how.
+    These are the pooler and the two of pretraining; a task's own head keeps its random weights. A
+    model that makes vectors of texts makes them as the other one does, where that says how.
 
     `source` is a model, such as `import_model` gives, or the folder of a saved one; its numbers
     are copied to the device of `model`. Returns which tensors were loaded, so that the caller can

@@ -48,9 +48,9 @@ def train(
     `micro_batches(step)` gives this rank's micro-batches of a step, each with its index among
     those of all ranks. A report is handed over after each step: log, evaluate and save between
     two of them, or stop asking. The batches go where the model was when its optimizer was built. On
-    a GPU the layers are `compiled` unless told otherwise. Equal
-    arguments make equal weights, bit for bit on a CPU with the same number of threads, whether or
-    not the run was interrupted. The schedule's learning rates are multiplied by `rate_scale`.
+    a GPU the layers are `compiled` by default. Equal arguments make equal weights, bit for bit on a
+    CPU with the same number of threads, whether or not the run was interrupted. The schedule's
+    learning rates are multiplied by `rate_scale`.
 
     A step whose loss or gradient is not finite or out of all proportion is left out (see
     `GuardConfig`). After too many in a row SkippedStepsError is raised, on all ranks after the same
@@ -91,7 +91,7 @@ def train(
 def _layers(
     model: TrainableModel, device: torch.device, compiled: bool | None
 ) -> Callable[[], AbstractContextManager[None]]:
-    """Blocks in which the model computes by compiled layers, on a GPU unless told otherwise."""
+    """Blocks in which the model computes by compiled layers; by default on a GPU."""
     is_compiled = device.type == "cuda" if compiled is None else compiled
     return CompiledLayers(model).computing if is_compiled else nullcontext
 

@@ -30,7 +30,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Where a run stands: all steps before `step` of the run with `seed` are done or given up.
+    """The position of a run: all steps before `step` of the run with `seed` are done or given up.
 
     `given_up` are those of them that a way back passed over, [first, last] each, whose updates are
     not in the weights; `rate_scale` is what the schedule's learning rates are multiplied by since.
@@ -119,7 +119,7 @@ def load_checkpoint(folder: Path | str, model: Model, optimizer: Optimizer) -> P
     check_names(tensors, model.state_dict(), str(Path(folder) / WEIGHTS_FILE))
     # Mapped: a rank reads its share of a divided state, and the device holds nothing twice.
     state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-    optimizer.load_state_dict(state)  # refuses before it changes anything
+    optimizer.load_state_dict(state)  # raises before it changes anything
     model.load_state_dict(tensors)
     return Position(**state["position"])
 

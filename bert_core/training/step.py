@@ -56,7 +56,7 @@ def optimizer_step(
     optimizer's guard says so the update is left out: see `StepReport.is_taken`. What one rank
     wants travels with the counts to all of them. Raises ValueError for a batch that the model
     cannot take, where the model has changed since the optimizer was built (see
-    `ParameterArena.refuse_changed`), and where the encoder reads twice under one dropout key.
+    `ParameterArena.check_unchanged`), and where the encoder reads twice under one dropout key.
     """
     names = model.loss_names
     counts, sums = step_gradients(
@@ -99,7 +99,7 @@ def step_gradients(
     All ranks call it. Raises what `optimizer_step` raises.
     """
     arena = optimizer.arena
-    arena.refuse_changed()
+    arena.check_unchanged()
     names = model.loss_names
     device = arena.values.device
     counts = sum_over_ranks(_counts(names, micro_batches, device, wants_stop=wants_stop))

@@ -213,7 +213,7 @@ def _read(
             other = _other_architecture(read_json(where / "config.json"))
             model = import_model(folder, head or ("encoder" if other else None))
         tokenizer = WordPieceTokenizer.from_directory(where, lowercase=lowercase)
-        tokenizer.refuse_other_table(model.config.vocab_size)
+        tokenizer.check_embedding_rows(model.config.vocab_size)
     except (ValueError, OSError) as error:
         raise _complaint(folder, error) from error
     return model, tokenizer

@@ -92,7 +92,7 @@ def test_ranks_of_two_machines_send_their_gradients():
 
 def with_a_rank_that_cannot(rank):
     if rank == 1:
-        neighbours._mapped = lambda told, own: None
+        neighbours._mapped = lambda theirs, own: None
     optimizer = AdamW(new_model(), OptimizationConfig(num_steps=4))
     return not isinstance(optimizer.exchange, Neighbour)
 

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 
 from bert_core.files.tensor_files import check_names
 from bert_core.training.arena import ParameterArena
-from bert_core.training.exchange import GradientExchange, exchange_for
+from bert_core.training.exchange import Exchange, exchange_for
 from bert_core.training.guard import Guard
-from bert_core.training.neighbours import Neighbour
 from bert_core.training.optimization.configuration import OptimizationConfig, OptimizerName
 from bert_core.training.optimization.parameter_groups import (
     Kind,
@@ -28,7 +27,7 @@ from bert_core.training.optimization.parameter_groups import (
     parameter_groups,
 )
 from bert_core.training.optimization.shares import Shares
-from bert_core.training.ranks import checksum, this_rank
+from bert_core.training.ranks import checksum
 
 
 class Optimizer(ABC):
@@ -80,10 +79,9 @@ class Optimizer(ABC):
                 )
 
     @cached_property
-    def exchange(self) -> GradientExchange | Neighbour:
+    def exchange(self) -> Exchange:
         """What adds the gradients up over the ranks; all of them first ask for it together."""
-        config = self.config
-        return exchange_for(self.arena, config.exchange_dtype, config.bucket_megabytes)
+        return exchange_for(self.arena, self.config.exchange_dtype, self.config.bucket_megabytes)
 
     @staticmethod
     def _kind(name: str, parameter: Tensor) -> Kind:
@@ -120,17 +118,14 @@ class Optimizer(ABC):
         for segment in self._segments:
             self._update(segment, learning_rate * segment.group.rate_scale, divisor)
         self._num_updates += self._is_skipped == 0
-        self._update_average()
-        self._shares.exchange(self.arena.values)
-        return self._is_skipped == 0
-
-    def _update_average(self) -> None:
-        """The plain mean of the first weights, an exponential one once they are enough."""
         if self._average is not None:
+            # The plain mean of the first weights, an exponential one once they are enough.
             assert self.config.averaging_decay is not None
             share = self._num_updates.clamp(min=1).float().reciprocal()
             share = share.clamp(min=1 - self.config.averaging_decay)
             self._average.lerp_(self._own_values(), share * (1 - self._is_skipped))
+        self._shares.exchange(self.arena.values)
+        return self._is_skipped == 0
 
     def _own_values(self) -> Tensor:
         return self.arena.values[self._shares.begin : self._shares.end]
@@ -201,24 +196,9 @@ class Optimizer(ABC):
         if is_wanted:
             state["guard"] = {name: tensor.cpu() for name, tensor in self.guard.tensors().items()}
         for key, names in self._keys().items():
-            state[key] = self._whole(key, names, is_wanted=is_wanted)
+            whole = self._shares.gathered(self.arena, self._own_views(key), is_wanted=is_wanted)
+            state[key] = {name: whole[name] for name in names if name in whole}
         return state
-
-    def _whole(self, key: str, names: list[str], *, is_wanted: bool) -> dict[str, Tensor]:
-        if not self._shares.is_sharded:
-            return self._own_views(key)
-        own = self._own_views(key)
-        whole: dict[str, Tensor] = {}
-        for rank, (begin, end) in enumerate(self._shares.spans):
-            share = torch.zeros_like(self.arena.values[begin:end])
-            views = self.arena.views(share, begin)
-            if rank == this_rank():
-                for name, values in own.items():
-                    views[name].copy_(values)
-            self._shares.send(share, rank)
-            if is_wanted:
-                whole |= {name: view.to("cpu", copy=True) for name, view in views.items()}
-        return {name: whole[name] for name in names if is_wanted}
 
     @torch.no_grad()
     def reset(self) -> None:

@@ -182,7 +182,7 @@ class StateSize(NamedTuple):
 def state_size(
     model: nn.Module, config: OptimizationConfig, *, num_ranks: int, num_together: int = 1
 ) -> StateSize:
-    """What an optimizer keeps of `model`, told before it is built.
+    """What an optimizer will keep of `model`.
 
     Of a divided state: the mean of the `num_together` largest shares, those of ranks that share
     one memory at the worst.
