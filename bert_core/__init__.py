@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         tag,
     )
     from bert_core.masking import MaskingConfig, mask_tokens
-    from bert_core.model import (
+    from bert_core.model.catalogue import (
         EncoderModel,
         LanguageModel,
         Model,
@@ -53,35 +53,36 @@ if TYPE_CHECKING:
         TokenClassifier,
         TrainableModel,
         build_model,
-        checkpoint_activations,
         count_parameters,
+    )
+    from bert_core.model.preparation import (
+        checkpoint_activations,
         freeze,
         resize_positions,
         resize_vocabulary,
     )
     from bert_core.randomness import random_bits
-    from bert_core.training import (
+    from bert_core.training.evaluation import evaluate
+    from bert_core.training.guard import GuardConfig, SkippedStepsError
+    from bert_core.training.initialization import load_encoder_into
+    from bert_core.training.loop import train
+    from bert_core.training.optimization import (
         LAMB,
         AdamW,
-        GuardConfig,
         Muon,
         OptimizationConfig,
         Optimizer,
-        Position,
-        SkippedStepsError,
-        StepMemory,
-        StepReport,
-        batch_memory,
         build_optimizer,
-        evaluate,
+    )
+    from bert_core.training.state import (
+        Position,
         load_checkpoint,
-        load_encoder_into,
         load_model,
         save_checkpoint,
         save_model,
-        step_memory,
-        train,
     )
+    from bert_core.training.step import StepReport
+    from bert_core.training.step_memory import StepMemory, batch_memory, step_memory
     from bert_core.vocabulary import (
         SPECIAL_PIECES,
         AddedToken,

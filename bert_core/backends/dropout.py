@@ -155,7 +155,7 @@ def _offsets(
     """The two are never the same: the exclusive or of a stretch with itself drops everything."""
     stream = np.uint64(fold_in_word(fold_in_word(bits, layer), site))
     streams = stream if num_sequences is None else fold_in(stream, np.arange(num_sequences))
-    drawn = fold_in(streams[..., None], np.arange(num_chunks))
+    drawn = fold_in(np.asarray(streams)[..., None], np.arange(num_chunks))
     lefts = (drawn & np.uint64(0xFFFFFFFF)) % np.uint64(_NUM_OFFSETS)
     distances = 1 + (drawn >> np.uint64(32)) % np.uint64(_NUM_OFFSETS - 1)
     return np.stack([lefts, (lefts + distances) % np.uint64(_NUM_OFFSETS)]).astype(np.int64)

@@ -26,10 +26,6 @@ STEPS_BEHIND = 8
 MicroBatches = Callable[[int], Iterable[tuple[int, Batch]]]
 
 
-def _never() -> bool:
-    return False
-
-
 def train(
     model: TrainableModel,
     optimizer: Optimizer,
@@ -41,7 +37,7 @@ def train(
     precision: Precision = "auto",
     compiled: bool | None = None,
     rate_scale: float = 1.0,
-    wants_stop: Callable[[], bool] = _never,
+    wants_stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[StepReport]:
     """Take steps `first_step` to `num_steps` - 1 (the optimizer's own number by default).
 

@@ -4,9 +4,11 @@ import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from bert_core.model import SequenceClassifier, freeze
-from bert_core.training import AdamW, OptimizationConfig, build_optimizer, train
+from bert_core.model.catalogue import SequenceClassifier
+from bert_core.model.preparation import freeze
 from bert_core.training.agreement import agree_on_start
+from bert_core.training.loop import train
+from bert_core.training.optimization import AdamW, OptimizationConfig, build_optimizer
 from bert_core.training.ranks import checksum
 from tests.bert_core.batches import pretraining_batch, small_config
 from tests.bert_core.optimizer_runs import new_run

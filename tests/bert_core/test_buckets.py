@@ -4,9 +4,9 @@ from itertools import pairwise
 
 import torch
 
-from bert_core.training import AdamW, OptimizationConfig
 from bert_core.training.depth import depths
 from bert_core.training.exchange import GradientExchange, buckets
+from bert_core.training.optimization import AdamW, OptimizationConfig
 from tests.bert_core.optimizer_runs import new_model
 
 

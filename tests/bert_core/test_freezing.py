@@ -9,16 +9,12 @@ from bert_core.backends.dropout import DropoutKey
 from bert_core.batch import LabelledBatch
 from bert_core.hugging_face import export_model
 from bert_core.hugging_face.tensors import to_hugging_face
-from bert_core.model import PretrainingModel, SequenceClassifier, freeze
-from bert_core.training import (
-    AdamW,
-    OptimizationConfig,
-    Position,
-    load_checkpoint,
-    optimizer_step,
-    save_checkpoint,
-    train,
-)
+from bert_core.model.catalogue import PretrainingModel, SequenceClassifier
+from bert_core.model.preparation import freeze
+from bert_core.training.loop import train
+from bert_core.training.optimization import AdamW, OptimizationConfig
+from bert_core.training.state import Position, load_checkpoint, save_checkpoint
+from bert_core.training.step import optimizer_step
 from tests.bert_core.batches import pretraining_batch, ragged_batch, small_config
 from tests.bert_core.test_parity import padded
 
@@ -155,7 +151,7 @@ def test_frozen_parameters_have_no_gradients_and_no_place_in_the_buffers(freezin
     model, optimizer = new_run(freezing, dropout=0.1)
     for _ in train(model, optimizer, micro_batches, seed=SEED, precision="float32", num_steps=1):
         pass
-    assert set(optimizer.arena.names()) == trainable(model)
+    assert set(optimizer.arena.parameters) == trainable(model)
     for name, parameter in model.named_parameters():
         assert (parameter.grad is None) == (name not in trainable(model))
     num_trained = sum(p.numel() for p in model.parameters() if p.requires_grad)

@@ -13,11 +13,11 @@ from bert_core.backends.cpu.layout import AttentionLayout
 from bert_core.backends.dropout import DropoutKey
 from bert_core.backends.operations import use_backend
 from bert_core.batch import LabelledBatch
-from bert_core.model import PretrainingModel, SequenceClassifier, freeze
-from bert_core.model.preparation import checkpoint_activations
-from bert_core.training import AdamW, OptimizationConfig
+from bert_core.model.catalogue import PretrainingModel, SequenceClassifier
+from bert_core.model.preparation import checkpoint_activations, freeze
 from bert_core.training.compilation import CompiledLayers
 from bert_core.training.exchange import GradientExchange
+from bert_core.training.optimization import AdamW, OptimizationConfig
 from tests.bert_core.batches import pretraining_batch, ragged_batch, small_config
 from tests.bert_core.ranks import run_ranks
 

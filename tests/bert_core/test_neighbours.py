@@ -8,8 +8,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from bert_core.training import AdamW, OptimizationConfig, neighbours
+from bert_core.training import neighbours
 from bert_core.training.neighbours import Neighbour
+from bert_core.training.optimization import AdamW, OptimizationConfig
 from bert_core.training.step import optimizer_step, step_gradients
 from tests.bert_core.batches import pretraining_batch
 from tests.bert_core.optimizer_runs import new_model

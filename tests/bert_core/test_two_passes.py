@@ -9,7 +9,8 @@ from bert_core.backends.dropout import DropoutKey, Site
 from bert_core.batch import LabelledBatch
 from bert_core.model.sentence_encoder import SCALE, SentenceEncoder
 from bert_core.model.trainable import Sum
-from bert_core.training import AdamW, OptimizationConfig, train
+from bert_core.training.loop import train
+from bert_core.training.optimization import AdamW, OptimizationConfig
 from tests.bert_core.batches import LENGTHS, ragged_batch, small_config
 
 NUM_TEXTS = len(LENGTHS)

@@ -10,8 +10,3 @@ from bert_core.training.optimization.rules import (
     build_optimizer,
     state_size,
 )
-
-__all__ = [
-    "LAMB", "OPTIMIZERS", "AdamW", "Muon", "OptimizationConfig", "Optimizer",
-    "OptimizerName", "build_optimizer", "state_size",
-]  # fmt: skip
