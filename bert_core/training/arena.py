@@ -39,9 +39,9 @@ class ParameterArena:
         named.sort(key=lambda item: item[1].ndim < 2)
         device = named[0][1].device
         self.parameters = dict(named)  # by name, in the order of the buffer
-        # The model's own entries, in which another parameter may stand one day.
-        self._entries = {
-            name: model.get_submodule(name.rpartition(".")[0])._parameters
+        # Another parameter may have the name one day: each is looked up where it belongs.
+        self._owners = {
+            name: model.get_submodule(name.rpartition(".")[0])
             for name, _ in model.named_parameters()
         }
         self._offsets: dict[str, int] = {}
@@ -124,8 +124,8 @@ class ParameterArena:
         `zero_grad()` do that, and the optimizer would update what nobody reads.
         """
         changed, elsewhere = [], []
-        for name, entries in self._entries.items():
-            parameter = entries[name.rpartition(".")[2]]
+        for name, module in self._owners.items():
+            parameter = getattr(module, name.rpartition(".")[2])
             addresses = self._addresses.get(name)
             if parameter is None or parameter.requires_grad != (addresses is not None):
                 changed.append(name)
@@ -146,7 +146,7 @@ class ParameterArena:
     @property
     def all_names(self) -> tuple[str, ...]:
         """The names of all parameters in the model's order, the frozen ones included."""
-        return tuple(self._entries)
+        return tuple(self._owners)
 
 
 def _addresses(parameter: Tensor) -> tuple[int, int | None]:

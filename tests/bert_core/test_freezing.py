@@ -193,7 +193,7 @@ def test_a_checkpoint_of_a_run_with_other_parts_frozen_is_refused(tmp_path):
     save_checkpoint(tmp_path / "one", model, optimizer, Position(seed=0, step=1))
     other, other_optimizer = new_run("lower layers")
     before = weights(other)
-    with pytest.raises(ValueError, match=r"missing .*embeddings\.token.* freeze what"):
+    with pytest.raises(ValueError, match=r"missing .*embeddings\.token.* freeze exactly what"):
         load_checkpoint(tmp_path / "one", other, other_optimizer)
     assert all(torch.equal(before[name], tensor) for name, tensor in weights(other).items())
 
@@ -218,7 +218,7 @@ def test_what_is_frozen_must_not_change_under_an_optimizer(backend):
     [
         ({"layers": 4}, r"layers must lie in \[0, 3\], got 4"),
         ({"layers": -1}, r"layers must lie in \[0, 3\], got -1"),
-        ({}, "told what to freeze, got nothing"),
+        ({}, "nothing to freeze: pass embeddings=True"),
     ],
 )
 def test_freezing_what_is_not_there_is_refused(settings, message):

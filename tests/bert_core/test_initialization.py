@@ -166,7 +166,7 @@ def test_what_is_frozen_stays_frozen_and_an_optimizer_forbids_resizing():
     assert not model.encoder.embeddings.token.requires_grad
     trained, _ = new_run()
     for resize in (resize_positions, resize_vocabulary):
-        with pytest.raises(ValueError, match="resized before its optimizer is built"):
+        with pytest.raises(ValueError, match="its optimizer was built already"):
             resize(trained, 80)
 
 
