@@ -45,9 +45,7 @@ class GradientExchange:
     ) -> None:
         self._arena = arena
         self._dtype = torch.bfloat16 if dtype == "bf16" else torch.float32
-        self._buckets: list[Bucket] = []
-        if num_ranks() > 1:
-            self._buckets = buckets(arena, round(bucket_megabytes * 1e6 / 4))
+        self._buckets = buckets(arena, round(bucket_megabytes * 1e6 / 4))
         self._missing: list[int] = []  # of each bucket: parameters whose gradient is not complete
         self._sent: list[tuple[Any, Tensor]] = []  # the first buckets
 
@@ -60,7 +58,7 @@ class GradientExchange:
         self._missing = [len(bucket.names) for bucket in self._buckets]
         hooks = [
             self._arena.parameters[name].register_post_accumulate_grad_hook(self._watch(number))
-            for number, bucket in enumerate(self._buckets)
+            for number, bucket in enumerate(self._buckets if num_ranks() > 1 else ())
             for name in bucket.names
         ]
         try:
@@ -90,6 +88,8 @@ class GradientExchange:
 
         To be called where gradients are not recorded.
         """
+        if num_ranks() == 1:
+            return
         while len(self._sent) < len(self._buckets):
             self._send_next()
         for bucket, (work, sent) in zip(self._buckets, self._sent, strict=True):
