@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bert_core.files.added_tokens import SPECIAL_PIECES, AddedToken
-from bert_core.files.tokenizer_files import Normalization, read_tokenizer
+from bert_core.files.tokenizer_files import SAVED_FILES, Normalization, read_tokenizer
 from bert_core.masking import MaskableVocabulary
 from bert_core.tokenization import CONTINUATION, LONGEST_WORD, build_normalizer, build_tokenizer
 
@@ -173,11 +173,9 @@ class WordPieceTokenizer:
         whole = self._tokenizer.to_str(pretty=True)
         if self.added_tokens:
             whole = self._with_true_flags(whole, settings)
-        return {
-            "vocab.txt": "".join(f"{piece}\n" for piece in self.pieces[: self.num_words]),
-            "tokenizer.json": whole + "\n",
-            "tokenizer_config.json": json.dumps(settings, indent=2) + "\n",
-        }
+        listed = "".join(f"{piece}\n" for piece in self.pieces[: self.num_words])
+        texts = listed, whole + "\n", json.dumps(settings, indent=2) + "\n"
+        return dict(zip(SAVED_FILES, texts, strict=True))
 
     def _with_true_flags(self, whole: str, settings: dict[str, Any]) -> str:
         """`tokenizer.json` and the settings, with the flags of added tokens as they were given."""

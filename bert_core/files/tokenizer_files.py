@@ -9,16 +9,14 @@ from bert_core.files.json_files import entry, read_json, read_text
 from bert_core.files.tokenizer_rules import check_rules, check_tokenizer_class
 
 VOCABULARY_FILE: Final = "vocab.txt"
-TOKENIZER_FILES: Final = (
-    VOCABULARY_FILE, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-    "added_tokens.json",
-)  # fmt: skip
+_WHOLE, _SETTINGS = "tokenizer.json", "tokenizer_config.json"
+SAVED_FILES: Final = (VOCABULARY_FILE, _WHOLE, _SETTINGS)  # what we write
+TOKENIZER_FILES: Final = (*SAVED_FILES, "special_tokens_map.json", "added_tokens.json")
 # What the settings call it: what `tokenizer.json` does.
 _CASE: Final = {
     "do_lower_case": "lowercase", "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
 }  # fmt: skip
-_WHOLE, _SETTINGS = "tokenizer.json", "tokenizer_config.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
