@@ -30,7 +30,6 @@ from benchmarks.pretraining_batches import LENGTH, VOCAB_SIZE, random_batches
 from bert_core.backends.memory import return_freed_memory
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel
-from bert_core.training import step as step_module
 from bert_core.training.exchange import GradientExchange
 from bert_core.training.optimization import AdamW, OptimizationConfig
 from bert_core.training.step import optimizer_step
@@ -58,8 +57,8 @@ class Timed(GradientExchange):
 class InBfloat16(Timed):
     """The same with half the bytes."""
 
-    def __init__(self, model: Any, arena: Any, dtype: Any, bucket_megabytes: float) -> None:
-        super().__init__(model, arena, "bf16", bucket_megabytes)
+    def __init__(self, arena: Any) -> None:
+        super().__init__(arena, "bf16")
 
 
 class AtTheEnd(Timed):
@@ -67,10 +66,10 @@ class AtTheEnd(Timed):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._waiting.clear()
+        self._buckets = []
 
     def _finish(self) -> None:
-        dist.all_reduce(self._gradients)
+        dist.all_reduce(self._arena.gradients)
 
 
 class Nothing(AtTheEnd):
@@ -104,7 +103,7 @@ def rank_main(
     seconds: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
     for turn in range(num_rounds + NUM_BATCHES):
         for way, exchange in WAYS.items():
-            step_module.GradientExchange = exchange
+            optimizer.exchange = exchange(optimizer.arena)
             dist.barrier()
             start = time.perf_counter()
             optimizer_step(

@@ -4,7 +4,9 @@ A name brings its module, and torch with it, when it is first asked for; the imp
 nothing.
 """
 
+import ast
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
         tag,
     )
     from bert_core.masking import MaskingConfig, mask_tokens
-    from bert_core.model import (
+    from bert_core.model.catalogue import (
         EncoderModel,
         LanguageModel,
         Model,
@@ -51,32 +53,35 @@ if TYPE_CHECKING:
         TokenClassifier,
         TrainableModel,
         build_model,
-        checkpoint_activations,
         count_parameters,
+    )
+    from bert_core.model.preparation import (
+        checkpoint_activations,
         freeze,
         resize_positions,
         resize_vocabulary,
     )
     from bert_core.randomness import random_bits
-    from bert_core.training import (
+    from bert_core.training.evaluation import evaluate
+    from bert_core.training.guard import GuardConfig, SkippedStepsError
+    from bert_core.training.initialization import load_encoder_into
+    from bert_core.training.loop import train
+    from bert_core.training.optimization import (
         LAMB,
         AdamW,
-        GuardConfig,
         Muon,
         OptimizationConfig,
         Optimizer,
-        Position,
-        SkippedStepsError,
-        StepReport,
         build_optimizer,
-        evaluate,
+    )
+    from bert_core.training.state import (
+        Position,
         load_checkpoint,
-        load_encoder_into,
         load_model,
         save_checkpoint,
         save_model,
-        train,
     )
+    from bert_core.training.step import StepReport
     from bert_core.vocabulary import (
         SPECIAL_PIECES,
         AddedToken,
@@ -84,57 +89,17 @@ if TYPE_CHECKING:
         WordPieceTokenizer,
     )
 
-_NAMES_BY_MODULE = {
-    "backends.dropout": ("DropoutKey",),
-    "backends.operations": ("use_backend",),
-    "backends.precision": ("Precision",),
-    "batch": (
-        "IGNORED_LABEL", "LabelledBatch", "PretrainingBatch", "RaggedBatch", "next_token_labels",
-    ),
-    "config": ("SIZES", "EmbeddingConfig", "EncoderConfig", "encoder_config"),
-    "hugging_face": ("export_model", "import_model"),
-    "inference": (
-        "answer", "assign_labels", "attention_maps", "choose", "classify", "complete",
-        "cosine_similarity", "embed", "fill_mask", "nearest", "next_sentence_probability", "rate",
-        "tag",
-    ),
-    "masking": ("MaskingConfig", "mask_tokens"),
-    "model": (
-        "EncoderModel", "LanguageModel", "Model", "MultiLabelClassifier", "MultipleChoice",
-        "NextSentencePredictor", "PretrainingModel", "SentenceEncoder", "SequenceClassifier",
-        "SequenceRegressor", "SpanPredictor", "TokenClassifier", "TrainableModel", "build_model",
-        "checkpoint_activations", "count_parameters", "freeze", "resize_positions",
-        "resize_vocabulary",
-    ),
-    "randomness": ("random_bits",),
-    "training": (
-        "LAMB", "AdamW", "GuardConfig", "Muon", "OptimizationConfig", "Optimizer", "Position",
-        "SkippedStepsError", "StepReport", "build_optimizer",
-        "evaluate", "load_checkpoint", "load_encoder_into", "load_model", "save_checkpoint",
-        "save_model", "train",
-    ),
-    "vocabulary": ("SPECIAL_PIECES", "AddedToken", "Normalization", "WordPieceTokenizer"),
-}  # fmt: skip
-_MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
-__all__ = [
-    "IGNORED_LABEL", "LAMB", "SIZES", "SPECIAL_PIECES", "AdamW", "AddedToken", "DropoutKey",
-    "EmbeddingConfig", "EncoderConfig",
-    "EncoderModel", "GuardConfig", "LabelledBatch", "LanguageModel", "MaskingConfig", "Model",
-    "MultiLabelClassifier", "MultipleChoice", "Muon", "NextSentencePredictor",
-    "Normalization", "OptimizationConfig", "Optimizer", "Position",
-    "Precision", "PretrainingBatch", "PretrainingModel", "RaggedBatch", "SentenceEncoder",
-    "SequenceClassifier",
-    "SequenceRegressor", "SkippedStepsError", "SpanPredictor", "StepReport",
-    "TokenClassifier", "TrainableModel", "WordPieceTokenizer", "answer", "assign_labels",
-    "attention_maps", "build_model", "build_optimizer", "checkpoint_activations",
-    "choose", "classify", "complete", "cosine_similarity", "count_parameters", "embed",
-    "encoder_config", "evaluate", "export_model", "fill_mask", "freeze", "import_model",
-    "load_checkpoint", "load_encoder_into", "load_model", "mask_tokens", "nearest",
-    "next_sentence_probability", "next_token_labels", "random_bits", "rate", "resize_positions",
-    "resize_vocabulary", "save_checkpoint", "save_model", "tag", "train",
-    "use_backend",
-]  # fmt: skip
+def _modules_of_names() -> dict[str, str]:
+    """Where each public name comes from: what is imported above, for a type checker alone."""
+    tree = ast.parse(Path(__file__).read_text(encoding="utf-8"))
+    (listed,) = (node for node in tree.body if ast.unparse(node).startswith("if TYPE_CHECKING:"))
+    imports = (node for node in ast.walk(listed) if isinstance(node, ast.ImportFrom))
+    return {alias.name: str(node.module) for node in imports for alias in node.names}
+
+
+_MODULE_OF = _modules_of_names()
+__all__ = tuple(_MODULE_OF)
 
 
 if not TYPE_CHECKING:  # a type checker would take any name from it
@@ -142,7 +107,7 @@ if not TYPE_CHECKING:  # a type checker would take any name from it
     def __getattr__(name: str) -> Any:
         if name not in _MODULE_OF:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+        value = getattr(import_module(f"{_MODULE_OF[name]}"), name)
         globals()[name] = value  # asked for once
         return value
 

@@ -3,22 +3,48 @@
 B = sequences, T = tokens of all of them, M = masked (or otherwise predicted) tokens.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-Move = Callable[[Tensor], Tensor]
-
 IGNORED_LABEL = -100  # what `torch` and `transformers` use for "no label here"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RaggedBatch:
+class _OfTensors:
+    """Tensors, batches of tensors, and plain values."""
+
+    def _moving(self) -> Iterator[tuple[str, Any]]:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, Tensor | _OfTensors):
+                yield each.name, value
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All that lies on the device."""
+        parts = [v.tensors() if isinstance(v, _OfTensors) else (v,) for _, v in self._moving()]
+        return tuple(tensor for part in parts for tensor in part)
+
+    def moved(self, move: Callable[[Tensor], Tensor]) -> Self:
+        """The same batch with all its tensors as `move` gives them back."""
+        changes = {
+            name: value.moved(move) if isinstance(value, _OfTensors) else move(value)
+            for name, value in self._moving()
+        }
+        return replace(self, **changes)
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same batch on `device`; the copy to a GPU does not block."""
+        return self.moved(lambda values: to_device(values, device))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RaggedBatch(_OfTensors):
     """The tokens of B sequences, one sequence after the other."""
 
     input_ids: Tensor  # [T] int64
@@ -42,10 +68,6 @@ class RaggedBatch:
     def first_positions(self) -> Tensor:
         """[B] int64, where each sequence's first token stands, [CLS]."""
         return self.cu_seqlens[:-1].long()
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        """All that lies on the device."""
-        return self.input_ids, self.token_type_ids, self.position_ids, self.cu_seqlens
 
     @property
     def padded_positions(self) -> Tensor:
@@ -110,36 +132,15 @@ class RaggedBatch:
             np.concatenate(arrays), segment_b_start, [array.size for array in arrays]
         )
 
-    def moved(self, move: Move) -> Self:
-        """The same batch with all its tensors as `move` gives them back."""
-        return type(self)(
-            input_ids=move(self.input_ids),
-            token_type_ids=move(self.token_type_ids),
-            position_ids=move(self.position_ids),
-            cu_seqlens=move(self.cu_seqlens),
-            lengths=self.lengths,
-            max_seqlen=self.max_seqlen,
-        )
-
-    def to(self, device: torch.device | str) -> Self:
-        """The same batch on `device`; the copy to a GPU does not block."""
-        return self.moved(lambda values: to_device(values, device))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PretrainingBatch:
+class PretrainingBatch(_OfTensors):
     """Tokens with what was hidden in them, and whether B really followed A."""
 
     tokens: RaggedBatch
     masked_positions: Tensor  # [M] int64, indices into the T tokens
     masked_labels: Tensor  # [M] int64, the ids that stood there
     next_sentence_labels: Tensor | None = None  # [B] int64, 0 = B followed A, 1 = random
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        """All that lies on the device."""
-        labels = self.next_sentence_labels
-        given = (self.masked_positions, self.masked_labels, *(() if labels is None else (labels,)))
-        return self.tokens.tensors() + given
 
     @property
     def counts(self) -> dict[str, int]:
@@ -149,23 +150,9 @@ class PretrainingBatch:
             counts["nsp"] = self.next_sentence_labels.numel()
         return counts
 
-    def moved(self, move: Move) -> Self:
-        """The same batch with all its tensors as `move` gives them back."""
-        labels = self.next_sentence_labels
-        return type(self)(
-            tokens=self.tokens.moved(move),
-            masked_positions=move(self.masked_positions),
-            masked_labels=move(self.masked_labels),
-            next_sentence_labels=None if labels is None else move(labels),
-        )
-
-    def to(self, device: torch.device | str) -> Self:
-        """The same batch on `device`; the copy to a GPU does not block."""
-        return self.moved(lambda values: to_device(values, device))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LabelledBatch:
+class LabelledBatch(_OfTensors):
     """Tokens with the labels of a task.
 
     labels, by task: sequence classification [B] int64; several classes a text [B, C] float, 0 or
@@ -196,7 +183,7 @@ class LabelledBatch:
         is_exact = not is_several and not values.is_floating_point()
         values = values.long() if is_exact else values.float()
         if is_several:
-            _refuse_outside(values)
+            _check_unit_interval(values)
         if not is_exact:
             num_labels = values.numel()
         elif values.ndim == 2:
@@ -205,27 +192,13 @@ class LabelledBatch:
             num_labels = int((values != ignored).sum())
         return cls(tokens=tokens, labels=values, num_labels=num_labels)
 
-    def tensors(self) -> tuple[Tensor, ...]:
-        """All that lies on the device."""
-        return (*self.tokens.tensors(), self.labels)
-
     @property
     def counts(self) -> dict[str, int]:
         """Over how many labels the loss of this batch sums."""
         return {"label": self.num_labels}
 
-    def moved(self, move: Move) -> Self:
-        """The same batch with all its tensors as `move` gives them back."""
-        return type(self)(
-            tokens=self.tokens.moved(move), labels=move(self.labels), num_labels=self.num_labels
-        )
 
-    def to(self, device: torch.device | str) -> Self:
-        """The same batch on `device`; the copy to a GPU does not block."""
-        return self.moved(lambda values: to_device(values, device))
-
-
-def _refuse_outside(labels: Tensor) -> None:
+def _check_unit_interval(labels: Tensor) -> None:
     outside = labels[~((labels >= 0) & (labels <= 1))]  # NaN is on neither side
     if outside.numel():
         raise ValueError(

@@ -1,10 +1,11 @@
 """What an encoder is made of, what its embeddings are made of, and the sizes that have names."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from numbers import Integral, Real
 from types import MappingProxyType
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,7 +13,7 @@ class EncoderConfig:
     """Sizes and options of one encoder; raises ValueError for whatever is impossible.
 
     The defaults are those of the published BERT-base (Devlin et al., 2019). With `causal` a token
-    reads only itself and what stands left of it; with `positions="sinusoidal"` the position
+    reads only itself and what is left of it; with `positions="sinusoidal"` the position
     embeddings are the fixed sines of Vaswani et al. (2017), section 3.5. `classifier_dropout` is
     the rate of the heads that label something; None: that of hidden states.
     """
@@ -37,9 +38,7 @@ class EncoderConfig:
             "vocab_size", "hidden_size", "num_layers", "num_attention_heads",
             "intermediate_size", "max_position_embeddings", "type_vocab_size",
         ):  # fmt: skip
-            _check_whole(name, getattr(self, name))
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+            check_whole(name, getattr(self, name), 1)
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 "hidden_size must be a multiple of num_attention_heads, "
@@ -47,18 +46,13 @@ class EncoderConfig:
             )
         dropouts = ["hidden_dropout", "attention_dropout"]
         dropouts += [] if self.classifier_dropout is None else ["classifier_dropout"]
-        for name in (*dropouts, "layer_norm_eps", "initializer_range"):
-            _check_number(name, getattr(self, name))
         for name in dropouts:
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)}")
+            check_number(name, getattr(self, name), "lie in [0, 1)")
         for name in ("layer_norm_eps", "initializer_range"):
-            if getattr(self, name) <= 0.0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+            check_number(name, getattr(self, name), "be positive and finite")
         if not isinstance(self.causal, bool):
             raise ValueError(f"causal must be true or false, got {self.causal!r}")
-        if self.positions not in ("learned", "sinusoidal"):
-            raise ValueError(f"positions must be learned or sinusoidal, got {self.positions!r}")
+        check_choice("positions", self.positions, ("learned", "sinusoidal"))
         if self.positions == "sinusoidal" and self.hidden_size % 2:
             raise ValueError(
                 f"sinusoidal positions need an even hidden_size, got {self.hidden_size}"
@@ -74,7 +68,7 @@ class EncoderConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """The config that `to_dict` described; raises ValueError for unknown or missing entries."""
-        _refuse_unknown("encoder", {field.name for field in fields(cls)}, values)
+        _check_entries("encoder", {field.name for field in fields(cls)}, values)
         if "vocab_size" not in values:
             raise ValueError("an encoder config must say its vocab_size")
         return cls(**values)
@@ -99,19 +93,12 @@ class EmbeddingConfig:
     lowercase: bool = False
 
     def __post_init__(self) -> None:
-        if self.pooling not in POOLINGS:
-            known = f"{', '.join(POOLINGS[:-1])} or {POOLINGS[-1]}"
-            raise ValueError(f"pooling must be {known}, got {self.pooling!r}")
+        check_choice("pooling", self.pooling, POOLINGS)
         for name in ("normalize", "lowercase"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
         if self.max_tokens is not None:
-            _check_whole("max_tokens", self.max_tokens)
-            if self.max_tokens < 3:
-                raise ValueError(
-                    "max_tokens must allow for a token between the two special ones, got "
-                    f"{self.max_tokens}"
-                )
+            check_whole("max_tokens", self.max_tokens, 3)  # one between the two special ones
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain values, ready for JSON."""
@@ -120,11 +107,11 @@ class EmbeddingConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """What `to_dict` described; raises ValueError for unknown entries."""
-        _refuse_unknown("embedding", {field.name for field in fields(cls)}, values)
+        _check_entries("embedding", {field.name for field in fields(cls)}, values)
         return cls(**values)
 
 
-def _refuse_unknown(kind: str, known: set[str], values: Mapping[str, Any]) -> None:
+def _check_entries(kind: str, known: set[str], values: Mapping[str, Any]) -> None:
     if unknown := sorted(set(values) - known):
         raise ValueError(
             f"an {kind} config has no entry named {', '.join(unknown)}; "
@@ -132,15 +119,34 @@ def _refuse_unknown(kind: str, known: set[str], values: Mapping[str, Any]) -> No
         )
 
 
-def _check_whole(name: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
+_RANGES: dict[str, Callable[[float], bool]] = {
+    "be positive and finite": lambda value: 0 < value < math.inf,
+    "be finite and not negative": lambda value: 0 <= value < math.inf,
+    "lie in [0, 1)": lambda value: 0 <= value < 1,
+    "lie in (0, 1]": lambda value: 0 < value <= 1,
+}
+
+
+def check_whole(name: str, value: object, least: int) -> None:
+    """Raise ValueError unless `value` is a whole number of at least `least`."""
+    if not isinstance(value, Integral) or isinstance(value, bool):
         raise ValueError(f"{name} must be a whole number, got {value!r}")
+    if int(value) < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
 
 
-def _check_number(name: str, value: object) -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(cast(float, value)):
+def check_number(name: str, value: object, range_of: str) -> None:
+    """Raise ValueError unless `value` is a number in one of the ranges that have a name here."""
+    if not isinstance(value, Real) or isinstance(value, bool):
         raise ValueError(f"{name} must be a number, got {value!r}")
+    if not _RANGES[range_of](float(value)):
+        raise ValueError(f"{name} must {range_of}, got {value}")
+
+
+def check_choice(name: str, value: object, words: Sequence[str]) -> None:
+    """Raise ValueError unless `value` is one of `words`."""
+    if value not in words:
+        raise ValueError(f"{name} must be {', '.join(words[:-1])} or {words[-1]}, got {value!r}")
 
 
 # Layers, hidden size and attention heads (Devlin et al., 2019; Turc et al., 2019). The

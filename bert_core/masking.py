@@ -145,7 +145,7 @@ def _choose(
 ) -> NDArray[np.int64]:
     """Indices of the units to mask: in each row's random order, every unit that still fits."""
     draws = fold_in(fold_in(keys, _CHOICE)[rows], columns) >> np.uint64(32)
-    # Rows, then draws; the column settles ties, so that the order is the same on any machine.
+    # Rows, then draws; the column breaks ties, so that the order is the same on any machine.
     order_key = (rows.astype(np.uint64) << np.uint64(48)) | (draws << np.uint64(16))
     order_key |= columns.astype(np.uint64)
     left = budgets.copy()  # [B] tokens each row may still mask

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bert_core.files.added_tokens import SPECIAL_PIECES, AddedToken
-from bert_core.files.tokenizer_files import Normalization, read_tokenizer
+from bert_core.files.tokenizer_files import SAVED_FILES, Normalization, read_tokenizer
 from bert_core.masking import MaskableVocabulary
 from bert_core.tokenization import CONTINUATION, LONGEST_WORD, build_normalizer, build_tokenizer
 
@@ -110,7 +110,7 @@ class WordPieceTokenizer:
         text: str = self._tokenizer.decoder.decode(pieces) if pieces else ""
         return text
 
-    def refuse_other_table(self, num_rows: int) -> None:
+    def check_embedding_rows(self, num_rows: int) -> None:
         """Return where an embedding matrix of `num_rows` has a row for every piece.
 
         It may have more, which no text reads. Raises ValueError where it has fewer.
@@ -173,14 +173,12 @@ class WordPieceTokenizer:
         whole = self._tokenizer.to_str(pretty=True)
         if self.added_tokens:
             whole = self._with_true_flags(whole, settings)
-        return {
-            "vocab.txt": "".join(f"{piece}\n" for piece in self.pieces[: self.num_words]),
-            "tokenizer.json": whole + "\n",
-            "tokenizer_config.json": json.dumps(settings, indent=2) + "\n",
-        }
+        listed = "".join(f"{piece}\n" for piece in self.pieces[: self.num_words])
+        texts = listed, whole + "\n", json.dumps(settings, indent=2) + "\n"
+        return dict(zip(SAVED_FILES, texts, strict=True))
 
     def _with_true_flags(self, whole: str, settings: dict[str, Any]) -> str:
-        """`tokenizer.json` with what is special said to be, and the settings told the same."""
+        """`tokenizer.json` and the settings, with the flags of added tokens as they were given."""
         values = json.loads(whole)
         flags = {token.content: token.to_dict() for token in self.added_tokens}
         values["added_tokens"] = [

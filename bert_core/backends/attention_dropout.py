@@ -16,12 +16,9 @@ from bert_core.backends.dropout import (
     CHUNK,
     DropoutKey,
     Site,
-    chunk_offsets,
-    chunk_offsets_tensor,
-    fold_in_tensor,
+    offsets_on,
     threshold,
 )
-from bert_core.randomness import fold_in
 
 _SITE = int(Site.ATTENTION_PROBABILITIES)
 
@@ -40,9 +37,8 @@ class AttentionDropout:
 
     def offsets(self, num_sequences: int, num_heads: int, longest: int) -> NDArray[np.int64]:
         """[N, 2, chunks] where in the pool the words of each sequence of the batch begin."""
-        streams = fold_in(np.uint64(self.key.host_stream(_SITE)), np.arange(num_sequences))
         num_chunks = -(-num_heads * longest**2 // CHUNK)
-        return chunk_offsets(streams, num_chunks).swapaxes(0, 1)
+        return self.key.offsets(_SITE, num_chunks, num_sequences).swapaxes(0, 1)
 
     def signs(
         self,
@@ -79,24 +75,19 @@ class AttentionDropout:
 
         The same draw as `signs`, as one expression, for all sequences of a batch; lengths [N].
         """
-        pool = self.key.pool
-        place = torch.arange(size, device=pool.device)
-        head = torch.arange(num_heads, device=pool.device)[:, None, None]
+        device, num_sequences = lengths.device, lengths.numel()
+        place = torch.arange(size, device=device)
+        head = torch.arange(num_heads, device=device)[:, None, None]
         length = lengths.long()[:, None, None, None]
         element = (head * length + place[:, None]) * length + place  # [N, H, S, S]
         # What lies beyond the end of a sequence is read by nobody; it must stay within the table.
         element = torch.where(torch.maximum(place[:, None], place) < length, element, 0)
         num_chunks = -(-num_heads * size * size // CHUNK)
-        streams = fold_in_tensor(
-            self.key.stream(_SITE), torch.arange(lengths.numel(), device=pool.device)
+        offsets = offsets_on(
+            device, self.key.bits, self.key.layer, _SITE, num_chunks, num_sequences
         )
-        lefts, rights = chunk_offsets_tensor(streams, num_chunks)  # [N, chunks]
-        chunk, within = element // CHUNK, element % CHUNK
-        chunk = (
-            chunk
-            + torch.arange(lengths.numel(), device=pool.device)[:, None, None, None] * num_chunks
-        )
-        words = pool[lefts.flatten()[chunk] + within] ^ pool[rights.flatten()[chunk] + within]
+        first = torch.arange(num_sequences, device=device)[:, None, None, None] * num_chunks
+        words = self.key.words_at(element + first * CHUNK, offsets.flatten(1))
         return (words >= threshold(self.rate)).to(dtype)
 
 

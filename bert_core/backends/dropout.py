@@ -1,4 +1,4 @@
-"""Dropout that depends on where training stands and on nothing else.
+"""Dropout that depends on the position in a training run and on nothing else.
 
 Whether an element is dropped is a function of (seed, step, micro-batch, layer, site, element). No
 call order enters it: a resumed run draws what the killed one would have drawn, a layer that is
@@ -6,8 +6,8 @@ computed a second time drops what it dropped the first time, and layers may be c
 
 Random numbers were a fifth of a step's time on a CPU. Here a micro-batch draws one pool of random
 words. Successive chunks of a site's elements each read the exclusive or of two stretches of the
-pool, at offsets that are a hash of (layer, site, chunk). A CPU takes the stretches one by one, a
-compiler is shown the same words as one expression over the elements.
+pool, at offsets that are a hash of (layer, site, chunk), made on the host. A CPU takes the
+stretches one by one; a GPU and a compiler index the pool by element.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from typing import Self
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bert_core.batch import to_device
@@ -44,8 +44,8 @@ class Site(IntEnum):
 class DropoutKey:
     """What one micro-batch drops, in a layer of it; it draws nothing until a mask is asked for."""
 
-    bits: Tensor  # [] int64 of (seed, step, micro-batch), on the device, for traced expressions
-    host_tensor: Tensor  # [] int64, the same on the host, for kernels that draw themselves
+    # [] int64 of (seed, step, micro-batch), on the host; a compiler would bake a number in
+    bits: Tensor
     pool: Tensor  # [2^20] int16 in [0, 2^15)
     layer: int = 0  # 0 is outside of the layers
 
@@ -55,37 +55,37 @@ class DropoutKey:
         host_bits = int(random_bits(seed, "dropout", step, micro_batch))
         words = np.random.SFC64(host_bits).random_raw(_POOL // 4).view(np.int16)
         words &= (1 << _BITS) - 1
-        host_tensor = torch.tensor(_signed(host_bits))
-        bits, pool = to_device(host_tensor, device), to_device(torch.from_numpy(words), device)
-        return cls(bits, host_tensor, pool)
+        return cls(_tensor_of(host_bits), to_device(torch.from_numpy(words), device))
 
     def child(self, index: int) -> "DropoutKey":
         """The key of pass `index`, from 0, of a micro-batch that the encoder reads several times.
 
         Passes under one key drop the same; those of its children, and its own, are independent.
         """
-        bits, host_tensor = (
-            fold_in_tensor(fold_in_tensor(parent, _CHILDREN), index)
-            for parent in (self.bits, self.host_tensor)
-        )
-        return DropoutKey(bits, host_tensor, self.pool)
+        bits = fold_in_word(fold_in_word(word_of(self.bits), _CHILDREN), index)
+        return DropoutKey(_tensor_of(bits), self.pool)
 
     def at_layer(self, index: int) -> "DropoutKey":
         """The key of the encoder's layer `index`, counted from 0."""
-        return DropoutKey(self.bits, self.host_tensor, self.pool, index + 1)
+        return DropoutKey(self.bits, self.pool, index + 1)
 
     def mask(self, site: Site, values: Tensor, rate: float) -> "DropoutMask":
         """What is dropped of `values` at `site`, by the position of each element in them."""
         return DropoutMask(self, int(site), tuple(values.shape), rate)
 
-    def host_stream(self, site: int) -> int:
-        """The 64 bits that belong to a site of this layer."""
-        bits = int(self.host_tensor) & 0xFFFFFFFFFFFFFFFF
-        return fold_in_word(fold_in_word(bits, self.layer), site)
+    def offsets(
+        self, site: int, num_chunks: int, num_sequences: int | None = None
+    ) -> NDArray[np.int64]:
+        """[2, chunks] where in the pool the stretches of a site's chunks begin, on the host.
 
-    def stream(self, site: int) -> Tensor:
-        """[] int64 the same, as an expression."""
-        return fold_in_tensor(fold_in_tensor(self.bits, self.layer), site)
+        [2, N, chunks] where each of N sequences has a stream of its own.
+        """
+        return _offsets(word_of(self.bits), self.layer, site, num_chunks, num_sequences)
+
+    def words_at(self, element: Tensor, offsets: Tensor) -> Tensor:
+        """The words of elements of a stream whose chunks begin at `offsets` [2, chunks]."""
+        (lefts, rights), chunk, within = offsets, element // CHUNK, element % CHUNK
+        return self.pool[lefts[chunk] + within] ^ self.pool[rights[chunk] + within]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,9 +120,9 @@ class DropoutMask:
         if draws_by_expression(pool):
             return self._words_by_expression()
         result = torch.empty(self.shape, dtype=torch.int16)
-        stream = self.key.host_stream(self.site)
-        for number, part in enumerate(result.view(-1).split(CHUNK)):
-            left, right = chunk_offset(stream, number)
+        parts = result.view(-1).split(CHUNK)
+        offsets = self.key.offsets(self.site, len(parts))
+        for part, left, right in zip(parts, *offsets.tolist(), strict=True):
             size = part.numel()
             torch.bitwise_xor(pool[left : left + size], pool[right : right + size], out=part)
         return result
@@ -131,11 +131,12 @@ class DropoutMask:
         size = 1
         for extent in self.shape:
             size = size * extent
-        pool = self.key.pool
-        element = torch.arange(size, device=pool.device)
-        lefts, rights = chunk_offsets_tensor(self.key.stream(self.site), -(-size // CHUNK))
-        chunk, within = element // CHUNK, element % CHUNK
-        return (pool[lefts[chunk] + within] ^ pool[rights[chunk] + within]).view(self.shape)
+        key = self.key
+        element = torch.arange(size, device=key.pool.device)
+        offsets = offsets_on(
+            key.pool.device, key.bits, key.layer, self.site, -(-size // CHUNK), None
+        )
+        return key.words_at(element, offsets).view(self.shape)
 
 
 def draws_by_expression(pool: Tensor) -> bool:
@@ -148,61 +149,52 @@ def threshold(rate: float) -> int:
     return round(rate * (1 << _BITS))
 
 
-def chunk_offset(stream: int, chunk: int) -> tuple[int, int]:
-    """Where in the pool the stretches of one chunk of a stream begin.
-
-    They are never the same: the exclusive or of a stretch with itself would drop everything.
-    """
-    drawn = fold_in_word(stream, chunk)
-    left = (drawn & 0xFFFFFFFF) % _NUM_OFFSETS
-    distance = 1 + (drawn >> 32) % (_NUM_OFFSETS - 1)
-    return left, (left + distance) % _NUM_OFFSETS
-
-
-def chunk_offsets(stream: ArrayLike, num_chunks: int) -> NDArray[np.int64]:
-    """[2, ..., num_chunks] the `chunk_offset` of each chunk of [...] streams."""
-    drawn = fold_in(np.asarray(stream, dtype=np.uint64)[..., None], np.arange(num_chunks))
+def _offsets(
+    bits: int, layer: int, site: int, num_chunks: int, num_sequences: int | None
+) -> NDArray[np.int64]:
+    """The two are never the same: the exclusive or of a stretch with itself drops everything."""
+    stream = np.uint64(fold_in_word(fold_in_word(bits, layer), site))
+    streams = stream if num_sequences is None else fold_in(stream, np.arange(num_sequences))
+    drawn = fold_in(np.asarray(streams)[..., None], np.arange(num_chunks))
     lefts = (drawn & np.uint64(0xFFFFFFFF)) % np.uint64(_NUM_OFFSETS)
     distances = 1 + (drawn >> np.uint64(32)) % np.uint64(_NUM_OFFSETS - 1)
     return np.stack([lefts, (lefts + distances) % np.uint64(_NUM_OFFSETS)]).astype(np.int64)
 
 
-def chunk_offsets_tensor(stream: Tensor, num_chunks: int) -> tuple[Tensor, Tensor]:
-    """`chunk_offsets` of int64 [...] streams as an expression: two of [..., num_chunks]."""
-    index = torch.arange(num_chunks, device=stream.device)
-    drawn = fold_in_tensor(stream[..., None], index)
-    lefts = (drawn & 0xFFFFFFFF) % _NUM_OFFSETS
-    distances = 1 + _shift_right(drawn, 32) % (_NUM_OFFSETS - 1)
-    return lefts, (lefts + distances) % _NUM_OFFSETS
+@torch.library.custom_op("bertsmith::dropout_offsets", mutates_args=())
+def offsets_on(
+    device: torch.device,
+    bits: Tensor,
+    layer: int,
+    site: int,
+    num_chunks: int,
+    num_sequences: int | None,
+) -> Tensor:
+    """`DropoutKey.offsets` on a device; an operator, which a compiler does not look into."""
+    offsets = _offsets(word_of(bits), layer, site, num_chunks, num_sequences)
+    return to_device(torch.from_numpy(offsets), device)
 
 
-def fold_in_tensor(bits: Tensor, index: Tensor | int) -> Tensor:
-    """`randomness.fold_in` on int64 tensors, whose products wrap like those of unsigned words."""
-    if isinstance(index, int):
-        # Not `as_tensor`: it copies to a GPU while the host waits, and makes a compiler take each
-        # number for a graph of its own.
-        index = torch.full((), index, dtype=torch.int64, device=bits.device)
-    return _mix(bits ^ _mix(index * _GOLDEN_GAMMA + _GOLDEN_GAMMA))
+@offsets_on.register_fake
+def _(
+    device: torch.device,
+    bits: Tensor,
+    layer: int,
+    site: int,
+    num_chunks: int,
+    num_sequences: int | None,
+) -> Tensor:
+    shape = (2, num_chunks) if num_sequences is None else (2, num_sequences, num_chunks)
+    return torch.empty(shape, dtype=torch.int64, device=device)
 
 
-def _signed(word: int) -> int:
-    return word - (1 << 64) if word >> 63 else word
+def word_of(bits: Tensor) -> int:
+    """The unsigned word of a key's `bits`."""
+    return int(bits) & 0xFFFFFFFFFFFFFFFF
 
 
-_GOLDEN_GAMMA = _signed(0x9E3779B97F4A7C15)
-_MULTIPLIER_1 = _signed(0xBF58476D1CE4E5B9)
-_MULTIPLIER_2 = _signed(0x94D049BB133111EB)
-
-
-def _mix(value: Tensor) -> Tensor:
-    value = (value ^ _shift_right(value, 30)) * _MULTIPLIER_1
-    value = (value ^ _shift_right(value, 27)) * _MULTIPLIER_2
-    return value ^ _shift_right(value, 31)
-
-
-def _shift_right(value: Tensor, count: int) -> Tensor:
-    """A shift that fills with zeros; int64 ones fill with the sign."""
-    return (value >> count) & ((1 << (64 - count)) - 1)
+def _tensor_of(word: int) -> Tensor:
+    return torch.tensor(word - (1 << 64) if word >> 63 else word)
 
 
 def dropout_mask(

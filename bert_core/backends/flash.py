@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bert_core.backends.attention_dropout import AttentionDropout
-from bert_core.backends.dropout import Site
+from bert_core.backends.dropout import Site, word_of
 from bert_core.batch import RaggedBatch
 from bert_core.randomness import fold_in_word
 
@@ -39,7 +39,7 @@ def attend_flash(
     if dropped is None:
         bits, layer, rate = None, 0, 0.0
     else:
-        bits, layer, rate = dropped.key.host_tensor, dropped.key.layer, kernel_rate(dropped.rate)
+        bits, layer, rate = dropped.key.bits, dropped.key.layer, kernel_rate(dropped.rate)
     mixed, *_ = _flash(
         query, key, value, tokens.cu_seqlens, tokens.max_seqlen, causal, rate, bits, layer
     )
@@ -73,7 +73,7 @@ def _flash(
         generator = torch.cuda.default_generators[torch.cuda.current_device()]
         before = generator.get_state()
         if bits is not None:
-            word = fold_in_word(int(bits) & (1 << 64) - 1, layer)
+            word = fold_in_word(word_of(bits), layer)
             generator.manual_seed(fold_in_word(word, Site.ATTENTION_PROBABILITIES) >> 1)
         try:
             mixed, logsumexp, philox_state, unused, _ = torch.ops.aten._flash_attention_forward(

@@ -8,9 +8,8 @@ B = sequences, T = ragged tokens, R = rows computed for them, H = heads, K = hea
 M = predicted tokens, V = vocabulary.
 """
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -21,8 +20,8 @@ from torch import Tensor
 
 from bert_core.backends import plain
 from bert_core.backends.attention_dropout import AttentionDropout
+from bert_core.backends.context import current_context, in_context
 from bert_core.backends.dropout import DropoutMask
-from bert_core.backends.precision import blocks_again
 from bert_core.batch import RaggedBatch
 
 BACKENDS = ("plain", "cpu")
@@ -85,19 +84,12 @@ class Backend(Protocol):
         """-log softmax(hidden embeddings^T + bias)[label], summed over the labels not < 0."""
 
 
-class _Named(threading.local):
-    backend: str | None = None
-
-
-_named = _Named()  # a thread's own; dynamo reads it, which it can't do with a ContextVar
-
-
 def backend_for(device: torch.device) -> Backend:
     """The backend of this thread for tensors on `device`; a compiler always sees `plain`."""
     if torch.compiler.is_compiling():
         return plain
-    name = _named.backend or ("cpu" if device.type == "cpu" and _has_cpu_backend() else "plain")
-    if name == "plain":
+    name = current_context().backend
+    if name == "plain" or (name is None and not (device.type == "cpu" and _has_cpu_backend())):
         return plain
     if device.type != "cpu":
         raise ValueError(
@@ -106,35 +98,14 @@ def backend_for(device: torch.device) -> Backend:
     return _cpu_backend()
 
 
-@contextmanager
-def use_backend(name: str) -> Iterator[None]:
+def use_backend(name: str) -> AbstractContextManager[None]:
     """Compute with the backend of this name in the block, on this thread; blocks nest.
 
     Raises ValueError for a name there is not.
     """
     if name not in BACKENDS or (name == "cpu" and not _has_cpu_backend()):
         raise ValueError(f"a backend must be one of {', '.join(BACKENDS)}, got {name!r}")
-    before, _named.backend = _named.backend, name
-    try:
-        yield
-    finally:
-        _named.backend = before
-
-
-def computing_again() -> Callable[[], AbstractContextManager[None]]:
-    """What computes as this thread does now another time: backend, number format and weights."""
-    name, blocks = _named.backend, blocks_again()
-
-    @contextmanager
-    def again() -> Iterator[None]:
-        before, _named.backend = _named.backend, name
-        try:
-            with blocks():
-                yield
-        finally:
-            _named.backend = before
-
-    return again
+    return in_context(replace(current_context(), backend=name))
 
 
 @lru_cache(maxsize=1)

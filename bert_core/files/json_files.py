@@ -32,14 +32,14 @@ def read_json_value(path: Path) -> Any:
 
 def read_text(path: Path) -> str:
     """What a UTF-8 file holds; raises ValueError, naming it, where it is missing or no text."""
-    refuse_pointer(path)
+    check_fetched(path)
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} must be UTF-8, but {error}; is it whole?") from error
 
 
-def refuse_pointer(path: Path) -> None:
+def check_fetched(path: Path) -> None:
     """Return where `path` is a file that may hold what its name says.
 
     Raises ValueError where there is no file, or the pointer that Git LFS leaves in its place.
@@ -64,3 +64,8 @@ def entry(values: dict[str, Any], key: str, kind: type[T], path: Path) -> T | No
     if value is None or (isinstance(value, kind) and (is_bool == (kind is bool))):
         return value
     raise ValueError(f"{path} must say {_CALLED[kind]} as {key}, found {value!r:.80}")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` to a new file, for people to read too."""
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

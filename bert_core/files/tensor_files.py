@@ -3,6 +3,7 @@
 import pickle
 import struct
 import warnings
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from bert_core.files.json_files import refuse_pointer
+from bert_core.files.json_files import check_fetched
 
 # What readers raise for bytes that are none of theirs: torch says RuntimeError of an archive that
 # is cut off, and its reader of pickles whatever comes of what it is told to do.
@@ -21,6 +22,8 @@ _BROKEN: Final = (
     ValueError,
 )  # fmt: skip
 
+_MOST_NAMES: Final = 8  # that a message lists
+
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file or of the older .bin, on the CPU.
@@ -28,7 +31,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     Raises ValueError, naming the file, where it is missing or broken, or holds anything but
     tensors by their names. No code of a .bin is run.
     """
-    refuse_pointer(path)
+    check_fetched(path)
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
@@ -36,7 +39,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             found = torch.load(path, map_location="cpu", weights_only=True)
     except _BROKEN as error:
         raise ValueError(f"{path} must hold tensors, but {_reason(error)}; is it whole?") from error
-    _refuse_other_objects(found, path)
+    _check_only_tensors(found, path)
     tensors: dict[str, Tensor] = found
     return tensors
 
@@ -49,7 +52,7 @@ def _reason(error: Exception) -> str:
     return (said.split(". ")[0] or type(error).__name__).rstrip(".")[:200]
 
 
-def _refuse_other_objects(found: Any, path: Path) -> None:
+def _check_only_tensors(found: Any, path: Path) -> None:
     if not isinstance(found, dict):
         raise ValueError(
             f"{path} must hold tensors by their names, found a {type(found).__name__}; save "
@@ -73,3 +76,19 @@ def _refuse_other_objects(found: Any, path: Path) -> None:
             else "save model.state_dict() alone"
         )
     )
+
+
+def listed(names: Sequence[str]) -> str:
+    """Some of these names for a message, and how many more there are; `none` of none."""
+    more = len(names) - _MOST_NAMES
+    return (", ".join(names[:_MOST_NAMES]) or "none") + (f" and {more} more" if more > 0 else "")
+
+
+def check_names(found: Iterable[str], wanted: Iterable[str], source: str, remedy: str = "") -> None:
+    """Raise ValueError where `source` does not hold exactly the tensors `wanted`."""
+    theirs, ours = set(found), set(wanted)
+    if ours != theirs:
+        raise ValueError(
+            f"{source} must hold exactly the tensors of the model: missing "
+            f"{listed(sorted(ours - theirs))}; unexpected {listed(sorted(theirs - ours))}{remedy}"
+        )

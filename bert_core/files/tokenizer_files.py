@@ -6,19 +6,17 @@ from typing import Any, Final
 
 from bert_core.files.added_tokens import AddedToken, read_added_tokens
 from bert_core.files.json_files import entry, read_json, read_text
-from bert_core.files.tokenizer_rules import refuse_other_rules, refuse_other_tokenizer
+from bert_core.files.tokenizer_rules import check_rules, check_tokenizer_class
 
 VOCABULARY_FILE: Final = "vocab.txt"
-TOKENIZER_FILES: Final = (
-    VOCABULARY_FILE, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-    "added_tokens.json",
-)  # fmt: skip
+_WHOLE, _SETTINGS = "tokenizer.json", "tokenizer_config.json"
+SAVED_FILES: Final = (VOCABULARY_FILE, _WHOLE, _SETTINGS)  # what we write
+TOKENIZER_FILES: Final = (*SAVED_FILES, "special_tokens_map.json", "added_tokens.json")
 # What the settings call it: what `tokenizer.json` does.
 _CASE: Final = {
     "do_lower_case": "lowercase", "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
 }  # fmt: skip
-_WHOLE, _SETTINGS = "tokenizer.json", "tokenizer_config.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +46,9 @@ def read_tokenizer(folder: Path, lowercase: bool | None = None) -> TokenizerFile
     """
     whole = read_json(folder / _WHOLE) if (folder / _WHOLE).is_file() else None
     settings = read_json(folder / _SETTINGS) if (folder / _SETTINGS).is_file() else {}
-    refuse_other_tokenizer(folder, settings)
+    check_tokenizer_class(folder, settings)
     if whole is not None:
-        refuse_other_rules(whole, folder / _WHOLE)
+        check_rules(whole, folder / _WHOLE)
     pieces = _pieces(folder, whole)
     ids = {piece: index for index, piece in enumerate(pieces)}
     added = read_added_tokens(folder, len(pieces), ids)

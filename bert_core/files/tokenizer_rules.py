@@ -1,4 +1,4 @@
-"""Whether a published tokenizer follows BERT's rules; what does not is refused in a sentence."""
+"""Whether a published tokenizer follows BERT's rules; ValueError where it does not."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -33,7 +33,7 @@ _SECOND: Final = [{"Sequence": {"id": "B", "type_id": 1}},
                   {"SpecialToken": {"id": "[SEP]", "type_id": 1}}]  # fmt: skip
 
 
-def refuse_other_tokenizer(folder: Path, settings: dict[str, Any]) -> None:
+def check_tokenizer_class(folder: Path, settings: dict[str, Any]) -> None:
     """Return where the settings in `folder` name BERT's tokenizer or none.
 
     Raises ValueError, naming the file, for another class of tokenizer, for one that cuts a text
@@ -71,7 +71,7 @@ def refuse_other_tokenizer(folder: Path, settings: dict[str, Any]) -> None:
             )
 
 
-def refuse_other_rules(whole: dict[str, Any], path: Path) -> None:
+def check_rules(whole: dict[str, Any], path: Path) -> None:
     """Return where `whole`, the contents of the `tokenizer.json` at `path`, are BERT's rules.
 
     Raises ValueError, naming the file, for another model, another normalizer, other words or other
@@ -106,10 +106,10 @@ def refuse_other_rules(whole: dict[str, Any], path: Path) -> None:
         raise ValueError(
             f"{path} must look for words as BERT does (BertPreTokenizer), found {words.get('type')}"
         )
-    _refuse_other_template(entry(whole, "post_processor", dict, path), path)
+    _check_template(entry(whole, "post_processor", dict, path), path)
 
 
-def _refuse_other_template(processor: dict[str, Any] | None, path: Path) -> None:
+def _check_template(processor: dict[str, Any] | None, path: Path) -> None:
     """A file without one leaves it to BERT, which puts [CLS] and [SEP] around a text."""
     if processor is None:
         return

@@ -3,5 +3,3 @@
 from bert_core.hugging_face.reading import READING_VERSION, import_model
 from bert_core.hugging_face.sentence_transformers import model_folder
 from bert_core.hugging_face.writing import export_model, reads_mean
-
-__all__ = ["READING_VERSION", "export_model", "import_model", "model_folder", "reads_mean"]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bert_core.files.json_files import entry, read_json
-from bert_core.files.tensor_files import read_tensors
+from bert_core.files.tensor_files import listed, read_tensors
 from bert_core.hugging_face.tensors import REDUNDANT, modern_name
 
 _FILES: Final = ("model.safetensors", "pytorch_model.bin")
@@ -16,7 +16,6 @@ _FOREIGN: Final = {  # files of other programs' checkpoints, by how they end
     ".ckpt.index": "TensorFlow", "model.ckpt.meta": "TensorFlow", ".h5": "TensorFlow",
     ".msgpack": "Flax", ".onnx": "ONNX", ".gguf": "llama.cpp",
 }  # fmt: skip
-_MOST_NAMES: Final = 8  # that a message lists
 
 
 class Checkpoint:
@@ -50,9 +49,7 @@ class Checkpoint:
 
     def listed(self, names: Iterable[str]) -> str:
         """Some of these tensors, by the names that the files use, and how many more there are."""
-        theirs = [self.name_of(name) for name in names]
-        more = len(theirs) - _MOST_NAMES
-        return ", ".join(theirs[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+        return listed([self.name_of(name) for name in names])
 
     def _take(self, name: str, tensor: Tensor, path: Path) -> None:
         modern = modern_name(name)
@@ -104,7 +101,7 @@ def _shards(index: Path) -> list[Path]:
     if missing:
         raise ValueError(
             f"{index} names {len(paths)} files of weights that must lie beside it, found no "
-            f"{', '.join(missing[:_MOST_NAMES])}; download them all"
+            f"{listed(missing)}; download them all"
         )
     return paths
 

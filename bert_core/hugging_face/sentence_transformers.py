@@ -5,14 +5,13 @@ pooling of its hidden states, then as a rule a division by the length of the vec
 over the mean of all tokens is written as a dense layer after the pooling.
 """
 
-import json
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from safetensors.torch import save_file
 
 from bert_core.config import EmbeddingConfig
-from bert_core.files.json_files import entry, read_json, read_json_value
+from bert_core.files.json_files import entry, read_json, read_json_value, write_json
 from bert_core.model.layers import Linear
 
 MODULES_FILE: Final = "modules.json"
@@ -20,17 +19,12 @@ _SETTINGS: Final = "sentence_bert_config.json"
 _WHOLE_SETTINGS: Final = "config_sentence_transformers.json"
 # Ours: theirs, in the older files a flag each, in newer ones a name.
 _FLAGS: Final = {
-    "cls": "pooling_mode_cls_token",
-    "max": "pooling_mode_max_tokens",
-    "mean": "pooling_mode_mean_tokens",
-    "mean_sqrt_len": "pooling_mode_mean_sqrt_len_tokens",
-}
+    "cls": "pooling_mode_cls_token", "max": "pooling_mode_max_tokens",
+    "mean": "pooling_mode_mean_tokens", "mean_sqrt_len": "pooling_mode_mean_sqrt_len_tokens",
+}  # fmt: skip
 _NAMES: Final = {
-    "cls": "cls",
-    "max": "max",
-    "mean": "mean",
-    "mean_sqrt_len": "mean_sqrt_len_tokens",
-}
+    "cls": "cls", "max": "max", "mean": "mean", "mean_sqrt_len": "mean_sqrt_len_tokens",
+}  # fmt: skip
 _OURS: Final = {theirs: ours for ours, theirs in _NAMES.items()}
 POOLINGS: Final = tuple(_NAMES)
 
@@ -81,7 +75,7 @@ def read_embedding(folder: Path, max_positions: int, hidden_size: int) -> Embedd
     modules = module_paths(folder)
     if not modules:
         return None
-    _refuse_prompts(folder)
+    _check_prompts(folder)
     path = modules["Transformer"] / _SETTINGS
     settings = read_json(path) if path.is_file() else {}
     for name, published in (
@@ -143,7 +137,7 @@ def _pooling(path: Path, hidden_size: int) -> Literal["mean", "cls", "max", "mea
     return pooling
 
 
-def _refuse_prompts(folder: Path) -> None:
+def _check_prompts(folder: Path) -> None:
     path = folder / _WHOLE_SETTINGS
     settings = read_json(path) if path.is_file() else {}
     default = entry(settings, "default_prompt_name", str, path)
@@ -185,8 +179,8 @@ def write_embedding(
          "type": f"{package}.{name}"}
         for index, name in enumerate(names)
     ]  # fmt: skip
-    _write_json(draft / MODULES_FILE, modules)
-    _write_json(
+    write_json(draft / MODULES_FILE, modules)
+    write_json(
         draft / _SETTINGS,
         {
             "max_seq_length": embedding.max_tokens or max_tokens,
@@ -200,7 +194,7 @@ def write_embedding(
         for ours, theirs in _FLAGS.items()
         if ours in ("cls", "mean", embedding.pooling)
     }
-    _write_json(
+    write_json(
         draft / "1_Pooling" / "config.json", {"word_embedding_dimension": hidden_size, **flags}
     )
     if dense is not None:
@@ -210,7 +204,7 @@ def write_embedding(
 def _write_dense(folder: Path, dense: Linear) -> None:
     weight, bias = (tensor.detach().cpu().contiguous() for tensor in (dense.weight, dense.bias))
     save_file({"linear.weight": weight, "linear.bias": bias}, folder / "model.safetensors")
-    _write_json(
+    write_json(
         folder / "config.json",
         {
             "in_features": weight.shape[1],
@@ -219,7 +213,3 @@ def _write_dense(folder: Path, dense: Linear) -> None:
             "activation_function": "torch.nn.modules.linear.Identity",
         },
     )
-
-
-def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,6 +1,6 @@
-"""Names of the tensors, ours and those of the published Hugging Face layout, both ways.
+"""What the published layout calls our settings, heads and tensors, both ways.
 
-Pure functions over dictionaries of tensors: nothing is computed, so a round trip is bit-exact.
+Tensors are renamed, split and joined: nothing is computed, so a round trip is bit-exact.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,30 +9,61 @@ from typing import Final
 import torch
 from torch import Tensor
 
-_PREFIX: Final = "bert."
+# Ours: theirs.
+CONFIG_NAMES: Final = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "num_layers": "num_hidden_layers",
+    "num_attention_heads": "num_attention_heads",
+    "intermediate_size": "intermediate_size",
+    "max_position_embeddings": "max_position_embeddings",
+    "type_vocab_size": "type_vocab_size",
+    "hidden_dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "classifier_dropout": "classifier_dropout",
+    "layer_norm_eps": "layer_norm_eps",
+    "initializer_range": "initializer_range",
+    "causal": "is_decoder",
+    "positions": "positions",  # not known there; its tables are written as learned ones
+}
+# Architectures whose tensors do not tell their task.
+TASKS: Final = {
+    "BertForSequenceClassification": "sequence_classification",
+    "BertForTokenClassification": "token_classification",
+    "BertForMultipleChoice": "multiple_choice",
+    "BertForQuestionAnswering": "span_prediction",
+    "BertLMHeadModel": "language_model",
+}
+# What the heads of a BertForSequenceClassification call their task.
+PROBLEMS: Final = {
+    "sequence_classification": "single_label_classification",
+    "multi_label_classification": "multi_label_classification",
+    "regression": "regression",
+}
 
-_EMBEDDINGS: Final = {
-    "embeddings.word_embeddings.weight": "encoder.embeddings.token",
-    "embeddings.token_type_embeddings.weight": "encoder.embeddings.token_type",
-    "embeddings.position_embeddings.weight": "encoder.embeddings.position",
-    "embeddings.LayerNorm.weight": "encoder.embeddings.layer_norm.weight",
-    "embeddings.LayerNorm.bias": "encoder.embeddings.layer_norm.bias",
+# Ours: theirs.
+_TENSORS: Final = {
+    "encoder.embeddings.token": "bert.embeddings.word_embeddings.weight",
+    "encoder.embeddings.token_type": "bert.embeddings.token_type_embeddings.weight",
+    "encoder.embeddings.position": "bert.embeddings.position_embeddings.weight",
+    "encoder.embeddings.layer_norm.weight": "bert.embeddings.LayerNorm.weight",
+    "encoder.embeddings.layer_norm.bias": "bert.embeddings.LayerNorm.bias",
+    "vocabulary_head.bias": "cls.predictions.bias",
 }
-_LAYER: Final = {  # modules with a weight and a bias
-    "attention.output.dense": "attention.to_out",
-    "attention.output.LayerNorm": "attention_norm",
-    "intermediate.dense": "feed_forward.widen",
-    "output.dense": "feed_forward.narrow",
-    "output.LayerNorm": "feed_forward_norm",
+_MODULES: Final = {  # with a weight and a bias
+    "pooler.dense": "bert.pooler.dense",
+    "vocabulary_head.transform": "cls.predictions.transform.dense",
+    "vocabulary_head.layer_norm": "cls.predictions.transform.LayerNorm",
+    "next_sentence_head.dense": "cls.seq_relationship",
 }
-_HEADS: Final = {  # modules with a weight and a bias
-    "bert.pooler.dense": "pooler.dense",
-    "cls.predictions.transform.dense": "vocabulary_head.transform",
-    "cls.predictions.transform.LayerNorm": "vocabulary_head.layer_norm",
-    "cls.seq_relationship": "next_sentence_head.dense",
-    "classifier": "task_head.dense",
-    "qa_outputs": "task_head.dense",
+_LAYER_MODULES: Final = {
+    "attention.to_out": "attention.output.dense",
+    "attention_norm": "attention.output.LayerNorm",
+    "feed_forward.widen": "intermediate.dense",
+    "feed_forward.narrow": "output.dense",
+    "feed_forward_norm": "output.LayerNorm",
 }
+_TASK_HEADS: Final = ("classifier", "qa_outputs")
 _PARTS: Final = ("query", "key", "value")
 # Copies of other tensors and fixed tables, which carry nothing of their own.
 REDUNDANT: Final = (
@@ -52,13 +83,22 @@ def from_hugging_face(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """
     theirs = {modern_name(name): tensor for name, tensor in tensors.items()}
     _check_tied(theirs)
-    names = _their_to_our_names(theirs)
-    ours = {
-        names.get(name, name): tensor
-        for name, tensor in theirs.items()
-        if name not in REDUNDANT and not _is_attention_part(name)
+    layers = layers_in(theirs, "bert.encoder.layer.")
+    ours_of = {
+        their_name: our_name
+        for task_head in _TASK_HEADS
+        for our_name, their_name in _names(layers, task_head).items()
     }
-    for layer in _layers_with_parts(theirs):
+    attention = {
+        f"{_self_attention(layer)}.{part}.{kind}"
+        for layer in layers for part in _PARTS for kind in ("weight", "bias")
+    }  # fmt: skip
+    ours = {
+        ours_of.get(name, name): tensor
+        for name, tensor in theirs.items()
+        if name not in REDUNDANT and name not in attention
+    }
+    for layer in layers_in(attention.intersection(theirs), "bert.encoder.layer."):
         for kind in ("weight", "bias"):
             parts = [f"{_self_attention(layer)}.{part}.{kind}" for part in _PARTS]
             missing = [part for part in parts if part not in theirs]
@@ -77,26 +117,16 @@ def to_hugging_face(
 
     Raises ValueError for a tensor that the published layout does not have.
     """
-    modules = {ours: theirs for theirs, ours in _HEADS.items() if theirs != "qa_outputs"}
-    modules["task_head.dense"] = task_head
-    names = {ours: _PREFIX + theirs for theirs, ours in _EMBEDDINGS.items()}
-    names["vocabulary_head.bias"] = "cls.predictions.bias"
-    layer_modules = {ours: theirs for theirs, ours in _LAYER.items()}
+    names = _names(layers_in(tensors, "encoder.layers."), task_head)
     result: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         module, _, kind = name.rpartition(".")
         if name in names:
             result[names[name]] = tensor
-        elif module in modules:
-            result[f"{modules[module]}.{kind}"] = tensor
-        elif name.startswith("encoder.layers."):
-            layer, _, rest = module.removeprefix("encoder.layers.").partition(".")
-            if rest == "attention.to_qkv":
-                for part, third in zip(_PARTS, tensor.chunk(3), strict=True):
-                    result[f"{_self_attention(layer)}.{part}.{kind}"] = third
-            else:
-                theirs = f"{_PREFIX}encoder.layer.{layer}.{layer_modules[rest]}.{kind}"
-                result[theirs] = tensor
+        elif module.endswith(".attention.to_qkv"):
+            layer = module.removeprefix("encoder.layers.").split(".")[0]
+            for part, third in zip(_PARTS, tensor.chunk(3), strict=True):
+                result[f"{_self_attention(layer)}.{part}.{kind}"] = third
         else:
             raise ValueError(f"the published layout has no tensor like {name}")
     return result
@@ -108,41 +138,31 @@ def modern_name(name: str) -> str:
         if name.endswith(old):
             name = name.removesuffix(old) + new
     if name.startswith(("embeddings.", "encoder.layer.", "pooler.")):
-        return _PREFIX + name
+        return f"bert.{name}"
     return name
 
 
-def _their_to_our_names(theirs: Iterable[str]) -> dict[str, str]:
-    names = {_PREFIX + name: ours for name, ours in _EMBEDDINGS.items()}
-    names["cls.predictions.bias"] = "vocabulary_head.bias"
-    modules = dict(_HEADS)
-    for layer in _layers(theirs):
-        for module, ours in _LAYER.items():
-            modules[f"{_PREFIX}encoder.layer.{layer}.{module}"] = f"encoder.layers.{layer}.{ours}"
-    for module, ours in modules.items():
-        for kind in ("weight", "bias"):
-            names[f"{module}.{kind}"] = f"{ours}.{kind}"
-    return names
-
-
-def _layers(names: Iterable[str]) -> list[str]:
-    start = f"{_PREFIX}encoder.layer."
+def layers_in(names: Iterable[str], start: str) -> list[str]:
+    """The numbers of layers among names that begin with `start`, such as `encoder.layers.`."""
     return sorted({n.removeprefix(start).split(".")[0] for n in names if n.startswith(start)})
 
 
-def _layers_with_parts(names: Iterable[str]) -> list[str]:
-    return _layers(name for name in names if _is_attention_part(name))
+def _names(layers: Iterable[str], task_head: str) -> dict[str, str]:
+    """Ours: theirs, of all tensors but those of attention, which are three there."""
+    modules = {**_MODULES, "task_head.dense": task_head}
+    for layer in layers:
+        for ours, theirs in _LAYER_MODULES.items():
+            modules[f"encoder.layers.{layer}.{ours}"] = f"bert.encoder.layer.{layer}.{theirs}"
+    both = {
+        f"{ours}.{kind}": f"{theirs}.{kind}"
+        for ours, theirs in modules.items()
+        for kind in ("weight", "bias")
+    }
+    return {**_TENSORS, **both}
 
 
 def _self_attention(layer: str) -> str:
-    return f"{_PREFIX}encoder.layer.{layer}.attention.self"
-
-
-def _is_attention_part(name: str) -> bool:
-    module, _, kind = name.rpartition(".")
-    return kind in ("weight", "bias") and module.endswith(
-        tuple(f".attention.self.{part}" for part in _PARTS)
-    )
+    return f"bert.encoder.layer.{layer}.attention.self"
 
 
 def _check_tied(theirs: Mapping[str, Tensor]) -> None:

@@ -1,6 +1,5 @@
 """Write a directory that `transformers` and sentence-transformers open without a word."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -9,9 +8,9 @@ from safetensors.torch import save_file
 
 from bert_core.config import EmbeddingConfig
 from bert_core.files.folders import publish
-from bert_core.hugging_face.names import CONFIG_NAMES, PROBLEMS, TASKS
+from bert_core.files.json_files import write_json
 from bert_core.hugging_face.sentence_transformers import POOLINGS, write_embedding
-from bert_core.hugging_face.tensors import to_hugging_face
+from bert_core.hugging_face.tensors import CONFIG_NAMES, PROBLEMS, TASKS, to_hugging_face
 from bert_core.model.catalogue import Model
 from bert_core.model.task_models import TextModel
 from bert_core.vocabulary import WordPieceTokenizer
@@ -50,7 +49,7 @@ def export_model(
             tensors = {name.removeprefix("bert."): tensor for name, tensor in tensors.items()}
         copies = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         save_file(copies, draft / "model.safetensors", metadata={"format": "pt"})
-        _write_json(draft / "config.json", _their_config(model, architecture, tokenizer))
+        write_json(draft / "config.json", _their_config(model, architecture, tokenizer))
         if tokenizer is not None:
             tokenizer.save(draft, max_tokens=model.config.max_position_embeddings)
         if embedding is not None:
@@ -123,7 +122,3 @@ def _architecture(model: Model) -> str:
             "export its encoder"
         )
     return tasks[model.head_name]
-
-
-def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -22,10 +22,3 @@ from bert_core.inference.labels import (
 from bert_core.inference.maps import AttentionMaps, attention_maps
 from bert_core.inference.masks import Candidate, fill_mask, next_sentence_probability
 from bert_core.inference.tags import TaggedWord, tag
-
-__all__ = [
-    "Answer", "Assigned", "AttentionMaps", "Candidate", "Chosen", "Classified", "Embedded", "Rated",
-    "TaggedWord", "answer", "assign_labels", "attention_maps", "choose", "classify", "complete",
-    "cosine_similarity", "embed", "fill_mask", "nearest", "next_sentence_probability", "rate",
-    "tag",
-]  # fmt: skip

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from bert_core.backends.precision import Precision
-from bert_core.inference.asking import run_batches
+from bert_core.inference.asking import run_batches, with_head
 from bert_core.inference.windows import Window, question_windows
 from bert_core.model.catalogue import Model, SpanPredictor
 from bert_core.vocabulary import WordPieceTokenizer
@@ -43,9 +43,7 @@ def answer(
     ValueError for a model with another head, an empty context, or a question that leaves no tokens
     for one.
     """
-    if not isinstance(model, SpanPredictor):
-        raise ValueError(f"answering needs a model with the head {SpanPredictor.head_name}, "
-                         f"got {model.head_name}")  # fmt: skip
+    model = with_head(model, SpanPredictor)
     context_ids, spans = tokenizer.encode_with_offsets(context)
     if not context_ids:
         raise ValueError("the context must hold a word to answer with, got none")

@@ -8,18 +8,13 @@ from torch import Tensor
 
 from bert_core.backends.precision import Precision, compute_dtype
 from bert_core.batch import RaggedBatch
-from bert_core.config import EncoderConfig
 from bert_core.inference.texts import BATCH_TOKENS, EncodedTexts
 from bert_core.model.catalogue import Model
-from bert_core.model.forward_memory import Backend, forward_memory
 
 M = TypeVar("M", bound=Model)
 Progress = Callable[[int, int], None]  # called with texts done, texts in all
 
-# A GPU is busy with fewer, and powers of two keep the batches, and with them the bits, the same
-# where a little more or less of its memory is free.
-_MOST_TOKENS = 1 << 16
-_SHARE_OF_FREE = 0.8
+_GPU_TOKENS = 1 << 16  # a GPU is busy with fewer
 
 
 class Output(NamedTuple):
@@ -34,7 +29,7 @@ def with_head(model: Model, wanted: type[M]) -> M:
     """The model as what it is; raises ValueError for one with another head."""
     if not isinstance(model, wanted):
         raise ValueError(
-            f"this needs a model with the head {wanted.head_name}, got {model.head_name}"
+            f"a model with the head {wanted.head_name} is needed, got {model.head_name}"
         )
     return model
 
@@ -62,10 +57,11 @@ def run_batches(
     outputs: list[Output] = []
     num_done = 0
     with model.precision(precision):
-        backend = _backend(device, compute_dtype(precision, device))
-        is_padded = backend == "plain"
+        is_gpu = device.type == "cuda"
+        # On a GPU only its kernel for bfloat16 takes sequences of any lengths.
+        is_padded = is_gpu and compute_dtype(precision, device) != torch.bfloat16
         if batch_tokens is None:
-            batch_tokens = _fitting_tokens(model, encoded, backend)
+            batch_tokens = _GPU_TOKENS if is_gpu else BATCH_TOKENS
         while num_done < num_texts:
             for members, tokens in encoded.batches(
                 batch_tokens, first=num_done, is_padded=is_padded
@@ -73,7 +69,7 @@ def run_batches(
                 values = _computed(compute, tokens, device)
                 if values is None:
                     batch_tokens = max(1, tokens.num_tokens // 2)
-                    if device.type == "cuda":
+                    if is_gpu:
                         torch.cuda.empty_cache()
                     break
                 outputs.append(Output(torch.from_numpy(members), tokens.lengths, values))
@@ -96,38 +92,3 @@ def _computed(
         if tokens.num_sequences == 1:
             raise
         return None
-
-
-def _backend(device: torch.device, dtype: torch.dtype) -> Backend:
-    if device.type != "cuda":
-        return "cpu"
-    return "flash" if dtype == torch.bfloat16 else "plain"
-
-
-def _fitting_tokens(model: Model, encoded: EncodedTexts, backend: Backend) -> int:
-    device = model.device
-    if backend == "cpu":
-        return BATCH_TOKENS
-    free, _ = torch.cuda.mem_get_info(device)
-    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    longest = max(len(sequence) for sequence in encoded.sequences)
-    dtype = torch.bfloat16 if backend == "flash" else torch.float32
-    return most_tokens(model.config, longest, free, dtype=dtype, backend=backend)
-
-
-def most_tokens(
-    config: EncoderConfig, longest: int, free_bytes: int, *, dtype: torch.dtype, backend: Backend
-) -> int:
-    """The greatest power of two up to 65,536 whose tokens fit well into `free_bytes`.
-
-    At least `longest`, the tokens of the longest text.
-    """
-    count = _MOST_TOKENS
-    while count > longest:
-        needed = forward_memory(
-            config, num_tokens=count, longest=longest, dtype=dtype, backend=backend
-        )
-        if needed <= _SHARE_OF_FREE * free_bytes:
-            return count
-        count //= 2
-    return longest

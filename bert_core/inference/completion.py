@@ -6,6 +6,7 @@ import torch
 
 from bert_core.backends.precision import Precision
 from bert_core.batch import RaggedBatch
+from bert_core.inference.asking import with_head
 from bert_core.model.catalogue import LanguageModel, Model
 from bert_core.randomness import random_bits, uniform
 
@@ -30,9 +31,7 @@ def complete(
     end. Raises ValueError for a model with another head, an empty or too long prompt, a negative
     temperature, or a `top_k` beyond the vocabulary.
     """
-    if not isinstance(model, LanguageModel):
-        raise ValueError(f"completing needs a model with the head {LanguageModel.head_name}, "
-                         f"got {model.head_name}")  # fmt: skip
+    model = with_head(model, LanguageModel)
     if temperature < 0:
         raise ValueError(f"temperature must not be negative, got {temperature}")
     if top_k is not None and not 1 <= top_k <= model.config.vocab_size:

@@ -18,7 +18,7 @@ from bert_core.config import EmbeddingConfig
 from bert_core.inference.asking import Progress, run_batches
 from bert_core.inference.texts import Text, encode_texts
 from bert_core.model.catalogue import Model
-from bert_core.model.pooling import pooled
+from bert_core.model.pooling import pooled, pooler_of
 from bert_core.vocabulary import WordPieceTokenizer
 
 Pooling = Literal["mean", "cls", "max", "mean_sqrt_len", "pooled"]
@@ -54,11 +54,8 @@ def embed(
     said: dict[str, Any] = {"pooling": pooling, "normalize": normalize, "max_tokens": max_tokens}
     given = {name: value for name, value in said.items() if value is not None}
     how = replace(model.embedding or EmbeddingConfig(), **given)
-    if how.pooling == "pooled" and getattr(model, "pooler", None) is None:
-        raise ValueError(
-            f"pooled embeddings need a model with a pooler, and {model.head_name} has none; "
-            "take mean or cls"
-        )
+    if how.pooling == "pooled":
+        pooler_of(model)  # raises before anything is encoded
     readable = model.config.max_position_embeddings
     if (how.max_tokens or 0) > readable:
         raise ValueError(

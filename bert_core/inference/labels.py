@@ -156,13 +156,8 @@ def rate(
     Raises ValueError for a model with another head, and for what is not a list of texts.
     """
     model = with_head(model, SequenceRegressor)
-    encoded = encode_texts(tokenizer, texts, model.config.max_position_embeddings)
-    values = torch.empty(len(texts))
-    for members, _, predictions in run_batches(
-        model, encoded, model, batch_tokens=batch_tokens, precision=precision
-    ):
-        values[members] = predictions
-    return Rated(values=values.numpy(), num_truncated=encoded.num_truncated)
+    values, num_truncated = _numbers(model, tokenizer, texts, batch_tokens, precision)
+    return Rated(values=values.numpy(), num_truncated=num_truncated)
 
 
 def choose(
@@ -178,14 +173,26 @@ def choose(
     """
     model = with_head(model, MultipleChoice)
     pairs = [(prompt, choice) for choice in choices]
-    encoded = encode_texts(tokenizer, pairs, model.config.max_position_embeddings)
-    scores = torch.empty(len(pairs))
-    for members, _, logits in run_batches(
-        model, encoded, model, batch_tokens=None, precision=precision
-    ):
-        scores[members] = logits
+    scores, num_truncated = _numbers(model, tokenizer, pairs, None, precision)
     return Chosen(
         index=int(scores.argmax()),
         probabilities=scores.softmax(dim=0).tolist(),
-        num_truncated=encoded.num_truncated,
+        num_truncated=num_truncated,
     )
+
+
+def _numbers(
+    model: SequenceRegressor | MultipleChoice,
+    tokenizer: WordPieceTokenizer,
+    texts: Sequence[Text],
+    batch_tokens: int | None,
+    precision: Precision,
+) -> tuple[Tensor, int]:
+    """[N] what the head gives each text, and how many texts were cut."""
+    encoded = encode_texts(tokenizer, texts, model.config.max_position_embeddings)
+    values = torch.empty(len(texts))
+    for members, _, found in run_batches(
+        model, encoded, model, batch_tokens=batch_tokens, precision=precision
+    ):
+        values[members] = found
+    return values, encoded.num_truncated

@@ -8,7 +8,7 @@ import torch
 
 from bert_core.backends.precision import Precision
 from bert_core.batch import RaggedBatch
-from bert_core.inference.asking import run_batches
+from bert_core.inference.asking import run_batches, with_head
 from bert_core.inference.texts import encode_texts
 from bert_core.model.catalogue import Model, NextSentencePredictor, PretrainingModel
 from bert_core.vocabulary import MASK, WordPieceTokenizer
@@ -35,10 +35,7 @@ def fill_mask(
     Raises ValueError for a model with another head, a text that holds no [MASK] or more tokens
     than the model can read, or a `top_k` beyond the vocabulary.
     """
-    if not isinstance(model, PretrainingModel):
-        raise ValueError(
-            f"filling masks needs a model with the head pretraining, got {model.head_name}"
-        )
+    model = with_head(model, PretrainingModel)
     if not 1 <= top_k <= tokenizer.vocab_size:
         raise ValueError(f"top_k must lie in [1, {tokenizer.vocab_size}], got {top_k}")
     ids = [tokenizer.cls_id]

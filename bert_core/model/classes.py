@@ -11,12 +11,42 @@ from torch import Tensor
 from bert_core.backends.dropout import DropoutKey
 from bert_core.batch import LabelledBatch
 from bert_core.config import EncoderConfig
-from bert_core.model.losses import cross_entropy_sum
-from bert_core.model.trainable import Sum, Sums, TrainableModel, classification_sums
+from bert_core.model.losses import cross_entropy_sum, num_correct
+from bert_core.model.trainable import Sum, Sums, TrainableModel
 
 
 class TaskModel(TrainableModel):
-    """A model that is fine-tuned on labels."""
+    """A model that is fine-tuned: what it answers to a batch, and one loss of that."""
+
+    def answers(self, batch: LabelledBatch, dropout_key: DropoutKey | None = None) -> Tensor:
+        """What is held against the labels: logits, numbers or vectors.
+
+        Raises ValueError as `loss_sums` does.
+        """
+        answers: Tensor = self(batch.tokens, dropout_key)
+        return answers
+
+    def loss_sum(self, answers: Tensor, labels: Tensor) -> Tensor:
+        """The loss, summed over the labels; raises ValueError as `loss_sums` does."""
+        return cross_entropy_sum(answers, labels)
+
+    def training_loss_sum(self, answers: Tensor, labels: Tensor) -> Tensor:
+        """The same where it is trained with another one than it is evaluated with."""
+        return self.loss_sum(answers, labels)
+
+    def right_sums(self, answers: Tensor, batch: LabelledBatch) -> Sums:
+        """How many answers are right, by the name of the figure."""
+        return {}
+
+    def loss_sums(self, batch: LabelledBatch, dropout_key: DropoutKey | None = None) -> Sums:
+        loss = self.training_loss_sum(self.answers(batch, dropout_key), batch.labels)
+        return {"label": Sum(loss, batch.num_labels)}
+
+    @torch.no_grad()
+    def evaluation_sums(self, batch: LabelledBatch) -> Sums:
+        answers = self.answers(batch)
+        loss = Sum(self.loss_sum(answers, batch.labels), batch.num_labels)
+        return {"label_loss": loss, **self.right_sums(answers, batch)}
 
 
 class OneOfClasses(TaskModel):
@@ -56,23 +86,13 @@ class OneOfClasses(TaskModel):
     def class_weights(self, weights: Sequence[float] | None) -> None:
         if weights is not None and not all(0.0 < weight < float("inf") for weight in weights):
             raise ValueError(f"class_weights must be positive numbers, got {list(weights)}")
-        self._class_weights = (
-            None
-            if weights is None
-            else torch.tensor(weights, dtype=torch.float32, device=self.device)
-        )
+        self._class_weights = None
+        if weights is not None:
+            self._class_weights = torch.tensor(weights, dtype=torch.float32, device=self.device)
 
-    def loss_sums(self, batch: LabelledBatch, dropout_key: DropoutKey | None = None) -> Sums:
-        logits = self._logits(batch, dropout_key)
-        loss = cross_entropy_sum(logits, batch.labels, self.label_smoothing, self._class_weights)
-        return {"label": Sum(loss, batch.num_labels)}
+    def training_loss_sum(self, answers: Tensor, labels: Tensor) -> Tensor:
+        return cross_entropy_sum(answers, labels, self.label_smoothing, self._class_weights)
 
-    @torch.no_grad()
-    def evaluation_sums(self, batch: LabelledBatch) -> Sums:
-        logits = self._logits(batch, None)
-        return classification_sums("label", logits, batch.labels, batch.num_labels)
-
-    def _logits(self, batch: LabelledBatch, dropout_key: DropoutKey | None) -> Tensor:
-        """[N, C] for N items."""
-        logits: Tensor = self(batch.tokens, dropout_key)
-        return logits
+    def right_sums(self, answers: Tensor, batch: LabelledBatch) -> Sums:
+        right = num_correct(answers, batch.labels).float()
+        return {"label_accuracy": Sum(right, batch.num_labels)}

@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bert_core.backends.context import hidden_dtype
 from bert_core.backends.dropout import DropoutKey, Site, dropout
 from bert_core.backends.operations import backend_for
-from bert_core.backends.precision import hidden_dtype
 from bert_core.batch import RaggedBatch
 from bert_core.config import EncoderConfig
 from bert_core.model.layers import LayerNorm, truncated_normal_
@@ -39,7 +39,7 @@ class Embeddings(nn.Module):
         Raises ValueError for a sequence longer than there are positions and, on a CPU, for ids
         outside the tables.
         """
-        self._refuse_impossible(tokens)
+        self._check_ids(tokens)
         backend = backend_for(tokens.input_ids.device)
         embedded = backend.look_up(self.token, tokens.input_ids)
         embedded = embedded + backend.look_up(self.token_type, tokens.token_type_ids)
@@ -50,7 +50,7 @@ class Embeddings(nn.Module):
         normalized = self.layer_norm(embedded).to(hidden_dtype(self.token))
         return dropout(normalized, self.config.hidden_dropout, dropout_key, Site.EMBEDDINGS)
 
-    def _refuse_impossible(self, tokens: RaggedBatch) -> None:
+    def _check_ids(self, tokens: RaggedBatch) -> None:
         config = self.config
         if tokens.max_seqlen > config.max_position_embeddings:
             raise ValueError(

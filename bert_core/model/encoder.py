@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from bert_core.backends.context import current_context, in_context
 from bert_core.backends.dropout import DropoutKey, Site, dropout_mask
-from bert_core.backends.operations import Layout, backend_for, computing_again
+from bert_core.backends.operations import Layout, backend_for
 from bert_core.batch import RaggedBatch
 from bert_core.config import EncoderConfig
 from bert_core.model.attention import SelfAttention
@@ -103,6 +104,6 @@ def _computed_again(layer: nn.Module) -> Callable[..., Tensor]:
     # No state of a generator is kept: dropout draws the same masks again by itself.
     settings: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
     if not torch.compiler.is_compiling():  # a graph holds everything
-        again = computing_again()
-        settings["context_fn"] = lambda: (nullcontext(), again())
+        context = current_context()
+        settings["context_fn"] = lambda: (nullcontext(), in_context(context))
     return partial(checkpoint, layer, **settings)

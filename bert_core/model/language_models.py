@@ -48,7 +48,7 @@ class PretrainingModel(TrainableModel):
         return self.vocabulary_head(masked, self.encoder.embeddings), next_sentence_logits
 
     def loss_sums(self, batch: PretrainingBatch, dropout_key: DropoutKey | None = None) -> Sums:
-        self._refuse_without_pairs(batch)
+        self._check_pairs(batch)
         masked, nsp_logits = self._read(batch.tokens, batch.masked_positions, dropout_key)
         embeddings = self.encoder.embeddings
         loss = self.vocabulary_head.loss_sum(masked, embeddings, batch.masked_labels)
@@ -65,7 +65,7 @@ class PretrainingModel(TrainableModel):
 
         Raises ValueError as `loss_sums` does.
         """
-        self._refuse_without_pairs(batch)
+        self._check_pairs(batch)
         mlm_logits, nsp_logits = self(batch.tokens, batch.masked_positions)
         sums = classification_sums("mlm", mlm_logits, batch.masked_labels, batch.counts["mlm"])
         sums |= accuracy_by_kind("mlm", mlm_logits, batch.masked_labels, kinds or {})
@@ -85,7 +85,7 @@ class PretrainingModel(TrainableModel):
         first, masked = hidden.tensor_split((tokens.num_sequences,))
         return masked, self.next_sentence_head(self.pooler(first), dropout_key)
 
-    def _refuse_without_pairs(self, batch: PretrainingBatch) -> None:
+    def _check_pairs(self, batch: PretrainingBatch) -> None:
         if self.next_sentence and batch.next_sentence_labels is None:
             raise ValueError(
                 "a model with next sentence prediction needs next_sentence_labels in its batch, "
@@ -94,7 +94,7 @@ class PretrainingModel(TrainableModel):
 
 
 class LanguageModel(TrainableModel):
-    """Predict the next token of each from what stands left of it.
+    """Predict the next token of each from those left of it.
 
     Raises ValueError unless the encoder is causal.
     """

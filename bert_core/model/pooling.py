@@ -5,6 +5,7 @@ from torch import Tensor
 
 from bert_core.backends.dropout import DropoutKey
 from bert_core.batch import RaggedBatch
+from bert_core.model.heads import Pooler
 from bert_core.model.trainable import Model
 
 
@@ -27,7 +28,7 @@ def pooled(
     """
     if pooling in ("cls", "pooled"):
         first = model.encoder(tokens, dropout_key, tokens.first_positions)
-        return first if pooling == "cls" else _through_pooler(model, first)
+        return first if pooling == "cls" else pooler_of(model)(first)
     hidden = model.encoder(tokens, dropout_key).float()
     if pooling == "mean":
         return mean_of_tokens(hidden, tokens)
@@ -37,12 +38,12 @@ def pooled(
     return reduced if pooling == "max" else reduced / lengths.sqrt()[:, None]
 
 
-def _through_pooler(model: Model, first: Tensor) -> Tensor:
-    pooler = getattr(model, "pooler", None)
+def pooler_of(model: Model) -> Pooler:
+    """The pooler of `model`; raises ValueError where it has none."""
+    pooler: Pooler | None = getattr(model, "pooler", None)
     if pooler is None:
         raise ValueError(
             f"pooled embeddings need a model with a pooler, and {model.head_name} has none; "
             "take mean or cls"
         )
-    vectors: Tensor = pooler(first)
-    return vectors
+    return pooler

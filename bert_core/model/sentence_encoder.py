@@ -8,12 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bert_core.backends.dropout import DropoutKey
-from bert_core.batch import LabelledBatch, RaggedBatch
+from bert_core.batch import RaggedBatch
 from bert_core.config import EmbeddingConfig, EncoderConfig
 from bert_core.model.classes import TaskModel
 from bert_core.model.losses import squared_error_sum
 from bert_core.model.pooling import pooled
-from bert_core.model.trainable import Sum, Sums
 
 SCALE = 20.0  # of cosines among which one is to be chosen (a temperature of 0.05)
 
@@ -40,23 +39,17 @@ class SentenceEncoder(TaskModel):
         how = self.embedding or EmbeddingConfig()
         return F.normalize(pooled(self, tokens, how.pooling, dropout_key).float(), dim=-1)
 
-    def loss_sums(self, batch: LabelledBatch, dropout_key: DropoutKey | None = None) -> Sums:
-        vectors, labels = self(batch.tokens, dropout_key), batch.labels
+    def loss_sum(self, answers: Tensor, labels: Tensor) -> Tensor:
         num_pairs = len(labels)
-        if len(vectors) < 2 * num_pairs:
+        if len(answers) < 2 * num_pairs:
             raise ValueError(
                 f"a batch of {num_pairs} pairs must hold at least {2 * num_pairs} texts, got "
-                f"{len(vectors)}"
+                f"{len(answers)}"
             )
-        first, second = vectors[:num_pairs], vectors[num_pairs:]
-        if labels.is_floating_point():
-            cosines = (first * second[:num_pairs]).sum(dim=-1)
-            return {"label": Sum(squared_error_sum(cosines, labels), batch.num_labels)}
-        return {"label": Sum(_choice_loss_sum(first, second, labels), batch.num_labels)}
-
-    @torch.no_grad()
-    def evaluation_sums(self, batch: LabelledBatch) -> Sums:
-        return {f"{name}_loss": each for name, each in self.loss_sums(batch).items()}
+        first, second = answers[:num_pairs], answers[num_pairs:]
+        if not labels.is_floating_point():
+            return _choice_loss_sum(first, second, labels)
+        return squared_error_sum((first * second[:num_pairs]).sum(dim=-1), labels)
 
 
 def _choice_loss_sum(first: Tensor, second: Tensor, about: Tensor) -> Tensor:

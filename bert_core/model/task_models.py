@@ -102,8 +102,8 @@ class TextLabeller(TextModel):
         self.reads_windows = reads_windows
 
     def head_settings(self) -> dict[str, Any]:
-        told = {**_named_classes(self.num_labels, self.labels), **super().head_settings()}
-        return {**told, "reads_windows": True} if self.reads_windows else told
+        settings = {**_named_classes(self.num_labels, self.labels), **super().head_settings()}
+        return {**settings, "reads_windows": True} if self.reads_windows else settings
 
     def forward(self, tokens: RaggedBatch, dropout_key: DropoutKey | None = None) -> Tensor:
         """[B, C] logits, C = `num_labels`."""
@@ -126,29 +126,24 @@ class MultiLabelClassifier(TextLabeller):
     head_name = "multi_label_classification"
     figures = ("loss", "accuracy", "exact_match")
 
-    def loss_sums(self, batch: LabelledBatch, dropout_key: DropoutKey | None = None) -> Sums:
-        self._refuse_other_labels(batch)
-        loss = binary_cross_entropy_sum(self(batch.tokens, dropout_key), batch.labels)
-        return {"label": Sum(loss, batch.num_labels)}
-
-    @torch.no_grad()
-    def evaluation_sums(self, batch: LabelledBatch) -> Sums:
-        self._refuse_other_labels(batch)
-        logits = self(batch.tokens)
-        is_right = (logits > 0) == (batch.labels > 0.5)
-        return {
-            "label_loss": Sum(binary_cross_entropy_sum(logits, batch.labels), batch.num_labels),
-            "label_accuracy": Sum(is_right.sum().float(), batch.num_labels),
-            "label_exact_match": Sum(is_right.all(dim=1).sum().float(), len(batch.labels)),
-        }
-
-    def _refuse_other_labels(self, batch: LabelledBatch) -> None:
+    def answers(self, batch: LabelledBatch, dropout_key: DropoutKey | None = None) -> Tensor:
         wanted = (batch.tokens.num_sequences, self.num_labels)
         if batch.labels.shape != wanted or not batch.labels.is_floating_point():
             raise ValueError(
                 f"labels of several classes a text must be booleans or floats of shape "
                 f"{list(wanted)}, got {batch.labels.dtype} of shape {list(batch.labels.shape)}"
             )
+        return super().answers(batch, dropout_key)
+
+    def loss_sum(self, answers: Tensor, labels: Tensor) -> Tensor:
+        return binary_cross_entropy_sum(answers, labels)
+
+    def right_sums(self, answers: Tensor, batch: LabelledBatch) -> Sums:
+        is_right = (answers > 0) == (batch.labels > 0.5)
+        return {
+            "label_accuracy": Sum(is_right.sum().float(), batch.num_labels),
+            "label_exact_match": Sum(is_right.all(dim=1).sum().float(), len(batch.labels)),
+        }
 
 
 class _NumberModel(TextModel):
@@ -168,13 +163,8 @@ class SequenceRegressor(_NumberModel):
     head_name = "regression"
     figures = ("loss",)
 
-    def loss_sums(self, batch: LabelledBatch, dropout_key: DropoutKey | None = None) -> Sums:
-        predictions = self(batch.tokens, dropout_key)
-        return {"label": Sum(squared_error_sum(predictions, batch.labels), batch.num_labels)}
-
-    @torch.no_grad()
-    def evaluation_sums(self, batch: LabelledBatch) -> Sums:
-        return {"label_loss": self.loss_sums(batch)["label"]}
+    def loss_sum(self, answers: Tensor, labels: Tensor) -> Tensor:
+        return squared_error_sum(answers, labels)
 
 
 class MultipleChoice(_NumberModel, OneOfClasses):
@@ -185,8 +175,14 @@ class MultipleChoice(_NumberModel, OneOfClasses):
 
     head_name = "multiple_choice"
 
-    def _logits(self, batch: LabelledBatch, dropout_key: DropoutKey | None) -> Tensor:
-        return _by_question(self(batch.tokens, dropout_key), batch)
+    def answers(self, batch: LabelledBatch, dropout_key: DropoutKey | None = None) -> Tensor:
+        scores, num_questions = super().answers(batch, dropout_key), batch.labels.numel()
+        if num_questions == 0 or scores.numel() % num_questions:
+            raise ValueError(
+                "all questions of a batch need the same number of choices, got "
+                f"{scores.numel()} texts for {num_questions} questions"
+            )
+        return scores.view(num_questions, -1)
 
 
 class TokenClassifier(OneOfClasses):
@@ -228,34 +224,17 @@ class SpanPredictor(TaskModel):
         """[T, 2] logits of being the first and the last token of the answer."""
         return self.task_head(self.encoder(tokens, dropout_key), dropout_key)
 
-    def loss_sums(self, batch: LabelledBatch, dropout_key: DropoutKey | None = None) -> Sums:
-        padded = self._padded(batch, dropout_key)
-        both = sum(cross_entropy_sum(padded[..., edge], batch.labels[:, edge]) for edge in (0, 1))
-        return {"label": Sum(torch.as_tensor(both) / 2, batch.num_labels)}
-
-    @torch.no_grad()
-    def evaluation_sums(self, batch: LabelledBatch) -> Sums:
-        padded = self._padded(batch, None)
-        both = sum(cross_entropy_sum(padded[..., edge], batch.labels[:, edge]) for edge in (0, 1))
-        exact = (padded.argmax(dim=1) == batch.labels).all(dim=1).sum()
-        return {
-            "label_loss": Sum(torch.as_tensor(both) / 2, batch.num_labels),
-            "label_accuracy": Sum(exact.float(), batch.num_labels),
-        }
-
-    def _padded(self, batch: LabelledBatch, dropout_key: DropoutKey | None) -> Tensor:
-        logits = self(batch.tokens, dropout_key).float()
+    def answers(self, batch: LabelledBatch, dropout_key: DropoutKey | None = None) -> Tensor:
+        logits = super().answers(batch, dropout_key).float()
         return pad_tokens(logits, batch.tokens, -torch.inf)  # [B, S, 2]
 
+    def loss_sum(self, answers: Tensor, labels: Tensor) -> Tensor:
+        both = sum(cross_entropy_sum(answers[..., edge], labels[:, edge]) for edge in (0, 1))
+        return torch.as_tensor(both) / 2
 
-def _by_question(scores: Tensor, batch: LabelledBatch) -> Tensor:
-    num_questions = batch.labels.numel()
-    if num_questions == 0 or scores.numel() % num_questions:
-        raise ValueError(
-            "a batch of multiple choice must hold the same number of choices for each question, "
-            f"got {scores.numel()} texts for {num_questions} questions"
-        )
-    return scores.view(num_questions, -1)
+    def right_sums(self, answers: Tensor, batch: LabelledBatch) -> Sums:
+        exact = (answers.argmax(dim=1) == batch.labels).all(dim=1).sum()
+        return {"label_accuracy": Sum(exact.float(), batch.num_labels)}
 
 
 def _named_classes(num_labels: int, labels: Sequence[str] | None) -> dict[str, Any]:

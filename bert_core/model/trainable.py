@@ -12,9 +12,9 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from bert_core.backends.context import computing
 from bert_core.backends.dropout import DropoutKey
-from bert_core.backends.operations import backend_for
-from bert_core.backends.precision import Precision, autocast, compute_dtype
+from bert_core.backends.precision import Precision, compute_dtype
 from bert_core.config import EmbeddingConfig, EncoderConfig
 from bert_core.model.encoder import Encoder
 from bert_core.model.losses import cross_entropy_sum, num_correct
@@ -53,12 +53,11 @@ class Model(nn.Module):
         return self.encoder.embeddings.token.device
 
     def precision(self, precision: Precision) -> AbstractContextManager[None]:
-        """A block in which this model, on this thread, computes in `precision`; blocks nest.
+        """A block in which this thread computes in `precision`; blocks nest.
 
-        Raises ValueError for a precision there is not.
+        Weights must not change in it. Raises ValueError for a precision there is not.
         """
-        copies = backend_for(self.device).takes_compute_weights
-        return autocast(self, compute_dtype(precision, self.device), copies=copies)
+        return computing(compute_dtype(precision, self.device))
 
 
 class TrainableModel(Model):

@@ -10,9 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from bert_core.training.checksum import checksum
 from bert_core.training.optimization import Optimizer
-from bert_core.training.ranks import num_ranks
+from bert_core.training.ranks import checksum, num_ranks
 
 
 @torch.no_grad()
@@ -26,14 +25,14 @@ def agree_on_start(model: nn.Module, optimizer: Optimizer) -> None:
     if num_ranks() == 1:
         return
     device = optimizer.arena.values.device
-    _refuse_different(
+    _check_same(
         _layout_digest(model, optimizer, device),
         "the same model (names, shapes, what is frozen) and optimizer settings",
         "build and freeze the model alike on each of them",
     )
     for tensor in _weights(model, optimizer):
         dist.broadcast(tensor, 0)
-    _refuse_different(
+    _check_same(
         checksum([*_weights(model, optimizer), *optimizer.replicated_state()], device),
         "the same weights and optimizer state",
         "load the same checkpoint on each of them, or none",
@@ -42,24 +41,24 @@ def agree_on_start(model: nn.Module, optimizer: Optimizer) -> None:
 
 def _weights(model: nn.Module, optimizer: Optimizer) -> list[Tensor]:
     """What is trained, in one piece, then what is not: frozen parameters and stored buffers."""
-    trained = set(optimizer.arena.names())
+    trained = set(optimizer.arena.parameters)
     others = [tensor for name, tensor in model.state_dict().items() if name not in trained]
     return [optimizer.arena.values, *others]
 
 
 def _layout_digest(model: nn.Module, optimizer: Optimizer, device: torch.device) -> Tensor:
     """[4] int64 that stand for names, shapes, what is frozen, and the optimizer's settings."""
-    trained = set(optimizer.arena.names())
+    trained = set(optimizer.arena.parameters)
     layout = [
         (name, tuple(tensor.shape), str(tensor.dtype), name in trained)
         for name, tensor in model.state_dict().items()
     ]
-    text = repr((layout, list(optimizer.arena.names()), optimizer.name, optimizer.config))
+    text = repr((layout, list(optimizer.arena.parameters), optimizer.name, optimizer.config))
     digest = hashlib.sha256(text.encode()).digest()
     return torch.frombuffer(bytearray(digest), dtype=torch.int64).to(device)
 
 
-def _refuse_different(digest: Tensor, what: str, remedy: str) -> None:
+def _check_same(digest: Tensor, what: str, remedy: str) -> None:
     digests = [torch.empty_like(digest) for _ in range(num_ranks())]
     dist.all_gather(digests, digest)
     different = [str(rank) for rank, other in enumerate(digests) if not other.equal(digests[0])]

@@ -4,15 +4,17 @@ One buffer makes the optimizer's update, the gradient norm, the exchange between
 copy in a lower precision one call each, whatever the number of layers.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
 
-from bert_core.backends.precision import ComputeWeight
+from bert_core.backends.context import ComputeWeight, computing
+from bert_core.backends.operations import backend_for
+from bert_core.files.tensor_files import listed
 from bert_core.training.neighbours import SharedNumbers
 
-_MOST_NAMES = 4  # that a message lists
 _ALIGNMENT = 64  # elements; every parameter starts on a cache line in every number format
 
 
@@ -36,10 +38,10 @@ class ParameterArena:
         # to a lower precision, so what is copied is one part of the buffer.
         named.sort(key=lambda item: item[1].ndim < 2)
         device = named[0][1].device
-        self._parameters = dict(named)
-        # The model's own entries, in which another parameter may stand one day.
-        self._entries = {
-            name: model.get_submodule(name.rpartition(".")[0])._parameters
+        self.parameters = dict(named)  # by name, in the order of the buffer
+        # Another parameter may have the name one day: each is looked up where it belongs.
+        self._owners = {
+            name: model.get_submodule(name.rpartition(".")[0])
             for name, _ in model.named_parameters()
         }
         self._offsets: dict[str, int] = {}
@@ -64,11 +66,11 @@ class ParameterArena:
     @torch.no_grad()
     def _adopt(self) -> None:
         values, gradients = self.views(self.values), self.views(self.gradients)
-        for name, parameter in self._parameters.items():
+        for name, parameter in self.parameters.items():
             values[name].copy_(parameter)
             parameter.data = values[name]
             parameter.grad = gradients[name]
-        self._addresses = {name: _addresses(p) for name, p in self._parameters.items()}
+        self._addresses = {name: _addresses(p) for name, p in self.parameters.items()}
 
     def views(self, buffer: Tensor, begin: int = 0) -> dict[str, Tensor]:
         """A buffer of this layout, cut into tensors of the parameters' shapes.
@@ -77,7 +79,7 @@ class ParameterArena:
         gives the views of the parameters that lie in it.
         """
         views = {}
-        for name, parameter in self._parameters.items():
+        for name, parameter in self.parameters.items():
             first = self._offsets[name] - begin
             if first >= 0 and first + parameter.numel() <= buffer.numel():
                 views[name] = buffer[first : first + parameter.numel()].view(parameter.shape)
@@ -86,17 +88,22 @@ class ParameterArena:
     def spans(self) -> dict[str, tuple[int, int]]:
         """Where in the buffers each parameter begins and the next one does."""
         return {
-            name: (offset, offset + padded(self._parameters[name].numel()))
+            name: (offset, offset + padded(self.parameters[name].numel()))
             for name, offset in self._offsets.items()
         }
 
-    def compute_weights(self, dtype: torch.dtype) -> Mapping[Tensor, ComputeWeight]:
+    def computing(self, dtype: torch.dtype) -> AbstractContextManager[None]:
+        """A block in which the model computes in `dtype` and adds gradients up here."""
+        takes = backend_for(self.values.device).takes_compute_weights
+        return computing(dtype, self.compute_weights(dtype) if takes else None)
+
+    def compute_weights(self, dtype: torch.dtype) -> dict[Tensor, ComputeWeight]:
         """Layers' weights and where gradients go, by parameter; matrices copied to `dtype` now."""
         if dtype not in self._compute_weights:
             self._compute_weights[dtype] = self._new_compute_weights(dtype)
         if dtype in self._copies:
             self._copies[dtype].copy_(self.values[: self._matrices_end])
-        return self._compute_weights[dtype]
+        return dict(self._compute_weights[dtype])
 
     def _new_compute_weights(self, dtype: torch.dtype) -> dict[Tensor, ComputeWeight]:
         values, gradients = self.views(self.values), self.views(self.gradients)
@@ -106,10 +113,10 @@ class ParameterArena:
             values |= self.views(self._copies[dtype])
         return {
             parameter: ComputeWeight(values[name], gradients[name])
-            for name, parameter in self._parameters.items()
+            for name, parameter in self.parameters.items()
         }
 
-    def refuse_changed(self) -> None:
+    def check_unchanged(self) -> None:
         """Raise ValueError where the model no longer learns from this arena, naming the parameters.
 
         That is where one was frozen or made trainable since this was built, or where it or its
@@ -117,8 +124,8 @@ class ParameterArena:
         `zero_grad()` do that, and the optimizer would update what nobody reads.
         """
         changed, elsewhere = [], []
-        for name, entries in self._entries.items():
-            parameter = entries[name.rpartition(".")[2]]
+        for name, module in self._owners.items():
+            parameter = getattr(module, name.rpartition(".")[2])
             addresses = self._addresses.get(name)
             if parameter is None or parameter.requires_grad != (addresses is not None):
                 changed.append(name)
@@ -127,40 +134,25 @@ class ParameterArena:
         if changed:
             raise ValueError(
                 "what is trained must not change under an optimizer, found another requires_grad "
-                f"at {_listed(changed)}; freeze the model first, then build its optimizer"
+                f"at {listed(changed)}; freeze the model first, then build its optimizer"
             )
         if elsewhere:
             raise ValueError(
                 "an optimizer must find the parameters and gradients of its model where it put "
-                f"them, found others at {_listed(elsewhere)}; move, convert or load the model "
+                f"them, found others at {listed(elsewhere)}; move, convert or load the model "
                 "first, then build its optimizer, and do not call zero_grad: a step does that"
             )
 
-    def names(self) -> Iterator[str]:
-        """The trainable parameters' names in the order of the buffer."""
-        return iter(self._parameters)
+    @property
+    def all_names(self) -> tuple[str, ...]:
+        """The names of all parameters in the model's order, the frozen ones included."""
+        return tuple(self._owners)
 
 
 def _addresses(parameter: Tensor) -> tuple[int, int | None]:
     """Where in memory a parameter and its gradient begin."""
     gradient = parameter.grad
     return parameter.data_ptr(), None if gradient is None else gradient.data_ptr()
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - _MOST_NAMES
-    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
-
-
-def check_names(found: Iterable[str], wanted: Iterable[str], what: str) -> None:
-    """Raise ValueError where the parameters `found` in `what` are not exactly those `wanted`."""
-    ours, theirs = set(wanted), set(found)
-    if ours != theirs:
-        raise ValueError(
-            f"{what} must hold the trainable parameters of this model: missing "
-            f"{sorted(ours - theirs) or 'none'}, unexpected {sorted(theirs - ours) or 'none'}; "
-            "freeze what the run that saved it had frozen, nothing else"
-        )
 
 
 def padded(num_elements: int) -> int:

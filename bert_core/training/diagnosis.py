@@ -1,4 +1,4 @@
-"""What stands out in a step that cannot be taken: its largest gradients and parameters, by name."""
+"""The largest gradients and parameters of a step that cannot be taken, by name."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -7,11 +7,13 @@ decide alike. What was found is written down there, too, until somebody reads it
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
+
+from bert_core.config import check_whole
 
 # The norms of so many steps that were taken; before there are as many, no norm is out of proportion
 # (the first ones of a training fall steeply).
@@ -37,11 +39,10 @@ class GuardConfig:
     max_skipped_in_a_row: int = 5
 
     def __post_init__(self) -> None:
-        factor, most = self.spike_factor, self.max_skipped_in_a_row
+        factor = self.spike_factor
         if factor is not None and not (isinstance(factor, Real) and factor > 1):
             raise ValueError(f"spike_factor must be a number above 1 or None, got {factor!r}")
-        if not (isinstance(most, Integral) and most >= 1):
-            raise ValueError(f"max_skipped_in_a_row must be at least 1, got {most!r}")
+        check_whole("max_skipped_in_a_row", self.max_skipped_in_a_row, 1)
 
 
 class Finding(NamedTuple):

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bert_core.config import EmbeddingConfig
+from bert_core.files.tensor_files import check_names
 from bert_core.model.catalogue import Model
-from bert_core.training.state import check_names, check_same_encoder, read_config, read_weights
+from bert_core.training.state import check_same_encoder, read_config, read_weights
 
 _HEADS = ("pooler.", "vocabulary_head.", "next_sentence_head.")  # taken where both have one
 
@@ -23,8 +24,8 @@ class Initialization:
 def load_encoder_into(model: Model, source: Model | Path | str) -> Initialization:
     """Start `model` from the encoder of another model, and from its heads that both have.
 
-    These are the pooler and the two of pretraining; a task's own head is learned anew. A model that
-    makes vectors of texts makes them as the other one does, where that says how.
+    These are the pooler and the two of pretraining; a task's own head keeps its random weights. A
+    model that makes vectors of texts makes them as the other one does, where that says how.
 
     `source` is a model, such as `import_model` gives, or the folder of a saved one; its numbers
     are copied to the device of `model`. Returns which tensors were loaded, so that the caller can
@@ -37,14 +38,14 @@ def load_encoder_into(model: Model, source: Model | Path | str) -> Initializatio
     else:
         saved = read_config(source)
         tensors, config, name = read_weights(source), saved["encoder"], str(source)
-        told = saved.get("embedding")
-        embedding = None if told is None else EmbeddingConfig.from_dict(told)
+        values = saved.get("embedding")
+        embedding = None if values is None else EmbeddingConfig.from_dict(values)
     check_same_encoder(model.config, config, name)
     own = model.state_dict()
     shared = ("encoder.", *(head for head in _HEADS if _has(own, head) and _has(tensors, head)))
     wanted = {tensor for tensor in own if tensor.startswith(shared)}
     offered = {name: tensor for name, tensor in tensors.items() if name.startswith(shared)}
-    check_names(wanted, offered, name)
+    check_names(offered, wanted, name)
     model.load_state_dict({**own, **offered})
     if model.embedding is not None and embedding is not None:
         model.embedding = embedding

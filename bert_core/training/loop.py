@@ -1,20 +1,21 @@
-"""The training loop: one optimizer step after the other, and a look at the caller between them."""
+"""The training loop: one optimizer step after the other; and a step that is rehearsed."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
 
+from bert_core.backends.dropout import DropoutKey
 from bert_core.backends.memory import keep_freed_memory, return_freed_memory
 from bert_core.backends.precision import Precision, compute_dtype
+from bert_core.batch import Batch
 from bert_core.model.trainable import TrainableModel
 from bert_core.training.agreement import agree_on_start
 from bert_core.training.compilation import CompiledLayers
 from bert_core.training.optimization import Optimizer
 from bert_core.training.step import StepReport, optimizer_step
-from bert_core.training.transfer import DeviceBatches, MicroBatches
 
 # After so many micro-batches, in however few steps, hardly a product is left to compile (see
 # `memory`).
@@ -22,11 +23,7 @@ SETTLING_BATCHES = 8
 # A GPU's host looks at what became of a step so many steps later, when it need not wait for it.
 STEPS_BEHIND = 8
 
-__all__ = ["MicroBatches", "train"]
-
-
-def _never() -> bool:
-    return False
+MicroBatches = Callable[[int], Iterable[tuple[int, Batch]]]
 
 
 def train(
@@ -40,16 +37,16 @@ def train(
     precision: Precision = "auto",
     compiled: bool | None = None,
     rate_scale: float = 1.0,
-    wants_stop: Callable[[], bool] = _never,
+    wants_stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[StepReport]:
     """Take steps `first_step` to `num_steps` - 1 (the optimizer's own number by default).
 
     `micro_batches(step)` gives this rank's micro-batches of a step, each with its index among
     those of all ranks. A report is handed over after each step: log, evaluate and save between
     two of them, or stop asking. The batches go where the model was when its optimizer was built. On
-    a GPU the layers are `compiled` unless told otherwise. Equal
-    arguments make equal weights, bit for bit on a CPU with the same number of threads, whether or
-    not the run was interrupted. The schedule's learning rates are multiplied by `rate_scale`.
+    a GPU the layers are `compiled` by default. Equal arguments make equal weights, bit for bit on a
+    CPU with the same number of threads, whether or not the run was interrupted. The schedule's
+    learning rates are multiplied by `rate_scale`.
 
     A step whose loss or gradient is not finite or out of all proportion is left out (see
     `GuardConfig`). After too many in a row SkippedStepsError is raised, on all ranks after the same
@@ -62,15 +59,14 @@ def train(
     device = optimizer.arena.values.device
     agree_on_start(model, optimizer)
     dtype = compute_dtype(precision, device)
-    is_compiled = device.type == "cuda" if compiled is None else compiled
-    layers = CompiledLayers(model) if is_compiled else None
+    layers = _layers(model, device, compiled)
     last_step = optimizer.config.num_steps if num_steps is None else num_steps
-    batches = DeviceBatches(micro_batches, device)
+    batches = _DeviceBatches(micro_batches, device)
     flags = _Flags(STEPS_BEHIND if device.type == "cuda" else 0)
     num_computed = 0  # micro-batches
     for step in range(first_step, last_step):
         taken = batches.take(step)
-        with nullcontext() if layers is None else layers.computing():
+        with layers():
             report = optimizer_step(
                 model, optimizer, taken,
                 seed=seed, step=step, dtype=dtype, rate_scale=rate_scale, wants_stop=wants_stop(),
@@ -86,6 +82,14 @@ def train(
             break
     # A halt that is not read yet comes before a stop: there would be nothing to save.
     optimizer.guard.raise_if_halted()
+
+
+def _layers(
+    model: TrainableModel, device: torch.device, compiled: bool | None
+) -> Callable[[], AbstractContextManager[None]]:
+    """Blocks in which the model computes by compiled layers; by default on a GPU."""
+    is_compiled = device.type == "cuda" if compiled is None else compiled
+    return CompiledLayers(model).computing if is_compiled else nullcontext
 
 
 class _Flags:
@@ -118,3 +122,57 @@ def _on_its_way(flags: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
     event = torch.cuda.Event()
     event.record(torch.cuda.current_stream(flags.device))  # that of the copy
     return on_host, event
+
+
+class _DeviceBatches:
+    """Micro-batches on the model's device before they are needed.
+
+    A GPU's host is ahead of it by a step: the batches of the next one are pinned and copied, on a
+    stream of their own, while this one is computed. A CPU has nothing to copy.
+    """
+
+    def __init__(self, micro_batches: MicroBatches, device: torch.device) -> None:
+        self._micro_batches = micro_batches
+        self._device = device
+        self._copying = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def take(self, step: int) -> list[tuple[int, Batch]]:
+        """The micro-batches of `step`, each with its index."""
+        if self._copying is None:
+            return [(index, batch.to(self._device)) for index, batch in self._micro_batches(step)]
+        given = list(self._micro_batches(step))  # what it does itself, on the caller's stream
+        with torch.cuda.stream(self._copying):
+            batches = [(index, batch.to(self._device)) for index, batch in given]
+        computing = torch.cuda.current_stream(self._device)
+        computing.wait_stream(self._copying)
+        for _, batch in batches:
+            for tensor in batch.tensors():
+                # Its memory may be used again only once the other stream is done with it.
+                tensor.record_stream(computing)
+        return batches
+
+
+def rehearse(
+    model: TrainableModel,
+    optimizer: Optimizer,
+    batch: Batch,
+    *,
+    precision: Precision = "auto",
+    compiled: bool | None = None,
+) -> None:
+    """Compute `batch` forward and backward as `train` would, and change nothing that lasts.
+
+    Weights, the optimizer's state and every generator stay as they are; gradients are zero. Ranks
+    exchange nothing. Raises what a step raises, such as torch's error for a lack of memory.
+    """
+    arena = optimizer.arena
+    device = arena.values.device
+    dtype = compute_dtype(precision, device)
+    layers = _layers(model, device, compiled)
+    arena.gradients.zero_()
+    with layers(), arena.computing(dtype):
+        losses = model.loss_sums(batch.to(device), DropoutKey.at(0, 0, 0, device))
+        torch.stack([loss.total for loss in losses.values()]).sum().backward()
+    arena.gradients.zero_()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

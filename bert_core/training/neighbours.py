@@ -90,9 +90,9 @@ def meet(shared: SharedNumbers) -> Neighbour | None:
     return Neighbour(shared.numbers, other)
 
 
-def _mapped(told: list[int], own: list[int]) -> Tensor | None:
-    """The numbers that the other rank told of; None where they are not to be had."""
-    process, descriptor, num_numbers, token, machine = told
+def _mapped(theirs: list[int], own: list[int]) -> Tensor | None:
+    """The other rank's numbers; None where they cannot be mapped."""
+    process, descriptor, num_numbers, token, machine = theirs
     if machine != own[-1] or num_numbers != own[2]:
         return None  # the same process id elsewhere is another process
     try:

@@ -1,7 +1,12 @@
 """The ranks of a step: the processes that `torch.distributed` joins, or this one alone."""
 
+from collections.abc import Iterable
+
+import torch
 import torch.distributed as dist
 from torch import Tensor
+
+_CHUNK = 1 << 22  # elements that are weighed at once
 
 
 def num_ranks() -> int:
@@ -19,3 +24,22 @@ def sum_over_ranks(values: Tensor) -> Tensor:
     if num_ranks() > 1:
         dist.all_reduce(values)
     return values
+
+
+def checksum(tensors: Iterable[Tensor], device: torch.device) -> Tensor:
+    """[2] int64 by which ranks compare tensors: the sum of all bits, plain and by position.
+
+    On the device, exact in any order.
+    """
+    total = torch.zeros(2, dtype=torch.int64, device=device)
+    position = 0
+    for tensor in tensors:
+        # In pieces of four bytes, or of one where that does not come out even.
+        flat = tensor.detach().contiguous().view(-1)
+        words = flat.view(torch.int32) if flat.element_size() % 4 == 0 else flat.view(torch.uint8)
+        for part in words.split(_CHUNK):
+            places = torch.arange(position, position + len(part), device=device)
+            total[0] += part.sum(dtype=torch.int64)
+            total[1] += (part.long() * (2 * places + 1)).sum()
+            position += len(part)
+    return total

@@ -5,7 +5,6 @@ A model is `model.safetensors` under our own names and `config.json`; a checkpoi
 folder is written beside its place and renamed, so that it is whole or not there.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,8 +17,8 @@ from torch import Tensor
 
 from bert_core.config import EmbeddingConfig, EncoderConfig
 from bert_core.files.folders import publish
-from bert_core.files.json_files import read_json
-from bert_core.files.tensor_files import read_tensors
+from bert_core.files.json_files import read_json, write_json
+from bert_core.files.tensor_files import check_names, read_tensors
 from bert_core.model.catalogue import Model, build_model, described, head_names
 from bert_core.training.optimization import Optimizer
 
@@ -27,12 +26,11 @@ WEIGHTS_FILE = "model.safetensors"
 CONFIG_FILE = "config.json"
 TRAINING_STATE_FILE = "training_state.pt"
 FORMAT = 1
-_MOST_NAMES = 12  # that a message lists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Where a run stands: all steps before `step` of the run with `seed` are done or given up.
+    """The position of a run: all steps before `step` of the run with `seed` are done or given up.
 
     `given_up` are those of them that a way back passed over, [first, last] each, whose updates are
     not in the weights; `rate_scale` is what the schedule's learning rates are multiplied by since.
@@ -118,10 +116,10 @@ def load_checkpoint(folder: Path | str, model: Model, optimizer: Optimizer) -> P
     path = _existing(folder, TRAINING_STATE_FILE)
     _check_same_architecture(model, read_config(folder), folder)
     tensors = read_weights(folder)
-    check_names(set(model.state_dict()), tensors, Path(folder) / WEIGHTS_FILE)
+    check_names(tensors, model.state_dict(), str(Path(folder) / WEIGHTS_FILE))
     # Mapped: a rank reads its share of a divided state, and the device holds nothing twice.
     state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-    optimizer.load_state_dict(state)  # refuses before it changes anything
+    optimizer.load_state_dict(state)  # raises before it changes anything
     model.load_state_dict(tensors)
     return Position(**state["position"])
 
@@ -169,8 +167,7 @@ def _write_model(draft: Path, model: Model) -> None:
         save_file(tensors, draft / WEIGHTS_FILE)
     except SafetensorError as error:  # so it says that the disk is full
         raise OSError(f"{WEIGHTS_FILE} could not be written ({error})") from error
-    text = json.dumps(model_config(model), indent=2, ensure_ascii=False)
-    (draft / CONFIG_FILE).write_text(text + "\n", encoding="utf-8")
+    write_json(draft / CONFIG_FILE, model_config(model))
 
 
 def _existing(folder: Path | str, name: str) -> Path:
@@ -193,29 +190,13 @@ def _check_num_layers(encoder: EncoderConfig, tensors: Mapping[str, Tensor]) -> 
 
 
 def _check_shapes(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor], path: Path) -> None:
-    check_names(set(wanted), tensors, path)
+    check_names(tensors, wanted, str(path))
     for name, tensor in tensors.items():
         if tensor.shape != wanted[name].shape:
             raise ValueError(
                 f"{path} must hold {name} {list(wanted[name].shape)}, as its {CONFIG_FILE} says, "
                 f"found {list(tensor.shape)}"
             )
-
-
-def check_names(wanted: set[str], tensors: Mapping[str, Tensor], source: Path | str) -> None:
-    """Raise ValueError where `source` does not hold tensors of exactly the `wanted` names."""
-    missing, unexpected = sorted(wanted - set(tensors)), sorted(set(tensors) - wanted)
-    if missing or unexpected:
-        raise ValueError(
-            f"{source} must hold exactly the tensors of the model: missing "
-            f"{_listed(missing)}; unexpected {_listed(unexpected)}"
-        )
-
-
-def _listed(names: list[str]) -> str:
-    more = len(names) - _MOST_NAMES
-    shown = ", ".join(names[:_MOST_NAMES]) or "none"
-    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def _check_same_architecture(model: Model, config: dict[str, Any], folder: Path | str) -> None:

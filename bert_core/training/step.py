@@ -13,11 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from bert_core.backends.dropout import DropoutKey
-from bert_core.backends.operations import backend_for
-from bert_core.backends.precision import autocast
 from bert_core.batch import Batch
 from bert_core.model.trainable import TrainableModel
-from bert_core.training.exchange import GradientExchange, neighbour_of
 from bert_core.training.optimization import Optimizer
 from bert_core.training.ranks import sum_over_ranks
 
@@ -59,7 +56,7 @@ def optimizer_step(
     optimizer's guard says so the update is left out: see `StepReport.is_taken`. What one rank
     wants travels with the counts to all of them. Raises ValueError for a batch that the model
     cannot take, where the model has changed since the optimizer was built (see
-    `ParameterArena.refuse_changed`), and where the encoder reads twice under one dropout key.
+    `ParameterArena.check_unchanged`), and where the encoder reads twice under one dropout key.
     """
     names = model.loss_names
     counts, sums = step_gradients(
@@ -102,7 +99,7 @@ def step_gradients(
     All ranks call it. Raises what `optimizer_step` raises.
     """
     arena = optimizer.arena
-    arena.refuse_changed()
+    arena.check_unchanged()
     names = model.loss_names
     device = arena.values.device
     counts = sum_over_ranks(_counts(names, micro_batches, device, wants_stop=wants_stop))
@@ -110,14 +107,8 @@ def step_gradients(
     divisors = counts[: len(names)].clamp(min=1.0)
     arena.gradients.zero_()
     sums = torch.zeros(len(names), device=device)
-    config = optimizer.config
-    neighbour = neighbour_of(arena) if config.exchange_dtype == "float32" else None
-    exchange = neighbour or GradientExchange(
-        model, arena, config.exchange_dtype, config.bucket_megabytes
-    )
-    copies = backend_for(device).takes_compute_weights
-    weights = arena.compute_weights(dtype) if copies else None
-    with autocast(model, dtype, weights, copies=copies):
+    exchange = optimizer.exchange
+    with arena.computing(dtype):
         for number, (index, batch) in enumerate(micro_batches, start=1):
             is_last = number == len(micro_batches)
             with exchange.while_backward() if is_last else nullcontext():
@@ -139,7 +130,7 @@ def _one_pass_a_key(encoder: nn.Module) -> Iterator[None]:
         key = named.get("dropout_key", given[1] if len(given) > 1 else None)
         if key is None:
             return
-        number = int(key.host_tensor)
+        number = int(key.bits)
         if number in seen:
             raise ValueError(
                 "each pass of the encoder must have a dropout key of its own, found two under one: "

@@ -16,8 +16,8 @@ import torch
 from bert_core.backends.precision import Precision
 from bert_core.batch import Batch
 from bert_core.model.catalogue import TrainableModel
+from bert_core.training.loop import rehearse
 from bert_core.training.optimization import Optimizer
-from bert_core.training.rehearsal import rehearse
 from pipelines.core.cluster.machine import peak_resident_bytes
 from pipelines.core.errors import UserError, first_line
 

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from bert_core.training.metrics import SumAndCount
+from bert_core.training.evaluation import SumAndCount
 
 
 def sum_over_ranks(values: NDArray[Any]) -> NDArray[Any]:

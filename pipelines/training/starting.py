@@ -200,7 +200,7 @@ def _read(
             other = _other_architecture(read_json(where / "config.json"))
             model = import_model(folder, head or ("encoder" if other else None))
         tokenizer = WordPieceTokenizer.from_directory(where, lowercase=lowercase)
-        tokenizer.refuse_other_table(model.config.vocab_size)
+        tokenizer.check_embedding_rows(model.config.vocab_size)
     return model, tokenizer
 
 

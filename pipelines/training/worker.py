@@ -11,7 +11,7 @@ import torch
 from bert_core.backends.matrix_rate import measured_matrix_rate
 from bert_core.backends.memory import return_freed_memory
 from bert_core.backends.precision import compute_dtype
-from bert_core.model.checkpointing import checkpoint_activations
+from bert_core.model.preparation import checkpoint_activations
 from bert_core.training.guard import GuardConfig
 from bert_core.training.optimization import OptimizationConfig, build_optimizer
 from pipelines.artifacts import Artifact

@@ -2,7 +2,7 @@
 
 import torch
 
-from bert_core.model import PretrainingModel
+from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.optimization import OptimizationConfig, build_optimizer
 from tests.bert_core.batches import small_config
 

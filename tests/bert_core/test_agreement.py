@@ -4,10 +4,12 @@ import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from bert_core.model import SequenceClassifier, freeze
-from bert_core.training import AdamW, OptimizationConfig, build_optimizer, train
+from bert_core.model.catalogue import SequenceClassifier
+from bert_core.model.preparation import freeze
 from bert_core.training.agreement import agree_on_start
-from bert_core.training.checksum import checksum
+from bert_core.training.loop import train
+from bert_core.training.optimization import AdamW, OptimizationConfig, build_optimizer
+from bert_core.training.ranks import checksum
 from tests.bert_core.batches import pretraining_batch, small_config
 from tests.bert_core.optimizer_runs import new_run
 from tests.bert_core.ranks import run_ranks
@@ -136,7 +138,7 @@ def wrapped(rank):
     said = {}
     for name, wrap in wrappers.items():
         model = wrap(torch.nn.Sequential(torch.nn.Linear(4, 4)))
-        with pytest.raises(ValueError, match="must be given the model itself") as refused:
+        with pytest.raises(ValueError, match="needs the model without a wrapper") as refused:
             AdamW(model, OptimizationConfig(num_steps=1))
         said[name] = str(refused.value)
     return said
@@ -145,5 +147,5 @@ def wrapped(rank):
 def test_wrapped_models_are_refused_with_the_reason():
     (said,) = run_ranks(wrapped, 1)
     for name, sentence in said.items():
-        assert f"found {name};" in sentence
+        assert f"got {name}: " in sentence
         assert "the step adds gradients up over the ranks" in sentence

@@ -6,9 +6,13 @@ import torch
 from torch import nn
 
 from bert_core.batch import LabelledBatch
-from bert_core.model import PretrainingModel, SequenceClassifier, freeze
-from bert_core.training import AdamW, OptimizationConfig, loop, optimizer_step, train
+from bert_core.model.catalogue import PretrainingModel, SequenceClassifier
+from bert_core.model.preparation import freeze
+from bert_core.training import loop
 from bert_core.training.guard import SkippedStepsError
+from bert_core.training.loop import train
+from bert_core.training.optimization import AdamW, OptimizationConfig
+from bert_core.training.step import optimizer_step
 from tests.bert_core import test_loop
 from tests.bert_core.batches import ragged_batch, small_config
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from bert_core.backends import plain
+from bert_core.backends.context import computing
 from bert_core.backends.dropout import DropoutKey
 from bert_core.backends.operations import backend_for, use_backend
-from bert_core.backends.precision import autocast
 from bert_core.model.catalogue import build_model
 from tests.bert_core.batches import pretraining_batch, small_config
 from tests.bert_core.test_precision import batch_for
@@ -26,7 +26,7 @@ SORTED = (64, 64, 29, 17, 5, 3)
 def computed(name, model, batch, key=None, dtype=torch.float32):
     """Losses and gradients by the backend of this name."""
     model.zero_grad()
-    with use_backend(name), autocast(model, dtype):
+    with use_backend(name), computing(dtype):
         sums = model.loss_sums(batch, key)
         sum(total / count for total, count in sums.values()).backward()
     losses = {loss: total.item() for loss, (total, _) in sums.items()}

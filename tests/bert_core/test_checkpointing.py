@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from bert_core.backends.context import computing
 from bert_core.backends.dropout import DropoutKey
 from bert_core.backends.operations import use_backend
-from bert_core.backends.precision import autocast
 from bert_core.model.catalogue import PretrainingModel, build_model
-from bert_core.model.checkpointing import checkpoint_activations
+from bert_core.model.preparation import checkpoint_activations
 from bert_core.training.optimization import AdamW, OptimizationConfig
 from bert_core.training.step import optimizer_step
 from tests.bert_core.batches import pretraining_batch, small_config
@@ -22,7 +22,7 @@ def new_model(num_checkpointed, **overrides):
 
 def gradients(num_checkpointed, dtype):
     model = new_model(num_checkpointed, hidden_dropout=0.2, attention_dropout=0.3)
-    with autocast(model, dtype):
+    with computing(dtype):
         sums = model.loss_sums(pretraining_batch(), DropoutKey.at(0, 7, 2))
         (sums["mlm"].total + sums["nsp"].total).backward()
     return {name: parameter.grad for name, parameter in model.named_parameters()}
@@ -53,7 +53,7 @@ def test_a_layer_is_computed_again_as_it_was_whatever_holds_by_then(dtype):
     found = []
     for num_checkpointed in (0, 3):
         model = new_model(num_checkpointed)
-        with use_backend("plain"), autocast(model, dtype, copies=False):
+        with use_backend("plain"), computing(dtype):
             loss = model.loss_sums(pretraining_batch(), DropoutKey.at(0, 0, 0))["mlm"].total
         loss.backward()  # outside of the blocks
         found.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})

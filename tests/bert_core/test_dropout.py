@@ -13,11 +13,7 @@ from bert_core.backends.dropout import (
     DropoutKey,
     DropoutMask,
     Site,
-    chunk_offset,
-    chunk_offsets,
-    chunk_offsets_tensor,
     dropout,
-    fold_in_tensor,
     threshold,
 )
 from bert_core.randomness import fold_in, fold_in_word, random_bits
@@ -130,25 +126,15 @@ def test_the_expression_for_probabilities_draws_what_the_stretches_are(lengths, 
         assert torch.equal(ours < 0, kept[place, :, :length, :length] == 0)
 
 
-def test_words_are_folded_alike_as_arrays_as_integers_and_as_tensors():
+def test_words_are_folded_alike_as_arrays_and_as_integers():
     bits = random_bits(0, "a test", np.arange(50))
     for index in (0, 1, 12, 1 << 40):
         expected = fold_in(bits, index)
         assert [fold_in_word(int(word), index) for word in bits] == expected.tolist()
-        folded = fold_in_tensor(torch.from_numpy(bits.view(np.int64)), index)
-        assert (folded.numpy().view(np.uint64) == expected).all()
-    offsets = chunk_offsets(bits, 9)
-    for number, word in enumerate(bits):
-        pairs = [chunk_offset(int(word), chunk) for chunk in range(9)]
-        assert pairs == list(zip(*offsets[:, number].tolist(), strict=True))
-    for left_or_right, expected in zip(
-        chunk_offsets_tensor(torch.from_numpy(bits.view(np.int64)), 9), offsets, strict=True
-    ):
-        assert (left_or_right.numpy() == expected).all()
 
 
 def test_a_stretch_of_random_words_never_meets_itself():
-    lefts, rights = chunk_offsets(7, 4_000_000)  # by chance five of them would
+    lefts, rights = DropoutKey.at(7, 0, 0).offsets(SITE, 4_000_000)  # by chance five of them would
     assert (lefts != rights).all()
     assert max(lefts.max(), rights.max()) < (1 << 20) - CHUNK
 

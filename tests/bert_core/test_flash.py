@@ -8,12 +8,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from bert_core.backends.attention_dropout import attention_dropout
+from bert_core.backends.context import computing
 from bert_core.backends.dropout import DropoutKey
 from bert_core.backends.flash import attend_flash, kernel_rate
 from bert_core.backends.operations import backend_for
-from bert_core.backends.precision import autocast
 from bert_core.model.catalogue import PretrainingModel
-from bert_core.model.checkpointing import checkpoint_activations
+from bert_core.model.preparation import checkpoint_activations
 from tests.bert_core.batches import pretraining_batch, ragged_batch, small_config
 
 LENGTHS = (128, 7, 90, 128)
@@ -115,7 +115,7 @@ def test_layers_computed_a_second_time_have_the_same_gradients():
             config = small_config(hidden_size=64, num_attention_heads=2, attention_dropout=0.3)
             model = PretrainingModel(config).cuda()
             checkpoint_activations(model, num_layers)
-            with autocast(model, torch.bfloat16, copies=False):
+            with computing(torch.bfloat16):
                 sums = model.loss_sums(pretraining_batch().to("cuda"), key())
                 (sums["mlm"].total + sums["nsp"].total).backward()
             found.append([p.grad for p in model.parameters()])

@@ -5,9 +5,10 @@ import math
 import pytest
 import torch
 
-from bert_core.training import Position, load_checkpoint, save_checkpoint, train
 from bert_core.training.diagnosis import diagnose
 from bert_core.training.guard import RECORD, WINDOW, Guard, GuardConfig, SkippedStepsError
+from bert_core.training.loop import train
+from bert_core.training.state import Position, load_checkpoint, save_checkpoint
 from tests.bert_core.optimizer_runs import new_run
 from tests.bert_core.ranks import run_ranks
 from tests.bert_core.test_loop import assert_equal, micro_batches, weights

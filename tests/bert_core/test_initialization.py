@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bert_core.model.catalogue import EncoderModel, SequenceClassifier, build_model
-from bert_core.model.resizing import resize_positions, resize_vocabulary
+from bert_core.model.preparation import resize_positions, resize_vocabulary
 from bert_core.training.initialization import load_encoder_into
 from bert_core.training.state import load_model, save_model
 from tests.bert_core.batches import pretraining_batch, ragged_batch, small_config
@@ -166,7 +166,7 @@ def test_what_is_frozen_stays_frozen_and_an_optimizer_forbids_resizing():
     assert not model.encoder.embeddings.token.requires_grad
     trained, _ = new_run()
     for resize in (resize_positions, resize_vocabulary):
-        with pytest.raises(ValueError, match="resized before its optimizer is built"):
+        with pytest.raises(ValueError, match="its optimizer was built already"):
             resize(trained, 80)
 
 

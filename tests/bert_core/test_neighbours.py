@@ -8,8 +8,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from bert_core.training import AdamW, OptimizationConfig, neighbours
-from bert_core.training.exchange import neighbour_of
+from bert_core.training import neighbours
+from bert_core.training.neighbours import Neighbour
+from bert_core.training.optimization import AdamW, OptimizationConfig
 from bert_core.training.step import optimizer_step, step_gradients
 from tests.bert_core.batches import pretraining_batch
 from tests.bert_core.optimizer_runs import new_model
@@ -35,7 +36,7 @@ def both_ways(rank):
         if not is_shared:
             optimizer.arena.shared = None
         found.append(gradients_of(rank, optimizer, model))
-        has_neighbour = neighbour_of(optimizer.arena) is not None
+        has_neighbour = isinstance(optimizer.exchange, Neighbour)
         assert has_neighbour == is_shared
     return torch.equal(*found), bool(found[0].any())
 
@@ -83,7 +84,7 @@ def on_other_machines(rank):
     found = gradients_of(rank, optimizer, model)
     expected = found.clone()
     dist.broadcast(expected, 0)
-    return neighbour_of(optimizer.arena) is None, torch.equal(found, expected)
+    return not isinstance(optimizer.exchange, Neighbour), torch.equal(found, expected)
 
 
 def test_ranks_of_two_machines_send_their_gradients():
@@ -92,9 +93,9 @@ def test_ranks_of_two_machines_send_their_gradients():
 
 def with_a_rank_that_cannot(rank):
     if rank == 1:
-        neighbours._mapped = lambda told, own: None
+        neighbours._mapped = lambda theirs, own: None
     optimizer = AdamW(new_model(), OptimizationConfig(num_steps=4))
-    return neighbour_of(optimizer.arena) is None
+    return not isinstance(optimizer.exchange, Neighbour)
 
 
 def test_where_one_cannot_map_the_other_neither_does():
@@ -117,7 +118,7 @@ def num_open() -> int:
 def closed_after(rank):
     before = num_open()
     optimizer = AdamW(new_model(), OptimizationConfig(num_steps=4))
-    assert neighbour_of(optimizer.arena) is not None
+    assert isinstance(optimizer.exchange, Neighbour)
     mapped = num_open()
     for _ in range(20):
         AdamW(new_model(), OptimizationConfig(num_steps=4))  # meets nobody

@@ -3,13 +3,14 @@
 import pytest
 import torch
 
-from bert_core.model import PretrainingModel
-from bert_core.training import Position, load_checkpoint, save_checkpoint, train
+from bert_core.model.catalogue import PretrainingModel
+from bert_core.training.loop import train
 from bert_core.training.optimization import (
     OPTIMIZERS,
     OptimizationConfig,
     build_optimizer,
 )
+from bert_core.training.state import Position, load_checkpoint, save_checkpoint
 from tests.bert_core.batches import pretraining_batch, small_config
 from tests.bert_core.optimizer_references import (
     TorchAdamW,

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from bert_core.model import SequenceClassifier, freeze
+from bert_core.model.catalogue import SequenceClassifier
+from bert_core.model.preparation import freeze
 from bert_core.training.depth import depths
 from bert_core.training.optimization import (
     LAMB,
@@ -22,7 +23,7 @@ def test_without_layer_decay_there_are_two_groups_in_the_models_order():
     names = [name for name, _ in model.named_parameters()]
     parameters = dict(model.named_parameters())
     expected = sorted(names, key=lambda name: parameters[name].ndim < 2)
-    assert list(optimizer.arena.names()) == expected
+    assert list(optimizer.arena.parameters) == expected
     assert [(g.kind, g.weight_decay) for g in optimizer._groups] == [
         ("matrix", DECAY), ("vector", 0.0),
     ]  # fmt: skip
@@ -36,7 +37,7 @@ def test_groups_are_slices_and_matrices_come_first(name):
         assert segment.begin == begin
         begin += segment.values.numel()
     assert begin == optimizer.arena.values.numel()
-    order = [parameters[name].ndim < 2 for name in optimizer.arena.names()]
+    order = [parameters[name].ndim < 2 for name in optimizer.arena.parameters]
     assert order == sorted(order)
     scales = {n: g.rate_scale for g in optimizer._groups for n in g.names}
     assert scales["encoder.layers.1.attention.to_out.bias"] == 2.0 * 0.5
@@ -111,7 +112,7 @@ def test_each_class_takes_a_config_that_names_none_or_it(kind):
 
 def test_a_class_refuses_the_config_of_another():
     config = OptimizationConfig(num_steps=1, optimizer="adamw")
-    with pytest.raises(ValueError, match="found lamb with optimizer='adamw'; leave optimizer out"):
+    with pytest.raises(ValueError, match="names the optimizer 'adamw', but lamb was built; leave"):
         LAMB(new_model(), config)
 
 

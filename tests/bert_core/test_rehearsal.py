@@ -5,9 +5,8 @@ import torch
 
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel
-from bert_core.training.loop import train
+from bert_core.training.loop import rehearse, train
 from bert_core.training.optimization import OptimizationConfig, build_optimizer
-from bert_core.training.rehearsal import rehearse
 from tests.bert_core.batches import pretraining_batch
 
 VOCABULARY = 300

@@ -10,8 +10,7 @@ import torch.multiprocessing as mp
 from bert_core.backends.precision import compute_dtype
 from bert_core.batch import PretrainingBatch, RaggedBatch
 from bert_core.model.catalogue import PretrainingModel
-from bert_core.training.evaluation import evaluate
-from bert_core.training.metrics import RunningSums
+from bert_core.training.evaluation import RunningSums, evaluate
 from bert_core.training.optimization import AdamW, OptimizationConfig
 from bert_core.training.step import optimizer_step
 from tests.bert_core.batches import pretraining_batch, small_config

@@ -11,9 +11,9 @@ import torch
 from torch._dynamo.backends.debugging import aot_eager
 from torch._dynamo.testing import CompileCounterWithBackend
 
+from bert_core.backends.context import computing
 from bert_core.backends.dropout import DropoutKey
 from bert_core.backends.operations import use_backend
-from bert_core.backends.precision import autocast
 from bert_core.model.catalogue import build_model
 from bert_core.training.compilation import CompiledLayers
 from tests.bert_core.batches import pretraining_batch, small_config
@@ -55,7 +55,7 @@ def assert_traced_in_few_graphs(model, compiler, dtype, batches):
     for step, lengths in enumerate(batches):
         batch = pretraining_batch(lengths, seed=step)
         key = DropoutKey.at(5, step, 0)
-        with use_backend("plain"), autocast(model, dtype, copies=False):
+        with use_backend("plain"), computing(dtype):
             losses, found = gradients(model, compiled, batch, key)
             expected_losses, expected = gradients(model, model.loss_sums, batch, key)
         tolerance = 1e-5 if dtype == torch.float32 else 3e-2

@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from bert_core.backends.context import ComputeWeight, computing
 from bert_core.backends.cpu import vocabulary_loss
 from bert_core.backends.operations import backend_for
-from bert_core.backends.precision import ComputeWeight, compute_with
 
 
 def vocabulary_loss_sum(*arguments):
@@ -51,7 +51,7 @@ def test_gradients_are_added_to_main_grad():
         parameter: ComputeWeight(parameter.detach(), torch.ones_like(parameter))
         for parameter in (embeddings, bias)
     }
-    with compute_with(weights):
+    with computing(None, weights):
         loss = vocabulary_loss_sum(hidden, embeddings, bias, labels)
     (loss / 7).backward()
     _, gradients = expected(hidden, embeddings, bias, labels)
@@ -63,7 +63,7 @@ def test_gradients_are_added_to_main_grad():
 @pytest.mark.parametrize("num_rows", [37, 1100])  # 1,100 rows take the packed kernel
 def test_bfloat16_stays_near(backend, num_rows):
     hidden, embeddings, bias, labels = inputs(num_rows, torch.bfloat16)
-    with compute_with({embeddings: ComputeWeight(embeddings.detach().bfloat16())}):
+    with computing(None, {embeddings: ComputeWeight(embeddings.detach().bfloat16())}):
         loss = vocabulary_loss_sum(hidden, embeddings, bias, labels)
     (loss / 7).backward()
     want, gradients = expected(hidden, embeddings, bias, labels)
@@ -90,7 +90,7 @@ def test_what_is_nearly_certain_keeps_its_loss_and_its_gradient(backend, dtype, 
     embeddings[7, 0] = logit
     embeddings.requires_grad_()
     bias = torch.zeros(50, requires_grad=True)
-    with compute_with({embeddings: ComputeWeight(embeddings.detach().to(dtype))}):
+    with computing(None, {embeddings: ComputeWeight(embeddings.detach().to(dtype))}):
         loss = vocabulary_loss_sum(hidden, embeddings, bias, torch.tensor([7, -100, 7]))
     loss.backward()
     doubt = 49 / (math.exp(logit) + 49)  # 1 - p

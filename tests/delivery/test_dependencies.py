@@ -57,9 +57,9 @@ PRIVATE = {
     "mlflow.server.handlers.initialize_backend_stores": _SERVER,
     "mlflow.db.upgrade": "the database's migration: pipelines/core/tracking/migration.py",
     "torch._dynamo.config": "tracing: bert_core/training/compilation.py",
-    "torch._foreach_mul_": "LAMB: bert_core/training/optimization/lamb.py",
-    "torch._foreach_norm": "LAMB: bert_core/training/optimization/lamb.py",
-    "torch._foreach_sub_": "Muon: bert_core/training/optimization/muon.py",
+    "torch._foreach_mul_": "LAMB: bert_core/training/optimization/rules.py",
+    "torch._foreach_norm": "LAMB: bert_core/training/optimization/rules.py",
+    "torch._foreach_sub_": "Muon: bert_core/training/optimization/rules.py",
     "torch.cpu._is_amx_tile_supported": "bf16 on a CPU: bert_core/backends/precision.py",
     "torch.cpu._is_avx512_bf16_supported": "bf16 on a CPU: bert_core/backends/precision.py",
     "torch.distributed.distributed_c10d._get_default_store": (

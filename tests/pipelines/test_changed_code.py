@@ -121,7 +121,7 @@ def test_a_stage_s_code_is_what_it_imports_without_the_surroundings() -> None:
     assert {"pipelines.stages.corpus.cleaning", "pipelines.core.reading.files"} <= {*corpus}
     assert "pipelines.stages.corpus.sources.markup" in corpus  # imported by a name put together
     assert {"pipelines.tasks.tagging", "pipelines.tasks.scoring.entities"} <= {*labelled}
-    assert {"bert_core.training.optimization.muon", "bert_core.backends.cpu.layout"} <= {*encoder}
+    assert {"bert_core.training.optimization.rules", "bert_core.backends.cpu.layout"} <= {*encoder}
     assert {"pipelines.training.worker", "pipelines.stages.examples.batches"} <= {*encoder}
     for code in (corpus, labelled, encoder):
         assert "pipelines.artifacts.store" not in code

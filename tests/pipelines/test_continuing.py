@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from bert_core.config import encoder_config
 from bert_core.hugging_face import export_model
 from bert_core.model.catalogue import PretrainingModel, build_model
-from bert_core.model.resizing import resize_vocabulary
+from bert_core.model.preparation import resize_vocabulary
 from bert_core.training.initialization import load_encoder_into
 from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import SPECIAL_PIECES, WordPieceTokenizer

@@ -6,8 +6,3 @@ from bert_core.backends.cpu.layout import fill_rows, lay_out, take_rows
 from bert_core.backends.cpu.vocabulary_loss import vocabulary_loss_sum
 
 takes_compute_weights = True
-
-__all__ = [
-    "add_norm", "attend", "feed_forward", "fill_rows", "lay_out", "linear", "look_up",
-    "take_rows", "takes_compute_weights", "vocabulary_loss_sum",
-]  # fmt: skip

@@ -1,7 +1,7 @@
 """What the layers compute: linear maps, the feed-forward network, normalization, look-ups.
 
 Each is one autograd function whose backward pass is written out, so that it adds gradients where
-they belong (see `precision`), computes none for frozen parameters, and keeps for it only what
+they belong (see `context`), computes none for frozen parameters, and keeps for it only what
 cannot be had cheaply again. T = rows.
 """
 
@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from bert_core.backends.context import ComputeWeight, add_gradient, add_product, compute_weight
 from bert_core.backends.dropout import DropoutMask
-from bert_core.backends.precision import ComputeWeight, add_gradient, add_product, compute_weight
 
 aten = torch.ops.aten
 

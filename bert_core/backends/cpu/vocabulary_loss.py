@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from bert_core.backends.context import ComputeWeight, add_gradient, add_product, compute_weight
 from bert_core.backends.cpu.layer_kernels import affine
-from bert_core.backends.precision import ComputeWeight, add_gradient, add_product, compute_weight
 
 # Rows whose gradient is saved by the forward pass; of more, chunks of so many are made again.
 _ROWS = 4096

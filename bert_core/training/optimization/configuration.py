@@ -1,11 +1,12 @@
-"""What an optimizer is told: its rule, its rates over the steps, and what crosses ranks."""
+"""Settings of an optimizer: its rule, its rates over the steps, and what crosses ranks."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from numbers import Integral, Real
-from typing import Literal
+from numbers import Real
+from typing import Literal, get_args
 
+from bert_core.config import check_choice, check_number, check_whole
 from bert_core.training.guard import GuardConfig
 
 OptimizerName = Literal["adamw", "lamb", "muon"]
@@ -14,7 +15,7 @@ Schedule = Literal["linear", "cosine", "constant", "warmup_stable_decay"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restart:
-    """From `step` on the rate begins anew: its own warm-up to its own peak, its own decay."""
+    """A second schedule from `step` on: its own warm-up to its own peak, its own decay."""
 
     step: int
     learning_rate: float
@@ -30,7 +31,7 @@ class OptimizationConfig:
         learning_rate: the peak, reached after `warmup_steps`; `schedule` says how it falls then.
         decay_fraction: the last share of all steps, over which "warmup_stable_decay" falls to zero;
             never more steps than the warm-up leaves.
-        restart: where the rate begins anew, in a training of two phases; the first phase's warm-up
+        restart: where the schedule restarts, in a training of two phases; the first phase's warm-up
             and decay are then over its own steps.
         weight_decay: decoupled, on matrices; biases and normalization never decay.
         betas, eps: of the running moments of AdamW and LAMB.
@@ -74,75 +75,45 @@ class OptimizationConfig:
     guard: GuardConfig = field(default_factory=GuardConfig)
 
     def __post_init__(self) -> None:
-        self._refuse_other_types()
-        if self.num_steps < 1:
-            raise ValueError(f"num_steps must be at least 1, got {self.num_steps}")
-        if not 0 <= self.warmup_steps <= self.num_steps:
+        check_whole("num_steps", self.num_steps, 1)
+        check_whole("warmup_steps", self.warmup_steps, 0)
+        if self.warmup_steps > self.num_steps:
             raise ValueError(
                 f"warmup_steps must lie in [0, {self.num_steps}], got {self.warmup_steps}"
             )
         for name in ("learning_rate", "eps", "bucket_megabytes"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be positive and finite, got {getattr(self, name)}")
-        if not 0 <= self.weight_decay < math.inf:
-            raise ValueError(
-                f"weight_decay must be finite and not negative, got {self.weight_decay}"
-            )
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas}")
-        if self.max_grad_norm is not None and not self.max_grad_norm > 0:
-            raise ValueError(f"max_grad_norm must be positive or None, got {self.max_grad_norm}")
+            check_number(name, getattr(self, name), "be positive and finite")
+        check_number("weight_decay", self.weight_decay, "be finite and not negative")
         for name in ("layer_decay", "decay_fraction"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ValueError(f"{name} must lie in (0, 1], got {getattr(self, name)}")
+            check_number(name, getattr(self, name), "lie in (0, 1]")
+        check_number("muon_momentum", self.muon_momentum, "lie in [0, 1)")
+        if self.averaging_decay is not None:
+            check_number("averaging_decay", self.averaging_decay, "lie in [0, 1)")
+        norm = self.max_grad_norm
+        if norm is not None and not (isinstance(norm, Real) and norm > 0):
+            raise ValueError(f"max_grad_norm must be positive or None, got {norm!r}")
+        is_pair = isinstance(self.betas, Sequence) and len(self.betas) == 2
+        if not (is_pair and all(isinstance(beta, Real) and 0 <= beta < 1 for beta in self.betas)):
+            raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas!r}")
         for pattern, scale in self.rate_scales.items():
-            if not 0 < scale < math.inf:
+            if not (isinstance(scale, Real) and 0 < scale < math.inf):
                 raise ValueError(
-                    f"rate_scales must be positive and finite, got {scale} for {pattern!r}; to "
+                    f"rate_scales must be positive and finite, got {scale!r} for {pattern!r}; to "
                     "leave parameters as they are, freeze them before the optimizer is built"
                 )
-        if self.averaging_decay is not None and not 0 <= self.averaging_decay < 1:
-            raise ValueError(f"averaging_decay must lie in [0, 1), got {self.averaging_decay}")
-        if not 0 <= self.muon_momentum < 1:
-            raise ValueError(f"muon_momentum must lie in [0, 1), got {self.muon_momentum}")
         if self.restart is not None:
             if not 0 < self.restart.step < self.num_steps:
                 raise ValueError(
                     f"restart.step must lie between 0 and {self.num_steps}, got {self.restart.step}"
                 )
-            # These refuse what is impossible in either phase.
+            # Either phase is checked when its config is built.
             self._until_restart(self.restart)
             self._from_restart(self.restart)
         if self.optimizer is not None:
-            self._refuse_unknown("optimizer", "adamw", "lamb", "muon")
-        self._refuse_unknown("schedule", "linear", "cosine", "constant", "warmup_stable_decay")
-        self._refuse_unknown("muon_rate", "match_rms_adamw", "original")
-        self._refuse_unknown("exchange_dtype", "float32", "bf16")
-
-    def _refuse_other_types(self) -> None:
-        for name in ("num_steps", "warmup_steps"):
-            if not isinstance(getattr(self, name), Integral):
-                raise ValueError(f"{name} must be a whole number, got {getattr(self, name)!r}")
-        numbers = (
-            "learning_rate", "weight_decay", "eps", "bucket_megabytes", "layer_decay",
-            "decay_fraction", "max_grad_norm", "averaging_decay", "muon_momentum",
-        )  # fmt: skip
-        for name in numbers:
-            value = getattr(self, name)
-            may_be_none = name in ("max_grad_norm", "averaging_decay")
-            if not (isinstance(value, Real) or (may_be_none and value is None)):
-                raise ValueError(f"{name} must be a number, got {value!r}")
-        for pattern, scale in self.rate_scales.items():
-            if not isinstance(scale, Real):
-                raise ValueError(f"rate_scales must be numbers, got {scale!r} for {pattern!r}")
-        is_pair = isinstance(self.betas, Sequence) and len(self.betas) == 2
-        if not (is_pair and all(isinstance(beta, Real) for beta in self.betas)):
-            raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas!r}")
-
-    def _refuse_unknown(self, name: str, *words: str) -> None:
-        if getattr(self, name) not in words:
-            choices = f"{', '.join(words[:-1])} or {words[-1]}"
-            raise ValueError(f"{name} must be {choices}, got {getattr(self, name)!r}")
+            check_choice("optimizer", self.optimizer, get_args(OptimizerName))
+        check_choice("schedule", self.schedule, get_args(Schedule))
+        check_choice("muon_rate", self.muon_rate, ("match_rms_adamw", "original"))
+        check_choice("exchange_dtype", self.exchange_dtype, ("float32", "bf16"))
 
     def learning_rate_at(self, step: int) -> float:
         """The rate of optimizer step `step`, counted from 0: a linear warm-up, then the decay.

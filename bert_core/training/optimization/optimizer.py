@@ -8,24 +8,26 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from bert_core.training.arena import ParameterArena, check_names
-from bert_core.training.checksum import checksum
+from bert_core.files.tensor_files import check_names
+from bert_core.training.arena import ParameterArena
+from bert_core.training.exchange import Exchange, exchange_for
 from bert_core.training.guard import Guard
 from bert_core.training.optimization.configuration import OptimizationConfig, OptimizerName
 from bert_core.training.optimization.parameter_groups import (
     Kind,
     Segment,
+    check_unwrapped,
     matrix_or_vector,
     parameter_groups,
 )
-from bert_core.training.optimization.refusals import refuse_other_optimizer, refuse_wrapped
 from bert_core.training.optimization.shares import Shares
-from bert_core.training.ranks import this_rank
+from bert_core.training.ranks import checksum
 
 
 class Optimizer(ABC):
@@ -39,8 +41,12 @@ class Optimizer(ABC):
     name: ClassVar[OptimizerName]
 
     def __init__(self, model: nn.Module, config: OptimizationConfig) -> None:
-        refuse_wrapped(model)
-        refuse_other_optimizer(self.name, config.optimizer)
+        check_unwrapped(model)
+        if config.optimizer not in (None, self.name):
+            raise ValueError(
+                f"the config names the optimizer {config.optimizer!r}, but {self.name} was built; "
+                "leave optimizer out of the config, or call build_optimizer"
+            )
         self.config = replace(config, optimizer=self.name)
         self._groups = parameter_groups(model, config, self._kind)
         self.arena = ParameterArena(model, [n for group in self._groups for n in group.names])
@@ -71,6 +77,11 @@ class Optimizer(ABC):
                     moments={key: torch.zeros_like(values) for key in self._moments(group.kind)},
                     num_updates=torch.zeros((), device=values.device),
                 )
+
+    @cached_property
+    def exchange(self) -> Exchange:
+        """What adds the gradients up over the ranks; all of them first ask for it together."""
+        return exchange_for(self.arena, self.config.exchange_dtype, self.config.bucket_megabytes)
 
     @staticmethod
     def _kind(name: str, parameter: Tensor) -> Kind:
@@ -107,17 +118,14 @@ class Optimizer(ABC):
         for segment in self._segments:
             self._update(segment, learning_rate * segment.group.rate_scale, divisor)
         self._num_updates += self._is_skipped == 0
-        self._update_average()
-        self._shares.exchange(self.arena.values)
-        return self._is_skipped == 0
-
-    def _update_average(self) -> None:
-        """The plain mean of the first weights, an exponential one once they are enough."""
         if self._average is not None:
+            # The plain mean of the first weights, an exponential one once they are enough.
             assert self.config.averaging_decay is not None
             share = self._num_updates.clamp(min=1).float().reciprocal()
             share = share.clamp(min=1 - self.config.averaging_decay)
             self._average.lerp_(self._own_values(), share * (1 - self._is_skipped))
+        self._shares.exchange(self.arena.values)
+        return self._is_skipped == 0
 
     def _own_values(self) -> Tensor:
         return self.arena.values[self._shares.begin : self._shares.end]
@@ -162,7 +170,7 @@ class Optimizer(ABC):
         for group in self._groups:
             for key in self._moments(group.kind):
                 keys.setdefault(key, []).extend(group.names)
-        return keys if self._average is None else {**keys, "average": list(self.arena.names())}
+        return keys if self._average is None else {**keys, "average": list(self.arena.parameters)}
 
     def _own_views(self, key: str) -> dict[str, Tensor]:
         """What this rank holds of `key`, by parameter."""
@@ -188,24 +196,9 @@ class Optimizer(ABC):
         if is_wanted:
             state["guard"] = {name: tensor.cpu() for name, tensor in self.guard.tensors().items()}
         for key, names in self._keys().items():
-            state[key] = self._whole(key, names, is_wanted=is_wanted)
+            whole = self._shares.gathered(self.arena, self._own_views(key), is_wanted=is_wanted)
+            state[key] = {name: whole[name] for name in names if name in whole}
         return state
-
-    def _whole(self, key: str, names: list[str], *, is_wanted: bool) -> dict[str, Tensor]:
-        if not self._shares.is_sharded:
-            return self._own_views(key)
-        own = self._own_views(key)
-        whole: dict[str, Tensor] = {}
-        for rank, (begin, end) in enumerate(self._shares.spans):
-            share = torch.zeros_like(self.arena.values[begin:end])
-            views = self.arena.views(share, begin)
-            if rank == this_rank():
-                for name, values in own.items():
-                    views[name].copy_(values)
-            self._shares.send(share, rank)
-            if is_wanted:
-                whole |= {name: view.to("cpu", copy=True) for name, view in views.items()}
-        return {name: whole[name] for name in names if is_wanted}
 
     @torch.no_grad()
     def reset(self) -> None:
@@ -223,15 +216,16 @@ class Optimizer(ABC):
         Raises ValueError for the state of another optimizer or of other parameters.
         """
         keys = self._keys()
-        saved_by, saved = state.get("optimizer", "adamw"), "average" in state
-        if saved_by != self.name or saved != ("average" in keys):
-            ours, theirs = _told(self.name, "average" in keys), _told(saved_by, saved)
+        ours = _described(self.name, "average" in keys)
+        theirs = _described(state.get("optimizer", "adamw"), "average" in state)
+        if ours != theirs:
             raise ValueError(
                 f"the state must be that of {ours}, found that of {theirs}; go on with the "
                 "optimizer and the averaging of the run that saved it"
             )
         for key, names in keys.items():
-            check_names(state[key], names, f"the optimizer's {key}")
+            remedy = "; freeze exactly what the run that saved it had frozen"
+            check_names(state[key], names, f"the optimizer's {key}", remedy)
         if self._shares.is_sharded:
             device = self.arena.values.device
             whole = (state[key][name].to(device) for key, names in keys.items() for name in names)
@@ -245,5 +239,5 @@ class Optimizer(ABC):
         self.guard.load(state.get("guard"))
 
 
-def _told(name: str, is_averaged: bool) -> str:
+def _described(name: str, is_averaged: bool) -> str:
     return f"{name} {'with' if is_averaged else 'without'} an average of the weights"

@@ -93,3 +93,27 @@ def _rate_scales(names: list[str], config: OptimizationConfig) -> dict[str, floa
         fitting = (s for pattern, s in config.rate_scales.items() if fnmatchcase(name, pattern))
         scales[name] = next(fitting, 1.0) * config.layer_decay ** (head - depth_of[name])
     return scales
+
+
+# By name: importing them would bring what most training runs do not need.
+_WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule")
+
+
+def check_unwrapped(model: nn.Module) -> None:
+    """Raise ValueError where FSDP or DDP wraps `model`, or a parameter is a DTensor."""
+    found = [name for module in model.modules() for name in _WRAPPERS if _is_a(module, name)]
+    found += [f"{name} as a DTensor" for name, p in model.named_parameters() if _is_a(p, "DTensor")]
+    if found:
+        raise ValueError(
+            f"an optimizer needs the model without a wrapper, got {found[0]}: the step adds "
+            "gradients up over the ranks, divided by the counts of all of them, where a wrapper "
+            "would average means, and holds all parameters in one buffer "
+            "(shard_optimizer_state=True divides what is kept of them)"
+        )
+
+
+def _is_a(thing: object, name: str) -> bool:
+    return any(
+        kind.__name__ == name and kind.__module__.startswith("torch.")
+        for kind in type(thing).__mro__
+    )

@@ -5,6 +5,7 @@ that every optimizer computes for its share what it would compute for all. The p
 share is smaller than the largest table allows.
 """
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -37,11 +38,27 @@ class Shares:
         for work in sent:
             work.wait()
 
-    @staticmethod
-    def send(share: Tensor, rank: int) -> None:
-        """Fill `share` with what `rank` holds in it; all ranks call this."""
-        if share.numel():
-            dist.broadcast(share, rank)
+    def gathered(
+        self, arena: ParameterArena, own: dict[str, Tensor], *, is_wanted: bool
+    ) -> dict[str, Tensor]:
+        """What all ranks hold by parameter, on the CPU; `own` where nothing is divided.
+
+        All ranks call it; one where it is not wanted keeps no tensor of it.
+        """
+        if not self.is_sharded:
+            return own
+        whole: dict[str, Tensor] = {}
+        for rank, (begin, end) in enumerate(self.spans):
+            share = torch.zeros_like(arena.values[begin:end])
+            views = arena.views(share, begin)
+            if rank == this_rank():
+                for name, values in own.items():
+                    views[name].copy_(values)
+            if share.numel():
+                dist.broadcast(share, rank)
+            if is_wanted:
+                whole |= {name: view.to("cpu", copy=True) for name, view in views.items()}
+        return whole
 
 
 def cut(ends: list[int], num_shares: int) -> list[tuple[int, int]]:

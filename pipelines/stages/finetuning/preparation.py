@@ -6,7 +6,7 @@ from bert_core.batch import IGNORED_LABEL
 from bert_core.inference.tables import question_of_head
 from bert_core.model.catalogue import Model, TrainableModel, model_class
 from bert_core.model.classes import OneOfClasses
-from bert_core.model.freezing import freeze
+from bert_core.model.preparation import freeze
 from bert_core.model.task_models import TextLabeller, TextModel
 from pipelines.core.errors import UserError
 from pipelines.stages.finetuning.settings import FinetuningSettings

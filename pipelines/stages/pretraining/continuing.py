@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from bert_core.config import SIZES, EncoderConfig
 from bert_core.model.language_models import LanguageModel, PretrainingModel
-from bert_core.model.resizing import resize_positions, resize_vocabulary
+from bert_core.model.preparation import resize_positions, resize_vocabulary
 from bert_core.training.initialization import load_encoder_into
 from bert_core.training.state import load_model, read_config
 from bert_core.vocabulary import WordPieceTokenizer

@@ -1,9 +1,8 @@
-"""Other numbers of positions and of pieces: a model goes on with longer texts, or more words.
+"""What is done to a model before its optimizer is built: freezing, resizing, checkpointing.
 
 V = vocabulary, S = positions, D = hidden size.
 """
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -14,6 +13,52 @@ from bert_core.config import EncoderConfig
 from bert_core.model.embeddings import sinusoids
 from bert_core.model.layers import truncated_normal_
 from bert_core.model.trainable import Model
+
+
+def freeze(
+    model: Model, *, embeddings: bool = False, layers: int = 0, matrices: bool = False
+) -> tuple[str, ...]:
+    """Freeze parts of the encoder and return the names of all that is frozen then.
+
+    Args:
+        model: what is to be trained, before its optimizer is built.
+        embeddings: the tables and their normalization. In pretraining the token embeddings are
+            the last layer's weights too, and those are frozen with them.
+        layers: so many of the lowest layers; with `embeddings` and all layers the head alone
+            (the pooler belongs to it) is trained.
+        matrices: every matrix of the encoder, so that of it biases and normalizations alone are
+            trained (BitFit; Ben Zaken et al., 2022).
+
+    A frozen parameter keeps every bit and costs no gradient; dropout is what it was. Undo it with
+    `model.requires_grad_(True)`. Raises ValueError where the encoder has fewer layers, nothing is
+    to be frozen, or the model has an optimizer already.
+    """
+    num_layers = model.config.num_layers
+    if not 0 <= layers <= num_layers:
+        raise ValueError(f"layers must lie in [0, {num_layers}], got {layers}")
+    if not (embeddings or layers or matrices):
+        raise ValueError("nothing to freeze: pass embeddings=True, layers=… or matrices=True")
+    _check_no_optimizer(model)
+    prefixes = tuple(f"encoder.layers.{index}." for index in range(layers))
+    prefixes += ("encoder.embeddings.",) if embeddings else ()
+    for name, parameter in model.named_parameters():
+        is_matrix = name.startswith("encoder.") and parameter.ndim > 1
+        if name.startswith(prefixes) or (matrices and is_matrix):
+            parameter.requires_grad_(False)
+    return tuple(name for name, p in model.named_parameters() if not p.requires_grad)
+
+
+def checkpoint_activations(model: Model, num_layers: int) -> None:
+    """Activation checkpointing of the `num_layers` lowest layers; 0 undoes it.
+
+    They keep only their input for the way back, which computes each of them once more, a third more
+    work, and drops the same elements again: gradients are those of the same training without it,
+    bit for bit (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016). Raises
+    ValueError where the encoder has fewer layers.
+    """
+    if not 0 <= num_layers <= model.config.num_layers:
+        raise ValueError(f"num_layers must lie in [0, {model.config.num_layers}], got {num_layers}")
+    model.encoder.num_checkpointed_layers = num_layers
 
 
 @torch.no_grad()
@@ -35,7 +80,7 @@ def resize_positions(
     for other `new_rows`, and where the model has an optimizer already.
     """
     _check(num_positions, "num_positions", new_rows, ("repeated", "random"))
-    _refuse_with_optimizer(model)
+    _check_no_optimizer(model)
     embeddings = model.encoder.embeddings
     table = embeddings.position  # [S, D]
     if model.config.positions == "sinusoidal":
@@ -48,7 +93,7 @@ def resize_positions(
         else:
             rows = _random_rows(model, table, num_new)
         embeddings.position = _resized(table, rows, num_positions)
-    _tell(model, replace(model.config, max_position_embeddings=num_positions))
+    _set_config(model, replace(model.config, max_position_embeddings=num_positions))
 
 
 @torch.no_grad()
@@ -69,7 +114,7 @@ def resize_vocabulary(
     optimizer already.
     """
     _check(num_pieces, "num_pieces", new_rows, ("mean", "random"))
-    _refuse_with_optimizer(model)
+    _check_no_optimizer(model)
     embeddings = model.encoder.embeddings
     table = embeddings.token  # [V, D]
     num_new = max(0, num_pieces - len(table))
@@ -82,7 +127,7 @@ def resize_vocabulary(
     if head is not None:
         likely = head.bias.mean() if new_rows == "mean" else head.bias.new_zeros(())
         head.bias = _resized(head.bias, likely.expand(num_new), num_pieces)
-    _tell(model, replace(model.config, vocab_size=num_pieces))
+    _set_config(model, replace(model.config, vocab_size=num_pieces))
 
 
 def _resized(table: nn.Parameter, new_rows: Tensor, size: int) -> nn.Parameter:
@@ -98,10 +143,9 @@ def _random_rows(model: Model, table: Tensor, num_rows: int) -> Tensor:
     return rows.to(table)
 
 
-def _tell(model: Model, config: EncoderConfig) -> None:
-    """Every module that knows the config learns the new one."""
-    old = model.config
-    modules: Iterable[Any] = model.modules()
+def _set_config(model: Model, config: EncoderConfig) -> None:
+    """In every module that holds the old one."""
+    old, modules = model.config, list[Any](model.modules())
     for module in modules:
         if getattr(module, "config", None) == old:
             module.config = config
@@ -114,9 +158,9 @@ def _check(size: int, name: str, new_rows: str, known: tuple[str, ...]) -> None:
         raise ValueError(f"new_rows must be {' or '.join(known)}, got {new_rows!r}")
 
 
-def _refuse_with_optimizer(model: Model) -> None:
+def _check_no_optimizer(model: Model) -> None:
     if any(parameter.grad is not None for parameter in model.parameters()):
         raise ValueError(
-            "a model must be resized before its optimizer is built, found gradients; build the "
-            "model anew, resize it, then build the optimizer"
+            "the model has gradients, so its optimizer was built already; freeze and resize a new "
+            "model, then build its optimizer"
         )

@@ -1,0 +1,117 @@
+"""What a thread computes with: a backend, a number format, and the weights of that format.
+
+The parameters are float32 always. Inside `computing(dtype)` hidden states are in that format;
+outside they are in that of the parameters. Blocks nest, and each thread has its own.
+
+The plain backend casts a parameter where it is used. The cpu backend computes with copies of the
+matrices, made once a block. A training step gives it, beside the copies, a `main_grad` for each
+parameter. It then adds gradients up there itself, in float32, and returns none to autograd: no
+gradient is cast, stored or added twice. Without `main_grad` gradients take autograd's usual way.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+# A product in bfloat16 is cast before it is added; a chunk of it stays in a CPU's cache.
+_CHUNK_ELEMENTS = 1 << 20
+
+
+class ComputeWeight(NamedTuple):
+    """What a layer computes with in place of a parameter, and where its gradient is added."""
+
+    values: Tensor
+    main_grad: Tensor | None = None  # float32, whatever the format of the values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """How a thread computes."""
+
+    backend: str | None = None  # None: the device decides
+    dtype: torch.dtype | None = None  # of hidden states; None: that of the parameters
+    # By parameter; copies of those that are missing are added when they are first used.
+    weights: dict[Tensor, ComputeWeight] = field(default_factory=dict)
+
+
+class _Thread(threading.local):
+    """A compiler reads it, which it can't do with a ContextVar."""
+
+    context = Context()
+
+
+_thread = _Thread()
+
+
+def current_context() -> Context:
+    """How this thread computes now."""
+    return _thread.context
+
+
+@contextmanager
+def in_context(context: Context) -> Iterator[None]:
+    """Compute as `context` says inside the block, on this thread."""
+    before, _thread.context = _thread.context, context
+    try:
+        yield
+    finally:
+        _thread.context = before
+
+
+def computing(
+    dtype: torch.dtype | None, weights: dict[Tensor, ComputeWeight] | None = None
+) -> AbstractContextManager[None]:
+    """A block in which this thread computes in `dtype`, with `weights` by their parameters.
+
+    Weights must not change in it: what is copied is copied once.
+    """
+    return in_context(replace(_thread.context, dtype=dtype, weights=weights or {}))
+
+
+def hidden_dtype(parameter: Tensor) -> torch.dtype:
+    """What a model with this parameter computes in now."""
+    return _thread.context.dtype or parameter.dtype
+
+
+def compute_weight(parameter: Tensor) -> ComputeWeight:
+    """What is computed with in place of `parameter` now; the parameter itself outside of a block.
+
+    Matrices are copied to the number format; vectors (biases, normalization) stay float32.
+    """
+    context = _thread.context
+    weight = context.weights.get(parameter)
+    if weight is None:
+        values = parameter.detach()  # the functions that use it return its gradient
+        if context.dtype is None:
+            return ComputeWeight(values)
+        weight = ComputeWeight(values.to(context.dtype) if values.ndim > 1 else values)
+        context.weights[parameter] = weight
+    return weight
+
+
+def add_gradient(weight: ComputeWeight, gradient: Tensor) -> Tensor | None:
+    """Add `gradient` to `main_grad` and return None, or return it where there is none."""
+    if weight.main_grad is None:
+        return gradient
+    weight.main_grad.add_(gradient)
+    return None
+
+
+def add_product(weight: ComputeWeight, left: Tensor, right: Tensor) -> Tensor | None:
+    """`add_gradient` of the matrix product of `left` and `right`, computed in place."""
+    main_grad = weight.main_grad
+    if main_grad is None:
+        return left @ right
+    if main_grad.dtype == left.dtype:
+        main_grad.addmm_(left, right)
+        return None
+    num_chunks = -(-main_grad.numel() // _CHUNK_ELEMENTS)
+    rows = -(-left.shape[0] // num_chunks)
+    for part, left_part in zip(main_grad.split(rows), left.split(rows), strict=True):
+        part.add_(left_part @ right)
+    return None
