@@ -83,10 +83,9 @@ class Person:
         return services
 
     def kill(self, name: str) -> None:
-        service = self.record().running(name)
-        assert service is not None
-        os.kill(service.process.pid, signal.SIGKILL)
-        wait_until(lambda: not service.is_running())
+        services = self.record()
+        os.kill(services.pids[name], signal.SIGKILL)
+        wait_until(lambda: not services.is_running(name))
 
 
 def wait_until(is_so: Callable[[], bool], seconds: float = 240) -> None:

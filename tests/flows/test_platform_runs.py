@@ -16,8 +16,7 @@ from prefect.client.schemas.objects import State
 from prefect.states import AwaitingRetry, Completed, Pending, Running
 
 from flows.services.deployments import Source
-from flows.services.platform.applying import apply
-from flows.services.platform.declaration import read_platform
+from flows.services.platform import apply, read_platform
 from tests.flows.person import wait_until
 
 pytestmark = pytest.mark.slow
