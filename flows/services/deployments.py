@@ -81,14 +81,15 @@ def deploy_flows(pool_of: Callable[[list[str]], str], source: Source | None) -> 
     notes = []
     with get_client(sync_client=True) as client:
         for declared in yaml.safe_load(deployments_file().read_text())["deployments"]:
-            flow = load_flow_from_entrypoint(declared["entrypoint"], use_placeholder_flow=False)
+            entrypoint = declared["entrypoint"]
+            flow: Flow[..., Any] = load_flow_from_entrypoint(entrypoint, use_placeholder_flow=False)
             form = parameter_schema(flow).model_dump(exclude_unset=True)
             try:
                 existing = client.read_deployment_by_name(f"{flow.name}/{declared['name']}")
             except ObjectNotFound:
                 _create(client, declared, flow, form, pool_of(declared["tags"]), source)
             else:
-                notes += _bring_up_to_date(client, existing, declared["entrypoint"], form, source)
+                notes += _bring_up_to_date(client, existing, entrypoint, form, source)
     return notes
 
 

@@ -9,15 +9,13 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, Metric, make_wsgi_app
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Gauge, make_wsgi_app
 
 from pipelines.core.errors import UserError
 from pipelines.core.redaction import redacted
@@ -30,82 +28,87 @@ _LOOPBACK = ("127.0.0.1", "localhost")
 _STORE_SECONDS = 300.0  # a listing of a large bucket takes minutes and costs money
 _PREFECT_SECONDS = 15.0
 
-Ask = Callable[[], list[Metric]]
+
+def store_and_queues(store_url: str) -> CollectorRegistry:
+    """Gauges of the store and of Prefect's queues, which threads keep up to date."""
+    registry = CollectorRegistry()
+
+    def gauge(name: str, purpose: str, label: str) -> Gauge:
+        return Gauge(f"bertsmith_{name}", purpose, [label], registry=registry)
+
+    size = gauge("store_bytes", "Bytes in the store.", "store")
+    queued = gauge("runs_queued", "Runs that are due and have not begun.", "deployment")
+    # A gauge: runs leave a state and are deleted, which a counter would take for a restart.
+    kept = gauge("runs", "Runs that Prefect keeps.", "state")
+    up = gauge("source_up", "Whether store and Prefect answered last.", "source")
+
+    def ask_store() -> None:
+        size.labels(redacted(store_url)).set(store_bytes(store_url))
+
+    def ask_prefect() -> None:
+        waiting, states = prefect_runs()
+        queued.clear()  # of deployments that are gone
+        for deployment, count in waiting.items():
+            queued.labels(deployment).set(count)
+        for state, count in states.items():
+            kept.labels(state).set(count)
+
+    keep_asking(ask_store, _STORE_SECONDS, up.labels("store"))
+    keep_asking(ask_prefect, _PREFECT_SECONDS, up.labels("prefect"))
+    return registry
 
 
-class Sources(Collector):
-    """The latest answers of sources that threads ask again and again.
+def keep_asking(ask: Callable[[], None], seconds: float, up: Gauge) -> None:
+    """Call `ask` every so often in a thread; `up` says whether the last call succeeded."""
 
-    Whether the last question was answered is a figure as well: an old answer looks like a new one.
-    """
-
-    def __init__(self, sources: Mapping[str, tuple[Ask, float]]) -> None:
-        self._answers: dict[str, list[Metric]] = {name: [] for name in sources}
-        self._is_up = dict.fromkeys(sources, False)
-        for name, (ask, seconds) in sources.items():
-            threading.Thread(
-                target=self._keep_asking, args=(name, ask, seconds), daemon=True
-            ).start()
-
-    def collect(self) -> Iterator[Metric]:
-        """All latest answers, and who answered."""
-        up = GaugeMetricFamily(
-            "bertsmith_source_up", "Whether store and Prefect answered last.", labels=["source"]
-        )
-        for name, families in self._answers.items():
-            yield from families
-            up.add_metric([name], float(self._is_up[name]))
-        yield up
-
-    def _keep_asking(self, name: str, ask: Ask, seconds: float) -> None:
+    def run() -> None:
+        was_up = True
         while True:
             try:
-                self._answers[name] = ask()
-                self._is_up[name] = True
-            # Whatever it is, the other figures go on.
+                ask()
+                was_up = True
+            # Whatever it is, the other figures go on, and the last answer stays.
             except Exception as error:  # noqa: BLE001
-                if self._is_up[name]:
-                    logger.warning("%s does not answer: %s", name, redacted(str(error)))
-                self._is_up[name] = False
+                if was_up:
+                    logger.warning("figures are not kept up to date: %s", redacted(str(error)))
+                was_up = False
+            up.set(was_up)
             time.sleep(seconds)
 
+    threading.Thread(target=run, daemon=True).start()
 
-def store_metrics(store_url: str) -> list[Metric]:
-    """Bytes of the whole store, unfinished builds included."""
+
+def store_bytes(store_url: str) -> int:
+    """The size of the whole store, unfinished builds included."""
     from pipelines.artifacts import ArtifactStore
 
     store = ArtifactStore(store_url, is_patient=False)
     is_there = store.filesystem.exists(store.root)
     files = store.filesystem.find(store.root, detail=True) if is_there else {}
-    size = GaugeMetricFamily("bertsmith_store_bytes", "Bytes in the store.", labels=["store"])
-    size.add_metric([redacted(store_url)], float(sum(each["size"] for each in files.values())))
-    return [size]
+    return sum(each["size"] for each in files.values())
 
 
-def prefect_metrics() -> list[Metric]:
-    """Runs that are due and wait, by deployment, and all runs by state."""
+def prefect_runs() -> tuple[dict[str, int], dict[str, int]]:
+    """Numbers of runs that are due and wait, by deployment, and of all runs, by state."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import DeploymentFilter, FlowRunFilter
     from prefect.client.schemas.objects import StateType
 
-    queued = GaugeMetricFamily(
-        "bertsmith_runs_queued", "Runs that are due and have not begun.", labels=["deployment"]
-    )
-    # A gauge: runs leave a state and are deleted, which a counter would take for a restart.
-    kept = GaugeMetricFamily("bertsmith_runs", "Runs that Prefect keeps.", labels=["state"])
     waiting = {"type": {"any_": ["SCHEDULED", "PENDING"]}, "name": {"not_any_": ["Paused"]}}
     due = FlowRunFilter.model_validate(
         {"state": waiting, "expected_start_time": {"before_": datetime.now(UTC)}}
     )
+    queued, kept = {}, {}
     with get_client(sync_client=True) as client:
         for deployment in client.read_deployments():
             of_it = DeploymentFilter.model_validate({"id": {"any_": [deployment.id]}})
-            count = client.count_flow_runs(flow_run_filter=due, deployment_filter=of_it)
-            queued.add_metric([deployment.name], count)
+            queued[deployment.name] = client.count_flow_runs(
+                flow_run_filter=due, deployment_filter=of_it
+            )
         for state in StateType:
             in_it = FlowRunFilter.model_validate({"state": {"type": {"any_": [state]}}})
-            kept.add_metric([state.value.lower()], client.count_flow_runs(flow_run_filter=in_it))
-    return [queued, kept]
+            kept[state.value.lower()] = client.count_flow_runs(flow_run_filter=in_it)
+    return queued, kept
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -117,8 +120,10 @@ class _Quiet(WSGIRequestHandler):
         """Say nothing of each request."""
 
 
-def metrics_server(collector: Collector, *, port: int, host: str | None = None) -> WSGIServer:
-    """A server of `collector`, which the caller lets serve; port 0 takes a free one.
+def metrics_server(
+    registry: CollectorRegistry, *, port: int, host: str | None = None
+) -> WSGIServer:
+    """A server of `registry`, which the caller lets serve; port 0 takes a free one.
 
     It listens on `host`, else on $BERTSMITH_METRICS_HOST, else on the loopback. Where
     $BERTSMITH_METRICS_TOKEN is set, requests need it as `Authorization: Bearer …`. Raises UserError
@@ -131,8 +136,6 @@ def metrics_server(collector: Collector, *, port: int, host: str | None = None) 
             f"serving figures on {host} requires a token; set {TOKEN_VARIABLE}, or listen on "
             "127.0.0.1"
         )
-    registry = CollectorRegistry()
-    registry.register(collector)
     metrics = make_wsgi_app(registry)
 
     def guarded(request: dict[str, Any], respond: Any) -> Iterable[bytes]:
@@ -143,13 +146,3 @@ def metrics_server(collector: Collector, *, port: int, host: str | None = None) 
         return metrics(request, respond)
 
     return make_server(host, port, guarded, server_class=_Server, handler_class=_Quiet)
-
-
-def store_and_queues(store_url: str) -> Sources:
-    """What `bertsmith metrics` serves."""
-    return Sources(
-        {
-            "store": (lambda: store_metrics(store_url), _STORE_SECONDS),
-            "prefect": (prefect_metrics, _PREFECT_SECONDS),
-        }
-    )

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from prometheus_client import Metric
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.parser import text_string_to_metric_families
 
-from flows.services.exporter import TOKEN_VARIABLE, Sources, metrics_server, store_metrics
+from flows.services.exporter import TOKEN_VARIABLE, keep_asking, metrics_server, store_bytes
 from pipelines.artifacts.in_the_making import making
 from pipelines.core import run_metrics
 from pipelines.core.errors import UserError
@@ -161,7 +160,9 @@ def test_rays_agent_answers_prometheus_for_as_long_as_the_run_lasts(
 
 def test_figures_are_served_to_those_who_bring_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TOKEN_VARIABLE, "secret")
-    server = metrics_server(Sources({"store": (list, 3600.0)}), port=0)
+    registry = CollectorRegistry()
+    Gauge("bertsmith_store_bytes", "Of a test.", registry=registry)
+    server = metrics_server(registry, port=0)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_port}/metrics"
     for headers in ({}, {"Authorization": "Bearer wrong"}):
@@ -169,7 +170,7 @@ def test_figures_are_served_to_those_who_bring_the_token(monkeypatch: pytest.Mon
             urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=240)
     request = urllib.request.Request(url, headers={"Authorization": "Bearer secret"})
     with urllib.request.urlopen(request, timeout=240) as response:
-        assert b"bertsmith_source_up{" in response.read()
+        assert b"bertsmith_store_bytes 0.0" in response.read()
     server.shutdown()
     server.server_close()
 
@@ -177,36 +178,33 @@ def test_figures_are_served_to_those_who_bring_the_token(monkeypatch: pytest.Mon
 def test_other_machines_are_not_served_without_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
     with pytest.raises(UserError, match="requires a token"):
-        metrics_server(Sources({}), port=0, host="0.0.0.0")
+        metrics_server(CollectorRegistry(), port=0, host="0.0.0.0")
 
 
 def test_the_store_is_weighed(tmp_path: Path) -> None:
     (tmp_path / "store" / "corpus").mkdir(parents=True)
     (tmp_path / "store" / "corpus" / "file").write_bytes(b"x" * 100)
-    (family,) = store_metrics(str(tmp_path / "store"))
-    assert family.samples[0].value == 100
-    (family,) = store_metrics(str(tmp_path / "none"))
-    assert family.samples[0].value == 0
+    assert store_bytes(str(tmp_path / "store")) == 100
+    assert store_bytes(str(tmp_path / "none")) == 0
 
 
 def test_a_source_that_fails_keeps_its_last_answer_and_says_so() -> None:
-    family = GaugeMetricFamily("bertsmith_runs_queued", "Of a test.", value=3)
-    was_asked, asked_again = threading.Event(), threading.Event()
+    registry = CollectorRegistry()
+    queued = Gauge("bertsmith_runs_queued", "Of a test.", registry=registry)
+    up = Gauge("bertsmith_source_up", "Of a test.", registry=registry)
+    was_asked = threading.Event()
 
-    def ask() -> list[Metric]:
+    def ask() -> None:
         if was_asked.is_set():
-            asked_again.set()
             raise RuntimeError("away")
         was_asked.set()
-        return [family]
+        queued.set(3)
+        up.set(-1)  # until it is known whether this call succeeded
 
-    sources = Sources({"prefect": (ask, 0.05)})
-    assert asked_again.wait(240)
+    keep_asking(ask, 0.05, up)
+    assert was_asked.wait(240)
     deadline = time.monotonic() + 240
-    while True:
-        answer, up = sources.collect()
-        assert answer is family
-        if not up.samples[0].value:
-            break
+    while registry.get_sample_value("bertsmith_source_up") != 0:
         assert time.monotonic() < deadline
         time.sleep(0.01)
+    assert registry.get_sample_value("bertsmith_runs_queued") == 3
