@@ -102,7 +102,8 @@ experiments = [experiment.experiment_id for experiment in mlflow.search_experime
 runs = client.read_flow_runs(limit=10)
 print(json.dumps({
     "flow runs": [[run.state.name, run.state.message] for run in runs if run.deployment_id],
-    "training": [run.info.status for run in mlflow.search_runs(experiments)],
+    "training": [run.info.status for run in mlflow.search_runs(experiments)
+                 if run.data.tags.get("bertsmith.stage") == "pretraining"],
 }))
 """
 
