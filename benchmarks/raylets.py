@@ -21,7 +21,7 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.alternating import ROOT
-from flows.services.processes.ports import free_port
+from flows.services.health import free_port
 from pipelines.core.cluster import connection  # sets the environment of Ray's processes
 
 assert connection

@@ -30,8 +30,8 @@ from benchmarks.alternating import report
 from benchmarks.stack.object_store import BUCKET
 from benchmarks.stack.runs import bertsmith, client_of, trigger
 from benchmarks.stack.whole import STORE, Stack, missing_servers, started_stack
-from flows.services.platform.place_block import read_place
-from flows.services.processes.health import answers
+from flows.services.health import answers
+from flows.services.place_block import read_place
 from pipelines.artifacts import ArtifactStore, Built, Draft
 
 _NUM_ARTIFACTS = 5

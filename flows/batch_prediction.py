@@ -9,8 +9,8 @@ from pydantic import Field
 
 from flows.reporting.page import costing_the_page_alone
 from flows.reporting.watch import Watch
-from flows.services.platform.place_block import use_place_of_deployment
-from flows.services.run_records import recorded_run
+from flows.services.place_block import use_place_of_deployment
+from flows.services.reconciliation import recorded_run
 from flows.stopped import cancel_if_stopped, stops_noted
 from flows.tasks import task_that_reaches_out
 from pipelines.artifacts import Artifact

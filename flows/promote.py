@@ -10,8 +10,8 @@ from prefect.runtime import flow_run
 from flows.alias_recipes import PromotionRecipe, RollbackRecipe
 from flows.reporting.events import tell_of_promotion
 from flows.reporting.page import costing_the_page_alone
-from flows.services.platform.place_block import use_place_of_deployment
-from flows.services.run_records import recorded_run
+from flows.services.place_block import use_place_of_deployment
+from flows.services.reconciliation import recorded_run
 from flows.tasks import task_that_reaches_out
 from pipelines.registry import promotion as registry
 from pipelines.registry.promotion import Promotion

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Generic, TypeVar
 from uuid import UUID
 
@@ -11,9 +12,6 @@ from prefect.client.orchestration import get_client
 from prefect.runtime import deployment, flow_run
 from pydantic import Field
 
-from flows.observability.json_lines import logs_of_run, logs_of_stage
-from flows.observability.publishing import published_figures
-from flows.observability.run_figures import RunFigures
 from flows.parent_run import ParentRun, open_parent_run
 from flows.reporting.links import flow_run_page
 from flows.reporting.page import costing_the_page_alone, first_line
@@ -22,8 +20,8 @@ from flows.reporting.report import publish_report
 from flows.reporting.story import StageRecord, Story
 from flows.reporting.usage import MemorySampler
 from flows.reporting.watch import Watch
-from flows.services.platform.place_block import use_place_of_deployment
-from flows.services.run_records import recorded_run
+from flows.services.place_block import use_place_of_deployment
+from flows.services.reconciliation import recorded_run
 from flows.stop_signals import stop_in_order_inside_flow
 from flows.stopped import stops_noted
 from flows.taken_up_again import wait_for_last_try
@@ -31,6 +29,7 @@ from pipelines.artifacts import Artifact
 from pipelines.core.recipes.files import completed, differences
 from pipelines.core.recipes.ladder import CorpusRecipe
 from pipelines.core.redaction import redacted
+from pipelines.core.run_metrics import RunMetrics, published_metrics
 from pipelines.core.stage import Progress, StageContext
 from pipelines.core.tracking.tracker import Tracker
 from pipelines.training.telemetry.undelivered import deliver_kept
@@ -46,26 +45,18 @@ Overrides = Annotated[
 ]
 
 
+@dataclass(kw_only=True)
 class Run(Generic[Recipe]):
     """One flow run over `recipe`; its story grows with every stage."""
 
-    def __init__(
-        self, recipe: Recipe, context: StageContext, story: Story, watch: Watch,
-        sampler: MemorySampler, parent: ParentRun, figures: RunFigures,
-    ) -> None:  # fmt: skip
-        self._recipe = recipe
-        self.context = context
-        self.story = story
-        self.encoders: dict[str, str] = {}  # fingerprints by what the recipe calls them
-        self._watch = watch
-        self._sampler = sampler
-        self._parent = parent
-        self._figures = figures
-
-    @property
-    def recipe(self) -> Recipe:
-        """What the run makes."""
-        return self._recipe
+    recipe: Recipe
+    context: StageContext
+    story: Story
+    watch: Watch
+    sampler: MemorySampler
+    parent: ParentRun
+    metrics: RunMetrics
+    encoders: dict[str, str] = field(default_factory=dict)  # fingerprints, by name in the recipe
 
     @property
     def tracker(self) -> Tracker:
@@ -81,29 +72,27 @@ class Run(Generic[Recipe]):
         `to_follow` trainings like it come after it: their time is part of what is left. Raises what
         the stage raises, after the story says where and how it ended.
         """
-        self._watch.to_follow = to_follow
-        self._sampler.start_stage()
+        self.watch.to_follow = to_follow
+        self.sampler.start_stage()
         started = time.perf_counter()
         try:
-            with logs_of_stage(name):
-                result = task.with_options(task_run_name=f"{name} of {self.recipe.name}")(
-                    *inputs, **options
-                )
+            named = task.with_options(task_run_name=f"{name} of {self.recipe.name}")
+            result = named(*inputs, **options)
         except BaseException as error:
             self.story.failure = f"{_how_it_ended(error)} in stage {name}: {first_line(error)}"
             raise
         finally:
-            self._figures.stage_ended()
+            self.metrics.stage_ended()
         record = StageRecord(
             name=name,
             artifact=result if isinstance(result, Artifact) else None,
             seconds=time.perf_counter() - started,
-            peak_bytes=self._sampler.stage_peak_bytes(),
+            peak_bytes=self.sampler.stage_peak_bytes(),
         )
         self.story.records.append(record)
         if record.artifact is not None:
-            self._parent.used(name, record.artifact)
-        self._watch.say(
+            self.parent.used(name, record.artifact)
+        self.watch.say(
             f"{name:<28} {record.outcome:<7} {duration(record.seconds):>13} "
             f"{memory(record.peak_bytes):>9}"
         )
@@ -136,10 +125,9 @@ def started_run(
     }
     name = f"{recipe.name} {str(flow_run.id)[:8]}"
     with (
-        logs_of_run(name, str(flow_run.id)),
         stops_noted(flow_run.id),
         recorded_run(flow_run.id),
-        published_figures(name, str(flow_run.id)) as figures,
+        published_metrics(name) as metrics,
         MemorySampler() as sampler,
         Watch(flow) as watch,
     ):
@@ -147,14 +135,17 @@ def started_run(
             watch.note(sentence)
 
         def observe(progress: Progress) -> None:
-            figures.observe(progress)
+            metrics.observe(progress)
             watch.observe(progress)
 
         parent = open_parent_run(
             recipe.place.tracker(tags), f"{flow} of {recipe.name}", recipe, story.flow_run_url
         )
         context = recipe.place.context(observe=observe, tags={**tags, **parent.tags})
-        run = Run(recipe, context, story, watch, sampler, parent, figures)
+        run = Run(
+            recipe=recipe, context=context, story=story, watch=watch, sampler=sampler,
+            parent=parent, metrics=metrics,
+        )  # fmt: skip
         if flow_run.run_count > 1 and not context.store.is_local:
             wait_for_last_try(UUID(flow_run.id), watch.note)
         for sentence in deliver_kept(context.store, run.tracker):
@@ -163,13 +154,13 @@ def started_run(
             yield run
         except BaseException as error:
             story.failure = story.failure or f"{_how_it_ended(error)}: {first_line(error)}"
-            _close(story, watch, sampler, started)
+            raise
+        finally:
+            story.notes.extend(watch.notes)
+            story.seconds = time.perf_counter() - started
+            story.peak_bytes = sampler.peak_bytes
             parent.end(story.failure)
             _publish(story, run.tracker, watch)
-            raise
-        _close(story, watch, sampler, started)
-        parent.end("")
-        _publish(story, run.tracker, watch)
 
 
 def _resolved(
@@ -193,12 +184,6 @@ def _resolved(
         redacted(f"{path} is {value!r}, in the deployment's own recipe it is {before!r}")
         for path, value, before in changed
     ]
-
-
-def _close(story: Story, watch: Watch, sampler: MemorySampler, started: float) -> None:
-    story.notes.extend(watch.notes)
-    story.seconds = time.perf_counter() - started
-    story.peak_bytes = sampler.peak_bytes
 
 
 def _publish(story: Story, tracker: Tracker, watch: Watch) -> None:

@@ -46,8 +46,8 @@ inside id
 [ "$(inside id -u)" = 1000 ]
 inside bertsmith --version
 inside bertsmith recipes list | sed -n 1,3p  # head would close the pipe, which ends the script
-inside python -m flows.services.processes.health
-builder inspect --type image "$image" | grep processes.health > /dev/null  # as the image says
+inside python -m flows.services.health
+builder inspect --type image "$image" | grep services.health > /dev/null  # as the image says
 inside python -c 'from flows.services.deployments import deployments_file as f; print(f())'
 for program in cc gcc g++ c++ clang tcc ld make; do
     if inside sh -c "command -v $program"; then
@@ -65,7 +65,7 @@ echo "== every role's command is there"
 inside prefect version
 inside ray --version
 inside python -m pipelines.core.tracking.server --help | sed -n 1p
-inside python -m flows.services.first_start.credentials /credentials
+inside python -m flows.services.first_start credentials /credentials
 echo "== a run, from raw text to registered models"
 inside sh -c 'cat > small.yaml' << 'RECIPE'
 corpus:

@@ -18,7 +18,7 @@ from pathlib import Path
 import boto3
 
 from benchmarks.stack.processes import Server
-from flows.services.processes.ports import free_port
+from flows.services.health import free_port
 
 BUCKET = "bertsmith"
 _USER = "bertsmith"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.stack.processes import Server, ordinary_user, own_folder
-from flows.services.processes.ports import free_port
+from flows.services.health import free_port
 
 _USER = "bertsmith"
 

@@ -17,8 +17,7 @@ from benchmarks.stack.object_store import BUCKET, ObjectStore
 from benchmarks.stack.postgres import Postgres, binaries
 from benchmarks.stack.processes import Server
 from flows.services.credentials import Credentials
-from flows.services.processes.health import answers
-from flows.services.processes.ports import free_port
+from flows.services.health import answers, free_port
 from pipelines.core.tracking.sign_in import HOME_PASSWORD, HOME_USER
 
 STORE = f"s3://{BUCKET}/store"

@@ -1,4 +1,7 @@
-"""Who may use the servers of a home: whoever can read one file in it."""
+"""Who may use the servers of a home, and what clients and servers find in their environment.
+
+Whoever can read the home's file `credentials` may use them.
+"""
 
 import os
 import secrets
@@ -8,11 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from flows.services.record import Services
 from pipelines.core.errors import UserError
 from pipelines.core.home import make_home
+from pipelines.core.tracking.sign_in import home_variables
 
 CREDENTIALS_NAME = "credentials"
 _USER = "bertsmith"
+_LEASES = "prefect.server.concurrency.lease_storage.filesystem"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +37,13 @@ class Credentials:
         """The variable that lets Prefect's clients in."""
         return {"PREFECT_API_AUTH_STRING": self.text}
 
-    def for_mlflow_clients(self) -> Mapping[str, str]:
-        """The variables that let MLflow's clients in."""
-        return {
-            "MLFLOW_TRACKING_USERNAME": self.user,
-            "MLFLOW_TRACKING_PASSWORD": self.password,
-        }
-
     def for_prefect_server(self, page_url: str) -> Mapping[str, str]:
         """The variables that make a Prefect server let in nobody else, and no other page."""
         return {
             "PREFECT_SERVER_API_AUTH_STRING": self.text,
-            "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(_origins(page_url)),
+            "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": (
+                f"{page_url},{page_url.replace('127.0.0.1', 'localhost')}"
+            ),
             "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
         }
 
@@ -54,15 +55,14 @@ def read_credentials(home: Path) -> Credentials | None:
         return None
     if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) & 0o077:
         raise UserError(
-            f"{path} must be readable by its owner alone, but its mode is "
-            f"{stat.S_IMODE(path.stat().st_mode):o}; remove it after `bertsmith down`, and "
-            "`bertsmith up` makes a new one"
+            f"others can read {path} (mode {stat.S_IMODE(path.stat().st_mode):o}); type `bertsmith "
+            "down`, remove the file, and `bertsmith up` makes a new one"
         )
     user, _, password = path.read_text().strip().partition(":")
     if not password:
         raise UserError(
-            f"{path} must hold name:password, but it does not; remove it after `bertsmith down`, "
-            "and `bertsmith up` makes a new one"
+            f"{path} does not hold name:password; type `bertsmith down`, remove the file, and "
+            "`bertsmith up` makes a new one"
         )
     return Credentials(user, password)
 
@@ -87,6 +87,39 @@ def make_credentials(home: Path) -> Credentials:
     return made
 
 
-def _origins(page_url: str) -> tuple[str, str]:
-    """The page by both names of this machine."""
-    return page_url, page_url.replace("127.0.0.1", "localhost")
+def own_variables(home: Path, services: Services, credentials: Credentials) -> Mapping[str, str]:
+    """What our programs need; the tracker hands the password to MLflow for this server alone."""
+    return {
+        "BERTSMITH_HOME": str(home),
+        "PREFECT_API_URL": services.prefect_api_url,
+        **credentials.for_prefect_clients(),
+        "MLFLOW_TRACKING_URI": services.mlflow_url,
+        **home_variables(services.mlflow_url, credentials.user, credentials.password),
+    }
+
+
+def shell_variables(home: Path, services: Services, credentials: Credentials) -> Mapping[str, str]:
+    """What any program needs to use both servers, those that are not ours too."""
+    return {
+        **own_variables(home, services, credentials),
+        "MLFLOW_TRACKING_USERNAME": credentials.user,
+        "MLFLOW_TRACKING_PASSWORD": credentials.password,
+    }
+
+
+def service_variables(
+    home: Path, services: Services, credentials: Credentials
+) -> Mapping[str, str]:
+    """The whole environment of a service."""
+    return {
+        **os.environ,
+        **own_variables(home, services, credentials),
+        **credentials.for_prefect_server(services.prefect_url),
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # seven processes that nothing here uses
+        "PREFECT_HOME": str(home / "prefect"),
+        "PREFECT_UI_API_URL": services.prefect_api_url,  # else the page asks port 4200
+        # Who holds a deployment's slot: in memory, a server that is started again forgets it.
+        "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": _LEASES,
+        "PREFECT_WORKER_QUERY_SECONDS": "2",
+        "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    }

@@ -1,20 +1,26 @@
 """`bertsmith up` and `bertsmith down`: both servers and a worker of one home."""
 
+import os
 import secrets
-import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from filelock import FileLock, Timeout
 
-from flows.services.credentials import Credentials, make_credentials, read_credentials
-from flows.services.processes import starting as processes
-from flows.services.processes.health import answers
-from flows.services.processes.marks import marked_processes
-from flows.services.processes.ports import is_free
+from flows.services import processes
+from flows.services.credentials import (
+    Credentials,
+    make_credentials,
+    own_variables,
+    read_credentials,
+    service_variables,
+)
+from flows.services.health import answers, is_free
 from flows.services.record import (
     MLFLOW_SERVER,
     NAMES,
@@ -25,14 +31,13 @@ from flows.services.record import (
     remove_record,
     write_record,
 )
-from flows.services.variables import service_variables
 from pipelines.core.errors import UserError
 from pipelines.core.home import make_home
 
 WORK_POOL = "bertsmith"
 _START_SECONDS = 180.0  # the first start makes two databases
-_CALL_SECONDS = 900.0  # on a machine that is busy with trainings, imports take minutes
-_LOCK_SECONDS = 2 * _CALL_SECONDS
+_LOCK_SECONDS = 1800.0  # on a machine that is busy with training runs, imports take minutes
+_POLL_SECONDS = 0.2
 Say = Callable[[str], None]
 
 
@@ -45,29 +50,23 @@ def start_services(home: Path, *, prefect_port: int, mlflow_port: int, say: Say)
     """
     if prefect_port == mlflow_port:
         raise UserError(
-            f"the two servers must have a port each, but both were given {prefect_port}; choose "
-            "another with --prefect-port or --mlflow-port"
+            f"both servers were given port {prefect_port}; choose another with --prefect-port or "
+            "--mlflow-port"
         )
     make_home(home)
-    with _alone(home):
+    with _one_at_a_time(home):
         credentials = make_credentials(home)
         services = _left_running(home) or Services(
             prefect_url=f"http://127.0.0.1:{prefect_port}",
             mlflow_url=f"http://127.0.0.1:{mlflow_port}",
-            work_pool=WORK_POOL,
             mark=secrets.token_hex(16),
         )
-        missing = [name for name in NAMES if services.running(name) is None]
-        if not missing:
-            say("It is running already.")
-            _reconcile(home, services, credentials, say, worker_is_gone=False)
-            return services
+        missing = [name for name in NAMES if not services.is_running(name)]
         write_record(home, services)  # from now on `down` finds whatever carries the mark
-        begun: list[str] = []
         try:
-            return _start_missing(home, services, credentials, missing, begun, say)
+            return _start_missing(home, services, credentials, missing, say)
         except BaseException:
-            for name in reversed(begun):
+            for name in reversed(missing):
                 processes.stop(services.mark, name)
             if len(missing) == len(NAMES):
                 remove_record(home)
@@ -81,17 +80,18 @@ def stop_services(home: Path, say: Say) -> list[str]:
     """
     if not home.is_dir():
         return []
-    with _alone(home):
+    with _one_at_a_time(home):
         services = read_record(home)
         if services is None:
             return []
-        ran = [name for name in NAMES if marked_processes(services.mark, name)]
+        ran = [name for name in NAMES if processes.marked_processes(services.mark, name)]
         processes.stop(services.mark, WORKER)
         try:
             credentials = read_credentials(home)
             if credentials is not None and _both_answer(services):
-                why = "`bertsmith down` stopped it."
-                _reconcile(home, services, credentials, say, worker_is_gone=True, why=why)
+                with _as_client(home, services, credentials):
+                    why = "`bertsmith down` stopped it."
+                    _reconcile(home, services, say, worker_is_gone=True, why=why)
         except UserError as error:  # the servers end all the same; the next `up` tells them
             say(str(error))
         processes.stop(services.mark)
@@ -105,65 +105,63 @@ def _left_running(home: Path) -> Services | None:
     if services is None:
         return None
     for name in NAMES:
-        if services.running(name) is None:
+        if not services.is_running(name):
             processes.stop(services.mark, name)
-    return services if any(map(services.running, NAMES)) else None
+    return services if any(map(services.is_running, NAMES)) else None
 
 
 def _start_missing(
-    home: Path,
-    services: Services,
-    credentials: Credentials,
-    missing: Sequence[str],
-    begun: list[str],
-    say: Say,
+    home: Path, services: Services, credentials: Credentials, missing: list[str], say: Say
 ) -> Services:
-    urls = {PREFECT_SERVER: services.prefect_url, MLFLOW_SERVER: services.mlflow_url}
-    for name in urls.keys() & set(missing):
-        _require_free(name, urls[name])
     environment = service_variables(home, services, credentials)
+    commands = {
+        PREFECT_SERVER: ["prefect", "server", "start", "--host", "127.0.0.1"],
+        MLFLOW_SERVER: ["pipelines.core.tracking.server", "--home", str(home)],
+        WORKER: ["prefect", "worker", "start", "--pool", WORK_POOL, "--name", "local"],
+    }
+    health = _health(services)
+    for name, url in health.items():
+        port = str(urlsplit(url).port)
+        commands[name] += ["--port", port]
+        if name in missing and not is_free(int(port)):
+            raise UserError(
+                f"port {port} for the {name} is in use; stop what listens there, or choose another "
+                f"with --{name.partition(' ')[0].lower()}-port"
+            )
 
-    def start(name: str, command: list[str]) -> None:
-        """Write down each process at once: `doctor` must know it whatever happens next."""
+    def start(name: str) -> None:
         nonlocal services
-        begun.append(name)
-        log = home / "logs" / f"{name.lower().replace(' ', '-')}.log"
-        process = processes.start(
-            name, [sys.executable, "-m", *command], environment, services.mark, log
-        )
-        services = services.with_process(process)
-        write_record(home, services)
+        pid = processes.start(
+            name, [sys.executable, "-m", *commands[name]], environment, services.mark,
+            _log(home, name),
+        )  # fmt: skip
+        services = replace(services, pids={**services.pids, name: pid})
+        write_record(home, services)  # at once: `doctor` must know it whatever happens next
 
-    say(f"Starting {', '.join(f'the {name}' for name in missing)} …")
-    commands = _server_commands(home, services)
-    for name in urls:
-        if name in missing:
-            start(name, commands[name])
-    for name in urls:
-        service = services.running(name)
-        if service is None:
-            raise UserError(f"the {name} must stay up, but it ended; {home / 'logs'} says why")
-        processes.wait_until_it_answers(service, _health(services)[name], _START_SECONDS)
-    if WORKER in missing:
-        say("Deploying the flows …")
-        _call(["flows.services.deployments", WORK_POOL], home, services, credentials, say)
-        _reconcile(home, services, credentials, say, worker_is_gone=True)
-        start(WORKER, ["prefect", "worker", "start", "--pool", WORK_POOL, "--name", "local"])
+    if missing:
+        say(f"Starting {', '.join(f'the {name}' for name in missing)} …")
     else:
-        _reconcile(home, services, credentials, say, worker_is_gone=False)
+        say("It is running already.")
+    for name in health:
+        if name in missing:
+            start(name)
+    for name, url in health.items():
+        _wait_until_it_answers(home, services, name, url)
+    with _as_client(home, services, credentials):
+        if WORKER in missing:
+            from flows.services.platform import deploy_to
+
+            say("Deploying the flows …")
+            for note in deploy_to(WORK_POOL):
+                say(note)
+        _reconcile(home, services, say, worker_is_gone=WORKER in missing)
+    if WORKER in missing:
+        start(WORKER)
     return services
 
 
-def _server_commands(home: Path, services: Services) -> dict[str, list[str]]:
-    prefect_port, mlflow_port = (
-        str(urlsplit(url).port) for url in (services.prefect_url, services.mlflow_url)
-    )
-    prefect = ["prefect", "server", "start", "--host", "127.0.0.1", "--port", prefect_port]
-    mlflow = ["pipelines.core.tracking.server", "--home", str(home), "--port", mlflow_port]
-    return {PREFECT_SERVER: prefect, MLFLOW_SERVER: mlflow}
-
-
 def _health(services: Services) -> dict[str, str]:
+    """Where each server says that it is up."""
     return {
         PREFECT_SERVER: f"{services.prefect_api_url}/health",
         MLFLOW_SERVER: f"{services.mlflow_url}/health",
@@ -171,75 +169,72 @@ def _health(services: Services) -> dict[str, str]:
 
 
 def _both_answer(services: Services) -> bool:
+    """Whether our own servers answer: what else listens on their ports never sees the password."""
     return all(
-        services.running(name) is not None and answers(url)
-        for name, url in _health(services).items()
+        services.is_running(name) and answers(url) for name, url in _health(services).items()
     )
 
 
-def _require_free(name: str, url: str) -> None:
-    port = urlsplit(url).port
-    if port is None or not is_free(port):
-        raise UserError(
-            f"port {port} must be free for the {name}, but something listens there; stop it or "
-            f"choose another with --{name.partition(' ')[0].lower()}-port"
-        )
+def _log(home: Path, name: str) -> Path:
+    return home / "logs" / f"{name.lower().replace(' ', '-')}.log"
+
+
+def _wait_until_it_answers(home: Path, services: Services, name: str, url: str) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while services.is_running(name) and time.monotonic() < deadline:
+        if answers(url):
+            return
+        time.sleep(_POLL_SECONDS)
+    raise UserError(
+        f"the {name} did not answer at {url} within {_START_SECONDS:.0f} s, or ended; "
+        f"{_log(home, name)} says why"
+    )
 
 
 def _reconcile(
     home: Path,
     services: Services,
-    credentials: Credentials,
     say: Say,
     *,
     worker_is_gone: bool,
     why: str = "Its process ended without a word.",
 ) -> None:
     """Tell both servers which runs nothing runs any more."""
-    command = [
-        "flows.services.reconciliation", "--home", str(home), "--work-pool", services.work_pool,
-        "--mlflow-url", services.mlflow_url, "--why", why,
-        *(["--worker-is-gone"] if worker_is_gone else []),
-    ]  # fmt: skip
-    _call(command, home, services, credentials, say)
+    from flows.services.reconciliation import end_dead_flow_runs, is_over
+    from pipelines.core.tracking.abandoned import end_abandoned_runs
 
-
-def _call(
-    command: Sequence[str], home: Path, services: Services, credentials: Credentials, say: Say
-) -> None:
-    """Run a module of ours as a client of the services, and pass on what it says."""
-    try:
-        completed = subprocess.run(
-            [sys.executable, "-m", *command],
-            env=service_variables(home, services, credentials),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_CALL_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise UserError(
-            f"the servers must answer `{command[0]}` within {_CALL_SECONDS:.0f} s, but they did "
-            f"not; {home / 'logs'} may say why"
-        ) from error
-    for line in completed.stdout.splitlines():
-        say(line)
-    if completed.returncode != 0:
-        raise UserError(
-            f"the servers must take what `{command[0]}` tells them, but it said:\n"
-            f"{completed.stderr.strip()}"
-        )
+    for name in end_dead_flow_runs(home, WORK_POOL, worker_is_gone=worker_is_gone, why=why):
+        say(f"The run {name!r} no longer runs: Prefect says so now.")
+    for name in end_abandoned_runs(services.mlflow_url, lambda run: is_over(home, run)):
+        say(f"The training run {name!r} no longer runs: MLflow says so now.")
 
 
 @contextmanager
-def _alone(home: Path) -> Iterator[None]:
-    """One `up` or `down` of a home at a time."""
+def _as_client(home: Path, services: Services, credentials: Credentials) -> Iterator[None]:
+    """This process speaks to both servers while the block lasts; what goes wrong is a UserError."""
+    os.environ.update(own_variables(home, services, credentials))
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+
+    client = {PREFECT_API_URL: services.prefect_api_url, PREFECT_API_AUTH_STRING: credentials.text}
+    try:
+        with temporary_settings(client):  # Prefect may have been imported before
+            yield
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"the servers of {home} refused: {type(error).__name__}: {error}; {home / 'logs'} may "
+            "say why"
+        ) from error
+
+
+@contextmanager
+def _one_at_a_time(home: Path) -> Iterator[None]:
     try:
         with FileLock(home / "services.lock", timeout=_LOCK_SECONDS):
             yield
     except Timeout as error:
         raise UserError(
-            f"one `bertsmith up` or `down` at a time may work on {home}, but another has for "
+            f"another `bertsmith up` or `down` has been working on {home} for "
             f"{_LOCK_SECONDS:.0f} s; wait for it, or end it"
         ) from error

@@ -6,13 +6,13 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import BaseFileLock, FileLock, Timeout
 
 from flows.services.credentials import Credentials, make_credentials
-from flows.services.processes.health import answers
-from flows.services.processes.ports import free_port
+from flows.services.health import answers, free_port
 from pipelines.core.errors import UserError
 from pipelines.core.home import make_home
 
@@ -22,18 +22,15 @@ _POLL_SECONDS = 0.05
 _IDLE_SERVICES = ("SCHEDULER", "LATE_RUNS", "CANCELLATION_CLEANUP", "PAUSE_EXPIRATIONS")
 
 
+@dataclass(slots=True)
 class LocalApi:
     """A Prefect API on the loopback that lives as long as the process that started it."""
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], port: int, credentials: Credentials, log: Path,
-        turn: FileLock,
-    ) -> None:  # fmt: skip
-        self._process = process
-        self._turn = turn
-        self._log = log
-        self.url = f"http://127.0.0.1:{port}/api"
-        self.credentials = credentials  # without them it answers nobody
+    url: str
+    credentials: Credentials  # without them it answers nobody
+    _process: subprocess.Popen[bytes]
+    _log: Path
+    _turn: BaseFileLock
 
     @classmethod
     def start(cls, home: Path) -> "LocalApi":
@@ -50,24 +47,21 @@ class LocalApi:
             turn.acquire()
         except Timeout as error:
             raise _not_started(log) from error
-        port, credentials = free_port(), make_credentials(home)
-        command = [sys.executable, "-m", "prefect", "server", "start", "--no-ui"]
+        port, credentials = str(free_port()), make_credentials(home)
+        page = f"http://127.0.0.1:{port}"
+        command = ["prefect", "server", "start", "--no-ui", "--host", "127.0.0.1", "--port", port]
         idle = {f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in _IDLE_SERVICES}
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [*command, "--host", "127.0.0.1", "--port", str(port)],
+                [sys.executable, "-m", *command],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={
-                    **os.environ,
-                    **idle,
-                    **credentials.for_prefect_server(f"http://127.0.0.1:{port}"),
-                },
+                env={**os.environ, **idle, **credentials.for_prefect_server(page)},
                 start_new_session=True,  # Ctrl-C is for the run, which reports it to the API
                 preexec_fn=_die_with_parent if sys.platform == "linux" else None,
             )
-        local_api = cls(process, port, credentials, log, turn)
+        local_api = cls(f"{page}/api", credentials, process, log, turn)
         atexit.register(local_api.stop)
         return local_api
 
@@ -96,8 +90,8 @@ class LocalApi:
 
 def _not_started(log: Path) -> UserError:
     return UserError(
-        f"a local Prefect API must start within {_START_SECONDS:.0f} s, but it did not; {log} says "
-        "why (`bertsmith doctor` checks the machine)"
+        f"the local Prefect API did not start within {_START_SECONDS:.0f} s; {log} says why "
+        "(`bertsmith doctor` checks the machine)"
     )
 
 

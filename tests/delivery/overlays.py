@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from flows.services.platform.pools import read_template
+from flows.services.platform import read_template
 from tests.delivery.declared import KUBERNETES
 
 OVERLAYS = ("cpu", "gpu", "spot", "example")

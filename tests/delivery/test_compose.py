@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from flows.services.platform.declaration import read_platform
+from flows.services.platform import read_platform
 from pipelines.core.tracking import migration
 from pipelines.training.messages import PATIENCE_SECONDS
 from tests.delivery.composition import COMPOSE, read, written
@@ -18,6 +19,7 @@ from tests.delivery.declared import (
     AGENT_PORTS,
     ENTRYPOINT,
     INFRA,
+    PROMETHEUS,
     ROOT,
     as_prefect_takes_them,
     foreign_names,
@@ -25,7 +27,6 @@ from tests.delivery.declared import (
 )
 
 OF_GPUS = INFRA / "compose.gpu.yaml"
-SERVES_FIGURES = ["bertsmith", "metrics"]
 
 
 @pytest.mark.parametrize("file", [COMPOSE, OF_GPUS], ids=lambda path: path.name)
@@ -99,20 +100,21 @@ def test_every_variable_means_something(ours: dict[str, Any], passwords: Path) -
         as_prefect_takes_them(variables)
 
 
-def test_figures_of_every_run_lie_where_they_are_served(ours: dict[str, Any]) -> None:
-    (home,) = re.findall(r"BERTSMITH_HOME=(\S+)", (INFRA / "Dockerfile").read_text())
-    homes = {
-        name: [mount.split(":")[0] for mount in s["volumes"] if mount.split(":")[1] == home]
-        for name, s in ours.items()
-        if "BERTSMITH_RAY_HEAD" in s.get("environment", {}) or s["command"][:2] == SERVES_FIGURES
-    }
-    assert {"bertsmith", "metrics", "worker-training"} <= homes.keys()
-    assert {tuple(volumes) for volumes in homes.values()} == {("worker",)}
+def test_prometheus_asks_the_node_beside_every_command_for_the_figures_of_its_run(
+    ours: dict[str, Any],
+) -> None:
+    drivers = {n for n, s in ours.items() if "BERTSMITH_RAY_HEAD" in s.get("environment", {})}
+    assert {"bertsmith", "worker-training"} <= drivers
+    jobs = yaml.safe_load(PROMETHEUS.read_text())["scrape_configs"]
+    (ray,) = (job for job in jobs if job["job_name"] == "ray")
+    (port,) = re.findall(r"--metrics-export-port=(\d+)", (INFRA / "entrypoint.sh").read_text())
+    asked = {name: each["port"] for each in ray["dns_sd_configs"] for name in each["names"]}
+    assert asked == {"ray-worker": 8080, **dict.fromkeys(drivers, int(port))}
 
 
 def test_commands_of_the_runbooks_are_there(ours: dict[str, Any]) -> None:
     text = "".join((ROOT / "docs" / name).read_text() for name in ("deploying.md", "operations.md"))
-    typed = re.findall(r"docker compose run --rm ([a-z]+) ([^`\n]+)", text)
+    typed = re.findall(r"docker compose run --rm (?:--use-aliases )?([a-z]+) ([^`\n]+)", text)
     assert ("bertsmith", "doctor --platform") in typed
     for name, words in typed:
         assert is_command([*ours[name]["entrypoint"][1:], *words.split()]), words

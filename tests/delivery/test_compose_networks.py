@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from flows.services.processes.health import URL_VARIABLE
+from flows.services.health import URL_VARIABLE
 from tests.delivery.composition import written
 from tests.delivery.declared import INFRA, PROMETHEUS
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.services.platform.place_block import BertsmithPlace
+from flows.services.place_block import BertsmithPlace
 from pipelines.core.recipes.files import read_recipe
 from pipelines.core.recipes.ladder import EndToEndRecipe
 from tests.delivery.composition import COMPOSE, read

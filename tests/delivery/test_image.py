@@ -6,7 +6,7 @@ from pathlib import Path
 import yaml
 
 from flows.environment import DEFAULTS
-from flows.services.first_start.credentials import make_credentials
+from flows.services.first_start import make_credentials
 from tests.delivery.declared import ENTRYPOINT, INFRA, ROOT, foreign_names, is_command
 
 DOCKERFILE = (INFRA / "Dockerfile").read_text(encoding="utf-8")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from flows.services.first_start.credentials import make_credentials
+from flows.services.first_start import make_credentials
 from tests.delivery.declared import DEPLOYING, INFRA
 from tests.delivery.overlays import (
     Manifest,
@@ -62,7 +62,7 @@ def test_prometheus_finds_everybody_who_tells_figures_and_may_ask(overlay: list[
     ]
     for name, labels, port, meta in found_pods(overlay):
         jobs = [job for job, rules in scraped().items() if is_kept(meta, rules)]
-        assert len(jobs) == (port["name"] in ("metrics", "run-metrics") or "prefect" in jobs), name
+        assert len(jobs) == (port["name"] == "metrics" or "prefect" in jobs), name
         for job in jobs:
             asked[job].add((name, port["containerPort"]))
             assert any(
@@ -73,9 +73,8 @@ def test_prometheus_finds_everybody_who_tells_figures_and_may_ask(overlay: list[
     ray = {name for name, _ in pod_templates(overlay) if name.startswith("RayCluster")}
     assert asked == {
         "bertsmith": {("Deployment metrics", 9464)},
-        "bertsmith-runs": {("a flow run", 9464), ("RayCluster bertsmith", 9464)},
         "prefect": {("Deployment prefect", 4200)},
-        "ray": {(name, 8080) for name in ray},
+        "ray": {("a flow run", 52368), *((name, 8080) for name in ray)},
     }
 
 

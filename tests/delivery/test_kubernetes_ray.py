@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.observability.publishing import PORT_VARIABLE
 from pipelines.core.place import PlaceSettings
-from tests.delivery.declared import AGENT_PORTS, INFRA, KUBERNETES, foreign_names, is_command
+from tests.delivery.declared import AGENT_PORTS, INFRA, KUBERNETES, is_command
 from tests.delivery.overlays import Manifest, containers, of_kind, pod_templates, work_pool
 
 
@@ -107,15 +106,7 @@ def test_the_run_is_a_command_on_that_cluster(overlay: list[Manifest]) -> None:
     assert job["spec"].get("shutdownAfterJobFinishes") or (
         "ttlSecondsAfterFinished" not in job["spec"]
     )
-    entrypoint = shlex.split(job["spec"]["entrypoint"])
-    variables = dict(word.split("=") for word in entrypoint if word.startswith("BERTSMITH_"))
-    assert not foreign_names(variables)
-    opened = containers(
-        of_kind(overlay, "RayCluster")[cluster]["spec"]["headGroupSpec"]["template"]
-    )
-    ports = {each["name"]: each["containerPort"] for each in opened[0]["ports"]}
-    assert variables[PORT_VARIABLE] == str(ports["run-metrics"])
-    words = entrypoint[len(variables) :]
+    words = shlex.split(job["spec"]["entrypoint"])
     assert is_command(words)
 
     from flows.checks import check_recipe

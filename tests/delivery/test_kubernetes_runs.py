@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import pytest
 
-from flows.services.platform.declaration import read_platform
+from flows.services.platform import read_platform
 from tests.delivery.declared import is_command
 from tests.delivery.overlays import VERSIONS, Manifest, containers, of_kind, work_pool
 

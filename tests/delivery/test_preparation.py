@@ -6,7 +6,7 @@ import boto3
 import pytest
 from s3fs import S3FileSystem
 
-from flows.services.first_start.preparation import make_buckets
+from flows.services.first_start import make_buckets
 from pipelines.artifacts import ArtifactStore
 from pipelines.core.errors import UserError
 from tests.integration.object_stores import s3_server

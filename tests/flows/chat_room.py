@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flows.services.platform.automations import NOTIFY_VARIABLE
+from flows.services.platform import NOTIFY_VARIABLE
 
 SECRET = "never-to-be-seen"
 

@@ -1,6 +1,8 @@
 """A home of its own for every test, and the one whole run that several tests look at."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from flows.reporting.story import Story
+from flows.services.processes import MARK_VARIABLE
+from flows.services.record import MLFLOW_SERVER, PREFECT_SERVER, Services
 from tests.flows.chat_room import webhook
 from tests.flows.published_folders import saved
 
@@ -63,3 +67,20 @@ def whole_run(
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a small model as others publish it."""
     return saved(tmp_path_factory.mktemp("published") / "model")
+
+
+@pytest.fixture
+def both_servers() -> Iterator[Services]:
+    """The record of two processes that stand in for the servers of `bertsmith up`."""
+    mark = f"a stand-in of {os.getpid()}"
+    living = {
+        name: subprocess.Popen(
+            [sys.executable, "-c", "input()"], stdin=subprocess.PIPE,
+            env={**os.environ, MARK_VARIABLE: f"{mark}:{name}"},
+        )
+        for name in (PREFECT_SERVER, MLFLOW_SERVER)
+    }  # fmt: skip
+    pids = {name: process.pid for name, process in living.items()}
+    yield Services("http://127.0.0.1:4999", "http://127.0.0.1:5999", mark, pids)
+    for process in living.values():
+        process.communicate()

@@ -83,10 +83,9 @@ class Person:
         return services
 
     def kill(self, name: str) -> None:
-        service = self.record().running(name)
-        assert service is not None
-        os.kill(service.process.pid, signal.SIGKILL)
-        wait_until(lambda: not service.is_running())
+        services = self.record()
+        os.kill(services.pids[name], signal.SIGKILL)
+        wait_until(lambda: not services.is_running(name))
 
 
 def wait_until(is_so: Callable[[], bool], seconds: float = 240) -> None:
@@ -103,7 +102,8 @@ experiments = [experiment.experiment_id for experiment in mlflow.search_experime
 runs = client.read_flow_runs(limit=10)
 print(json.dumps({
     "flow runs": [[run.state.name, run.state.message] for run in runs if run.deployment_id],
-    "training": [run.info.status for run in mlflow.search_runs(experiments)],
+    "training": [run.info.status for run in mlflow.search_runs(experiments)
+                 if run.data.tags.get("bertsmith.stage") == "pretraining"],
 }))
 """
 

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from flows.cli.app import DONE, FAILED, MISTAKE, app, run
-from flows.services.doctor import check_ray
+from flows.services.doctor_servers import check_ray
 from pipelines.stages.labelled.settings import LabelledFile
 
 

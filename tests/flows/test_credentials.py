@@ -9,16 +9,14 @@ from pathlib import Path
 import pytest
 
 from flows import environment
-from flows.services.credentials import CREDENTIALS_NAME, make_credentials, read_credentials
-from flows.services.processes.identity import ProcessIdentity
-from flows.services.record import (
-    MLFLOW_SERVER,
-    PREFECT_SERVER,
-    ServiceProcess,
-    Services,
-    write_record,
+from flows.services.credentials import (
+    CREDENTIALS_NAME,
+    make_credentials,
+    read_credentials,
+    service_variables,
+    shell_variables,
 )
-from flows.services.variables import client_variables, service_variables
+from flows.services.record import Services, write_record
 from pipelines.core.errors import UserError
 from pipelines.core.tracking.sign_in import HOME_PASSWORD
 from pipelines.core.tracking.tracker import server_address
@@ -27,8 +25,8 @@ PREFECT, MLFLOW = "http://127.0.0.1:4999", "http://127.0.0.1:5999"
 
 
 @pytest.fixture
-def running_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A home with credentials whose record names this very process as both servers."""
+def running_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, both_servers: Services) -> Path:
+    """A home with credentials whose record names two living processes as its servers."""
     for name in (
         "PREFECT_API_URL", "PREFECT_API_AUTH_STRING", "MLFLOW_TRACKING_URI",
         "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "BERTSMITH_MLFLOW_ADDRESS",
@@ -38,11 +36,7 @@ def running_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         monkeypatch.delenv(name)
     home = tmp_path / "a home"
     make_credentials(home)
-    this = ProcessIdentity.of(os.getpid())
-    services = Services(PREFECT, MLFLOW, "bertsmith", "mark")
-    for name in (PREFECT_SERVER, MLFLOW_SERVER):
-        services = services.with_process(ServiceProcess(name, this, "log"))
-    write_record(home, services)
+    write_record(home, both_servers)
     return home
 
 
@@ -68,7 +62,7 @@ def test_they_are_made_once_and_only_their_owner_can_read_them(tmp_path: Path) -
 def test_credentials_that_others_can_read_are_refused(tmp_path: Path) -> None:
     make_credentials(tmp_path)
     (tmp_path / CREDENTIALS_NAME).chmod(0o644)
-    with pytest.raises(UserError, match="readable by its owner alone"):
+    with pytest.raises(UserError, match="others can read"):
         read_credentials(tmp_path)
 
 
@@ -138,9 +132,9 @@ def test_the_services_leave_a_persons_own_pair_alone(
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "hers")
     credentials = make_credentials(running_home)
-    services = Services(PREFECT, MLFLOW, "bertsmith", "mark")
+    services = Services(PREFECT, MLFLOW, "mark")
     assert service_variables(running_home, services, credentials)["MLFLOW_TRACKING_PASSWORD"] == (
         "hers"
     )
-    shell = client_variables(running_home, services, credentials)
+    shell = shell_variables(running_home, services, credentials)
     assert shell["MLFLOW_TRACKING_PASSWORD"] == credentials.password

@@ -4,20 +4,16 @@ import os
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from flows import environment
-from flows.services.processes.health import answers
-from flows.services.processes.identity import ProcessIdentity
-from flows.services.processes.ports import free_port
+from flows.services.health import answers, free_port
 from flows.services.record import (
     MLFLOW_SERVER,
     PREFECT_SERVER,
-    ServiceProcess,
     Services,
     read_services,
     write_record,
@@ -34,13 +30,6 @@ def nothing_configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
     return tmp_path
-
-
-def services_of(process: ProcessIdentity) -> Services:
-    services = Services("http://127.0.0.1:4999", "http://127.0.0.1:5999", "bertsmith", "mark")
-    for name in (PREFECT_SERVER, MLFLOW_SERVER):
-        services = services.with_process(ServiceProcess(name, process, "log"))
-    return services
 
 
 def test_the_home_is_what_was_given_else_the_variable_else_here(
@@ -105,17 +94,20 @@ def test_a_persons_prefect_profile_is_left_alone(nothing_configured: Path) -> No
     assert "PREFECT_HOME" not in os.environ
 
 
-def test_commands_use_the_services_that_run_for_their_home(nothing_configured: Path) -> None:
+def test_commands_use_the_services_that_run_for_their_home(
+    nothing_configured: Path, both_servers: Services
+) -> None:
     home = nothing_configured / "home"
     home.mkdir()
-    write_record(home, services_of(ProcessIdentity.of(os.getpid())))
+    write_record(home, both_servers)
     environment.set_defaults(home)
     assert os.environ["PREFECT_API_URL"] == "http://127.0.0.1:4999/api"
     assert os.environ["MLFLOW_TRACKING_URI"] == "http://127.0.0.1:5999"
 
 
 def test_a_process_id_that_belongs_to_someone_else_by_now_does_not_count(tmp_path: Path) -> None:
-    write_record(tmp_path, services_of(replace(ProcessIdentity.of(os.getpid()), started="1")))
+    pids = dict.fromkeys((PREFECT_SERVER, MLFLOW_SERVER), os.getpid())
+    write_record(tmp_path, Services("http://127.0.0.1:1", "http://127.0.0.1:2", "mark", pids))
     assert read_services(tmp_path) is None
 
 

@@ -13,14 +13,12 @@ from prefect.client.orchestration import get_client
 from prefect.exceptions import ObjectNotFound
 
 from flows.services.deployments import Source, deployments_file
-from flows.services.platform.applying import apply
-from flows.services.platform.declaration import WorkPool, read_platform
-from flows.services.platform.place_block import (
+from flows.services.place_block import (
     BertsmithPlace,
     read_place,
     save_place,
 )
-from flows.services.platform.pools import make_pool
+from flows.services.platform import WorkPool, apply, make_pool, read_platform
 from tests.delivery.composition import COMPOSE, read
 from tests.flows.chat_room import SECRET
 from tests.flows.person import wait_until

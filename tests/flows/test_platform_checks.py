@@ -7,12 +7,10 @@ import pytest
 from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
-from flows.services.doctor import check_store
-from flows.services.platform.checks import check_pools, check_prefect, check_secrets
-from flows.services.platform.declaration import Platform, WorkPool
-from flows.services.platform.place_block import VARIABLE, save_place
-from flows.services.platform.pools import make_pool, read_template
-from flows.services.processes.ports import free_port
+from flows.services.doctor_servers import check_pools, check_prefect, check_secrets, check_store
+from flows.services.health import free_port
+from flows.services.place_block import VARIABLE, save_place
+from flows.services.platform import Platform, WorkPool, make_pool, read_template
 from pipelines.artifacts.attempts import commit
 from pipelines.core.errors import UserError
 from tests.integration.object_stores import BUCKET, s3_server
@@ -76,7 +74,7 @@ def test_a_pool_of_containers_is_made_with_the_template_that_is_given(
 def test_a_template_that_is_none_gets_a_sentence(tmp_path: Path, text: str) -> None:
     path = tmp_path / "template.json"
     path.write_text(text)
-    with pytest.raises(UserError, match="must be the base job template"):
+    with pytest.raises(UserError, match="is not the base job template"):
         read_template(path, "")
 
 

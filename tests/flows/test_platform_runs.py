@@ -16,8 +16,7 @@ from prefect.client.schemas.objects import State
 from prefect.states import AwaitingRetry, Completed, Pending, Running
 
 from flows.services.deployments import Source
-from flows.services.platform.applying import apply
-from flows.services.platform.declaration import read_platform
+from flows.services.platform import apply, read_platform
 from tests.flows.person import wait_until
 
 pytestmark = pytest.mark.slow
@@ -53,14 +52,13 @@ def hurried(prefect_api: str) -> Iterator[Callable[[str, int], None]]:
     def take_off() -> None:
         with get_client(sync_client=True) as client:
             for automation in declared.automations:
-                for known in client.read_automations_by_name(automation.name):
+                for known in client.read_automations_by_name(automation["name"]):
                     client.delete_automation(known.id)
 
     def put_on(name: str, seconds: int) -> None:
-        (found,) = (each for each in declared.automations if each.name == name)
-        assert found.when.silent_seconds
-        when = found.when.model_copy(update={"silent_seconds": seconds})
-        alone = (found.model_copy(update={"when": when}),)
+        (found,) = (each for each in declared.automations if each["name"] == name)
+        assert found["trigger"]["within"]
+        alone = ({**found, "trigger": {**found["trigger"], "within": seconds}},)
         apply(declared.model_copy(update={"automations": alone}), Source.installed(), {})
 
     take_off()

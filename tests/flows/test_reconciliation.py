@@ -16,14 +16,7 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.exceptions import ObjectAlreadyExists
 from prefect.states import Cancelling, Pending, Running, State
 
-from flows.services import reconciliation, run_records
-from flows.services.processes.identity import ProcessIdentity
-from flows.services.reconciliation import end_dead_flow_runs, is_over
-from flows.services.run_records import (
-    process_of_run,
-    recorded_run,
-    set_aside_unreadable_records,
-)
+from flows.services.reconciliation import end_dead_flow_runs, is_dead, is_over, recorded_run
 
 POOL = "reconciled"
 
@@ -78,13 +71,13 @@ def killed_while_it_worked_on(home: Path, run: FlowRun) -> None:
     """Leave the record that a real process leaves when it is killed."""
     code = (
         "import os, signal, sys\n"
-        "from flows.services.run_records import recorded_run\n"
+        "from flows.services.reconciliation import recorded_run\n"
         "with recorded_run(sys.argv[1]):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     environment = {**os.environ, "BERTSMITH_HOME": str(home)}
     subprocess.run([sys.executable, "-c", code, str(run.id)], env=environment, check=False)
-    assert process_of_run(home, str(run.id)) is not None
+    assert is_dead(home, str(run.id))
 
 
 def end_dead(home: Path, *, worker_is_gone: bool) -> list[str]:
@@ -106,7 +99,7 @@ def test_a_run_whose_process_was_killed_is_crashed_with_its_tasks(
     task_state = client.read_task_run(task_run.id).state
     assert task_state is not None
     assert task_state.name == "Crashed"
-    assert process_of_run(own_home, str(run.id)) is None
+    assert is_dead(own_home, str(run.id)) is None
     assert is_over(own_home, str(run.id))
 
 
@@ -116,42 +109,15 @@ def test_a_live_run_is_left_alone(client: SyncPrefectClient, own_home: Path) -> 
         assert end_dead(own_home, worker_is_gone=True) == []
         assert not is_over(own_home, str(run.id))
     assert state_of(client, run.id) == "Running"
-    assert list((own_home / "runs").iterdir()) == []
+    assert list((own_home / "runs").glob("*/*")) == []
 
 
-def test_a_record_that_cannot_be_read_is_set_aside_and_costs_nothing_else(
-    client: SyncPrefectClient, own_home: Path,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    dead = alone(client)
-    killed_while_it_worked_on(own_home, dead)
-    torn = {alone(client).id: left for left in (b"", b'{"pid": 1', b"[]", b"\x00\xff" * 8)}
-    for run, left in torn.items():
-        (own_home / "runs" / f"{run}.json").write_bytes(left)
-    command = ["--home", own_home, "--work-pool", POOL, "--why", "It was killed.", "--mlflow-url",
-               f"sqlite:///{own_home / 'mlflow.db'}"]  # fmt: skip
-    monkeypatch.setattr(sys, "argv", ["reconciliation", *map(str, command)])
-    reconciliation.main()
-    said = capsys.readouterr().out
-    assert state_of(client, dead.id) == "Crashed"
-    for run, left in torn.items():
-        assert f"The record of the flow run {run} cannot be read" in said
-        assert state_of(client, run) == "Running"
-        assert (own_home / "runs" / f"{run}.unreadable").read_bytes() == left
-    assert set_aside_unreadable_records(own_home) == []
-
-
-def test_a_run_of_another_machine_is_left_alone(
-    client: SyncPrefectClient, own_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_of_another_machine_is_left_alone(client: SyncPrefectClient, own_home: Path) -> None:
     recorded, never_heard_of = alone(client), alone(client)
-    monkeypatch.setattr(
-        run_records.ProcessIdentity,
-        "of",
-        classmethod(lambda cls, pid: ProcessIdentity(pid, "then", "elsewhere.example")),
-    )
-    with recorded_run(str(recorded.id)):
-        assert end_dead(own_home, worker_is_gone=True) == []
+    killed_while_it_worked_on(own_home, recorded)
+    (here,) = (own_home / "runs").iterdir()
+    here.rename(here.with_name("elsewhere.example"))
+    assert end_dead(own_home, worker_is_gone=True) == []
     assert state_of(client, recorded.id) == state_of(client, never_heard_of.id) == "Running"
 
 

@@ -13,15 +13,14 @@ import pytest
 import yaml
 
 from flows.cli.app import MISTAKE, run
-from flows.services import deployments, lifecycle
-from flows.services.doctor import check_servers, check_store, check_tracker
-from flows.services.processes import starting as processes
-from flows.services.processes.marks import marked_processes
-from flows.services.processes.ports import free_port, is_free
+from flows.services import deployments, lifecycle, processes
+from flows.services.doctor import check_servers
+from flows.services.doctor_servers import check_store, check_tracker
+from flows.services.health import free_port, is_free
+from flows.services.processes import marked_processes
 from flows.services.record import (
     PREFECT_SERVER,
     WORKER,
-    ServiceProcess,
     Services,
     read_record,
     write_record,
@@ -40,19 +39,19 @@ MARK = f"a mark of the tests {os.getpid()}"  # other tests may run beside these
 NO_HOME = Path("/proc/bertsmith")  # not even root can make it
 
 
-def sleeper(log: Path, name: str = "sleeper") -> ServiceProcess:
-    """A marked process with a child, each in a session of its own, as a worker and its run are."""
+def sleeper(log: Path, name: str = "sleeper") -> int:
+    """The id of a marked process with a child, each in a session of its own: a worker, its run."""
     code = (
         "import subprocess, sys, time; "
         "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], "
         "start_new_session=True); "
         "print('ready', flush=True); time.sleep(600)"
     )
-    service = processes.start(name, [sys.executable, "-c", code], os.environ, MARK, log)
+    pid = processes.start(name, [sys.executable, "-c", code], os.environ, MARK, log)
     deadline = time.monotonic() + 240
     while "ready" not in log.read_text() and time.monotonic() < deadline:
         time.sleep(0.05)
-    return service
+    return pid
 
 
 @pytest.fixture(autouse=True)
@@ -78,47 +77,56 @@ def test_up_names_the_port_that_is_taken(
         listener.listen()
         port = listener.getsockname()[1]
         assert run(["up", "--prefect-port", str(port)]) == MISTAKE
-    assert f"port {port} must be free" in capsys.readouterr().err
+    assert f"port {port} for the Prefect server is in use" in capsys.readouterr().err
     assert read_record(own_home) is None
 
 
 def test_stopping_ends_a_process_and_what_it_started(tmp_path: Path) -> None:
-    service = sleeper(tmp_path / "log")
-    (child,) = psutil.Process(service.process.pid).children()
-    assert processes.stop(MARK) == 2
-    assert not service.is_running()
+    pid = sleeper(tmp_path / "log")
+    (child,) = psutil.Process(pid).children()
+    processes.stop(MARK)
+    assert not processes.is_running(pid, MARK, "sleeper")
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
 
 
 def test_what_a_killed_process_started_is_found_by_its_mark(tmp_path: Path) -> None:
-    service = sleeper(tmp_path / "log")
-    (orphan,) = psutil.Process(service.process.pid).children()
-    os.kill(service.process.pid, signal.SIGKILL)
-    os.waitpid(service.process.pid, 0)
+    pid = sleeper(tmp_path / "log")
+    (orphan,) = psutil.Process(pid).children()
+    os.kill(pid, signal.SIGKILL)
+    while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
+    assert not processes.is_running(pid, MARK, "sleeper")  # a zombie: nobody has waited for it
+    os.waitpid(pid, 0)
     assert [process.pid for process in marked_processes(MARK)] == [orphan.pid]
-    assert processes.stop(MARK) == 1
+    processes.stop(MARK)
     assert not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE
 
 
 def test_stopping_one_service_leaves_the_others_and_strangers_alone(tmp_path: Path) -> None:
     worker, server = sleeper(tmp_path / "a", "worker"), sleeper(tmp_path / "b", "server")
     stranger = processes.start(
-        "worker", [sys.executable, "-c", "input()"], os.environ, "another mark", tmp_path / "c"
+        "worker",
+        [sys.executable, "-c", "import time; time.sleep(600)"],
+        os.environ,
+        "another mark",
+        tmp_path / "c",
     )
-    assert processes.stop(MARK, "worker") == 2
-    assert not worker.is_running()
-    assert server.is_running()
+    processes.stop(MARK, "worker")
+    assert not processes.is_running(worker, MARK, "worker")
+    assert processes.is_running(server, MARK, "server")
+    assert processes.is_running(stranger, "another mark", "worker")
+    assert not processes.is_running(stranger, MARK, "worker")  # as if it had the id of ours
     processes.stop("another mark")
-    assert not stranger.is_running()
+    assert not processes.is_running(stranger, "another mark", "worker")
 
 
 def test_down_stops_what_was_written_down_and_forgets_it(own_home: Path, tmp_path: Path) -> None:
-    service = sleeper(tmp_path / "log", WORKER)
+    pids = {WORKER: sleeper(tmp_path / "log", WORKER)}
     own_home.mkdir()
-    services = Services("http://127.0.0.1:1", "http://127.0.0.1:2", "pool", MARK)
-    write_record(own_home, services.with_process(service))
+    services = Services("http://127.0.0.1:1", "http://127.0.0.1:2", MARK, pids)
+    write_record(own_home, services)
     assert lifecycle.stop_services(own_home, print) == [WORKER]
-    assert not service.is_running()
+    assert not services.is_running(WORKER)
     assert read_record(own_home) is None
     assert lifecycle.stop_services(own_home, print) == []
 
@@ -127,16 +135,14 @@ def test_a_record_of_another_version_gets_a_sentence(own_home: Path) -> None:
     own_home.mkdir()
     for text in ('{"prefect_url": "x", "processes": [{"name": "a", "pid": 1}]}', "half a rec"):
         (own_home / "services.json").write_text(text)
-        with pytest.raises(UserError, match=r"must be what `bertsmith up` of this version wrote"):
+        with pytest.raises(UserError, match=r"was not written by `bertsmith up` of this version"):
             read_record(own_home)
 
 
 def test_doctor_names_what_ended_and_the_cure(own_home: Path, tmp_path: Path) -> None:
     own_home.mkdir()
-    services = Services("http://127.0.0.1:1", "http://127.0.0.1:2", "pool", MARK)
-    for name in (PREFECT_SERVER, WORKER):
-        services = services.with_process(sleeper(tmp_path / name, name))
-    write_record(own_home, services)
+    pids = {name: sleeper(tmp_path / name, name) for name in (PREFECT_SERVER, WORKER)}
+    write_record(own_home, Services("http://127.0.0.1:1", "http://127.0.0.1:2", MARK, pids))
     found = check_servers(own_home, 4200, 5000)
     assert found.finding == "started, but no longer running: MLflow server"
     assert found.advice == "start them again: bertsmith up"
@@ -145,7 +151,7 @@ def test_doctor_names_what_ended_and_the_cure(own_home: Path, tmp_path: Path) ->
 def test_env_wants_servers_that_run(own_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["env"]) == MISTAKE
     captured = capsys.readouterr()
-    assert "must run, but they do not" in captured.err
+    assert "are not running; start them" in captured.err
     assert captured.out == ""
 
 
@@ -160,7 +166,7 @@ def test_every_flow_is_deployed_and_the_nightly_schedule_is_paused() -> None:
 
 def test_up_wants_two_ports(own_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["up", "--prefect-port", "5000"]) == MISTAKE
-    assert "must have a port each, but both were given 5000" in capsys.readouterr().err
+    assert "both servers were given port 5000" in capsys.readouterr().err
     assert not own_home.exists()
 
 

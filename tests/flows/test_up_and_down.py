@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from flows.services.credentials import make_credentials
-from flows.services.processes.marks import marked_processes
-from flows.services.processes.ports import free_port, is_free
+from flows.services.health import free_port, is_free
+from flows.services.processes import marked_processes
 from flows.services.record import (
     MLFLOW_SERVER,
     NAMES,
@@ -72,7 +72,7 @@ def test_a_deployment_completes_from_a_new_shell(person: Person, small: dict[str
     corpus = {key: small[key] for key in ("name", "corpus")}
     assert "Completed" in person.trigger("corpus/corpus", corpus, "--watch")
     assert list((person.home / "store" / "corpus").glob("*/manifest.json"))
-    assert list((person.home / "runs").iterdir()) == []
+    assert list((person.home / "runs").glob("*/*")) == []
 
     password = make_credentials(person.home).password
     for log in (person.home / "logs").iterdir():
@@ -184,16 +184,15 @@ def test_a_killed_worker_leaves_nothing_behind_and_is_started_alone(
     person: Person, endless: dict[str, Any]
 ) -> None:
     train_endlessly(person, endless)
-    before = {name: person.record().running(name) for name in NAMES}
+    before = person.record().pids
     orphans = len(marked_processes(person.record().mark, WORKER)) - 1
     assert orphans > 5  # the flow run, Ray and its workers
     person.kill(WORKER)
     said = person.up()
     assert "Starting the Prefect worker" in said
-    after = {name: person.record().running(name) for name in NAMES}
-    assert after[WORKER] not in (None, before[WORKER])
-    for name in (PREFECT_SERVER, MLFLOW_SERVER):
-        assert after[name] == before[name]
+    assert all(map(person.record().is_running, NAMES))
+    after = person.record().pids
+    assert [name for name in NAMES if after[name] != before[name]] == [WORKER]
     told = person.python(STATES)
     assert [name for name, _ in told["flow runs"]] == ["Crashed"]
     assert told["training"] == ["KILLED"]
@@ -203,14 +202,15 @@ def test_a_killed_server_is_started_alone_and_the_run_goes_on(
     person: Person, endless: dict[str, Any]
 ) -> None:
     train_endlessly(person, endless)
-    before = {name: person.record().running(name) for name in NAMES}
+    before = person.record().pids
     for name in (PREFECT_SERVER, MLFLOW_SERVER):
         person.kill(name)
     assert "no longer running: Prefect server, MLflow server" in person.call(
         [*BERTSMITH, "doctor", "--home", str(person.home)], check=False
     )
     person.up()
-    assert person.record().running(WORKER) == before[WORKER]
+    assert person.record().pids[WORKER] == before[WORKER]
+    assert all(map(person.record().is_running, NAMES))
     told = person.python(STATES)
     assert [name for name, _ in told["flow runs"]] == ["Running"]
     assert told["training"] == ["RUNNING"]
@@ -248,7 +248,7 @@ def test_a_killed_run_without_servers_is_told_apart_from_a_live_one(
     wait_until(lambda: list((person.home / "store").glob("examples/*/manifest.json")) != [])
     process.kill()
     process.wait()
-    (record,) = (person.home / "runs").iterdir()
+    (record,) = (person.home / "runs").glob("*/*")
     assert "no longer runs" in person.up()
     assert not record.exists()
     state = person.python(f"print(json.dumps(client.read_flow_run({record.stem!r}).state.name))\n")

@@ -135,7 +135,7 @@ def test_a_node_with_other_code_is_refused_where_nothing_was_shipped(
 ) -> None:
     """As after a `ray.init` of one's own, in a notebook."""
     found = told(cluster, tmp_path, is_shipped=False)
-    assert "must compute with the versions of this process, found Bertsmith's" in found["refused"]
+    assert "runs other versions than this process, Bertsmith's" in found["refused"]
     assert "install the same on both, or take that node out" in found["refused"]
     assert found["left"] == []
 
@@ -145,7 +145,7 @@ def test_a_folder_that_a_node_does_not_see_is_no_store_of_the_cluster(cluster: C
         pytest.skip("this system gives a process no mounts of its own")
     (cluster.hidden / "corpus").mkdir()
     found = told(cluster, cluster.hidden, is_shipped=True)
-    assert "must find in the store" in found["refused"]
+    assert "cannot use the store" in found["refused"]
     assert "but it does not see it; choose a place.store that all nodes share" in found["refused"]
     assert found["left"] == ["corpus"]
 
@@ -161,5 +161,5 @@ def test_a_tracker_that_is_a_file_must_be_the_same_file_on_every_node(
     if cluster.hidden is None:
         pytest.skip("this system gives a process no mounts of its own")
     found = told(cluster, store, *here, cluster.hidden / "mlflow.db", is_shipped=True)
-    assert "must reach the tracker" in found["refused"]
+    assert "cannot reach the tracker" in found["refused"]
     assert f"{cluster.hidden / 'mlflow.db'} is a file of this machine" in found["refused"]

@@ -58,7 +58,7 @@ def password_gate(server: str, seen: list[str]) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """An MLflow server on the loopback and the folder of its files."""
-    from flows.services.processes.ports import free_port
+    from flows.services.health import free_port
 
     folder, port = tmp_path_factory.mktemp("server"), free_port()
     url = f"http://127.0.0.1:{port}"

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from flows.services.processes.health import answers
-from flows.services.processes.ports import free_port
+from flows.services.health import answers, free_port
 from pipelines.core.errors import UserError
 from pipelines.core.tracking.server import Kept
 from pipelines.core.tracking.sign_in import HOME_PASSWORD, HOME_USER

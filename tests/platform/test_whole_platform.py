@@ -66,7 +66,10 @@ def test_a_run_that_meets_every_failure_makes_what_an_undisturbed_one_makes(
     assert any("/encoder/.work-" in path for path in platform.busy.refused)
     assert not [key for key in stack.store.keys_below("disturbed/") if "/.work-" in key]
 
-    for name, value in stack.credentials.for_mlflow_clients().items():
+    for name, value in {
+        "MLFLOW_TRACKING_USERNAME": stack.credentials.user,
+        "MLFLOW_TRACKING_PASSWORD": stack.credentials.password,
+    }.items():
         monkeypatch.setenv(name, value)
     encoder = expected["encoder"].fingerprint
     recorded = platform.recorded("disturbed", encoder)

@@ -53,20 +53,28 @@ def doctor(
 def _results(
     home: Path, store: str | None, prefect_port: int, mlflow_port: int, platform: bool
 ) -> Iterator["Check"]:
-    from flows.services.doctor import checks
+    """Quick checks first."""
+    from flows.services import doctor, doctor_servers
     from pipelines.core.place import PlaceSettings
 
     if platform:
         yield from _platform_results()
     store_url = PlaceSettings(home=str(home), store=store or "").store_url()
-    for check in checks(home, store_url, prefect_port, mlflow_port):
-        yield check()
+    yield doctor.check_python()
+    yield doctor.check_packages()
+    yield doctor.check_processor()
+    yield doctor.check_memory()
+    yield doctor.check_disk(home)
+    yield doctor.check_servers(home, prefect_port, mlflow_port)
+    yield doctor_servers.check_store(store_url)
+    yield doctor_servers.check_tracker()
+    yield doctor_servers.check_ray(store_url)
 
 
 def _platform_results() -> Iterator["Check"]:
-    from flows.services.platform.checks import check_pools, check_prefect, check_secrets
-    from flows.services.platform.declaration import read_platform
-    from flows.services.platform.place_block import read_place, use_place
+    from flows.services.doctor_servers import check_pools, check_prefect, check_secrets
+    from flows.services.place_block import read_place, use_place
+    from flows.services.platform import read_platform
 
     prefect = check_prefect()
     yield prefect

@@ -9,6 +9,7 @@ import typer
 from flows.cli.options import Home, Store
 from flows.environment import home_folder, set_defaults
 from pipelines.core.errors import UserError
+from pipelines.core.redaction import redacted
 
 MetricsPort = Annotated[int, typer.Option(min=1, max=65535, help="Port to answer Prometheus on.")]
 MetricsHost = Annotated[
@@ -67,20 +68,15 @@ def deploy(
     Example: bertsmith deploy --git https://example.org/team/bertsmith --reference v0.1.0
     """
     if (image is not None) + (git is not None) + installed > 1:
-        raise UserError(
-            "runs take their code from one of --image, --git and --installed, found several; leave "
-            "one"
-        )
+        raise UserError("--image, --git and --installed exclude each other; leave one")
     set_defaults(home_folder(None))
     if not os.environ.get("PREFECT_API_URL"):
         raise UserError(
-            "a Prefect server must be named to deploy to, found no PREFECT_API_URL; set it, or use "
-            "`bertsmith up`, which deploys to its own"
+            "PREFECT_API_URL is not set; set it to the server to deploy to, or use `bertsmith up`, "
+            "which deploys to its own"
         )
     from flows.services.deployments import Source
-    from flows.services.platform.applying import apply
-    from flows.services.platform.declaration import read_platform
-    from flows.services.platform.pools import read_template
+    from flows.services.platform import apply, read_platform, read_template
 
     source = Source.installed() if installed else None
     if image:
@@ -96,25 +92,25 @@ def deploy(
 def metrics(
     home: Home = None, store: Store = None, port: MetricsPort = 9464, host: MetricsHost = None
 ) -> None:
-    """Serve the figures of this home's runs, of the store and of the queues to Prometheus.
+    """Serve the figures of the store and of the queues to Prometheus.
 
-    Where other machines may ask, $BERTSMITH_METRICS_TOKEN is what Prometheus has to bring.
+    Those of runs come from Ray. Where other machines may ask, Prometheus has to bring
+    $BERTSMITH_METRICS_TOKEN.
 
     Example: bertsmith metrics --port 9464
     """
     folder = home_folder(home)
     set_defaults(folder)
-    from flows.observability.exporter import exporter
-    from flows.observability.serving import serving
+    from flows.services.exporter import metrics_server, store_and_queues
     from pipelines.core.place import PlaceSettings
 
     store_url = PlaceSettings(home=str(folder), store=store or "").store_url()
     try:
-        served = serving(exporter(folder, store_url), port=port, host=host or "")
+        server = metrics_server(store_and_queues(store_url), port=port, host=host)
     except OSError as error:
         raise UserError(
-            f"port {port} must be free for the figures, found that it is not ({error.strerror}); "
-            "choose another with --port"
+            f"cannot serve figures on port {port}: {error.strerror}; choose another with --port"
         ) from error
-    print(f"Figures of {folder} are at http://{served.host}:{served.port}/metrics; Ctrl-C ends it.")
-    served.wait()
+    address = f"http://{server.server_name}:{server.server_port}/metrics"
+    print(f"Serving {redacted(store_url)} and Prefect's queues at {address}; Ctrl-C ends it.")
+    server.serve_forever()

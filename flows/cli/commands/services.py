@@ -58,22 +58,19 @@ def env(home: Home = None) -> None:
 
     Example: eval "$(bertsmith env)"
     """
-    from flows.services.credentials import make_credentials
+    from flows.services.credentials import make_credentials, shell_variables
     from flows.services.record import read_services
-    from flows.services.variables import client_variables
 
     folder = home_folder(home)
     services = read_services(folder)
     if services is None:
-        raise UserError(
-            f"the servers of {folder} must run, but they do not; start them: bertsmith up"
-        )
+        raise UserError(f"the servers of {folder} are not running; start them: bertsmith up")
     if sys.stdout.isatty():
         raise UserError(
-            "the output of `bertsmith env` holds a password and must go to a shell, but a screen "
-            'would show it; type: eval "$(bertsmith env)"'
+            "the output of `bertsmith env` holds a password, which the screen would show; type: "
+            'eval "$(bertsmith env)"'
         )
-    for name, value in client_variables(folder, services, make_credentials(folder)).items():
+    for name, value in shell_variables(folder, services, make_credentials(folder)).items():
         print(f"export {name}={shlex.quote(value)}")
 
 

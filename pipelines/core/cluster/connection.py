@@ -2,6 +2,7 @@
 
 import logging
 import os
+import secrets
 import shlex
 import signal
 import socket
@@ -13,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipelines.core.cluster.token import use_own_token
 from pipelines.core.errors import UserError
 from pipelines.core.versions import source_folders
 
@@ -46,8 +46,11 @@ from ray._private import services  # noqa: E402
 
 logger = logging.getLogger(__name__)
 
+# Where Prometheus finds a local Ray; unset, Ray takes any port. A cluster's nodes have an option.
+METRICS_PORT_VARIABLE = "BERTSMITH_METRICS_PORT"
 _OBJECT_STORE_BYTES = 100 * 2**20  # shards travel as paths, so hardly anything lies in it
 
+_TOKEN_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 _ANSWER_SECONDS = 5
 _CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of the container, where this runs in one
 
@@ -84,13 +87,13 @@ def _join(address: str) -> None:
         if "resolve node to connect to" not in str(error):
             raise
         raise UserError(
-            f"this machine must have a node of the Ray cluster at {address}, found none; start "
-            f"one: ray start --address={address} --num-cpus=0"
+            f"this machine has no node of the Ray cluster at {address}; start one: "
+            f"ray start --address={address} --num-cpus=0"
         ) from error
 
 
 def _start_here() -> None:
-    use_own_token()
+    _use_own_token()
     try:
         with _apart_from_signals():
             ray.init(
@@ -101,6 +104,7 @@ def _start_here() -> None:
                 logging_level=logging.ERROR,
                 object_store_memory=_OBJECT_STORE_BYTES,
                 runtime_env=_quoted_interpreter(),
+                _metrics_export_port=_metrics_port(),
             )
     except OSError as error:  # a path too long for a socket, a full or read-only disk
         raise UserError(
@@ -113,10 +117,38 @@ def _start_here() -> None:
             raise
         load = os.getloadavg()[0]
         raise UserError(
-            f"Ray must start within its time limit, found that it did not (load average {load:.0f} "
-            f"on {local_cpus()} cores: mostly a busy machine); run again when less runs beside it, "
-            f"nothing that was done is lost; Ray said: {error}"
+            f"Ray did not start within its time limit (load average {load:.0f} on {local_cpus()} "
+            "cores: mostly a busy machine); run again when less runs beside it, nothing that was "
+            f"done is lost; Ray said: {error}"
         ) from error
+
+
+def _use_own_token() -> None:
+    """Give this process and its children a token, where nobody named one and none is kept.
+
+    Ray itself would write one into the person's own home folder, and fail where that is read-only.
+    """
+    is_kept = (Path.home() / ".ray" / "auth_token").is_file()
+    if not is_kept and not any(name in os.environ for name in _TOKEN_VARIABLES):
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+
+
+def _metrics_port() -> int | None:
+    """The port that the environment names; None where it names none, or one that is in use.
+
+    Ray would not start with such a one, and figures are not worth a run.
+    """
+    port = os.environ.get(METRICS_PORT_VARIABLE, "")
+    if not port:
+        return None
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", int(port)))
+        except (ValueError, OverflowError, OSError) as error:
+            logger.warning("no figures on %s=%s: %s", METRICS_PORT_VARIABLE, port, error)
+            return None
+    return int(port)
 
 
 @contextmanager
@@ -148,8 +180,8 @@ def _refuse_silent(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS).close()
     except OSError as error:
         raise UserError(
-            f"RAY_ADDRESS must name a running Ray cluster, found no answer at {address} "
-            f"({error.strerror or error}); start it, or unset RAY_ADDRESS to compute here"
+            f"no Ray cluster answers at RAY_ADDRESS={address} ({error.strerror or error}); start "
+            "it, or unset RAY_ADDRESS to compute here"
         ) from error
 
 

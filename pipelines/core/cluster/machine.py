@@ -38,19 +38,19 @@ def peak_resident_bytes() -> int:
 
     Linux's own count starts with the program; `ru_maxrss` starts with what the parent held.
     """
-    if _STATUS.is_file():
-        for line in _STATUS.read_text().splitlines():
-            name, _, value = line.partition(":")
-            if name == "VmHWM":
-                return int(value.split()[0]) * 1024
+    if peak := _value_in(_STATUS, "VmHWM"):
+        return int(peak.split()[0]) * 1024
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _processor_name() -> str:
-    if _CPUINFO.is_file():
-        for line in _CPUINFO.read_text().splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "model name":
-                return value.strip()
-    return platform.processor() or platform.machine()
+    return _value_in(_CPUINFO, "model name") or platform.processor() or platform.machine()
+
+
+def _value_in(path: Path, name: str) -> str:
+    """What the first line `name: value` of a file of Linux says; empty where there is none."""
+    if not path.is_file():
+        return ""
+    lines = (line.partition(":") for line in path.read_text().splitlines())
+    return next((value.strip() for key, _, value in lines if key.strip() == name), "")

@@ -29,20 +29,15 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _known: set[tuple[str, str, Path | None]] = set()
 
 
-class _Seen(NamedTuple):
-    """A path, and what tells the thing that is there from any other on any machine."""
+# A path, and what tells the thing that is there from any other on any machine.
+_Seen = tuple[Path, str, int, int]
 
-    path: Path
-    machine: str
-    device: int
-    number: int
 
-    @classmethod
-    def at(cls, path: Path) -> "_Seen":
-        """As this process sees it; raises OSError where it does not."""
-        machine = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else platform.node()
-        status = path.stat()
-        return cls(path, machine, status.st_dev, status.st_ino)
+def _seen(path: Path) -> _Seen:
+    """As this process sees it; raises OSError where it does not."""
+    machine = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else platform.node()
+    status = path.stat()
+    return path, machine, status.st_dev, status.st_ino
 
 
 class _Answer(NamedTuple):
@@ -69,7 +64,7 @@ def refuse_strangers(store: ArtifactStore, database: Path | None = None) -> None
     }
     if not nodes:
         return
-    seen = None if database is None else _Seen.at(_nearest(database))
+    seen = None if database is None else _seen(_nearest(database))
     with probe(store) as written:
         asked = {node_id: _ask(node_id, written, seen) for node_id in nodes}
         for node_id, reference in asked.items():
@@ -81,10 +76,8 @@ def refuse_strangers(store: ArtifactStore, database: Path | None = None) -> None
                     raise
                 logger.warning("%s was lost while it was asked; it is left out", where)
                 continue
-            _refuse_other_versions(answer.versions, where)
-            _refuse_unseen_store(answer.trouble, where, store)
-            if database is not None and not answer.sees_database:
-                raise UserError(_hidden(database, where))
+            if problem := _problem(answer, store, database):
+                raise UserError(f"{where} {problem}")
             _known.add((node_id, store.url, database))
 
 
@@ -106,14 +99,11 @@ def _ask(node_id: str, written: Probe, seen: _Seen | None) -> "ray.ObjectRef":
 
 
 def _look(written: Probe, seen: _Seen | None) -> _Answer:
-    return _Answer(computing_versions(), written.trouble(), seen is None or _is_seen(seen))
-
-
-def _is_seen(seen: _Seen) -> bool:
     try:
-        return _Seen.at(seen.path) == seen
+        sees_database = seen is None or _seen(seen[0]) == seen
     except OSError:
-        return False
+        sees_database = False
+    return _Answer(computing_versions(), written.trouble(), sees_database)
 
 
 def _answer(reference: "ray.ObjectRef", where: str) -> _Answer:
@@ -122,56 +112,48 @@ def _answer(reference: "ray.ObjectRef", where: str) -> _Answer:
     except GetTimeoutError as error:
         ray.cancel(reference, force=True)  # it would run once the node answers
         raise UserError(
-            f"{where} must answer within {_ANSWER_SECONDS:.0f} s, found that it did not; look at "
-            "it with `ray status`, or run again when it is less busy"
+            f"{where} did not answer within {_ANSWER_SECONDS:.0f} s; look at it with `ray status`, "
+            "or run again when it is less busy"
         ) from error
     except RayTaskError as error:
         raise UserError(
-            f"{where} must be able to run Bertsmith, but it says: {_last_line(error)}; install "
-            "there what is installed here"
+            f"{where} cannot run Bertsmith: {_last_line(error)}; install there what is installed "
+            "here"
         ) from error
     except RayError as error:
         raise UserError(
-            f"{where} must be able to start what this process ships to it, but Ray says: "
-            f"{_last_line(error)}; look at that node's logs"
+            f"{where} cannot start what this process ships to it: {_last_line(error)}; look at "
+            "that node's logs"
         ) from error
     return answer
 
 
-def _refuse_other_versions(there: dict[str, str], where: str) -> None:
+def _problem(answer: _Answer, store: ArtifactStore, database: Path | None) -> str:
+    """What keeps a node from taking part, and the remedy; empty where nothing does."""
     here = computing_versions()
-    different = [name for name, found in here.items() if there.get(name) != found]
-    if not different:
-        return
-    theirs = ", ".join(f"{name} {there.get(name, 'none')}" for name in different)
-    ours = ", ".join(f"{name} {here[name]}" for name in different)
-    raise UserError(
-        f"{where} must compute with the versions of this process, found {theirs} there and {ours} "
-        "here; install the same on both, or take that node out of the cluster"
-    )
-
-
-def _refuse_unseen_store(trouble: str, where: str, store: ArtifactStore) -> None:
-    if not trouble:
-        return
-    remedy = (
-        "choose a place.store that all nodes share, such as s3://bucket/prefix or a mounted "
-        "folder, or unset RAY_ADDRESS to compute here"
-        if store.is_local
-        else "give that node the credentials and the way to it that this process has"
-    )
-    raise UserError(
-        f"{where} must find in the store {store.url} what this process wrote there, but it "
-        f"{trouble}; {remedy}"
-    )
-
-
-def _hidden(database: Path, where: str) -> str:
-    return (
-        f"{where} must reach the tracker, to which a training's first worker tells its curve, but "
-        f"{database} is a file of this machine; name an MLflow server that all nodes reach in "
-        "place.tracking_uri (http://host:5000), or unset RAY_ADDRESS to compute here"
-    )
+    different = [name for name, found in here.items() if answer.versions.get(name) != found]
+    if different:
+        theirs = ", ".join(f"{name} {answer.versions.get(name, 'none')}" for name in different)
+        ours = ", ".join(f"{name} {here[name]}" for name in different)
+        return (
+            f"runs other versions than this process, {theirs} instead of {ours}; install the same "
+            "on both, or take that node out of the cluster"
+        )
+    if answer.trouble:
+        remedy = (
+            "choose a place.store that all nodes share, such as s3://bucket/prefix or a mounted "
+            "folder, or unset RAY_ADDRESS to compute here"
+            if store.is_local
+            else "give that node the credentials and the network access that this process has"
+        )
+        return f"cannot use the store {store.url}: it {answer.trouble}; {remedy}"
+    if not answer.sees_database:
+        return (
+            f"cannot reach the tracker, to which a training run's first worker reports: {database} "
+            "is a file of this machine; name an MLflow server that all nodes reach in "
+            "place.tracking_uri (http://host:5000), or unset RAY_ADDRESS to compute here"
+        )
+    return ""
 
 
 def _last_line(error: Exception) -> str:

@@ -20,7 +20,7 @@ import torch
 from bert_core.config import EncoderConfig
 from bert_core.training.state import save_model
 from bert_core.vocabulary import WordPieceTokenizer
-from flows.services.processes.ports import free_port
+from flows.services.health import free_port
 from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
 from pipelines.core.tracking.tracker import Tracker
 from pipelines.registry.registration import Submission, register

@@ -16,46 +16,36 @@ DEFAULT_NAME = "default"
 
 
 class BertsmithPlace(Block):
-    """Where runs of deployments keep their results and compute, and what lets them in."""
+    """Where runs of deployments keep their results and compute, and what lets them in.
+
+    Each field is the environment variable of its name.
+    """
 
     _block_type_name = "Bertsmith place"
     _block_type_slug = "bertsmith-place"
     _description = "Store, tracker, Ray cluster and their credentials, for runs of deployments."
 
-    store: str = Field(default="", description="Artifact store, such as s3://bucket/prefix.")
-    tracking_uri: str = Field(default="", description="MLflow server, without user and password.")
-    tracking_username: str = Field(default="", description="User of the MLflow server.")
-    tracking_password: SecretStr = Field(default=SecretStr(""), description="And the password.")
-    ray_address: str = Field(default="", description="Ray cluster; empty: each run starts its own.")
-    store_endpoint: str = Field(default="", description="URL of an S3 server that is not AWS.")
-    store_region: str = Field(default="", description="Region of the bucket.")
-    store_access_key: str = Field(default="", description="Access key of the store.")
-    store_secret_key: SecretStr = Field(default=SecretStr(""), description="And the secret key.")
+    bertsmith_store: str = Field(default="", description="Such as s3://bucket/prefix.")
+    mlflow_tracking_uri: str = Field(default="", description="Without user and password.")
+    mlflow_tracking_username: str = ""
+    mlflow_tracking_password: SecretStr = SecretStr("")
+    ray_address: str = Field(default="", description="Empty: each run starts its own Ray.")
+    aws_endpoint_url: str = Field(default="", description="URL of an S3 server that is not AWS.")
+    aws_default_region: str = ""
+    aws_access_key_id: str = ""
+    aws_secret_access_key: SecretStr = SecretStr("")
 
     def variables(self) -> dict[str, str]:
-        """What it says as environment variables, by their usual names; what is empty is left out.
-
-        The values hold secrets.
-        """
-        values = {name: getattr(self, field) for field, name in _VARIABLES.items()}
+        """What it says as environment variables, secrets too; what is empty is left out."""
+        found = {name: getattr(self, name) for name in _FIELDS}
         plain = {
-            name: value.get_secret_value() if isinstance(value, SecretStr) else value
-            for name, value in values.items()
+            name.upper(): value.get_secret_value() if isinstance(value, SecretStr) else value
+            for name, value in found.items()
         }
         return {name: value for name, value in plain.items() if value}
 
 
-_VARIABLES = {
-    "store": "BERTSMITH_STORE",
-    "tracking_uri": "MLFLOW_TRACKING_URI",
-    "tracking_username": "MLFLOW_TRACKING_USERNAME",
-    "tracking_password": "MLFLOW_TRACKING_PASSWORD",
-    "ray_address": "RAY_ADDRESS",
-    "store_endpoint": "AWS_ENDPOINT_URL",
-    "store_region": "AWS_DEFAULT_REGION",
-    "store_access_key": "AWS_ACCESS_KEY_ID",
-    "store_secret_key": "AWS_SECRET_ACCESS_KEY",
-}
+_FIELDS = tuple(BertsmithPlace.__annotations__)
 # What belongs together: a key of the environment is never used with a secret of the block.
 _PAIRS = (
     ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"),
@@ -72,11 +62,9 @@ def use_place_of_deployment() -> None:
         use_place(read_place())
 
 
-def use_place(place: "BertsmithPlace | None") -> None:
+def use_place(place: BertsmithPlace | None) -> None:
     """Give this process what `place` says and its environment does not."""
-    if place is None:
-        return
-    said = place.variables()
+    said = place.variables() if place is not None else {}
     for names in _PAIRS:
         if any(os.environ.get(name) for name in names):
             said = {name: value for name, value in said.items() if name not in names}
@@ -98,16 +86,14 @@ def read_place() -> BertsmithPlace | None:
 def save_place(environment: Mapping[str, str]) -> list[str]:
     """Keep what `environment` says in the block; what it does not say stays as it is there.
 
-    Returns the names of what was given, none of it where nothing was.
+    Returns the names of the variables that were given.
     """
-    given = {
-        field: environment[name] for field, name in _VARIABLES.items() if environment.get(name)
-    }
+    given = {name: value for name in _FIELDS if (value := environment.get(name.upper()))}
     if not given:
         return []
     known = read_place()
-    values = known.model_dump(include=set(_VARIABLES)) if known is not None else {}
+    values = known.model_dump(include=set(_FIELDS)) if known is not None else {}
     BertsmithPlace(**{**values, **given}).save(
         environment.get(VARIABLE) or DEFAULT_NAME, overwrite=True
     )
-    return [_VARIABLES[field] for field in given]
+    return [name.upper() for name in given]

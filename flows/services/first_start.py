@@ -1,18 +1,24 @@
-"""The passwords of a whole composition, made at random where there are none yet.
+"""What must be there before the first start of a whole composition. Again it does no harm.
 
-    python -m flows.services.first_start.credentials /credentials
+    python -m flows.services.first_start credentials /credentials
 
-Each reader has a folder of its own below that one, which is a volume of its own in the
-composition: who gets one password does not see the others. docs/deploying.md
+makes passwords at random where there are none yet. Each reader has a folder of its own below that
+one, a volume of its own in the composition: who gets one password does not see the others.
+
+    python -m flows.services.first_start buckets
+
+makes the buckets of the store and of MLflow that the environment names. docs/deploying.md
 """
 
 import argparse
 import json
+import os
 import secrets
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from pipelines.artifacts.access import explained, open_store
 from pipelines.core.errors import UserError
 
 USER = "bertsmith"
@@ -21,6 +27,7 @@ USER = "bertsmith"
 # here, as in a checkout, lets nobody but its owner in.
 _MODE, _FOLDER_MODE = 0o444, 0o700
 _MARK = "servers/complete"  # written last
+_URLS, _PROTOCOL = ("BERTSMITH_STORE", "MLFLOW_ARTIFACTS_DESTINATION"), "s3://"
 
 
 def make_credentials(folder: Path) -> bool:
@@ -33,9 +40,9 @@ def make_credentials(folder: Path) -> bool:
     if mark.exists():
         if missing:
             raise UserError(
-                f"the passwords that were made below {folder} must all be there, found no "
-                f"{', '.join(missing)}; put the missing volume back, or remove the volumes of all "
-                "passwords and of what they open"
+                f"of the passwords that were made below {folder}, {', '.join(missing)} is missing; "
+                "put the missing volume back, or remove the volumes of all passwords and of what "
+                "they open"
             )
         return False
     folder.mkdir(_FOLDER_MODE, parents=True, exist_ok=True)
@@ -94,15 +101,41 @@ def _lines(variables: Mapping[str, str]) -> str:
     return "".join(f"{name}={value}\n" for name, value in variables.items())
 
 
+def make_buckets() -> list[str]:
+    """Make the buckets that the environment names for the store and for MLflow's files.
+
+    Returns those that were missing. Raises UserError where the store does not answer.
+    """
+    urls = [os.environ.get(name, "") for name in _URLS]
+    names = {
+        url.removeprefix(_PROTOCOL).partition("/")[0] for url in urls if url.startswith(_PROTOCOL)
+    }
+    made = []
+    for name in sorted(names):
+        filesystem, bucket = open_store(f"{_PROTOCOL}{name}", is_patient=True)
+        with explained(f"{_PROTOCOL}{name}"):
+            if not filesystem.exists(bucket):
+                filesystem.mkdir(bucket)
+                made.append(name)
+    return made
+
+
 def main() -> None:
     """Make what is missing, and say so."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("what", choices=("credentials", "buckets"))
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("credentials"))
+    options = parser.parse_args()
     try:
-        is_new = make_credentials(parser.parse_args().folder)
+        if options.what == "buckets":
+            said = [f"made the bucket {name}" for name in make_buckets()]
+        else:
+            is_new = make_credentials(options.folder)
+            said = ["passwords made" if is_new else "passwords are there"]
     except UserError as error:
         sys.exit(str(error))
-    sys.stdout.write("passwords made\n" if is_new else "passwords are there\n")
+    for line in said:
+        sys.stdout.write(f"{line}\n")
 
 
 if __name__ == "__main__":

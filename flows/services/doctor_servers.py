@@ -1,0 +1,231 @@
+"""Checks of Ray, store, tracker and Prefect, as runs meet them; what to do where one fails."""
+
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+
+from flows.services.doctor import Check, nearest, try_to_write
+from pipelines.core.errors import UserError
+from pipelines.core.redaction import redacted
+
+if TYPE_CHECKING:  # importing Prefect takes seconds that a check without --platform need not spend
+    from prefect.client.orchestration import SyncPrefectClient
+
+    from flows.services.platform import Platform
+
+_RAY_SECONDS = 180
+_RAY_PROBE = """
+import os, sys
+from flows.services.doctor_servers import place_to_try
+from pipelines.artifacts import ArtifactStore
+from pipelines.core.cluster.connection import connect, disconnect, local_cpus, nodes
+from pipelines.core.cluster.strangers import refuse_strangers
+from pipelines.core.errors import UserError
+try:
+    connect()
+    refuse_strangers(ArtifactStore(place_to_try(sys.argv[1])))
+except UserError as error:
+    sys.exit(str(error))
+found = nodes()
+disconnect()
+if os.environ.get("RAY_ADDRESS"):
+    cpus, gpus = (sum(node.get(kind, 0) for node in found) for kind in ("CPU", "GPU"))
+    print(f"{len(found)} nodes with the versions of this process, which see the store: "
+          f"{cpus:.0f} CPUs, {gpus:.0f} GPUs")
+else:
+    print(local_cpus(), "CPUs here")
+"""
+_RAY_ADVICE = "unset RAY_ADDRESS, or look into /tmp/ray/session_latest/logs"
+_REFUSED = (401, 403)
+
+
+def check_ray(store_url: str) -> Check:
+    """Ray starts, or every node of the cluster that RAY_ADDRESS names can take part.
+
+    It is tried in a process of its own: its versions, and whether it sees the store.
+    """
+    address = os.environ.get("RAY_ADDRESS")
+    try:
+        completed = subprocess.run(
+            [sys.executable, "-c", _RAY_PROBE, store_url],
+            capture_output=True,
+            text=True,
+            timeout=_RAY_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Check("Ray", "fail", f"did not answer within {_RAY_SECONDS} s", _RAY_ADVICE)
+    if completed.returncode != 0:
+        said = completed.stderr.strip().splitlines() or ["it ended without a word"]
+        return Check("Ray", "fail", said[-1], _RAY_ADVICE)
+    found = completed.stdout.strip()
+    if not address and " " in sys.prefix:  # ray_client_server cuts the interpreter's path there
+        return Check(
+            "Ray",
+            "warn",
+            f"starts, {found}; `ray start --head` would end at once: a space in {sys.prefix}",
+            "to start a cluster here, install into a folder whose path has no space",
+        )
+    return Check("Ray", "ok", f"joined {address}, {found}" if address else f"starts, {found}")
+
+
+def check_store(url: str) -> Check:
+    """The artifact store can be written and read, and creates a thing only where none is."""
+    from pipelines.artifacts import ArtifactStore
+    from pipelines.artifacts.access import explained
+    from pipelines.artifacts.attempts.commit import create_only
+
+    shown = redacted(url)
+    try:
+        store = ArtifactStore(place_to_try(url), is_patient=False)
+        probe = f"{store.root}/.doctor-{os.getpid()}"
+        with explained(url):
+            first = create_only(store.filesystem, probe, b"probe")
+            second = create_only(store.filesystem, probe, b"another")
+            is_kept = first and not second and store.filesystem.cat_file(probe) == b"probe"
+            store.filesystem.rm(probe)
+    except (OSError, ValueError, ImportError) as error:
+        said = redacted(f"{shown}: {_first_line(error)}")
+        return Check("store", "fail", said, "choose one with --store")
+    if not is_kept:
+        return Check(
+            "store", "warn", f"{shown} creates a thing where one is (no If-None-Match)",
+            "run one builder of an artifact at a time, or choose a store with conditional writes",
+        )  # fmt: skip
+    return Check("store", "ok", shown)
+
+
+def check_tracker() -> Check:
+    """The MLflow tracker and its registry answer; a home's own may not be made yet."""
+    from pipelines.core.place import DATABASE_NAME, PlaceSettings
+
+    place = PlaceSettings()
+    home = place.home_folder()
+    try:
+        if not place.has_registry():
+            try_to_write(home)
+            return Check("tracker", "ok", f"sqlite:///{home / DATABASE_NAME}, made by a run")
+        tracker = place.tracker({})
+        tracker.experiment_id()
+    except UserError as error:
+        advice = "start it, or unset MLFLOW_TRACKING_URI"
+        return Check("tracker", "fail", _first_line(error), advice)
+    return _compared("tracker", tracker.shown_uri, tracker.server_version(), version("mlflow"))
+
+
+def check_prefect() -> Check:
+    """The Prefect API answers, lets this person in, and is of the version that runs here."""
+    from prefect.client.orchestration import get_client
+    from prefect.exceptions import PrefectHTTPStatusError
+
+    url = redacted(os.environ.get("PREFECT_API_URL", ""))
+    if not url:
+        return Check(
+            "Prefect", "fail", "no PREFECT_API_URL names a server",
+            "set it to the team's, with PREFECT_API_AUTH_STRING",
+        )  # fmt: skip
+    try:
+        with get_client(sync_client=True) as client:
+            client.read_work_pools(limit=1)
+            there = client.api_version()
+    except PrefectHTTPStatusError as error:
+        if error.response.status_code in _REFUSED:
+            return Check(
+                "Prefect", "fail", f"{url} answers, and lets nobody in with what was brought",
+                "set PREFECT_API_AUTH_STRING to the server's name:password",
+            )  # fmt: skip
+        finding = f"{url} answers with {error.response.status_code}"
+        return Check("Prefect", "fail", finding, "look at the server's log, and at its database")
+    except (httpx.HTTPError, OSError) as error:
+        return Check(
+            "Prefect", "fail", f"{url} does not answer ({type(error).__name__})",
+            "start the server, or correct PREFECT_API_URL",
+        )  # fmt: skip
+    return _compared("Prefect", url, there, version("prefect"))
+
+
+def _compared(name: str, url: str, there: str | None, here: str) -> Check:
+    """A server that answers: whether it is of the version that runs here, where it says one."""
+    if there and there.split(".")[:2] != here.split(".")[:2]:
+        advice = "bring the older of both up to date: servers first, then workers"
+        return Check(name, "warn", f"{url} is {there}, here it is {here}", advice)
+    return Check(name, "ok", f"{url}, version {there}" if there else url)
+
+
+def check_pools(platform: "Platform") -> list[Check]:
+    """Each declared work pool is there, takes runs, and has a worker that lives."""
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        return [_check_pool(client, pool.name) for pool in platform.work_pools]
+
+
+def _check_pool(client: "SyncPrefectClient", name: str) -> Check:
+    from prefect.client.schemas.objects import WorkerStatus
+    from prefect.exceptions import ObjectNotFound
+
+    try:
+        pool = client.read_work_pool(name)
+    except ObjectNotFound:
+        return Check("work pool", "fail", f"{name} is not there", "make it: bertsmith deploy")
+    if pool.is_paused:
+        return Check("work pool", "warn", f"{name} is paused", "resume it on its page")
+    workers = client.read_workers_for_work_pool(name)
+    alive = [worker.name for worker in workers if worker.status == WorkerStatus.ONLINE]
+    if not alive:
+        return Check(
+            "work pool", "fail", f"{name} has no worker that lives, of {len(workers)} known",
+            f"start one: prefect worker start --pool {name}",
+        )  # fmt: skip
+    limit = pool.concurrency_limit or "any number of"
+    return Check("work pool", "ok", f"{name}: {', '.join(alive)}; {limit} runs at once")
+
+
+def check_secrets() -> Check:
+    """What lets runs into store and tracker is in the block or in the environment.
+
+    It tells names and never values, and not whether they are right: store and tracker do.
+    """
+    from flows.services.place_block import DEFAULT_NAME, VARIABLE, read_place
+
+    name = os.environ.get(VARIABLE) or DEFAULT_NAME
+    place = read_place()
+    said = place.variables() if place is not None else {}
+    found = {**said, **{key: value for key, value in os.environ.items() if value}}
+    needed = []
+    if found.get("BERTSMITH_STORE", "").startswith("s3://") and "AWS_PROFILE" not in found:
+        needed += ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"]
+    if found.get("MLFLOW_TRACKING_URI", "").startswith("http"):
+        needed += ["MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"]
+    missing = [key for key in needed if key not in found]
+    if missing:
+        return Check(
+            "secrets", "warn", f"store or tracker is named without {' and '.join(missing)}",
+            f"type `bertsmith deploy` with these set, or fill the block bertsmith-place/{name} on "
+            "its page; a machine that has rights of its own needs neither",
+        )  # fmt: skip
+    if not said:
+        return Check(
+            "secrets", "ok", f"no block bertsmith-place/{name}: runs have their worker's own"
+        )
+    return Check("secrets", "ok", f"the block bertsmith-place/{name} holds {', '.join(said)}")
+
+
+def place_to_try(store_url: str) -> str:
+    """Where a store is tried: of a local one that is missing the folder above it that is there.
+
+    Raises UserError where the URL cannot be a store.
+    """
+    from pipelines.artifacts import ArtifactStore
+
+    store = ArtifactStore(store_url, is_patient=False)
+    return str(nearest(Path(store.root))) if store.is_local else store_url
+
+
+def _first_line(error: Exception) -> str:
+    return redacted((str(error).splitlines() or [type(error).__name__])[0])

@@ -1,0 +1,62 @@
+"""Servers and ports of this machine.
+
+    BERTSMITH_HEALTH_URL=http://127.0.0.1:4200/api/health python -m flows.services.health
+
+ends with 0 where the server answers and with 1 where it does not: the image's health check.
+"""
+
+import os
+import socket
+import sys
+import urllib.error
+import urllib.request
+from contextlib import closing
+from http.client import HTTPException
+from importlib.metadata import version
+
+_ANSWER_SECONDS = 5
+URL_VARIABLE = "BERTSMITH_HEALTH_URL"
+# Our servers are on the loopback, where no proxy has a say.
+_open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+
+
+def answers(url: str) -> bool:
+    """Whether `url` answers with success."""
+    try:
+        with _open(url, timeout=_ANSWER_SECONDS) as response:
+            return bool(response.status == 200)
+    except (urllib.error.URLError, HTTPException, OSError):
+        return False
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on this port of 127.0.0.1 now."""
+    with closing(socket.socket()) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nothing listens on now."""
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def main() -> None:
+    """Succeed where the server that the environment names answers.
+
+    Without a name nothing listens here; that the installation can be imported is all there is.
+    """
+    url = os.environ.get(URL_VARIABLE, "")
+    if url and not answers(url):
+        sys.exit(f"{url} does not answer")
+    sys.stdout.write(f"bertsmith {version('bertsmith')}: healthy\n")
+
+
+if __name__ == "__main__":
+    main()

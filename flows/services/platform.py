@@ -1,0 +1,197 @@
+"""What a team's Prefect server is told: a block, work pools, deployments and automations.
+
+infra/platform.yaml and infra/prefect.yaml declare them. All of it can be applied again without
+harm: a thing is known by its name, what is missing is made, what is there stays as people left it.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from prefect.blocks.notifications import CustomWebhookNotificationBlock
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.filters import DeploymentFilter
+from prefect.events.schemas.automations import AutomationCore
+from prefect.exceptions import ObjectNotFound
+from prefect.workers.process import ProcessWorker
+from pydantic import Field
+
+from flows.services.deployments import Source, declared_file, deploy_flows
+from flows.services.place_block import save_place
+from pipelines.core.errors import UserError
+from pipelines.core.redaction import redacted
+from pipelines.core.settings import Settings
+
+PROCESS = "process"
+NOTIFY_VARIABLE = "BERTSMITH_NOTIFY_URL"
+NOTIFY_BLOCK = "bertsmith-notify"
+
+
+class WorkPool(Settings):
+    """Where deployments with one of these tags run."""
+
+    name: str
+    description: str = ""
+    tags: tuple[str, ...] = Field(min_length=1)
+    concurrency_limit: int | None = Field(default=None, ge=1)
+
+
+class Platform(Settings):
+    """What infra/platform.yaml declares."""
+
+    work_pools: tuple[WorkPool, ...]
+    automations: tuple[dict[str, Any], ...] = ()  # as Prefect's own, with names in place of ids
+
+    def pool_of(self, tags: list[str]) -> str:
+        """The name of the pool for a deployment with these tags. Raises KeyError without one."""
+        for pool in self.work_pools:
+            if set(pool.tags) & set(tags):
+                return pool.name
+        raise KeyError(f"no work pool takes a deployment with the tags {tags}")
+
+
+def read_platform() -> Platform:
+    """The platform that comes with Bertsmith."""
+    text = declared_file("platform.yaml").read_text(encoding="utf-8")
+    return Platform.model_validate(yaml.safe_load(text))
+
+
+def apply(
+    platform: Platform,
+    source: Source | None,
+    environment: Mapping[str, str],
+    pool_type: str = PROCESS,
+    template: dict[str, Any] | None = None,
+) -> list[str]:
+    """Make what is missing on the Prefect server of the environment; sentences on each.
+
+    New pools start runs as `template` says, or as is usual for their type. What is there stays as
+    people left it, but for the deployments' code and what `environment` says of the place; where
+    the code comes from stays as well without a `source`. Raises UserError where the server refuses.
+    """
+    said = []
+    if kept := save_place(environment):
+        said.append(f"The block bertsmith-place holds {', '.join(kept)}.")
+    with get_client(sync_client=True) as client:
+        made = [
+            pool.name for pool in platform.work_pools
+            if make_pool(client, pool, pool_type, template)
+        ]  # fmt: skip
+        said += [f"The work pool {name} is new." for name in made]
+        said += deploy_flows(platform.pool_of, source)
+        for automation in platform.automations:
+            if not client.read_automations_by_name(automation["name"]):
+                said += _make_automation(client, automation)
+    return [redacted(sentence) for sentence in said]
+
+
+def deploy_to(work_pool: str) -> list[str]:
+    """Deploy all flows to one pool, which runs them with what is installed here, in this folder."""
+    with get_client(sync_client=True) as client:
+        make_pool(client, WorkPool(name=work_pool, tags=("bertsmith",)))
+    return deploy_flows(lambda tags: work_pool, Source.installed(Path.cwd()))
+
+
+def make_pool(
+    client: SyncPrefectClient,
+    pool: WorkPool,
+    pool_type: str = PROCESS,
+    template: dict[str, Any] | None = None,
+) -> bool:
+    """Make the pool where it is missing; whether it was.
+
+    Workers of the type `process` start each run beside themselves; pools of other types get the
+    base job template that is given, or the operator gives them one: see docs/deploying.md.
+    """
+    try:
+        client.read_work_pool(pool.name)
+        return False
+    except ObjectNotFound:
+        if template is None:
+            is_process = pool_type == PROCESS
+            template = ProcessWorker.get_default_base_job_template() if is_process else {}
+        client.create_work_pool(
+            WorkPoolCreate(
+                name=pool.name,
+                description=pool.description or None,
+                type=pool_type,
+                base_job_template=template,
+                concurrency_limit=pool.concurrency_limit,
+            )
+        )
+        return True
+
+
+def read_template(path: Path, image: str) -> dict[str, Any]:
+    """The base job template in a JSON file, whose runs start in `image` where it leaves one open.
+
+    Raises UserError where it is none.
+    """
+    try:
+        template: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        variables = template["variables"]["properties"]
+        if template.keys() != {"variables", "job_configuration"}:
+            raise KeyError("job_configuration")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{path} is not the base job template of a work pool, with variables and "
+            f"job_configuration ({error!r}); `prefect work-pool get-default-base-job-template "
+            "--type kubernetes` shows one"
+        ) from error
+    if image and "image" in variables:
+        variables["image"].setdefault("default", image)
+    return template
+
+
+def _make_automation(client: SyncPrefectClient, automation: dict[str, Any]) -> list[str]:
+    """Make one; a sentence where it cannot be made, or is switched off, and why."""
+    name = automation["name"]
+    (action,) = automation["actions"]
+    if "block_document_id" in action:
+        found = _notify_block(client)
+        if found is None:
+            return [
+                f"{name!r} is not made: set {NOTIFY_VARIABLE} to the address of a webhook and "
+                "deploy again"
+            ]
+        action = {**action, "block_document_id": found}
+    if "deployment_id" in action:
+        wanted = {"name": {"any_": [action["deployment_id"]]}}
+        deployments = client.read_deployments(
+            deployment_filter=DeploymentFilter.model_validate(wanted)
+        )
+        if not deployments:
+            return [f"{name!r} is not made: there is no deployment {action['deployment_id']!r}"]
+        action = {**action, "deployment_id": deployments[0].id}
+    made = AutomationCore.model_validate({**automation, "actions": [action]})
+    client.create_automation(made)
+    return [] if made.enabled else [f"{name!r} is new and switched off. {made.description}"]
+
+
+def _notify_block(client: SyncPrefectClient) -> Any:
+    """The id of the block that knows the address, kept up to date; None where nobody named one.
+
+    The address is a secret, as those of chat rooms are: it goes into the block's secrets, which
+    the server encrypts, and nowhere else.
+    """
+    url = os.environ.get(NOTIFY_VARIABLE, "")
+    if url:
+        block = CustomWebhookNotificationBlock.model_validate(
+            {
+                "name": NOTIFY_BLOCK,
+                "url": "{{url}}",
+                "json_data": {"text": "{{subject}}: {{body}}"},
+                "secrets": {"url": url},
+                "allow_private_urls": True,  # the operator's own choice, and often the team's
+            }
+        )
+        return block.save(NOTIFY_BLOCK, overwrite=True)
+    kind = CustomWebhookNotificationBlock.get_block_type_slug()
+    try:
+        return client.read_block_document_by_name(NOTIFY_BLOCK, kind, include_secrets=False).id
+    except ObjectNotFound:
+        return None

@@ -1,1 +1,0 @@
-"""Processes that outlive a command: starting, recognizing, finding and stopping them."""
