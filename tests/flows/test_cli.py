@@ -101,7 +101,7 @@ def one_short_text(tmp_path: Path) -> Path:
     ("arguments", "words"),
     [
         (["corpus", "--corpus", "{folder}/no-such-*.txt"], "no-such-*.txt"),
-        (["corpus", "--corpus", "{folder}/empty.txt"], "found none"),
+        (["corpus", "--corpus", "{folder}/empty.txt"], "has none"),
         (["vocabulary", "{recipe}", "--set", "vocabulary.size=60000"], "60,000 tokens"),
     ],
 )
