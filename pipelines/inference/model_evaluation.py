@@ -11,8 +11,8 @@ from pipelines.registry.lookups.finding import find_model
 from pipelines.registry.lookups.references import is_folder
 from pipelines.registry.opening import open_model, registered_task, versioned
 from pipelines.stages.evaluation.baselines import figures_on
-from pipelines.stages.labelled.files import LeftOut, read_labelled_file, read_labelled_split
 from pipelines.stages.labelled.hugging_face import resolved
+from pipelines.stages.labelled.items import LeftOut, read_labelled
 from pipelines.stages.labelled.settings import LabelledDataset, LabelledFile
 from pipelines.tasks import Items, Reading, family, family_module, family_of_model
 
@@ -50,10 +50,8 @@ def evaluate_file(
         )
     task, left_out = family(name), LeftOut()
     if isinstance(settings, LabelledDataset):
-        found = read_labelled_split(settings.split, task, resolved(settings), left_out)
-    else:
-        found = read_labelled_file(settings.path, task, settings, left_out)
-    rows = [each.item for each in found]
+        settings = resolved(settings)
+    rows = [each.item for each in read_labelled(settings.parts[0], task, settings, left_out)]
     items = Items(rows, _classes_of(model))
     unknown = sorted(task.classes_of(rows) - set(items.labels))
     if items.labels and unknown:
@@ -69,8 +67,8 @@ def evaluate_file(
         "items_truncated": answers.num_truncated,
         **{name: sum(counts.values()) for name, counts in left_out.tally.to_json().items()},
     }
-    told = {"model": reference, "columns": left_out.columns}
-    return figures, {**task.report(answers, items), **told}
+    report = task.report(answers, items)
+    return figures, {**report, "model": reference, "columns": left_out.columns}
 
 
 def _baselines(
