@@ -20,8 +20,7 @@ from pipelines.core.settings import Settings
 from pipelines.core.stage import Progress, StageContext
 from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
 from pipelines.core.versions import versions_of
-from pipelines.inference.answers import answers_to, check_gaps
-from pipelines.inference.questions import asked_of
+from pipelines.inference.answers import answers_to, asked_of, check_gaps
 from pipelines.inference.tables import FileTable, format_of, read_table
 from pipelines.registry.lookups.finding import find_model
 from pipelines.registry.lookups.folders import OpenedModel

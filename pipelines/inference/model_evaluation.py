@@ -3,7 +3,6 @@
 import logging
 from typing import Any
 
-from bert_core.model.catalogue import Model
 from pipelines.artifacts import ArtifactStore
 from pipelines.core.errors import UserError
 from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
@@ -15,6 +14,7 @@ from pipelines.stages.labelled.hugging_face import resolved
 from pipelines.stages.labelled.items import LeftOut, read_labelled
 from pipelines.stages.labelled.settings import LabelledDataset, LabelledFile
 from pipelines.tasks import Items, Reading, family, family_module, family_of_model
+from pipelines.tasks.encoding.texts import class_names
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ def evaluate_file(
     if isinstance(settings, LabelledDataset):
         settings = resolved(settings)
     rows = [each.item for each in read_labelled(settings.parts[0], task, settings, left_out)]
-    items = Items(rows, _classes_of(model))
+    items = Items(rows, class_names(model))
     unknown = sorted(task.classes_of(rows) - set(items.labels))
     if items.labels and unknown:
         raise UserError(
@@ -83,9 +83,3 @@ def _baselines(
     except UserError as error:  # the model's own figures need no store
         logger.warning("no baselines stand beside the figures: %s", error)
         return {}
-
-
-def _classes_of(model: Model) -> tuple[str, ...]:
-    """The names of its classes, or their numbers; none where it has no classes."""
-    named: tuple[str, ...] | None = getattr(model, "labels", None)
-    return named or tuple(str(index) for index in range(getattr(model, "num_labels", 0)))

@@ -6,7 +6,7 @@ recipe that asks for it. What several families score and encode with lies in the
 them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -146,6 +146,13 @@ class TaskFamily(Protocol):
 
     def report(self, answers: Answers, items: Items) -> dict[str, Any]:
         """What is worth knowing of the answers beyond their scores, ready for JSON."""
+
+
+def by_split(
+    train: Items, heldout: Items, count: Callable[[Sequence[Item]], Any]
+) -> dict[str, Any]:
+    """What `count` says of the items of each split."""
+    return {"train": count(train.rows), "heldout": count(heldout.rows)}
 
 
 def family_names() -> tuple[str, ...]:

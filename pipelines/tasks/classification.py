@@ -14,12 +14,13 @@ from bert_core.config import EncoderConfig
 from bert_core.model.catalogue import Model, SequenceClassifier, TrainableModel
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
-from pipelines.tasks import Answers, Item, Items, Reading, TaskFamily
+from pipelines.tasks import Answers, Item, Items, Reading, TaskFamily, by_split
 from pipelines.tasks.baselines import tfidf
 from pipelines.tasks.encoding.sequences import Sequences
 from pipelines.tasks.encoding.texts import (
     check_classes,
     check_known,
+    class_names,
     label_of,
     mean_probabilities,
     text_fields,
@@ -61,10 +62,7 @@ class Classification(TaskFamily):
 
     def described(self, train: Items, heldout: Items) -> dict[str, Any]:
         """Texts by label, and the accuracy of always answering the most frequent one."""
-        counts = {
-            split: Counter(item["label"] for item in items.rows)
-            for split, items in (("train", train), ("heldout", heldout))
-        }
+        counts = by_split(train, heldout, lambda rows: Counter(item["label"] for item in rows))
         majority = min(train.labels, key=lambda label: (-counts["train"][label], label))
         return {
             "items_by_label": {s: dict(sorted(count.items())) for s, count in counts.items()},
@@ -100,7 +98,7 @@ class Classification(TaskFamily):
         probabilities = mean_probabilities(
             model, windows, lambda logits: logits.softmax(dim=-1), reading
         )
-        names = model.labels or tuple(str(index) for index in range(model.num_labels))
+        names = class_names(model)
         values = [names[index] for index in probabilities.argmax(axis=1)]
         return Answers(values, windows.encoded.num_truncated)
 

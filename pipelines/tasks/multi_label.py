@@ -14,12 +14,13 @@ from bert_core.config import EncoderConfig
 from bert_core.model.catalogue import Model, MultiLabelClassifier, TrainableModel
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
-from pipelines.tasks import Answers, BadItemError, Item, Items, Reading, TaskFamily
+from pipelines.tasks import Answers, BadItemError, Item, Items, Reading, TaskFamily, by_split
 from pipelines.tasks.baselines import tfidf
 from pipelines.tasks.encoding.sequences import Sequences
 from pipelines.tasks.encoding.texts import (
     check_classes,
     check_known,
+    class_names,
     mean_probabilities,
     text_fields,
     windows_of,
@@ -71,10 +72,9 @@ class MultiLabel(TaskFamily):
 
     def described(self, train: Items, heldout: Items) -> dict[str, Any]:
         """Texts by label, and the best scores of answering the same to every text."""
-        counts = {
-            split: Counter(label for item in items.rows for label in item["labels"])
-            for split, items in (("train", train), ("heldout", heldout))
-        }
+        counts = by_split(
+            train, heldout, lambda rows: Counter(label for item in rows for label in item["labels"])
+        )
         half, size = len(train.rows) / 2, len(heldout.rows)
         common = [label for label in train.labels if counts["train"][label] > half]
         usual = common or [max(train.labels, key=lambda label: counts["train"][label])]
@@ -110,7 +110,7 @@ class MultiLabel(TaskFamily):
         reading = reading._replace(text_windows=model.reads_windows)
         windows = windows_of(items.rows, tokenizer, reading)
         probabilities = mean_probabilities(model, windows, torch.sigmoid, reading)
-        names = model.labels or tuple(str(index) for index in range(model.num_labels))
+        names = class_names(model)
         chosen = probabilities >= _THRESHOLD
         values = [[names[index] for index in np.flatnonzero(row)] for row in chosen]
         return Answers(values, windows.encoded.num_truncated)

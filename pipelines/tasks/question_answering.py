@@ -16,7 +16,7 @@ from bert_core.inference.texts import EncodedTexts
 from bert_core.model.catalogue import Model, SpanPredictor, TrainableModel
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
-from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading, TaskFamily
+from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading, TaskFamily, by_split
 from pipelines.tasks.baselines.rules import best_sentences
 from pipelines.tasks.encoding.sequences import Sequences
 from pipelines.tasks.encoding.texts import read_questions, share, span_in
@@ -107,16 +107,12 @@ class QuestionAnswering(TaskFamily):
             score_of(first, item["answers"])
             for first, item in zip(firsts, heldout.rows, strict=True)
         ]
-        without = {
-            split: sum(not item["answers"] for item in items.rows)
-            for split, items in (("train", train), ("heldout", heldout))
-        }
+        without = by_split(train, heldout, lambda rows: sum(not item["answers"] for item in rows))
         return {
             "without_answer": without,
-            "texts_about": {
-                split: len({item["context"] for item in items.rows})
-                for split, items in (("train", train), ("heldout", heldout))
-            },
+            "texts_about": by_split(
+                train, heldout, lambda rows: len({item["context"] for item in rows})
+            ),
             "baseline/exact_match": float(np.mean([score.exact for score in scores])),
             # Of questions without an answer, answering none of them may be the better guess.
             "baseline/f1": max(

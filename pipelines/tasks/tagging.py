@@ -17,10 +17,10 @@ from bert_core.inference.windows import WordWindow, word_windows
 from bert_core.model.catalogue import Model, TokenClassifier, TrainableModel
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
-from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading, TaskFamily
+from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading, TaskFamily, by_split
 from pipelines.tasks.baselines.rules import tags
 from pipelines.tasks.encoding.sequences import Sequences
-from pipelines.tasks.encoding.texts import check_classes, share
+from pipelines.tasks.encoding.texts import check_classes, class_names, share
 from pipelines.tasks.scoring.entities import OUTSIDE, entities, entity_report, entity_scores
 from pipelines.tasks.scoring.weighted import WeightedScore, class_report, ratio
 from pipelines.training.reduction import sum_over_ranks
@@ -96,10 +96,7 @@ class Tagging(TaskFamily):
         figures = self.figures(Answers(answered, 0), heldout)
         known, here = set(train.labels), {tag for item in heldout.rows for tag in item["tags"]}
         return {
-            "words": {
-                split: sum(len(item["words"]) for item in items.rows)
-                for split, items in (("train", train), ("heldout", heldout))
-            },
+            "words": by_split(train, heldout, lambda rows: sum(len(i["words"]) for i in rows)),
             "words_by_tag": dict(sorted(counts.items())),
             "only_held_out": sorted(here - known),
             **{name.replace("eval/", "baseline/"): value for name, value in figures.items()},
@@ -142,7 +139,7 @@ class Tagging(TaskFamily):
             for member, best in zip(members.tolist(), rows, strict=True):
                 number, window = windows[member]
                 chosen[firsts[number] + np.array(window.words)] = best[window.places].numpy()
-        names = model.labels or tuple(str(index) for index in range(model.num_labels))
+        names = class_names(model)
         tags = [names[index] for index in sum_over_ranks(chosen)]
         values = [tags[first:end] for first, end in zip(firsts, ends, strict=True)]
         return Answers(values, 0)

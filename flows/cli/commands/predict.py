@@ -14,7 +14,7 @@ from pipelines.core.errors import UserError
 from pipelines.tasks import family_module, family_names, family_title
 
 if TYPE_CHECKING:
-    from pipelines.inference.questions import Asked
+    from pipelines.inference.answers import Asked
 
 # What commands of earlier versions asked: `predict` answers to their names, too.
 EARLIER: Final = {
@@ -114,8 +114,13 @@ def predict(
         check_output(out, table.columns if table else {})
     kinds = kinds_of(task, context.info_name) if model is None else ()
     with asked_model(model, home, *kinds) as (folder, called):
-        from pipelines.inference.answers import answer_all, question_for
-        from pipelines.inference.questions import asked_of_file, asked_of_lines, asked_of_texts
+        from pipelines.inference.answers import (
+            answer_all,
+            asked_of_file,
+            asked_of_lines,
+            asked_of_texts,
+            question_for,
+        )
         from pipelines.registry.lookups.folders import opened
 
         opened_model = opened(folder)

@@ -63,6 +63,12 @@ def check_known(heldout: set[str], known: Iterable[str]) -> None:
         )
 
 
+def class_names(model: Model) -> tuple[str, ...]:
+    """What the model's classes are called, or their numbers; none where it has no classes."""
+    named: tuple[str, ...] | None = getattr(model, "labels", None)
+    return named or tuple(str(index) for index in range(getattr(model, "num_labels", 0)))
+
+
 def text_of(item: Item) -> Text:
     """The text or pair of an item, as the tokenizer takes it."""
     second = item["second_text"]
