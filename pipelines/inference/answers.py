@@ -217,8 +217,10 @@ def _written_words(cell: Any) -> Any:
 
 def _list_in(cell: str | None, path: str) -> list[Any] | None:
     """The list that a cell writes out, as `write_table` does; UserError where it writes none."""
-    written = None if cell is None else written_in(cell)
-    if cell is not None and not isinstance(written, list):
+    if cell is None:
+        return None
+    written = written_in(cell)
+    if not isinstance(written, list):
         raise UserError(
             f"choices in a cell of {path} are written as a list, such as "
             f'["one", "another"], found {cell[:60]!r}; write one, or give .jsonl or .parquet'

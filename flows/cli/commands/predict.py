@@ -98,8 +98,8 @@ def predict(
             raise UserError("--batch answers whole files: leave out texts, --file and --out")
         from flows.cli.batch import predict_batch
 
-        columns = {"text": text_column, "second_text": second_text_column}
-        predict_batch(model, batch, columns, to, home, as_json=as_json)
+        renamed = {"text": text_column, "second_text": second_text_column}
+        predict_batch(model, batch, renamed, to, home, as_json=as_json)
         return
     if texts and file is not None:
         raise UserError("give either texts or --file")

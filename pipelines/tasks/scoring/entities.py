@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipelines.tasks.scoring.weighted import WeightedScore, f1, ratio
+from pipelines.tasks.scoring.weighted import WeightedScore, ratio
 
 OUTSIDE = "O"
 _BEGINS = ("B", "S", "U")  # U is what BILOU calls S
@@ -53,10 +53,11 @@ def entity_scores(
     ]
     found, there = (np.array([len(each) for each in side]) for side in zip(*sentences, strict=True))
     right = np.array([len(said & true) for said, true in sentences])
+    precision, recall = ratio(right, found), ratio(right, there)
     return {
-        "eval/precision": ratio(right, found),
-        "eval/recall": ratio(right, there),
-        "eval/f1": f1(found, there, right),
+        "eval/precision": precision,
+        "eval/recall": recall,
+        "eval/f1": lambda weights: _f1(precision(weights), recall(weights)),
     }
 
 
@@ -72,16 +73,18 @@ def entity_report(
         found.update(entity.type for entity in said_entities)
         there.update(entity.type for entity in true_entities)
         right.update(entity.type for entity in said_entities & true_entities)
-    return [
-        {
-            "label": kind,
-            "precision": right[kind] / found[kind] if found[kind] else 0.0,
-            "recall": right[kind] / there[kind] if there[kind] else 0.0,
-            "f1": 2 * right[kind] / (found[kind] + there[kind]),
-            "items": there[kind],
-        }
-        for kind in sorted({*found, *there})
-    ]
+    rows = []
+    for kind in sorted({*found, *there}):
+        precision = right[kind] / found[kind] if found[kind] else 0.0
+        recall = right[kind] / there[kind] if there[kind] else 0.0
+        scores = {"precision": precision, "recall": recall, "f1": _f1(precision, recall)}
+        rows.append({"label": kind, **scores, "items": there[kind]})
+    return rows
+
+
+def _f1(precision: float, recall: float) -> float:
+    total = precision + recall
+    return 2 * precision * recall / total if total else 0.0
 
 
 def _parted(tag: str) -> tuple[str, str]:
