@@ -16,7 +16,7 @@ from flows.tasks import task_that_reaches_out
 from pipelines.artifacts import Artifact
 from pipelines.core.place import PlaceSettings
 from pipelines.core.redaction import redacted
-from pipelines.insight.batch_prediction import KIND, BatchSettings, build_predictions
+from pipelines.inference.batch_prediction import KIND, BatchSettings, build_predictions
 
 
 class BatchPredictionRecipe(BatchSettings):

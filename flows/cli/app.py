@@ -11,7 +11,6 @@ import typer
 from typer.exceptions import Abort, Exit, TyperException
 
 from flows.cli.commands import (
-    asking,
     build,
     checks,
     evaluation,
@@ -19,6 +18,7 @@ from flows.cli.commands import (
     lookups,
     models,
     platform,
+    predict,
     promotion,
     recipes,
     services,
@@ -60,7 +60,7 @@ def _before_any_command(
 
 build.add_to(app)
 evaluation.add_to(app)
-asking.add_to(app)
+predict.add_to(app)
 models.add_to(app)
 promotion.add_to(app)
 lookups.add_to(app)

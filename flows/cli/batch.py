@@ -41,12 +41,12 @@ def predict_batch(
         surroundings.local_api.wait()
     with progress_on_terminal():
         predictions = batch_prediction(recipe)
-    told = predictions.statistics
+    statistics = predictions.statistics
     where = to or predictions.url
     if as_json:
-        print(json.dumps({**told, "answers": where, "fingerprint": predictions.fingerprint}))
+        print(json.dumps({**statistics, "answers": where, "fingerprint": predictions.fingerprint}))
         return
     print(
-        f"{told['rows']:,} rows of {told['files']:,} files answered by models:/{told['model']}: "
-        f"{where}"
+        f"{statistics['rows']:,} rows of {statistics['files']:,} files answered by "
+        f"models:/{statistics['model']}: {where}"
     )

@@ -4,8 +4,7 @@ from dataclasses import dataclass, field
 
 from pipelines.artifacts import Artifact
 from pipelines.core.recipes.ladder import CorpusRecipe
-from pipelines.insight.predictions import Prediction
-from pipelines.insight.showcase import FilledMask
+from pipelines.insight.showcase import FilledMask, Prediction
 from pipelines.registry.comparison.judgement import Judgement
 from pipelines.registry.promotion import Promotion
 from pipelines.registry.registration import RegisteredModel

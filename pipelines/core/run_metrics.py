@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from pipelines.artifacts.in_the_making import in_the_making
+from pipelines.artifacts.store import being_built
 from pipelines.core.stage import Progress
 
 if TYPE_CHECKING:  # importing Ray takes a second that a run which reuses everything need not spend
@@ -62,7 +62,7 @@ class RunMetrics:
 
     def observe(self, progress: Progress) -> None:
         """Keep how far a stage has come. Any thread may call it."""
-        made = in_the_making()
+        made = being_built()
         reported = _Reported(progress, made.fingerprint if made else "", time.monotonic())
         with self._lock:
             self._reported[progress.stage] = reported

@@ -3,17 +3,14 @@
 import csv
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from matplotlib.figure import Figure
 
 from bert_core.hugging_face import export_model
 from pipelines.artifacts import Artifact
 from pipelines.core.tracking.tracker import Tracker
-from pipelines.insight.pictures import draw, training_panels
-from pipelines.insight.png import png_of
+from pipelines.insight.pictures import confusion_picture, draw, training_panels
 from pipelines.registry.lookups.folders import opened
 
 _FOLDER = "hugging_face"  # of the run, opens with transformers' Auto classes
@@ -23,7 +20,7 @@ _MOST_CLASSES = 40  # of a matrix that can be read
 def log_evidence(
     tracker: Tracker, run_id: str, model: Artifact, evaluation: Artifact | None = None
 ) -> list[str]:
-    """Keep with the run what can be drawn and told of `model`; the names of the files.
+    """Keep with the run pictures and tables of `model`; the names of the files.
 
     Its curves; of an evaluation the report, a table by label and the confusion matrix; and the
     model as `transformers` opens it, or why that cannot be. Raises MlflowException where the
@@ -50,24 +47,6 @@ def log_evidence(
         return sorted(
             path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
         )
-
-
-def confusion_picture(labels: Sequence[str], confusion: Sequence[Sequence[int]]) -> bytes:
-    """The confusion matrix as a PNG: a row an expected, a column an answered class."""
-    size = 2.5 + 0.45 * len(labels)
-    figure = Figure(figsize=(size, size), layout="constrained")
-    axes = figure.subplots()
-    axes.imshow(confusion, cmap="Blues")
-    axes.set_xticks(range(len(labels)), labels, rotation=90)
-    axes.set_yticks(range(len(labels)), labels)
-    axes.set_xlabel("answered")
-    axes.set_ylabel("expected")
-    most = max((max(row) for row in confusion), default=0)
-    for row, counts in enumerate(confusion):
-        for column, count in enumerate(counts):
-            colour = "white" if 2 * count > most else "black"
-            axes.text(column, row, f"{count:,}", ha="center", va="center", color=colour)
-    return png_of(figure)
 
 
 def _write_tables(folder: Path, report: Mapping[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """Pictures of what was learned, as PNG bytes: drawn without a display, by any thread."""
 
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,8 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from pipelines.insight.png import png_of
-
+_DOTS_PER_INCH = 110
 _INCHES = (5.2, 3.2)  # of one panel
 _COLOURS = ("#1f6f8b", "#d1603d", "#5b8c5a", "#7d5ba6", "#b8860b", "#4a4a4a")
 
@@ -102,3 +102,28 @@ def draw_lengths(documents_by_words: Mapping[str, int]) -> bytes:
     axes.tick_params(axis="x", labelrotation=60, labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     return png_of(figure)
+
+
+def confusion_picture(labels: Sequence[str], confusion: Sequence[Sequence[int]]) -> bytes:
+    """The confusion matrix as a PNG: a row an expected, a column an answered class."""
+    size = 2.5 + 0.45 * len(labels)
+    figure = Figure(figsize=(size, size), layout="constrained")
+    axes = figure.subplots()
+    axes.imshow(confusion, cmap="Blues")
+    axes.set_xticks(range(len(labels)), labels, rotation=90)
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_xlabel("answered")
+    axes.set_ylabel("expected")
+    most = max((max(row) for row in confusion), default=0)
+    for row, counts in enumerate(confusion):
+        for column, count in enumerate(counts):
+            colour = "white" if 2 * count > most else "black"
+            axes.text(column, row, f"{count:,}", ha="center", va="center", color=colour)
+    return png_of(figure)
+
+
+def png_of(figure: Figure) -> bytes:
+    """The figure as a PNG, drawn without a display."""
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", dpi=_DOTS_PER_INCH)
+    return stream.getvalue()

@@ -7,21 +7,31 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from bert_core.inference import Candidate
+from bert_core.model.catalogue import SequenceClassifier
 from bert_core.randomness import random_bits
 from bert_core.vocabulary import MASK
 from pipelines.artifacts import Artifact
+from pipelines.core.errors import UserError
 from pipelines.core.tracking.tracker import Tracker
-from pipelines.insight.predictions import Prediction, fill, predict
+from pipelines.inference.answers import answers_to, fill
 from pipelines.registry.opening import open_model
 from pipelines.stages.corpus.shards import read_documents
 from pipelines.stages.labelled.stage import read_items
-from pipelines.tasks.encoding.texts import text_of
 
 VOCABULARY_FILE = "vocab.txt"
 _WORD = re.compile(r"[^\W\d_]{4,}")
 _WORDS_OF_A_SENTENCE = range(8, 17)  # long enough to give a hint, short enough for one line
 _CANDIDATES = 4
 _SEED = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """The label of a text."""
+
+    text: str
+    label: str
+    probability: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +74,24 @@ def predictions(
     """
     heldout = read_items(labelled, "heldout").rows
     drawn = [heldout[index] for index in _one_of_each([item["label"] for item in heldout])[:count]]
-    texts = [text_of(item) for item in drawn]
-    answers = predict(open_model(tracker, reference), reference, texts)
-    return [(item["label"], answer) for item, answer in zip(drawn, answers, strict=True)]
+    model, tokenizer = open_model(tracker, reference)
+    if not isinstance(model, SequenceClassifier):
+        raise UserError(f"{reference} is no classifier, whose answers to texts could be shown")
+    columns = {name: [item[name] for item in drawn] for name in ("text", "second_text")}
+    answers = answers_to(model, tokenizer, columns)
+    return [
+        (
+            item["label"],
+            Prediction(
+                text=" | ".join(filter(None, (item["text"], item["second_text"]))),
+                label=label,
+                probability=probability,
+            ),
+        )
+        for item, label, probability in zip(
+            drawn, answers["label"], answers["probability"], strict=True
+        )
+    ]
 
 
 def _one_of_each(labels: Sequence[str]) -> list[int]:

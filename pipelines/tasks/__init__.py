@@ -1,11 +1,12 @@
 """The families of tasks that an encoder is fine-tuned for: one module each, which holds `FAMILY`.
 
 The stages of labelled items, fine-tuning and evaluation know a family by what `TaskFamily` names,
-and by nothing else: a new family is a new module here, and a recipe that asks for it. What several
-families score and encode with lies in the packages beside them.
+and by nothing else: a new family is a new module here, whose object extends `TaskFamily`, and a
+recipe that asks for it. What several families score and encode with lies in the packages beside
+them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -21,6 +22,7 @@ if TYPE_CHECKING:  # reading a recipe asks for the families' names alone
     from bert_core.config import EncoderConfig
     from bert_core.model.catalogue import Model, TrainableModel
     from bert_core.vocabulary import WordPieceTokenizer
+    from pipelines.tasks.scoring.weighted import WeightedScore
 
 Form = Literal["texts", "pairs", "choices", "words", "questions"]
 """What a record of labelled data holds: see `pipelines.stages.labelled.records`."""
@@ -37,12 +39,15 @@ class Items(NamedTuple):
 class Reading(NamedTuple):
     """How a model reads what is longer than it: windows advance by `stride`, other texts are cut.
 
-    With `text_windows` texts that are labelled as a whole are learned in windows, too.
+    With `text_windows` texts that are labelled as a whole are learned in windows, too. Answers are
+    shared out among ranks.
     """
 
     max_tokens: int
     stride: int | None = None  # half a window
     text_windows: bool = False
+    rank: int = 0
+    world_size: int = 1
 
 
 class Answers(NamedTuple):
@@ -64,7 +69,9 @@ class BadItemError(ValueError):
 class TaskExamples(Protocol):
     """The items of one split as the encoder takes them: N sequences, or groups of them."""
 
-    num_truncated: int  # items whose end was left out
+    @property
+    def num_truncated(self) -> int:
+        """Items whose end was left out."""
 
     def __len__(self) -> int:
         """N."""
@@ -79,12 +86,12 @@ class TaskExamples(Protocol):
 class TaskFamily(Protocol):
     """One kind of task: its items, its model, and how its answers are scored."""
 
-    form: Form
+    form: Form = "texts"
     score: str  # the figure that says most
     curve: Mapping[str, str]  # the model's evaluation sums, and what they are called in a curve
     models: tuple[type["Model"], ...]  # that answer it
     guess: str  # what `described` compares with, as people call it: "majority class"
-    baselines_read_encoder: bool
+    baselines_read_encoder: bool = False
 
     @property
     def schema(self) -> "pa.Schema":
@@ -95,12 +102,15 @@ class TaskFamily(Protocol):
 
     def group(self, item: Item) -> str:
         """What an item is about: items about the same never stand on both sides of a split."""
+        text: str = item["text"]
+        return text
 
     def labels(self, train: Sequence[Item], heldout: Sequence[Item]) -> tuple[str, ...]:
         """The classes, in order; raises UserError where nothing can be learned or measured."""
 
     def classes_of(self, items: Sequence[Item]) -> set[str]:
-        """The classes that the items name."""
+        """The classes that the items name, which a model has to know; none where it has none."""
+        return set()
 
     def described(self, train: Items, heldout: Items) -> dict[str, Any]:
         """Counts and baselines of the two parts, ready for JSON; figures of a `baseline/`."""
@@ -123,22 +133,28 @@ class TaskFamily(Protocol):
         """The items as the model learns from them."""
 
     def answers(
-        self,
-        model: "Model",
-        tokenizer: "WordPieceTokenizer",
-        items: Items,
-        reading: Reading,
-        rank: int = 0,
-        world_size: int = 1,
+        self, model: "Model", tokenizer: "WordPieceTokenizer", items: Items, reading: Reading
     ) -> Answers:
-        """What `model`, one of `models`, says to the items, shared out among the ranks; all of them
-        get all of it."""
+        """What `model`, one of `models`, says to the items; all ranks get all of it."""
+
+    def scores(self, answers: Answers, items: Items) -> "Mapping[str, WeightedScore]":
+        """The scores of the answers, `score` among them, as functions of how often items count."""
 
     def figures(self, answers: Answers, items: Items) -> dict[str, float]:
-        """The scores of the answers, `score` among them."""
+        """The scores of all items, and what is not made of sums over items."""
+        from pipelines.tasks.scoring.weighted import figures_of
+
+        return figures_of(self.scores(answers, items), len(items.rows))
 
     def report(self, answers: Answers, items: Items) -> dict[str, Any]:
         """What is worth knowing of the answers beyond their scores, ready for JSON."""
+
+
+def by_split(
+    train: Items, heldout: Items, count: Callable[[Sequence[Item]], Any]
+) -> dict[str, Any]:
+    """What `count` says of the items of each split."""
+    return {"train": count(train.rows), "heldout": count(heldout.rows)}
 
 
 def family_names() -> tuple[str, ...]:

@@ -14,26 +14,26 @@ from bert_core.config import EncoderConfig
 from bert_core.model.catalogue import Model, SequenceClassifier, TrainableModel
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
-from pipelines.tasks import Answers, Item, Items, Reading
-from pipelines.tasks.baselines import linear
+from pipelines.tasks import Answers, Item, Items, Reading, TaskFamily, by_split
+from pipelines.tasks.baselines import tfidf
 from pipelines.tasks.encoding.sequences import Sequences
 from pipelines.tasks.encoding.texts import (
-    OfTexts,
+    check_classes,
+    check_known,
+    class_names,
     label_of,
     mean_probabilities,
     text_fields,
     windows_of,
 )
-from pipelines.tasks.scoring.classes import class_figures, class_report
-from pipelines.tasks.scoring.weighted import WeightedScore, of_classes
+from pipelines.tasks.scoring.weighted import WeightedScore, class_report, class_scores
 
 
-class Classification(OfTexts):
+class Classification(TaskFamily):
     """One label for each text, from the labels that the training texts have."""
 
     score = "eval/accuracy"
     guess = "majority class"
-    baselines_read_encoder = False
     curve: Mapping[str, str] = MappingProxyType(
         {"label_loss": "eval/loss", "label_accuracy": "eval/accuracy"}
     )
@@ -52,17 +52,8 @@ class Classification(OfTexts):
                 f"a classifier needs at least two labels to tell apart, found {labels}; "
                 "check the label column"
             )
-        if len(labels) > len(train) // 2:
-            raise UserError(
-                f"a label must come with several texts to learn from, found {len(labels)} labels "
-                f"on {len(train)} texts; check which column holds the label"
-            )
-        unknown = sorted(self.classes_of(heldout) - set(labels))
-        if unknown:
-            raise UserError(
-                f"every label must occur in the training part, but {unknown[:5]} are only among "
-                "the held-out texts; give these labels more texts or another split seed"
-            )
+        check_classes(labels, len(train), "texts", "which column holds the label")
+        check_known(self.classes_of(heldout), labels)
         return tuple(labels)
 
     def classes_of(self, items: Sequence[Item]) -> set[str]:
@@ -70,23 +61,20 @@ class Classification(OfTexts):
         return {item["label"] for item in items}
 
     def described(self, train: Items, heldout: Items) -> dict[str, Any]:
-        """Texts by label, and the accuracy of always answering the commonest."""
-        counts = {
-            split: Counter(item["label"] for item in items.rows)
-            for split, items in (("train", train), ("heldout", heldout))
-        }
-        commonest = min(train.labels, key=lambda label: (-counts["train"][label], label))
+        """Texts by label, and the accuracy of always answering the most frequent one."""
+        counts = by_split(train, heldout, lambda rows: Counter(item["label"] for item in rows))
+        majority = min(train.labels, key=lambda label: (-counts["train"][label], label))
         return {
             "items_by_label": {s: dict(sorted(count.items())) for s, count in counts.items()},
-            "majority_label": commonest,
-            "baseline/accuracy": counts["heldout"][commonest] / len(heldout.rows),
+            "majority_label": majority,
+            "baseline/accuracy": counts["heldout"][majority] / len(heldout.rows),
         }
 
     def baselines(
         self, train: Items, heldout: Items, encoder: Path | None = None
     ) -> Mapping[str, Sequence[Any]]:
         """Logistic regression on TF-IDF."""
-        return linear.classes(train, heldout)
+        return tfidf.classes(train, heldout)
 
     def build_model(self, config: EncoderConfig, labels: tuple[str, ...]) -> TrainableModel:
         """A classifier of `labels`, from torch's generator."""
@@ -101,32 +89,22 @@ class Classification(OfTexts):
 
     @torch.inference_mode()
     def answers(
-        self,
-        model: Model,
-        tokenizer: WordPieceTokenizer,
-        items: Items,
-        reading: Reading,
-        rank: int = 0,
-        world_size: int = 1,
+        self, model: Model, tokenizer: WordPieceTokenizer, items: Items, reading: Reading
     ) -> Answers:
         """The label of each text, as `bert_core.inference.classify` answers."""
         assert isinstance(model, SequenceClassifier)
         reading = reading._replace(text_windows=model.reads_windows)
         windows = windows_of(items.rows, tokenizer, reading)
         probabilities = mean_probabilities(
-            model, windows, lambda logits: logits.softmax(dim=-1), rank, world_size
+            model, windows, lambda logits: logits.softmax(dim=-1), reading
         )
-        names = model.labels or tuple(str(index) for index in range(model.num_labels))
+        names = class_names(model)
         values = [names[index] for index in probabilities.argmax(axis=1)]
         return Answers(values, windows.encoded.num_truncated)
 
-    def figures(self, answers: Answers, items: Items) -> dict[str, float]:
+    def scores(self, answers: Answers, items: Items) -> Mapping[str, WeightedScore]:
         """Accuracy, macro F1 and Matthews correlation."""
-        return class_figures(answers.values, [item["label"] for item in items.rows])
-
-    def weighted(self, answers: Answers, items: Items) -> Mapping[str, WeightedScore]:
-        """The same as functions of how often each item counts."""
-        return of_classes(answers.values, [item["label"] for item in items.rows])
+        return class_scores(answers.values, [item["label"] for item in items.rows])
 
     def report(self, answers: Answers, items: Items) -> dict[str, Any]:
         """Precision, recall, F1 and count of each label, and the confusion matrix."""

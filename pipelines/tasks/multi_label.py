@@ -14,27 +14,27 @@ from bert_core.config import EncoderConfig
 from bert_core.model.catalogue import Model, MultiLabelClassifier, TrainableModel
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
-from pipelines.tasks import Answers, BadItemError, Item, Items, Reading
-from pipelines.tasks.baselines import linear
+from pipelines.tasks import Answers, BadItemError, Item, Items, Reading, TaskFamily, by_split
+from pipelines.tasks.baselines import tfidf
 from pipelines.tasks.encoding.sequences import Sequences
 from pipelines.tasks.encoding.texts import (
-    OfTexts,
+    check_classes,
+    check_known,
+    class_names,
     mean_probabilities,
     text_fields,
     windows_of,
 )
-from pipelines.tasks.scoring.classes import by_label
-from pipelines.tasks.scoring.weighted import WeightedScore, f1, mean, mean_f1
+from pipelines.tasks.scoring.weighted import WeightedScore, by_label, f1, mean, mean_f1
 
 _THRESHOLD = 0.5  # from which probability on a class is answered
 
 
-class MultiLabel(OfTexts):
+class MultiLabel(TaskFamily):
     """The classes of each text, none, some or all, each for itself."""
 
     score = "eval/micro_f1"
     guess = "most frequent labels"
-    baselines_read_encoder = False
     curve: Mapping[str, str] = MappingProxyType(
         {
             "label_loss": "eval/loss",
@@ -56,24 +56,15 @@ class MultiLabel(OfTexts):
 
     def labels(self, train: Sequence[Item], heldout: Sequence[Item]) -> tuple[str, ...]:
         """The labels of the training part; raises UserError where there are none to learn."""
-        labels = self.classes_of(train)
+        labels = sorted(self.classes_of(train))
         if not labels:
             raise UserError(
                 "a classifier of several labels a text needs at least one label, found none on "
                 f"{len(train)} texts; check the label column and label_separator"
             )
-        if len(labels) > len(train) // 2:
-            raise UserError(
-                f"a label must come with several texts to learn from, found {len(labels)} labels "
-                f"on {len(train)} texts; check the label column and label_separator"
-            )
-        unknown = sorted(self.classes_of(heldout) - labels)
-        if unknown:
-            raise UserError(
-                f"every label must occur in the training part, but {unknown[:5]} are only among "
-                "the held-out texts; give these labels more texts or another split seed"
-            )
-        return tuple(sorted(labels))
+        check_classes(labels, len(train), "texts", "the label column and label_separator")
+        check_known(self.classes_of(heldout), labels)
+        return tuple(labels)
 
     def classes_of(self, items: Sequence[Item]) -> set[str]:
         """Their labels."""
@@ -81,29 +72,24 @@ class MultiLabel(OfTexts):
 
     def described(self, train: Items, heldout: Items) -> dict[str, Any]:
         """Texts by label, and the best scores of answering the same to every text."""
-        counts = {
-            split: Counter(label for item in items.rows for label in item["labels"])
-            for split, items in (("train", train), ("heldout", heldout))
-        }
-        expected = [item["labels"] for item in heldout.rows]
-        half = len(train.rows) / 2
+        counts = by_split(
+            train, heldout, lambda rows: Counter(label for item in rows for label in item["labels"])
+        )
+        half, size = len(train.rows) / 2, len(heldout.rows)
         common = [label for label in train.labels if counts["train"][label] > half]
-        commonest = common or [max(train.labels, key=lambda label: counts["train"][label])]
-        same = _figures([commonest] * len(expected), expected, train.labels)
+        usual = common or [max(train.labels, key=lambda label: counts["train"][label])]
+        same, nothing = (self.figures(Answers([each] * size, 0), heldout) for each in (usual, []))
         return {
             "items_by_label": {s: dict(sorted(count.items())) for s, count in counts.items()},
             "baseline/micro_f1": same["eval/micro_f1"],
-            "baseline/exact_match": max(
-                _figures([answer] * len(expected), expected, train.labels)["eval/exact_match"]
-                for answer in (commonest, [])
-            ),
+            "baseline/exact_match": max(same["eval/exact_match"], nothing["eval/exact_match"]),
         }
 
     def baselines(
         self, train: Items, heldout: Items, encoder: Path | None = None
     ) -> Mapping[str, Sequence[Any]]:
         """Logistic regression on TF-IDF, one for each label."""
-        return linear.label_sets(train, heldout)
+        return tfidf.label_sets(train, heldout)
 
     def build_model(self, config: EncoderConfig, labels: tuple[str, ...]) -> TrainableModel:
         """A classifier of `labels`, from torch's generator."""
@@ -117,30 +103,20 @@ class MultiLabel(OfTexts):
 
     @torch.inference_mode()
     def answers(
-        self,
-        model: Model,
-        tokenizer: WordPieceTokenizer,
-        items: Items,
-        reading: Reading,
-        rank: int = 0,
-        world_size: int = 1,
+        self, model: Model, tokenizer: WordPieceTokenizer, items: Items, reading: Reading
     ) -> Answers:
         """The labels of each text, as `bert_core.inference.assign_labels` answers."""
         assert isinstance(model, MultiLabelClassifier)
         reading = reading._replace(text_windows=model.reads_windows)
         windows = windows_of(items.rows, tokenizer, reading)
-        probabilities = mean_probabilities(model, windows, torch.sigmoid, rank, world_size)
-        names = model.labels or tuple(str(index) for index in range(model.num_labels))
+        probabilities = mean_probabilities(model, windows, torch.sigmoid, reading)
+        names = class_names(model)
         chosen = probabilities >= _THRESHOLD
         values = [[names[index] for index in np.flatnonzero(row)] for row in chosen]
         return Answers(values, windows.encoded.num_truncated)
 
-    def figures(self, answers: Answers, items: Items) -> dict[str, float]:
+    def scores(self, answers: Answers, items: Items) -> Mapping[str, WeightedScore]:
         """Micro and macro F1, and the share of texts all of whose labels are right."""
-        return _figures(answers.values, [item["labels"] for item in items.rows], items.labels)
-
-    def weighted(self, answers: Answers, items: Items) -> Mapping[str, WeightedScore]:
-        """The same as functions of how often each item counts."""
         said = _table(answers.values, items.labels)
         true = _table([item["labels"] for item in items.rows], items.labels)
         both = said & true
@@ -191,16 +167,3 @@ def _table(labels: Sequence[Sequence[str]], names: Sequence[str]) -> np.ndarray:
     for row, found in enumerate(labels):
         table[row, [index[label] for label in found]] = True
     return table
-
-
-def _figures(
-    answered: Sequence[Sequence[str]], expected: Sequence[Sequence[str]], names: Sequence[str]
-) -> dict[str, float]:
-    from sklearn.metrics import f1_score
-
-    said, true = _table(answered, names), _table(expected, names)
-    return {
-        "eval/micro_f1": float(f1_score(true, said, average="micro", zero_division=0.0)),
-        "eval/macro_f1": float(f1_score(true, said, average="macro", zero_division=0.0)),
-        "eval/exact_match": float((said == true).all(axis=1).mean()),
-    }

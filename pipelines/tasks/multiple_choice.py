@@ -15,23 +15,21 @@ from bert_core.inference.texts import EncodedTexts, encode_texts
 from bert_core.model.catalogue import Model, MultipleChoice, TrainableModel
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
-from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading
-from pipelines.tasks.baselines import linear
+from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading, TaskFamily
+from pipelines.tasks.baselines import tfidf
 from pipelines.tasks.encoding.sequences import Sequences
-from pipelines.tasks.encoding.texts import share
+from pipelines.tasks.encoding.texts import outputs
 from pipelines.tasks.scoring.weighted import WeightedScore, mean
-from pipelines.training.reduction import sum_over_ranks
 
 _WRONG = 10  # answers that a report shows
 
 
-class Choices:
+class Choices(TaskFamily):
     """One of the choices of each question, of which all have as many."""
 
     form: Form = "choices"
     score = "eval/accuracy"
     guess = "chance"
-    baselines_read_encoder = False
     curve: Mapping[str, str] = MappingProxyType(
         {"label_loss": "eval/loss", "label_accuracy": "eval/accuracy"}
     )
@@ -71,15 +69,11 @@ class Choices:
         numbers = Counter(len(item["choices"]) for item in (*train, *heldout))
         if len(numbers) > 1:
             raise UserError(
-                "every question must have as many choices, found "
+                "all questions need the same number of choices, found "
                 + ", ".join(f"{count} with {number}" for number, count in sorted(numbers.items()))
-                + "; leave out those of another number"
+                + "; leave out the others"
             )
         return ()
-
-    def classes_of(self, items: Sequence[Item]) -> set[str]:
-        """None."""
-        return set()
 
     def described(self, train: Items, heldout: Items) -> dict[str, Any]:
         """How many choices a question has, and the accuracy of choosing one by lot."""
@@ -90,7 +84,7 @@ class Choices:
         self, train: Items, heldout: Items, encoder: Path | None = None
     ) -> Mapping[str, Sequence[Any]]:
         """Logistic regression on the TF-IDF of a choice and of what it shares with its text."""
-        return linear.choices(train, heldout)
+        return tfidf.choices(train, heldout)
 
     def build_model(self, config: EncoderConfig, labels: tuple[str, ...]) -> TrainableModel:
         """A model with one output a choice, from torch's generator."""
@@ -106,31 +100,19 @@ class Choices:
 
     @torch.inference_mode()
     def answers(
-        self,
-        model: Model,
-        tokenizer: WordPieceTokenizer,
-        items: Items,
-        reading: Reading,
-        rank: int = 0,
-        world_size: int = 1,
+        self, model: Model, tokenizer: WordPieceTokenizer, items: Items, reading: Reading
     ) -> Answers:
         """The index of the choice that fits each question best, from 0."""
         texts = _encoded(items, tokenizer, reading.max_tokens)
-        scores = np.zeros(len(texts.sequences), np.float64)
-        for members, tokens in share(texts, rank, world_size):
-            scores[members] = model(tokens).float().numpy()
         ends = np.cumsum([len(item["choices"]) for item in items.rows])[:-1]
-        values = [int(row.argmax()) for row in np.split(sum_over_ranks(scores), ends)]
+        scores = np.split(outputs(model, texts, reading), ends)
+        values = [int(row.argmax()) for row in scores]
         return Answers(values, texts.num_truncated)
 
-    def figures(self, answers: Answers, items: Items) -> dict[str, float]:
+    def scores(self, answers: Answers, items: Items) -> Mapping[str, WeightedScore]:
         """The share of questions that are answered rightly."""
-        right = _right(answers, items)
-        return {"eval/accuracy": sum(right) / len(right)}
-
-    def weighted(self, answers: Answers, items: Items) -> Mapping[str, WeightedScore]:
-        """The same as a function of how often each item counts."""
-        return {"eval/accuracy": mean(_right(answers, items))}
+        rows = zip(items.rows, answers.values, strict=True)
+        return {"eval/accuracy": mean([item["answer"] == value for item, value in rows])}
 
     def report(self, answers: Answers, items: Items) -> dict[str, Any]:
         """Some questions that were answered wrongly."""
@@ -143,10 +125,6 @@ class Choices:
 
 
 FAMILY = Choices()
-
-
-def _right(answers: Answers, items: Items) -> list[bool]:
-    return [item["answer"] == value for item, value in zip(items.rows, answers.values, strict=True)]
 
 
 def _encoded(items: Items, tokenizer: WordPieceTokenizer, max_tokens: int) -> EncodedTexts:

@@ -1,5 +1,6 @@
 """Answers to questions, read from a text: SQuAD v1.1, and v2.0 with questions that have none."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -15,11 +16,10 @@ from bert_core.inference.texts import EncodedTexts
 from bert_core.model.catalogue import Model, SpanPredictor, TrainableModel
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
-from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading
-from pipelines.tasks.baselines.sentences import best_sentences
-from pipelines.tasks.encoding.questions import read_questions, span_in
+from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading, TaskFamily, by_split
+from pipelines.tasks.baselines.rules import best_sentences
 from pipelines.tasks.encoding.sequences import Sequences
-from pipelines.tasks.encoding.texts import share
+from pipelines.tasks.encoding.texts import read_questions, share, span_in
 from pipelines.tasks.scoring.spans import SpanScore, best_threshold, score_of
 from pipelines.tasks.scoring.weighted import WeightedScore, mean
 from pipelines.training.reduction import sum_over_ranks
@@ -29,17 +29,16 @@ _WRONG = 20  # answers that a report shows
 _SENTENCE_END = (". ", "! ", "? ", "\n")
 
 
-class QuestionAnswering:
+class QuestionAnswering(TaskFamily):
     """The span of its text that answers each question, or that there is none.
 
-    Texts longer than is read are read in windows. A window that holds a part of the answer alone
-    is never learned from; one without any of it says that it holds no answer.
+    Long texts are read in windows. A window that holds a part of the answer alone is never learned
+    from; one without any of it says that it holds no answer.
     """
 
     form: Form = "questions"
     score = "eval/f1"
     guess = "first sentence"
-    baselines_read_encoder = False
     curve: Mapping[str, str] = MappingProxyType(
         {"label_loss": "eval/loss", "label_accuracy": "eval/window_accuracy"}
     )
@@ -101,10 +100,6 @@ class QuestionAnswering:
             )
         return ()
 
-    def classes_of(self, items: Sequence[Item]) -> set[str]:
-        """None."""
-        return set()
-
     def described(self, train: Items, heldout: Items) -> dict[str, Any]:
         """How many have no answer, and the scores of answering with the text's first sentence."""
         firsts = [_first_sentence(item["context"]) for item in heldout.rows]
@@ -112,16 +107,12 @@ class QuestionAnswering:
             score_of(first, item["answers"])
             for first, item in zip(firsts, heldout.rows, strict=True)
         ]
-        without = {
-            split: sum(not item["answers"] for item in items.rows)
-            for split, items in (("train", train), ("heldout", heldout))
-        }
+        without = by_split(train, heldout, lambda rows: sum(not item["answers"] for item in rows))
         return {
             "without_answer": without,
-            "texts_about": {
-                split: len({item["context"] for item in items.rows})
-                for split, items in (("train", train), ("heldout", heldout))
-            },
+            "texts_about": by_split(
+                train, heldout, lambda rows: len({item["context"] for item in rows})
+            ),
             "baseline/exact_match": float(np.mean([score.exact for score in scores])),
             # Of questions without an answer, answering none of them may be the better guess.
             "baseline/f1": max(
@@ -158,19 +149,13 @@ class QuestionAnswering:
 
     @torch.inference_mode()
     def answers(
-        self,
-        model: Model,
-        tokenizer: WordPieceTokenizer,
-        items: Items,
-        reading: Reading,
-        rank: int = 0,
-        world_size: int = 1,
+        self, model: Model, tokenizer: WordPieceTokenizer, items: Items, reading: Reading
     ) -> Answers:
         """Of each question its best span and how much better "no answer" is than that."""
         read = read_questions(items, tokenizer, reading)
         # Of each window: the score of "no answer", of the best span, its first and last token.
         found = np.zeros((len(read.windows), 4), np.float64)
-        for members, tokens in share(read.encoded, rank, world_size):
+        for members, tokens in share(read.encoded, reading):
             rows = model(tokens).float().split(tokens.lengths)
             for member, logits in zip(members.tolist(), rows, strict=True):
                 window = read.windows[member]
@@ -198,46 +183,33 @@ class QuestionAnswering:
             )
         return Answers(values, read.encoded.num_truncated)
 
-    def figures(self, answers: Answers, items: Items) -> dict[str, float]:
+    def scores(self, answers: Answers, items: Items) -> Mapping[str, WeightedScore]:
         """Exact match and F1 as SQuAD's evaluation computes them.
 
-        Where some questions have no answer, it is given where "no answer" scores better than any
-        span; the best threshold for that and what it would reach stand beside.
+        Where some questions have no answer, none is given where "no answer" scores better than any
+        span.
         """
-        spans = [
-            score_of(value["text"], item["answers"])
-            for value, item in zip(answers.values, items.rows, strict=True)
-        ]
+        given = _scores(answers, items, threshold=0.0)
+        return {
+            "eval/exact_match": mean([score.exact for score in given]),
+            "eval/f1": mean([score.f1 for score in given]),
+        }
+
+    def figures(self, answers: Answers, items: Items) -> dict[str, float]:
+        """Likewise; where some have none, the best threshold for that and what it would reach."""
+        figures = super().figures(answers, items)
         is_answerable = [bool(item["answers"]) for item in items.rows]
         if all(is_answerable):
-            return {
-                "eval/exact_match": float(np.mean([score.exact for score in spans])),
-                "eval/f1": float(np.mean([score.f1 for score in spans])),
-            }
+            return figures
+        spans = _scores(answers, items, threshold=math.inf)
         leads = [value["null_lead"] for value in answers.values]
-        given = _given(answers, items)
         _, best_exact = best_threshold(leads, [score.exact for score in spans], is_answerable)
         threshold, best_f1 = best_threshold(leads, [score.f1 for score in spans], is_answerable)
         return {
-            "eval/exact_match": float(np.mean([score.exact for score in given])),
-            "eval/f1": float(np.mean([score.f1 for score in given])),
+            **figures,
             "eval/best_exact_match": best_exact,
             "eval/best_f1": best_f1,
             "eval/best_f1_threshold": threshold,
-        }
-
-    def weighted(self, answers: Answers, items: Items) -> Mapping[str, WeightedScore]:
-        """Exact match and F1 as functions of how often each question counts."""
-        if all(item["answers"] for item in items.rows):
-            scores = [
-                score_of(value["text"], item["answers"])
-                for value, item in zip(answers.values, items.rows, strict=True)
-            ]
-        else:
-            scores = _given(answers, items)
-        return {
-            "eval/exact_match": mean([score.exact for score in scores]),
-            "eval/f1": mean([score.f1 for score in scores]),
         }
 
     def report(self, answers: Answers, items: Items) -> dict[str, Any]:
@@ -254,10 +226,12 @@ class QuestionAnswering:
 FAMILY = QuestionAnswering()
 
 
-def _given(answers: Answers, items: Items) -> list[SpanScore]:
-    """Of each answer, which is none where "no answer" scores better than any span."""
+def _scores(answers: Answers, items: Items, threshold: float) -> list[SpanScore]:
+    """Of each answer; where some questions have none, it is none with a lead above `threshold`."""
+    if all(item["answers"] for item in items.rows):
+        threshold = math.inf
     return [
-        score_of("" if value["null_lead"] > 0 else value["text"], item["answers"])
+        score_of("" if value["null_lead"] > threshold else value["text"], item["answers"])
         for value, item in zip(answers.values, items.rows, strict=True)
     ]
 

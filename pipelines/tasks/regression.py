@@ -14,23 +14,20 @@ from bert_core.config import EncoderConfig
 from bert_core.model.catalogue import Model, SequenceRegressor, TrainableModel
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
-from pipelines.tasks import Answers, BadItemError, Item, Items, Reading
-from pipelines.tasks.baselines import linear
+from pipelines.tasks import Answers, BadItemError, Item, Items, Reading, TaskFamily
+from pipelines.tasks.baselines import tfidf
 from pipelines.tasks.encoding.sequences import Sequences
-from pipelines.tasks.encoding.texts import OfTexts, encoded, share, text_fields
-from pipelines.tasks.scoring.numbers import number_figures
-from pipelines.tasks.scoring.weighted import WeightedScore, of_numbers
-from pipelines.training.reduction import sum_over_ranks
+from pipelines.tasks.encoding.texts import encoded, outputs, text_fields
+from pipelines.tasks.scoring.weighted import WeightedScore, number_scores
 
 _WORST = 10  # answers that a report shows
 
 
-class Regression(OfTexts):
+class Regression(TaskFamily):
     """The number of each text, on the scale of the training texts."""
 
     score = "eval/pearson"
     guess = "mean value"
-    baselines_read_encoder = False
     curve: Mapping[str, str] = MappingProxyType({"label_loss": "eval/loss"})
     models: tuple[type[Model], ...] = (SequenceRegressor,)
     schema = pa.schema({"text": pa.string(), "second_text": pa.string(), "value": pa.float64()})
@@ -55,10 +52,6 @@ class Regression(OfTexts):
             )
         return ()
 
-    def classes_of(self, items: Sequence[Item]) -> set[str]:
-        """None."""
-        return set()
-
     def described(self, train: Items, heldout: Items) -> dict[str, Any]:
         """The range of the numbers, and the squared error of always answering their mean."""
         values = np.array([item["value"] for item in train.rows])
@@ -74,7 +67,7 @@ class Regression(OfTexts):
         self, train: Items, heldout: Items, encoder: Path | None = None
     ) -> Mapping[str, Sequence[Any]]:
         """Ridge regression on TF-IDF."""
-        return linear.numbers(train, heldout)
+        return tfidf.numbers(train, heldout)
 
     def build_model(self, config: EncoderConfig, labels: tuple[str, ...]) -> TrainableModel:
         """A model with one output, from torch's generator."""
@@ -89,28 +82,15 @@ class Regression(OfTexts):
 
     @torch.inference_mode()
     def answers(
-        self,
-        model: Model,
-        tokenizer: WordPieceTokenizer,
-        items: Items,
-        reading: Reading,
-        rank: int = 0,
-        world_size: int = 1,
+        self, model: Model, tokenizer: WordPieceTokenizer, items: Items, reading: Reading
     ) -> Answers:
         """The number of each text, as `bert_core.inference.rate` answers."""
         texts = encoded(items.rows, tokenizer, reading.max_tokens)
-        values = np.zeros(len(items.rows), np.float64)
-        for members, tokens in share(texts, rank, world_size):
-            values[members] = model(tokens).float().numpy()
-        return Answers(sum_over_ranks(values).tolist(), texts.num_truncated)
+        return Answers(outputs(model, texts, reading).tolist(), texts.num_truncated)
 
-    def figures(self, answers: Answers, items: Items) -> dict[str, float]:
+    def scores(self, answers: Answers, items: Items) -> Mapping[str, WeightedScore]:
         """Pearson's and Spearman's correlation and the mean squared error."""
-        return number_figures(answers.values, [item["value"] for item in items.rows])
-
-    def weighted(self, answers: Answers, items: Items) -> Mapping[str, WeightedScore]:
-        """The same as functions of how often each item counts."""
-        return of_numbers(answers.values, [item["value"] for item in items.rows])
+        return number_scores(answers.values, [item["value"] for item in items.rows])
 
     def report(self, answers: Answers, items: Items) -> dict[str, Any]:
         """The answers that are farthest off."""

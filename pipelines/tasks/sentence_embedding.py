@@ -14,20 +14,18 @@ from bert_core.config import EmbeddingConfig, EncoderConfig
 from bert_core.model.catalogue import Model, SentenceEncoder, TrainableModel
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
-from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading
-from pipelines.tasks.baselines.cosines import mean_embedding_cosines, tfidf_cosines
-from pipelines.tasks.encoding.pairs import Pairs, encoded_pairs
-from pipelines.tasks.encoding.texts import share
-from pipelines.tasks.scoring.numbers import number_figures
-from pipelines.tasks.scoring.weighted import WeightedScore, of_numbers
-from pipelines.training.reduction import sum_over_ranks
+from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading, TaskFamily
+from pipelines.tasks.baselines.tfidf import mean_embedding_cosines, tfidf_cosines
+from pipelines.tasks.encoding.sequences import Pairs, encoded_pairs
+from pipelines.tasks.encoding.texts import outputs
+from pipelines.tasks.scoring.weighted import WeightedScore, number_scores
 
 # How near a premise and a hypothesis are, for the score.
 _CLASSES = MappingProxyType({"entailment": 1.0, "neutral": 0.5, "contradiction": 0.0})
 _WORST = 10  # answers that a report shows
 
 
-class SentenceEmbedding:
+class SentenceEmbedding(TaskFamily):
     """Pairs of texts, each read for itself, and how near their vectors are to be.
 
     Pairs with numbers (STS-B) learn them as cosines: the least number of the part is 0, the
@@ -106,14 +104,9 @@ class SentenceEmbedding:
             )
         return ()
 
-    def classes_of(self, items: Sequence[Item]) -> set[str]:
-        """None."""
-        return set()
-
     def described(self, train: Items, heldout: Items) -> dict[str, Any]:
         """How many pairs are learned from; the correlations of sharing words."""
-        expected = [item["value"] for item in heldout.rows]
-        overlap = number_figures([_shared_words(item) for item in heldout.rows], expected)
+        overlap = self.figures(Answers([_shared_words(item) for item in heldout.rows], 0), heldout)
         return {
             "pairs_learned_from": len(_learned(train.rows)),
             "pairs_with_another_text": sum(
@@ -153,13 +146,7 @@ class SentenceEmbedding:
 
     @torch.inference_mode()
     def answers(
-        self,
-        model: Model,
-        tokenizer: WordPieceTokenizer,
-        items: Items,
-        reading: Reading,
-        rank: int = 0,
-        world_size: int = 1,
+        self, model: Model, tokenizer: WordPieceTokenizer, items: Items, reading: Reading
     ) -> Answers:
         """The cosine of each pair, of vectors as `bert_core.inference.embed` gives them."""
         rows, how = items.rows, model.embedding or EmbeddingConfig()
@@ -171,20 +158,13 @@ class SentenceEmbedding:
         pairs = encoded_pairs(
             first_texts, second_texts, nothing, np.zeros(len(rows)), tokenizer, longest,
         )  # fmt: skip
-        vectors = np.zeros((2 * len(rows), model.config.hidden_size))
-        for members, tokens in share(pairs.encoded, rank, world_size):
-            vectors[members] = model(tokens).float().numpy()
-        first, second = np.split(sum_over_ranks(vectors), 2)
+        vectors = outputs(model, pairs.encoded, reading, model.config.hidden_size)
+        first, second = np.split(vectors, 2)
         return Answers((first * second).sum(axis=1).tolist(), pairs.num_truncated)
 
-    def figures(self, answers: Answers, items: Items) -> dict[str, float]:
+    def scores(self, answers: Answers, items: Items) -> Mapping[str, WeightedScore]:
         """Spearman's and Pearson's correlation of the cosines with the numbers."""
-        found = number_figures(answers.values, [item["value"] for item in items.rows])
-        return {name: found[name] for name in ("eval/spearman", "eval/pearson")}
-
-    def weighted(self, answers: Answers, items: Items) -> Mapping[str, WeightedScore]:
-        """The same as functions of how often each pair counts."""
-        known = of_numbers(answers.values, [item["value"] for item in items.rows])
+        known = number_scores(answers.values, [item["value"] for item in items.rows])
         return {name: known[name] for name in ("eval/spearman", "eval/pearson")}
 
     def report(self, answers: Answers, items: Items) -> dict[str, Any]:

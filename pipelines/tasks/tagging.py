@@ -17,17 +17,16 @@ from bert_core.inference.windows import WordWindow, word_windows
 from bert_core.model.catalogue import Model, TokenClassifier, TrainableModel
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
-from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading
-from pipelines.tasks.baselines.tags import tags
+from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading, TaskFamily, by_split
+from pipelines.tasks.baselines.rules import tags
 from pipelines.tasks.encoding.sequences import Sequences
-from pipelines.tasks.encoding.texts import share
-from pipelines.tasks.scoring.classes import class_report
-from pipelines.tasks.scoring.entities import OUTSIDE, entities, entity_figures, entity_report
-from pipelines.tasks.scoring.weighted import WeightedScore, f1, ratio
+from pipelines.tasks.encoding.texts import check_classes, class_names, share
+from pipelines.tasks.scoring.entities import OUTSIDE, entities, entity_report, entity_scores
+from pipelines.tasks.scoring.weighted import WeightedScore, class_report, ratio
 from pipelines.training.reduction import sum_over_ranks
 
 
-class Tagging:
+class Tagging(TaskFamily):
     """The tag of every word. Sentences longer than is read are read in windows.
 
     Scored by entities where tags have prefixes (IOB1, IOB2, BIOES), else by words.
@@ -36,7 +35,6 @@ class Tagging:
     form: Form = "words"
     score = "eval/f1"
     guess = "most frequent tags"
-    baselines_read_encoder = False
     curve: Mapping[str, str] = MappingProxyType(
         {"label_loss": "eval/loss", "label_accuracy": "eval/word_accuracy"}
     )
@@ -80,36 +78,25 @@ class Tagging:
                 "holds the tags"
             )
         num_words = sum(len(item["words"]) for item in train)
-        if len(tags) > num_words // 2:
-            raise UserError(
-                f"a tag must come with several words to learn from, found {len(tags)} tags on "
-                f"{num_words} words; check which column holds the tags"
-            )
+        check_classes(tags, num_words, "words", "which column holds the tags")
         return tuple(tags)
 
-    def classes_of(self, items: Sequence[Item]) -> set[str]:
-        """None that a model would have to know: a tag that it never met is one that it misses."""
-        return set()
-
     def described(self, train: Items, heldout: Items) -> dict[str, Any]:
-        """Words and entities by tag, and the score of giving each word its commonest tag."""
+        """Words and entities by tag, and the score of giving each word its most frequent tag."""
         by_word: dict[str, Counter[str]] = defaultdict(Counter)
         for item in train.rows:
             for word, tag in zip(item["words"], item["tags"], strict=True):
                 by_word[word][tag] += 1
-        commonest = {
+        frequent = {
             word: min(count, key=lambda tag: (-count[tag], tag)) for word, count in by_word.items()
         }
         counts = Counter(tag for item in train.rows for tag in item["tags"])
         usual = OUTSIDE if OUTSIDE in counts else counts.most_common(1)[0][0]
-        answered = [[commonest.get(word, usual) for word in item["words"]] for item in heldout.rows]
+        answered = [[frequent.get(word, usual) for word in item["words"]] for item in heldout.rows]
         figures = self.figures(Answers(answered, 0), heldout)
         known, here = set(train.labels), {tag for item in heldout.rows for tag in item["tags"]}
         return {
-            "words": {
-                split: sum(len(item["words"]) for item in items.rows)
-                for split, items in (("train", train), ("heldout", heldout))
-            },
+            "words": by_split(train, heldout, lambda rows: sum(len(i["words"]) for i in rows)),
             "words_by_tag": dict(sorted(counts.items())),
             "only_held_out": sorted(here - known),
             **{name.replace("eval/", "baseline/"): value for name, value in figures.items()},
@@ -139,13 +126,7 @@ class Tagging:
 
     @torch.inference_mode()
     def answers(
-        self,
-        model: Model,
-        tokenizer: WordPieceTokenizer,
-        items: Items,
-        reading: Reading,
-        rank: int = 0,
-        world_size: int = 1,
+        self, model: Model, tokenizer: WordPieceTokenizer, items: Items, reading: Reading
     ) -> Answers:
         """The tag of every word of each sentence."""
         assert isinstance(model, TokenClassifier)
@@ -153,44 +134,25 @@ class Tagging:
         firsts = ends - [len(item["words"]) for item in items.rows]
         chosen = np.zeros(int(ends[-1]), np.int64)
         windows = _windows(items, tokenizer, reading)
-        for members, tokens in share(
-            sequences_of([window for _, window in windows]), rank, world_size
-        ):
+        for members, tokens in share(sequences_of([window for _, window in windows]), reading):
             rows = model(tokens).float().argmax(dim=-1).split(tokens.lengths)
             for member, best in zip(members.tolist(), rows, strict=True):
                 number, window = windows[member]
                 chosen[firsts[number] + np.array(window.words)] = best[window.places].numpy()
-        names = model.labels or tuple(str(index) for index in range(model.num_labels))
+        names = class_names(model)
         tags = [names[index] for index in sum_over_ranks(chosen)]
         values = [tags[first:end] for first, end in zip(firsts, ends, strict=True)]
         return Answers(values, 0)
 
-    def figures(self, answers: Answers, items: Items) -> dict[str, float]:
+    def scores(self, answers: Answers, items: Items) -> Mapping[str, WeightedScore]:
         """Entity-level precision, recall and F1, as conlleval counts them, and word accuracy."""
         expected = [item["tags"] for item in items.rows]
-        pairs = [
-            (a, b)
+        right = [
+            sum(a == b for a, b in zip(said, true, strict=True))
             for said, true in zip(answers.values, expected, strict=True)
-            for a, b in zip(said, true, strict=True)
         ]
-        accuracy = sum(a == b for a, b in pairs) / len(pairs)
-        return {**entity_figures(answers.values, expected), "eval/word_accuracy": accuracy}
-
-    def weighted(self, answers: Answers, items: Items) -> Mapping[str, WeightedScore]:
-        """The same as functions of how often each sentence counts."""
-        counts = np.array(
-            [
-                _counts(said, item["tags"])
-                for said, item in zip(answers.values, items.rows, strict=True)
-            ]
-        )
-        found, there, right, words_right, words = counts.T
-        return {
-            "eval/precision": ratio(right, found),
-            "eval/recall": ratio(right, there),
-            "eval/f1": f1(found, there, right),
-            "eval/word_accuracy": ratio(words_right, words),
-        }
+        accuracy = ratio(right, [len(tags) for tags in expected])
+        return {**entity_scores(answers.values, expected), "eval/word_accuracy": accuracy}
 
     def report(self, answers: Answers, items: Items) -> dict[str, Any]:
         """Precision, recall, F1 and count of each type of entity; the confusion of the tags."""
@@ -208,13 +170,6 @@ class Tagging:
 
 
 FAMILY = Tagging()
-
-
-def _counts(said: Sequence[str], true: Sequence[str]) -> tuple[int, int, int, int, int]:
-    """Of a sentence: entities found, there and right; words right and in all."""
-    found, there = set(entities(said)), set(entities(true))
-    words_right = sum(a == b for a, b in zip(said, true, strict=True))
-    return len(found), len(there), len(found & there), words_right, len(true)
 
 
 def _windows(

@@ -18,6 +18,8 @@ def _commands(group: object = None, path: str = "") -> list[str]:
     group = group or typer.main.get_command(app)
     found = []
     for name, command in group.commands.items():
+        if command.hidden:
+            continue
         here = f"{path} {name}".strip()
         found.extend(_commands(command, here) if hasattr(command, "commands") else [here])
     return found
@@ -182,7 +184,7 @@ def test_an_evaluation_reads_the_columns_that_are_named(
         asked.append((settings.text_column, settings.second_text_column, settings.label_column))
         return {"items": 1}, {"model": "m/1", "columns": ["text from column 'a'"]}
 
-    monkeypatch.setattr("pipelines.insight.evaluation.evaluate_file", evaluated)
+    monkeypatch.setattr("pipelines.inference.model_evaluation.evaluate_file", evaluated)
     named = ["--text-column", "a", "--second-text-column", "b", "--label-column", "c"]
     for name in ("tracker_of", "named"):
         monkeypatch.setattr(f"flows.cli.commands.evaluation.{name}", lambda *given: "")

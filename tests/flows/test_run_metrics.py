@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pipelines.artifacts.in_the_making import making
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.parser import text_string_to_metric_families
 
 from flows.services.exporter import TOKEN_VARIABLE, keep_asking, metrics_server, store_bytes
-from pipelines.artifacts.in_the_making import making
 from pipelines.core import run_metrics
 from pipelines.core.errors import UserError
 from pipelines.core.run_metrics import RunMetrics, published_metrics

@@ -13,9 +13,8 @@ from pipelines.artifacts import ArtifactStore
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
 from pipelines.core.tracking.tracker import Tracker
-from pipelines.insight.attention_page import inspect
-from pipelines.insight.predictions import fill
-from pipelines.insight.similarity_picture import draw_similarities, similarities
+from pipelines.inference.answers import fill
+from pipelines.insight.text_pictures import draw_similarities, inspect, similarities
 from pipelines.registry.exchange import bring_in, take_out, write_out
 from pipelines.registry.lookups.folders import opened
 

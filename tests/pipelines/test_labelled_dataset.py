@@ -13,7 +13,7 @@ from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
 from pipelines.stages.labelled.checks import check_inputs
-from pipelines.stages.labelled.files import LeftOut, read_labelled_file
+from pipelines.stages.labelled.items import LeftOut, read_labelled
 from pipelines.stages.labelled.settings import LabelledDataset, LabelledFile, LabelledSettings
 from pipelines.stages.labelled.stage import build_labelled, read_items
 from pipelines.tasks import family
@@ -138,7 +138,7 @@ def test_a_class_that_is_none_is_refused_with_its_row(copy: Path, tmp_path: Path
 
 def of_file(path: Path, family_name: str, **settings: Any) -> list[dict[str, Any]]:
     source = LabelledFile(path=str(path), **settings)
-    found = read_labelled_file(str(path), family(family_name), source, LeftOut())
+    found = read_labelled(str(path), family(family_name), source, LeftOut())
     return [each.item for each in found]
 
 
@@ -188,9 +188,9 @@ def test_features_that_cannot_be_understood_are_one_sentence(tmp_path: Path) -> 
     [
         ({"split": "nowhere"}, "has no split nowhere of the configuration .default."),
         ({"heldout_split": "dev"}, "no split dev"),
-        ({"heldout_split": "train"}, "must be another split than the one to learn from"),
+        ({"heldout_split": "train"}, "split and heldout_split are both train"),
         ({"dataset": ""}, "needs the name of a data set"),
-        ({"label_column": "answer"}, "must have a column 'answer', found sentence1, sentence2"),
+        ({"label_column": "answer"}, "has no column 'answer', found sentence1, sentence2"),
     ],
 )
 def test_a_mistake_is_told_before_anything_is_built(

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.core.errors import UserError
-from pipelines.stages.labelled.files import LeftOut, read_labelled_file
+from pipelines.stages.labelled.items import LeftOut, read_labelled
 from pipelines.stages.labelled.records import name_of_file
 from pipelines.stages.labelled.settings import LabelledFile
 from pipelines.tasks.classification import FAMILY
@@ -24,7 +24,7 @@ def _read(path: Path, text: str, **columns: str) -> list[tuple[str, str]]:
 
 def _items(path: Path, left_out: LeftOut | None = None, **columns: str) -> list[tuple[str, str]]:
     settings = LabelledFile(path=str(path), **columns)
-    found = read_labelled_file(str(path), FAMILY, settings, left_out or LeftOut())
+    found = read_labelled(str(path), FAMILY, settings, left_out or LeftOut())
     return [(each.item["text"], each.item["label"]) for each in found]
 
 
@@ -78,9 +78,9 @@ def test_jsonl_gzip_and_a_byte_order_mark_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "columns", "message"),
     [
-        ("a.csv", "", {}, "must hold labelled texts, found no row"),
-        ("a.csv", "x,y,z\n1,2,3\n", {}, "the columns .* must be told: found x, y, z"),
-        ("a.csv", "text,label\na,b\n", {"label_column": "kind"}, "must have a column 'kind'"),
+        ("a.csv", "", {}, "has no labelled rows"),
+        ("a.csv", "x,y,z\n1,2,3\n", {}, "cannot tell which columns .* found x, y, z"),
+        ("a.csv", "text,label\na,b\n", {"label_column": "kind"}, "has no column 'kind'"),
         (
             "a.tsv",
             "text\tlabel\none\n",
@@ -89,7 +89,7 @@ def test_jsonl_gzip_and_a_byte_order_mark_are_read(tmp_path: Path) -> None:
         ),
         ("a.jsonl", "{'text': 1}\n", {}, "line 1 of .*found no JSON"),
         ("a.jsonl", "[1]\n", {}, "line 1 of .*found no JSON object but"),
-        ("a.pdf", "text,label\n", {}, "must end in .csv, .tsv, .jsonl or .parquet"),
+        ("a.pdf", "text,label\n", {}, "is not a CSV, TSV, JSONL or Parquet file by its name"),
     ],
 )
 def test_faults_are_named(

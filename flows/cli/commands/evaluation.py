@@ -9,7 +9,6 @@ import typer
 from flows.cli.asked_model import model_address, say
 from flows.cli.choice import Choice
 from flows.cli.commands.build import Recipe
-from flows.cli.commands.models import context_of, named, tracker_of
 from flows.cli.execution import execute
 from flows.cli.options import (
     AsJson,
@@ -20,6 +19,7 @@ from flows.cli.options import (
     SecondTextColumn,
     TextColumn,
 )
+from flows.cli.registry import context_of, named, tracker_of
 from pipelines.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def evaluate(
     if labels is None:
         raise UserError("--model needs labelled items to be evaluated on; name them with --labels")
     tracker = tracker_of(home)
-    from pipelines.insight.evaluation import evaluate_file
+    from pipelines.inference.model_evaluation import evaluate_file
 
     labelled = _labelled_by(choice)
     figures, report = evaluate_file(

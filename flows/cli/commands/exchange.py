@@ -7,15 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flows.cli.asked_model import asked_model, model_address, say
-from flows.cli.commands.models import (
-    Model,
-    context_of,
-    named,
-    place_of,
-    registered_name,
-    tracker_of,
-)
 from flows.cli.options import Home, Store
+from flows.cli.registry import Model, context_of, named, place_of, registered_name, tracker_of
 from pipelines.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -79,7 +72,6 @@ def bring_in(
         return
     reference = artifact.fingerprint
     if name is not None:
-        from flows.cli.first_answers import find_first_answers
         from pipelines.registry.importing import register_import
 
         context = place_of(home, store).context()
@@ -89,8 +81,6 @@ def bring_in(
         print(f"  {version.uri}, loaded in a process of its own, {how}; {registered.alias}")
         reference = f"models:/{version.name}@{registered.alias}"
     print(f"next: bertsmith finetune --encoder {reference} --labels FILE")
-    if name is not None:
-        find_first_answers(home, [name])
 
 
 def _what_it_is(artifact: "Artifact") -> list[str]:
@@ -171,7 +161,7 @@ def inspect(
     """
     _require_place(out, (".html", ".png"))
     with asked_model(model, home, "encoder") as (folder, _):
-        from pipelines.insight.attention_page import inspect as draw
+        from pipelines.insight.text_pictures import inspect as draw
 
         maps = draw(folder, text, out)
     layers, heads = maps.probabilities.shape[:2]
@@ -193,7 +183,7 @@ def similar(
     if out is not None:
         _require_place(out, (".png",))
     with asked_model(model, home, "encoder") as (folder, _):
-        from pipelines.insight.similarity_picture import draw_similarities, similarities
+        from pipelines.insight.text_pictures import draw_similarities, similarities
 
         matrix, plane = similarities(folder, texts)
     width = max(len(text) for text in texts)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.cli.commands.models import tracker_of
 from flows.cli.options import AsJson, Home, Store
+from flows.cli.registry import tracker_of
 from pipelines.core.errors import UserError
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.cli.commands.models import tracker_of
 from flows.cli.options import AsJson, Home, Store
+from flows.cli.registry import tracker_of
 from flows.environment import home_folder
 from flows.reporting.quantities import duration, memory
 from pipelines.core.redaction import redacted

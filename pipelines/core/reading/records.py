@@ -1,4 +1,4 @@
-"""Records of CSV, TSV and JSON lines, read by one set of rules.
+"""Records of CSV, TSV, JSON lines and Parquet, read by one set of rules.
 
 Bytes are UTF-8, with or without a byte order mark; others come as surrogate escapes, for
 `text.restored` to mend and count. Fields stand between tabs in .tsv and .txt files and between
@@ -13,19 +13,31 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import IO, Any, Final, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from pipelines.core.errors import UserError
-from pipelines.core.reading.files import format_suffix
+from pipelines.core.reading.files import format_suffix, is_local, open_binary, require_regular
+from pipelines.core.reading.parquet import whole_file
+from pipelines.core.reading.text import refuse_binary
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 LONGEST_RECORD_BYTES: Final = 256 * 2**20
 NOT_JSON: Final = "lines that are not JSON"
 NO_OBJECT: Final = "lines that are not a JSON object"
 OTHER_LENGTH: Final = "rows with another number of fields than the first"
 NOT_DELIMITED: Final = "rows that cannot be parsed"
+_HEAD_BYTES: Final = 65536
+_ROWS_A_BATCH: Final = 1024
 _LONE_SURROGATES: Final = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+
+
+TableFormat = Literal["delimited", "jsonl", "parquet"]
+Decoders = Mapping[str, Callable[[Any], Any]]  # of a column's values, by its name
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +53,7 @@ class Row(NamedTuple):
     """The fields of a row that begins in line `line`, counted from 1."""
 
     line: int
-    cells: list[str]
+    cells: list[Any]
 
 
 class BadRow(NamedTuple):
@@ -73,6 +85,84 @@ def dialect_of(
         (not has_tabs) if quoted is None else quoted,
         is_strict,
     )
+
+
+def opened(path: str) -> AbstractContextManager[IO[bytes]]:
+    """The bytes of a file, decompressed; raises UserError unless it is one and readable."""
+    if is_local(path):
+        require_regular(path.removeprefix("file://"))
+    return open_binary(path)
+
+
+def table_rows(
+    path: str,
+    table_format: TableFormat,
+    *,
+    head_bytes: int | None = None,
+    decoders_of: "Callable[[pa.Schema], Decoders] | None" = None,
+) -> Iterator[Row | BadRow]:
+    """The rows of a table in a file, the names of its columns first.
+
+    With `head_bytes` only the rows of so many bytes are read (of Parquet the first batch), of which
+    the last one may break off. `decoders_of` turns the values of a Parquet file's columns into
+    others. Raises UserError for a file that cannot be read or is no text.
+    """
+    with opened(path) as whole:
+        if table_format == "parquet":
+            yield from _parquet_rows(path, whole, head_bytes is not None, decoders_of)
+            return
+        stream = whole if head_bytes is None else io.BytesIO(whole.read(head_bytes))
+        refuse_binary(stream.read(_HEAD_BYTES), path)
+        stream.seek(0)
+        if table_format == "jsonl":
+            yield from _json_rows(stream)
+        else:
+            yield from delimited_rows(stream, dialect_of(path))
+
+
+def _json_rows(stream: IO[bytes]) -> Iterator[Row | BadRow]:
+    """Every key of any line is a column, which is empty where a line has no such key."""
+    records = [
+        (number, json_record(line, number))
+        for number, line in enumerate(stream, start=1)
+        if line.strip()
+    ]
+    header: dict[str, None] = {}
+    for _, record in records:
+        if not isinstance(record, BadRow):
+            header.update(dict.fromkeys(record))
+    if header:
+        yield Row(records[0][0], list(header))
+    for number, record in records:
+        if isinstance(record, BadRow):
+            yield record
+        else:
+            yield Row(number, [record.get(name) for name in header])
+
+
+def _parquet_rows(
+    path: str,
+    stream: IO[bytes],
+    only_head: bool,
+    decoders_of: "Callable[[pa.Schema], Decoders] | None",
+) -> Iterator[Row]:
+    import pyarrow.parquet as pq
+
+    with whole_file(path):
+        file = pq.ParquetFile(stream)
+        names = list(file.schema_arrow.names)
+        decoders = decoders_of(file.schema_arrow) if decoders_of is not None else {}
+        yield Row(0, names)
+        number = 0
+        for batch in file.iter_batches(_ROWS_A_BATCH):
+            for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                number += 1
+                yield Row(number, [
+                    decoders[name](value) if name in decoders else value
+                    for name, value in zip(names, values, strict=True)
+                ])  # fmt: skip
+            if only_head:
+                return
 
 
 def delimited_rows(stream: IO[bytes], dialect: Dialect) -> Iterator[Row | BadRow]:

@@ -15,7 +15,7 @@ from pipelines.registry.comparison.evaluation import CannotCompareError, Evaluat
 from pipelines.registry.settings import ComparisonSettings
 from pipelines.stages.labelled.stage import family_of, read_items
 from pipelines.tasks import Answers, Items
-from pipelines.tasks.scoring.weighted import WeightedScore, ratio, weighted_score
+from pipelines.tasks.scoring.weighted import WeightedScore, ratio
 
 _LOSS = "loss of masked tokens"
 
@@ -38,7 +38,7 @@ class JudgedItems:
         if self.lower_is_better:
             losses = np.array(counted, np.float64)
             return ratio(losses[:, 0], losses[:, 1])
-        return weighted_score(family_of(self.data), self.metric, Answers(counted, 0), self.items)
+        return family_of(self.data).scores(Answers(counted, 0), self.items)[self.metric]
 
     def difference(
         self, ours: WeightedScore, other: WeightedScore, settings: ComparisonSettings

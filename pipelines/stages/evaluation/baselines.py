@@ -53,7 +53,7 @@ def figures_on(items: Items, finetuned: Artifact, store: ArtifactStore) -> dict[
 
 
 def beside(statistics: Mapping[str, Any], metric: str) -> dict[str, float]:
-    """What there is to compare a figure with, by name: answering without looking, and baselines."""
+    """What there is to compare a figure with, by name: trivial and learned baselines."""
     found = {}
     if f"{_PREFIX}{metric}" in statistics:
         found[statistics.get("guess", "without looking")] = statistics[f"{_PREFIX}{metric}"]

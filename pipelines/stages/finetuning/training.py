@@ -124,7 +124,7 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
     tokenizer = WordPieceTokenizer.from_directory(encoder_folder)
     encoder_config = _config_in(encoder_folder)
     reading, family = reading_of(settings, encoder_folder), family_of(labelled)
-    whole = Reading(encoder_config.max_position_embeddings)
+    whole = Reading(encoder_config.max_position_embeddings, rank=rank, world_size=world_size)
     heldout = read_items(labelled, "heldout")
     train_examples = family.examples(read_items(labelled, "train"), tokenizer, reading)
     heldout_examples = family.examples(heldout, tokenizer, reading)
@@ -162,7 +162,7 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
 
     def final_evaluation(model: TrainableModel) -> dict[str, Any]:
         # As whoever asks the published model has it read: as much as it can.
-        answers = family.answers(model, tokenizer, heldout, whole, rank, world_size)
+        answers = family.answers(model, tokenizer, heldout, whole)
         return {"answers": tuple(answers), "num_parameters": count_parameters(model)}
 
     work = Work(

@@ -6,10 +6,10 @@ from fsspec.core import url_to_fs
 
 from pipelines.core.errors import UserError
 from pipelines.core.reading.files import compression_of, reached, require_answer
-from pipelines.stages.labelled.division import checked, parts_of_dataset, parts_of_files
-from pipelines.stages.labelled.files import LeftOut, read_labelled_file
+from pipelines.core.reading.records import opened
 from pipelines.stages.labelled.hugging_face import num_bytes_of, resolved
-from pipelines.stages.labelled.records import format_of, opened
+from pipelines.stages.labelled.items import LeftOut, read_labelled, read_parts, with_labels
+from pipelines.stages.labelled.records import format_of
 from pipelines.stages.labelled.settings import (
     CorpusSourceLabels,
     LabelledDataset,
@@ -48,7 +48,7 @@ def check_inputs(
 
 
 def _check_files(source: LabelledFile, task: TaskFamily) -> None:
-    paths = [source.path, *([source.heldout_path] if source.heldout_path else [])]
+    paths = [source.path, *filter(None, [source.heldout_path])]
     for path in paths:
         format_of(path, task.form)
         require_answer(path)
@@ -56,20 +56,20 @@ def _check_files(source: LabelledFile, task: TaskFamily) -> None:
         large = [path for path in paths if _is_large(path)]
         for path in large:
             head = None if format_of(path, task.form) in _READ_WHOLE else _BYTES_LOOKED_AT
-            read_labelled_file(path, task, source, LeftOut(), head_bytes=head)
+            read_labelled(path, task, source, LeftOut(), limit=head)
         if large:
             return
-        parts = parts_of_files(source, task, LeftOut())
-    checked(parts, task)
+        parts = read_parts(source, task, LeftOut())
+    with_labels(parts, task)
 
 
 def _check_dataset(source: LabelledDataset, task: TaskFamily) -> None:
     source = resolved(source)
     size = num_bytes_of(source)
     if size is None or size > _BYTES_LOOKED_AT:
-        parts_of_dataset(source, task, LeftOut(), _ROWS_LOOKED_AT)
+        read_parts(source, task, LeftOut(), limit=_ROWS_LOOKED_AT)
     else:
-        checked(parts_of_dataset(source, task, LeftOut()), task)
+        with_labels(read_parts(source, task, LeftOut()), task)
 
 
 def _is_large(path: str) -> bool:

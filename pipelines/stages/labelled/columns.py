@@ -12,6 +12,7 @@ from pipelines.core.errors import UserError
 from pipelines.stages.labelled.settings import LabelledDataset, LabelledFile
 from pipelines.tasks import Form
 
+_SETTINGS: Final = ("text_column", "second_text_column", "label_column", "group_column")
 _TEXTS: Final = ("text", "sentence", "message", "content", "review", "document", "body")
 _PAIRS: Final = (
     ("sentence1", "sentence2"), ("question1", "question2"), ("premise", "hypothesis"),
@@ -85,55 +86,46 @@ def columns_of(
     are named by numbers a first row is a header if its label is a word that no other row has.
     Raises UserError where a column that is named is not there, or one has to be named.
     """
-    header = [str(cell).strip() for cell in rows[0]]
-    named = {
-        setting: value
-        for setting in ("text_column", "second_text_column", "label_column", "group_column")
-        if (value := getattr(settings, setting))
-    }
-    for column in settings.choice_columns:
-        named[f"choice column {column}"] = column
-    numbers = [value for value in named.values() if value.isdecimal()]
-    if named and len(numbers) == len(named) and not set(numbers) <= set(header):
-        header = [str(number) for number in range(1, len(header) + 1)]
-        first_row = int(_has_header(rows, settings.label_column))
-        is_taken_for_header = bool(first_row)
-    else:
-        first_row, is_taken_for_header = 1, False
-    lowered = [cell.lower() for cell in header]
+    names = [str(cell).strip() for cell in rows[0]]
+    named = [value for setting in _SETTINGS if (value := getattr(settings, setting))]
+    named += settings.choice_columns
+    first_row, is_taken_for_header = 1, False
+    if named and all(map(str.isdecimal, named)) and not set(named) <= set(names):
+        names = [str(number) for number in range(1, len(names) + 1)]
+        is_taken_for_header = _has_header(rows, settings.label_column)
+        first_row = int(is_taken_for_header)
+    header = _Header(settings, names, [name.lower() for name in names])
     if form == "pairs":
-        return _of_pairs(settings, header, lowered, first_row, rows)
+        return _of_pairs(header, first_row, rows)
     texts, labels = _USUAL[form]
-    pair = _pair_in(lowered, settings.text_column) if form == "texts" else None
-    text = _found(settings.text_column, pair[:1] if pair else texts, header, lowered)
-    label = _found(settings.label_column, labels, header, lowered)
-    if (text is None or label is None) and not named and form == "texts" and len(header) == 2:
+    pair = header.pair() if form == "texts" else None
+    text = header.find("text_column", pair[:1] if pair else texts)
+    label = header.find("label_column", labels)
+    if (text is None or label is None) and not named and form == "texts" and len(names) == 2:
         return _of_two(rows)
-    choices, has_gold = _choices(settings, lowered, header) if form == "choices" else ((), False)
+    choices, has_gold = header.choices() if form == "choices" else ((), False)
     if text is None or (label is None and not has_gold):
         if not named:
             raise UserError(
-                f"the columns of {settings.place} must be told: found "
-                f"{', '.join(header)[:200]}; name them with text_column and label_column"
+                f"cannot tell which columns of {settings.place} hold what, found "
+                f"{', '.join(names)[:200]}; name them with text_column and label_column"
             )
-        missing, usual = ("text_column", texts) if text is None else ("label_column", labels)
-        raise _missing(settings, missing, usual, header)
-    second_name = settings.second_text_column
+        if text is None:
+            raise header.missing("text_column", texts)
+        raise header.missing("label_column", labels)
     seconds: Sequence[str] = ("context",)
     if form == "texts":
         seconds = pair[1:] if pair else ()
     elif form == "choices":
-        seconds = _PASSAGES if lowered[text] == "question" else ()
-    second = _found(second_name, seconds, header, lowered)
-    if second is None and (second_name or form == "questions"):
-        raise _missing(settings, "second_text_column", ("context",), header)
-    group = _found(settings.group_column, (), header, lowered)
-    if settings.group_column and group is None:
-        raise _missing(settings, "group_column", (), header)
+        seconds = _PASSAGES if header.lowered[text] == "question" else ()
+    second = header.optional("second_text_column", seconds)
+    if second is None and form == "questions":
+        raise header.missing("second_text_column", seconds)
+    group = header.optional("group_column")
     if form == "choices" and not choices:
         raise UserError(
-            f"{settings.place} must have columns with the choices, found "
-            f"{', '.join(header)[:200]}; name them with choice_columns"
+            f"{settings.place} has no columns with choices, found {', '.join(names)[:200]}; name "
+            "them with choice_columns"
         )
     return Columns(
         text=text,
@@ -141,12 +133,73 @@ def columns_of(
         second=None if form == "words" else second,
         group=group,
         choices=choices,
-        start=lowered.index("sent2") if form == "choices" and "sent2" in lowered else None,
-        is_inference=label is not None and lowered[label] == "gold_label",
-        name=lowered.index("id") if form == "questions" and "id" in lowered else None,
+        start=header.place_of("sent2") if form == "choices" else None,
+        is_inference=label is not None and header.lowered[label] == "gold_label",
+        name=header.place_of("id") if form == "questions" else None,
         first_row=first_row,
         is_taken_for_header=is_taken_for_header,
     )
+
+
+class _Header(NamedTuple):
+    """The names of a table's columns, and which of them the settings name."""
+
+    settings: LabelledFile | LabelledDataset
+    names: list[str]
+    lowered: list[str]
+
+    def place_of(self, *usual: str) -> int | None:
+        """The column with the first of these names that there is."""
+        return next((self.lowered.index(name) for name in usual if name in self.lowered), None)
+
+    def find(self, setting: str, usual: Sequence[str] = ()) -> int | None:
+        """The column that the setting names, or else the first of the usual ones."""
+        named = getattr(self.settings, setting)
+        if named:
+            return self.names.index(named) if named in self.names else None
+        return self.place_of(*usual)
+
+    def optional(self, setting: str, usual: Sequence[str] = ()) -> int | None:
+        """Likewise; raises UserError where the setting names a column that is not there."""
+        found = self.find(setting, usual)
+        if found is None and getattr(self.settings, setting):
+            raise self.missing(setting, usual)
+        return found
+
+    def pair(self) -> tuple[str, str] | None:
+        """The usual pair that the table has; where the first text is named, the one it begins."""
+        first = self.settings.text_column.lower()
+        begun = [pair for pair in _PAIRS if first in ("", pair[0])]
+        return next((pair for pair in begun if set(pair) <= set(self.lowered)), None)
+
+    def choices(self) -> tuple[tuple[int, ...], bool]:
+        """The columns of the choices, and whether the first of them is always the right one."""
+        named = self.settings.choice_columns
+        absent = [name for name in named if name not in self.names]
+        if absent:
+            raise self.missing("choice_columns", absent)
+        if named:
+            return tuple(map(self.names.index, named)), False
+        whole = self.place_of(*_CHOICE_LISTS)
+        if whole is not None:
+            return (whole,), False
+        numbered = sorted(
+            (found[1], int(found[2]), place)
+            for place, name in enumerate(self.lowered)
+            if (found := _CHOICE.fullmatch(name))
+        )
+        places = tuple(place for _, _, place in numbered)
+        gold = self.place_of(_GOLD)
+        return (places, False) if gold is None else ((gold, *places), True)
+
+    def missing(self, setting: str, usual: Sequence[str]) -> UserError:
+        """The error for a column that is not there."""
+        named = getattr(self.settings, setting)
+        wanted = [named] if isinstance(named, str) and named else usual
+        return UserError(
+            f"{self.settings.place} has no column {' or '.join(map(repr, wanted))}, found "
+            f"{', '.join(self.names)[:200]}; set {setting} to the one you mean"
+        )
 
 
 def _has_header(rows: Sequence[Sequence[Any]], label_column: str) -> bool:
@@ -165,78 +218,28 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _found(
-    named: str, usual: Sequence[str], header: Sequence[str], lowered: Sequence[str]
-) -> int | None:
-    if named:
-        return header.index(named) if named in header else None
-    return next((lowered.index(name) for name in usual if name in lowered), None)
-
-
-def _pair_in(lowered: Sequence[str], first: str) -> tuple[str, str] | None:
-    """The usual pair that the table has; where the first text is named, the one it begins."""
-    begun = [pair for pair in _PAIRS if first.lower() in ("", pair[0])]
-    return next((pair for pair in begun if set(pair) <= set(lowered)), None)
-
-
-def _choices(
-    settings: LabelledFile | LabelledDataset, lowered: Sequence[str], header: Sequence[str]
-) -> tuple[tuple[int, ...], bool]:
-    """The columns of the choices, and whether the first of them is always the right one."""
-    if settings.choice_columns:
-        absent = [name for name in settings.choice_columns if name not in header]
-        if absent:
-            raise _missing(settings, "choice_columns", absent, header)
-        return tuple(header.index(name) for name in settings.choice_columns), False
-    for name in _CHOICE_LISTS:
-        if name in lowered:
-            return (lowered.index(name),), False
-    numbered = sorted(
-        (found[1], int(found[2]), index)
-        for index, name in enumerate(lowered)
-        if (found := _CHOICE.fullmatch(name))
-    )
-    places = tuple(index for _, _, index in numbered)
-    if _GOLD in lowered:
-        return (lowered.index(_GOLD), *places), True
-    return places, False
-
-
-def _of_pairs(
-    settings: LabelledFile | LabelledDataset,
-    header: Sequence[str],
-    lowered: Sequence[str],
-    first_row: int,
-    rows: Sequence[Sequence[Any]],
-) -> Columns:
+def _of_pairs(header: _Header, first_row: int, rows: Sequence[Sequence[Any]]) -> Columns:
     """Two texts that belong together, or as much so as their label says, where there is one."""
-    pair = _pair_in(lowered, settings.text_column) or ()
-    text = _found(settings.text_column, pair[:1], header, lowered)
-    second = _found(settings.second_text_column, pair[1:], header, lowered)
+    pair = header.pair() or ()
+    text = header.find("text_column", pair[:1])
+    second = header.find("second_text_column", pair[1:])
     if text is None:
-        raise _missing(settings, "text_column", [first for first, _ in _PAIRS], header)
+        raise header.missing("text_column", [first for first, _ in _PAIRS])
     if second is None:
-        raise _missing(settings, "second_text_column", [other for _, other in _PAIRS], header)
-    label = _found(settings.label_column, _LABELS, header, lowered)
-    if settings.label_column and label is None:
-        raise _missing(settings, "label_column", (), header)
-    group = _found(settings.group_column, (), header, lowered)
-    if settings.group_column and group is None:
-        raise _missing(settings, "group_column", (), header)
-    if label is not None and {lowered[text], lowered[second]} == set(_INFERENCE):
-        _refuse_numbers_of_classes(settings, {str(row[label]).strip() for row in rows[first_row:]})
-    other = _found("", _OTHERS, header, lowered)
+        raise header.missing("second_text_column", [other for _, other in _PAIRS])
+    label = header.optional("label_column", _LABELS)
+    group = header.optional("group_column")
+    if label is not None and {header.lowered[text], header.lowered[second]} == set(_INFERENCE):
+        # Of a premise and a hypothesis 0 is the number of a class, and entailment in many files.
+        labels = {str(row[label]).strip() for row in rows[first_row:]}
+        if labels and labels <= {"-1", "0", "1", "2"}:
+            raise UserError(
+                f"the labels of {header.settings.place} must be the names entailment, neutral and "
+                f"contradiction, found numbers alone ({', '.join(sorted(labels))}), which are no "
+                "similarities; write the names, or give the data set that knows them"
+            )
+    other = header.place_of(*_OTHERS)
     return Columns(text, label, second=second, group=group, other=other, first_row=first_row)
-
-
-def _refuse_numbers_of_classes(settings: LabelledFile | LabelledDataset, labels: set[str]) -> None:
-    """Of a premise and a hypothesis 0 is the number of a class, and entailment in many files."""
-    if labels and labels <= {"-1", "0", "1", "2"}:
-        raise UserError(
-            f"the labels of {settings.place} must be the names of its classes, entailment, neutral "
-            f"and contradiction, found their numbers alone ({', '.join(sorted(labels))}), which "
-            "are no similarities; write the names, or give the data set that knows them"
-        )
 
 
 def _of_two(rows: Sequence[Sequence[Any]]) -> Columns:
@@ -245,17 +248,3 @@ def _of_two(rows: Sequence[Sequence[Any]]) -> Columns:
     # A first row whose label occurs nowhere else is a header.
     is_header = len(rows) > 1 and values[label][str(rows[0][label])] == 1
     return Columns(1 - label, label, first_row=int(is_header), is_taken_for_header=is_header)
-
-
-def _missing(
-    settings: LabelledFile | LabelledDataset,
-    setting: str,
-    usual: Sequence[str],
-    header: Sequence[str],
-) -> UserError:
-    wanted = getattr(settings, setting)
-    candidates = [wanted] if isinstance(wanted, str) and wanted else list(usual)
-    return UserError(
-        f"{settings.place} must have a column {' or '.join(repr(name) for name in candidates)}, "
-        f"found {', '.join(header)[:200]}; set {setting} to the one you mean"
-    )

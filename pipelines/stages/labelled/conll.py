@@ -8,21 +8,19 @@ file has tabs, they alone part its columns: words with spaces are words.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import IO, Final, NamedTuple
 
 from pipelines.core.errors import UserError
-from pipelines.core.reading.records import BadRow
+from pipelines.core.reading.records import BadRow, opened
 from pipelines.core.reading.text import Tally, refuse_binary, restored
-from pipelines.stages.labelled.records import Record, limited, opened
+from pipelines.stages.labelled.records import Record
 from pipelines.stages.labelled.settings import LabelledFile
 
 _DOCUMENT: Final = "-DOCSTART-"
 _HEAD_BYTES: Final = 65536
 _CONLL_U_WIDTH: Final = 10
-_NO_WORD: Final = re.compile(
-    r"\d+[-.]\d+"
-)  # a range of words or an empty node, in the first column
+_NO_WORD: Final = re.compile(r"\d+[-.]\d+")  # a range of words or an empty node, in front
 _COMMENT: Final = re.compile(r"#\s*[^\s=]+\s*=(\s|$)")  # a key and its value
 
 
@@ -47,26 +45,41 @@ def conll_records(
     """
     sentences = _sentences(path, tally, head_bytes)
     lines = [line for sentence in sentences for line in sentence if not line.is_leading]
-    width = len(lines[0].cells) if lines else 0
-    tags = {
-        _cell(line.cells, settings.label_column, -1, path)
-        for line in lines
-        if len(line.cells) == width
-    }
+    if not lines:
+        return
+    width = len(lines[0].cells)
+    word_at, tag_at = (
+        _column(column, usual, width, path)
+        for column, usual in ((settings.text_column, 0), (settings.label_column, width - 1))
+    )
+    tags = {line.cells[tag_at].strip() for line in lines if len(line.cells) == width}
+
+    def is_word(line: _Line) -> bool:
+        """Not a comment: a line that begins like one is the word # with a tag that others have."""
+        if not line.is_leading:
+            return True
+        is_whole = len(line.cells) == width and not _COMMENT.match(line.text)
+        return is_whole and line.cells[tag_at].strip() in tags
+
+    def fault(line: _Line) -> BadRow | None:
+        if len(line.cells) != width or width < 2:
+            found = f"found {len(line.cells)} columns, not {max(2, width)}: {line.text[:60]!r}"
+            return BadRow(line.number, "lines with another number of columns", found)
+        if not line.cells[tag_at].strip():
+            found = f"found no tag for its word: {line.text[:60]!r}"
+            return BadRow(line.number, "words without a tag", found)
+        return None
+
     # What breaks off at the end of a head is no sentence.
     for sentence in sentences if head_bytes is None else sentences[:-1]:
-        words = [
-            line
-            for line in sentence
-            if not line.is_leading or _is_word(line, width, tags, settings, path)
-        ]
-        fault = next(filter(None, (_fault(line, width, settings, path) for line in words)), None)
-        if fault is not None:
-            refuse(fault)
+        words = list(filter(is_word, sentence))
+        first_fault = next(filter(None, map(fault, words)), None)
+        if first_fault is not None:
+            refuse(first_fault)
         elif words:
             fields = {
-                "words": [_cell(line.cells, settings.text_column, 0, path) for line in words],
-                "tags": [_cell(line.cells, settings.label_column, -1, path) for line in words],
+                "words": [line.cells[word_at].strip() for line in words],
+                "tags": [line.cells[tag_at].strip() for line in words],
             }
             yield Record(f"line {words[0].number:,}", "", fields)
 
@@ -79,7 +92,7 @@ def _sentences(path: str, tally: Tally, head_bytes: int | None) -> list[list[_Li
         stream.seek(0)
         separator = "\t" if b"\t" in head else None
         sentences: list[list[_Line]] = [[]]
-        for number, raw in enumerate(limited(stream, head_bytes), start=1):
+        for number, raw in enumerate(_limited(stream, head_bytes), start=1):
             text = restored(raw.decode("utf-8-sig", "surrogateescape"), tally.repaired)
             text = text.rstrip("\r\n")
             if not text.strip():
@@ -99,30 +112,23 @@ def _sentences(path: str, tally: Tally, head_bytes: int | None) -> list[list[_Li
     return sentences
 
 
-def _is_word(line: _Line, width: int, tags: set[str], settings: LabelledFile, path: str) -> bool:
-    """Whether a line that begins like a comment is the word #: with a tag that other words have."""
-    if len(line.cells) != width or _COMMENT.match(line.text):
-        return False
-    return _cell(line.cells, settings.label_column, -1, path) in tags
-
-
-def _fault(line: _Line, width: int, settings: LabelledFile, path: str) -> BadRow | None:
-    """Why a line is none of a sentence; None where it is."""
-    if len(line.cells) != width or width < 2:
-        found = f"found {len(line.cells)} columns, not {max(2, width)}: {line.text[:60]!r}"
-        return BadRow(line.number, "lines with another number of columns", found)
-    if not _cell(line.cells, settings.label_column, -1, path):
-        found = f"found no tag for its word: {line.text[:60]!r}"
-        return BadRow(line.number, "words without a tag", found)
-    return None
-
-
-def _cell(cells: Sequence[str], column: str, usual: int, path: str) -> str:
-    if not column:
-        return cells[usual].strip()
-    if not column.isdecimal() or not 1 <= int(column) <= len(cells):
+def _column(named: str, usual: int, width: int, path: str) -> int:
+    """The index of a column that is named by its number."""
+    if not named:
+        return usual
+    if not named.isdecimal() or not 1 <= int(named) <= width:
         raise UserError(
-            f"a column of {path} must be told by its number from 1 to {len(cells)}, found "
-            f"{column!r}; correct text_column or label_column"
+            f"columns of {path} are named by their number from 1 to {width}, found {named!r}; "
+            "correct text_column or label_column"
         )
-    return cells[int(column) - 1].strip()
+    return int(named) - 1
+
+
+def _limited(stream: IO[bytes], head_bytes: int | None) -> Iterator[bytes]:
+    """The lines of a stream, or those that begin in its first bytes."""
+    num_read = 0
+    for line in stream:
+        yield line
+        num_read += len(line)
+        if head_bytes is not None and num_read >= head_bytes:
+            return

@@ -1,15 +1,20 @@
-"""Labelled rows of a Hugging Face data set."""
+"""Labelled rows of a Hugging Face data set, and what the classes are called that they hold by
+number."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pipelines.core.errors import UserError
 from pipelines.core.reading.hugging_face import commit_of, name_of, rows_of
-from pipelines.stages.labelled.class_names import names_of_classes
 from pipelines.stages.labelled.settings import LabelledDataset
 from pipelines.tasks import Form
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_METADATA: Final = b"huggingface"  # under which `datasets` writes its features into Parquet files
 
 
 def resolved(settings: LabelledDataset) -> LabelledDataset:
@@ -37,7 +42,7 @@ def rows_of_split(
     such split.
     """
     found = rows_of(settings.dataset, settings.configuration, split, settings.revision)
-    said = names_of_classes(found.features, form)
+    said = class_names(found.features, form)
     header: list[str] = []
     for number, row in enumerate(islice(found.rows, num_rows), start=1):
         if not header:
@@ -52,11 +57,62 @@ def rows_of_split(
 def _refuse_one_split(settings: LabelledDataset) -> None:
     if settings.heldout_split and (Path(settings.dataset) / "state.json").is_file():
         raise UserError(
-            f"labelled.source.heldout_split must name a split of {settings.dataset}, which holds "
-            "one split alone; leave it out, and a share of the items is held out"
+            f"{settings.dataset} holds a single split; leave out labelled.source.heldout_split: "
+            "a share of the items is held out"
         )
     if settings.heldout_split == settings.split:
         raise UserError(
-            "labelled.source.heldout_split must be another split than the one to learn from, found "
-            f"{settings.split} for both; leave it out, and a share of the items is held out"
+            f"labelled.source.split and heldout_split are both {settings.split}; leave out "
+            "heldout_split, and a share of the items is held out"
         )
+
+
+def class_names_of_schema(
+    schema: "pa.Schema", path: str, form: Form
+) -> dict[str, Callable[[Any], Any]]:
+    """As `class_names`, where `datasets` wrote its features into the Parquet file at `path`.
+
+    Raises UserError where it cannot be understood.
+    """
+    if _METADATA not in (schema.metadata or {}):
+        return {}
+    from datasets import Features
+
+    try:
+        features = Features.from_arrow_schema(schema)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"`datasets` cannot read the names of the classes of {path} ({error}); update it, or "
+            "write the names into the label column"
+        ) from error
+    return class_names(features, form)
+
+
+def class_names(features: Mapping[str, Any], form: Form) -> dict[str, Callable[[Any], Any]]:
+    """For columns of classes, and of lists of classes, how a value is called.
+
+    A number without a name, such as -1 in published test splits, is none. The number of a choice
+    stays one: it is the choice's index, whatever it is called.
+    """
+    if form == "choices" or not features:
+        return {}
+    from datasets import ClassLabel
+
+    said: dict[str, Callable[[Any], Any]] = {}
+    for name, feature in features.items():
+        inner = getattr(feature, "feature", None)
+        if isinstance(feature, ClassLabel):
+            said[name] = _one(feature)
+        elif isinstance(inner, ClassLabel):
+            said[name] = _several(inner)
+    return said
+
+
+def _one(feature: Any) -> Callable[[int | None], str | None]:
+    names: list[str] = feature.names
+    return lambda value: names[value] if value is not None and 0 <= value < len(names) else None
+
+
+def _several(feature: Any) -> Callable[[list[int] | None], list[str | None] | None]:
+    one = _one(feature)
+    return lambda values: None if values is None else [one(value) for value in values]

@@ -10,45 +10,29 @@ By the family's form a record has
 """
 
 import hashlib
+import json
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
-from typing import IO, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pipelines.core.errors import UserError
-from pipelines.core.reading.files import format_suffix, is_local, open_binary, require_regular
-from pipelines.core.reading.records import dialect_of
+from pipelines.core.reading.files import format_suffix
+from pipelines.core.reading.records import dialect_of, opened, without_lone_surrogates
 from pipelines.tasks import Form
 
-_TABLES: Final = {
-    ".csv": "delimited",
-    ".tsv": "delimited",
-    ".txt": "delimited",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".parquet": "parquet",
-}
-_LINES_AND_COLUMNS: Final = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
-_FORMATS: Final[dict[Form, dict[str, str]]] = {
-    "texts": _TABLES,
-    "pairs": _TABLES,
-    "choices": _TABLES,
-    "words": _LINES_AND_COLUMNS,
-    "questions": _LINES_AND_COLUMNS | {".json": "squad"},
-}
-_SAID: Final[dict[Form, str]] = {
-    "texts": "a CSV, TSV, JSONL or Parquet file",
-    "pairs": "a CSV, TSV, JSONL or Parquet file",
-    "choices": "a CSV, TSV, JSONL or Parquet file",
-    "words": "a file of CoNLL's columns, JSONL or Parquet",
-    "questions": "SQuAD's JSON, JSONL or Parquet",
-}
-_SUFFIXES: Final[dict[Form, str]] = {
-    "texts": ".csv, .tsv, .jsonl or .parquet",
-    "pairs": ".csv, .tsv, .jsonl or .parquet",
-    "choices": ".csv, .tsv, .jsonl or .parquet",
-    "questions": ".json, .jsonl or .parquet",
+_COLUMNS: Final = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+_TABLES: Final = {".csv": "delimited", ".tsv": "delimited", ".txt": "delimited", **_COLUMNS}
+_TEXTS: Final = ("a CSV, TSV, JSONL or Parquet file", _TABLES)
+# By form: what is read, and how by the suffix of its name.
+_FORMATS: Final[dict[Form, tuple[str, dict[str, str]]]] = {
+    "texts": _TEXTS,
+    "pairs": _TEXTS,
+    "choices": _TEXTS,
+    "words": ("a file of CoNLL's columns, JSONL or Parquet", _COLUMNS),
+    "questions": ("a file of SQuAD's JSON, JSONL or Parquet", _COLUMNS | {".json": "squad"}),
 }
 _BLOCK_BYTES: Final = 2**20
+# What a structure other than SQuAD's raises where it is read as one.
+NO_SQUAD: Final = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
 
 
 class Record(NamedTuple):
@@ -64,15 +48,16 @@ def format_of(path: str, form: Form) -> str:
 
     Raises UserError for a suffix that the form is not read from.
     """
+    wanted, by_suffix = _FORMATS[form]
     if not path:
-        raise UserError(f"labelled.source.path must name {_SAID[form]}, found nothing")
-    kind = _FORMATS[form].get(format_suffix(path), "conll" if form == "words" else "")
-    if not kind:
+        raise UserError(f"labelled.source.path is empty; name {wanted}")
+    found = by_suffix.get(format_suffix(path), "conll" if form == "words" else "")
+    if not found:
         raise UserError(
-            f"the labelled file must end in {_SUFFIXES[form]} (or one of these compressed), found "
-            f"{path}"
+            f"{path} is not {wanted} by its name; name a file that ends in "
+            f"{', '.join(by_suffix)}, or one of these compressed"
         )
-    return kind
+    return found
 
 
 def name_of_file(path: str, form: Form) -> dict[str, str]:
@@ -91,18 +76,50 @@ def name_of_file(path: str, form: Form) -> dict[str, str]:
     return {"file": digest.hexdigest(), "format": parsing}
 
 
-def opened(path: str) -> AbstractContextManager[IO[bytes]]:
-    """The bytes of the file, decompressed; raises UserError unless it is one and readable."""
-    if is_local(path):
-        require_regular(path.removeprefix("file://"))
-    return open_binary(path)
+def squad_records(path: str) -> Iterator[Record]:
+    """The questions of a file, in order; of a data set's article none is parted from the others.
+
+    Raises UserError for a file of another structure.
+    """
+    with opened(path) as stream:
+        raw = stream.read()
+    try:
+        articles = without_lone_surrogates(json.loads(raw.decode("utf-8-sig")))["data"]
+        for article in articles:
+            title = str(article.get("title") or "")
+            for paragraph in article["paragraphs"]:
+                for question in paragraph["qas"]:
+                    yield squad_record(question, paragraph["context"], title)
+    except (*NO_SQUAD, RecursionError) as error:
+        raise UserError(
+            f"{path} must be of SQuAD's structure (data, paragraphs, context, qas), but it is not "
+            f"({type(error).__name__}: {error}); fetch it again, or give JSONL with question, "
+            "context and answers"
+        ) from error
 
 
-def limited(stream: IO[bytes], head_bytes: int | None) -> Iterator[bytes]:
-    """The lines of a stream, or those that begin in its first bytes."""
-    num_read = 0
-    for line in stream:
-        yield line
-        num_read += len(line)
-        if head_bytes is not None and num_read >= head_bytes:
-            return
+def squad_record(question: dict[str, Any], context: Any, group: str) -> Record:
+    """A question as SQuAD and the data set of the same name write it, without its context.
+
+    Texts are whatever stands in their place: the family refuses what is none.
+    """
+    answers = question.get("answers") or []
+    if isinstance(answers, dict):  # of columns, as `datasets` has it
+        answers = [
+            {"text": text, "answer_start": start}
+            for text, start in zip(answers["text"], answers["answer_start"], strict=True)
+        ]
+    if question.get("is_impossible"):
+        answers = []
+    name = str(question.get("id", ""))
+    return Record(
+        f"question {name}" if name else f"question {question['question']!r}",
+        group,
+        {
+            "id": name,
+            "question": question["question"],
+            "context": context,
+            "answers": [answer["text"] for answer in answers],
+            "starts": [int(answer["answer_start"]) for answer in answers],
+        },
+    )

@@ -59,7 +59,7 @@ class LabelledColumns(Settings):
     bad_items: Literal["refuse", "skip"] = Field(
         default="refuse",
         description="What becomes of a record that cannot be learned from: it ends the run, or it "
-        "is left out, counted, and its line told.",
+        "is left out, counted, and its line listed.",
     )
     heldout_fraction: float = Field(
         default=0.2,
@@ -93,6 +93,11 @@ class LabelledFile(LabelledColumns, _FilePlace):
         """What an error calls it."""
         return self.path
 
+    @property
+    def parts(self) -> tuple[str, str]:
+        """The file to learn from and the one to evaluate on, which may be empty."""
+        return self.path, self.heldout_path
+
 
 class _DatasetPlace(Settings):
     kind: Literal["hugging_face"] = "hugging_face"
@@ -122,6 +127,11 @@ class LabelledDataset(LabelledColumns, _DatasetPlace):
     def place(self) -> str:
         """What an error calls it."""
         return self.dataset
+
+    @property
+    def parts(self) -> tuple[str, str]:
+        """The split to learn from and the one to evaluate on, which may be empty."""
+        return self.split, self.heldout_split
 
 
 class NoLabels(Settings):

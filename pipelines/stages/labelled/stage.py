@@ -15,9 +15,8 @@ from pipelines.core.stage import Progress, StageContext
 from pipelines.core.versions import versions_of
 from pipelines.stages.corpus.shards import Split, read_documents
 from pipelines.stages.labelled import LABELLED
-from pipelines.stages.labelled.division import Parts, checked, parts_of_dataset, parts_of_files
-from pipelines.stages.labelled.files import LeftOut
 from pipelines.stages.labelled.hugging_face import name_of_dataset, resolved
+from pipelines.stages.labelled.items import LeftOut, Parts, read_parts, with_labels
 from pipelines.stages.labelled.records import name_of_file
 from pipelines.stages.labelled.settings import (
     CorpusSourceLabels,
@@ -36,8 +35,8 @@ def build_labelled(
 ) -> Artifact:
     """The labelled items that `settings` name, each in one of two splits.
 
-    Statistics: the labels, how many items each split has, and what the family tells of them, the
-    scores of answering without looking among it. Raises UserError where there is nothing to learn.
+    Statistics: the labels, how many items each split has, and the family's own, among them the
+    scores of its trivial baseline. Raises UserError where there is nothing to learn.
     """
     source, family = settings.source, family_named(settings.family)
     parts_of: Callable[[LeftOut], Parts]
@@ -45,7 +44,7 @@ def build_labelled(
     libraries: tuple[str, ...] = ("pyarrow", "unicode")
     if isinstance(source, CorpusSourceLabels):
         if corpus is None:
-            raise UserError("labels that are the corpus's sources need a corpus, found none")
+            raise UserError("labels that are the corpus's sources need a corpus; name its sources")
         inputs: dict[str, Artifact | str] = {"corpus": corpus}
         parts_of = partial(_parts_of_corpus, source, corpus)
     elif isinstance(source, LabelledFile):
@@ -53,7 +52,7 @@ def build_labelled(
         if source.heldout_path:
             heldout = name_of_file(source.heldout_path, family.form)
             inputs |= {f"heldout_{name}": value for name, value in heldout.items()}
-        parts_of = partial(parts_of_files, source, family)
+        parts_of = partial(read_parts, source, family)
         # The same bytes at another place are the same labelled items.
         is_own = "given" if source.heldout_path else ""
         source = source.model_copy(update={"path": "", "heldout_path": is_own})
@@ -61,10 +60,10 @@ def build_labelled(
         source = resolved(source)
         inputs = {**name_of_dataset(source)}
         libraries = (*libraries, "datasets")
-        parts_of = partial(parts_of_dataset, source, family)
+        parts_of = partial(read_parts, source, family)
         source = source.model_copy(update={"dataset": "", "revision": None})
     else:
-        raise UserError("labelled texts must come from somewhere, found a source of kind 'none'")
+        raise UserError("labelled.source is of kind 'none'; name a file or a data set")
     labelled = context.store.get_or_build(
         LABELLED.kind,
         version=LABELLED.version,
@@ -102,7 +101,7 @@ def family_of(labelled: Artifact) -> TaskFamily:
 
 def _write(name: str, parts_of: Callable[[LeftOut], Parts], draft: Draft) -> Built:
     family, left_out = family_named(name), LeftOut()
-    train, heldout = checked(parts_of(left_out), family)
+    train, heldout = with_labels(parts_of(left_out), family)
     for split, items in zip(SPLITS, (train, heldout), strict=True):
         with draft.file(f"{split}.parquet") as target:
             pq.write_table(pa.Table.from_pylist(list(items.rows), family.schema), target.path)

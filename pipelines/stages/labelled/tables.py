@@ -1,25 +1,26 @@
-"""Records of tables: CSV, TSV, JSONL and Parquet files, by the rules of `pipelines.core.reading`,
-and whatever else has rows."""
+"""Records of tables: CSV, TSV, JSONL and Parquet files, and the rows of data sets."""
 
-import io
-from collections.abc import Callable, Iterable, Iterator
-from typing import IO, Any, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
 
 from pipelines.core.errors import UserError
-from pipelines.core.reading.parquet import whole_file
-from pipelines.core.reading.records import BadRow, delimited_rows, dialect_of, json_record
-from pipelines.core.reading.text import Tally, refuse_binary, restored_in
-from pipelines.stages.labelled.cells import is_nothing, labels_in, tags_in, text_in, words_in
-from pipelines.stages.labelled.choices import choice_fields, with_indices
-from pipelines.stages.labelled.class_names import features_of_schema, names_of_classes
+from pipelines.core.reading import records
+from pipelines.core.reading.records import BadRow, table_rows
+from pipelines.core.reading.text import Tally, restored_in
+from pipelines.stages.labelled.cells import (
+    is_nothing,
+    labels_in,
+    tags_in,
+    text_in,
+    words_in,
+    written_in,
+)
 from pipelines.stages.labelled.columns import Columns, columns_of
-from pipelines.stages.labelled.records import Record, format_of, opened
+from pipelines.stages.labelled.hugging_face import class_names_of_schema
+from pipelines.stages.labelled.records import NO_SQUAD, Record, format_of, squad_record
 from pipelines.stages.labelled.settings import LabelledDataset, LabelledFile
-from pipelines.stages.labelled.squad import NO_SQUAD, record_of
 from pipelines.tasks import Form
 
-_HEAD_BYTES: Final = 65536
-_ROWS_A_BATCH: Final = 1024
 _LEAST_ROWS: Final = 3  # a header, a record, and one that may break off
 _NOT_AGREED: Final = "-"  # of SNLI and MultiNLI: those who labelled the pair did not agree
 
@@ -31,17 +32,28 @@ def rows_of_file(
 ) -> Iterator[Row]:
     """The rows of a table, the names of its columns first where the format has any.
 
-    With `head_bytes` only that much of the file is looked at, and a row that breaks off there is no
-    fault. One that cannot be read is given to `refuse`, and left out where that returns.
+    With `head_bytes` only that much of the file is read, without the row that may break off there.
+    A row that cannot be read is given to `refuse`, and left out where that returns.
     """
-    rows = list(_rows(path, form, head_bytes))
+
+    def read(head_bytes: int | None) -> list[records.Row | BadRow]:
+        return list(
+            table_rows(
+                path,
+                format_of(path, form),  # type: ignore[arg-type]
+                head_bytes=head_bytes,
+                decoders_of=lambda schema: class_names_of_schema(schema, path, form),
+            )
+        )
+
+    rows = read(head_bytes)
     if head_bytes is not None and len(rows) < _LEAST_ROWS:  # the first record is longer than that
-        rows, head_bytes = list(_rows(path, form, None)), None
+        rows, head_bytes = read(None), None
     for row in rows if head_bytes is None else rows[:-1]:
         if isinstance(row, BadRow):
             refuse(row)
         else:
-            yield row
+            yield f"line {row.line:,}", row.cells
 
 
 def table_records(
@@ -50,18 +62,18 @@ def table_records(
 ) -> Iterator[Record]:  # fmt: skip
     """The rows below their header as records; one without a text is left out and counted.
 
-    Which columns were taken is told to `say`.
+    `say` is called with a sentence on which columns were taken.
     """
     whole = list(rows)
     if not whole:
-        raise UserError(f"{path} must hold labelled texts, found no row in it")
+        raise UserError(f"{path} has no labelled rows")
     table = [cells for _, cells in whole]
     columns = columns_of(settings, form, table)
     say(columns.said(table))
     if columns.is_taken_for_header:
         tally.dropped["first rows taken for a header"] += 1
-    records = _records(whole[columns.first_row :], form, columns, settings, tally)
-    yield from with_indices(list(records)) if form == "choices" else records
+    found = _records(whole[columns.first_row :], form, columns, settings, tally)
+    yield from _with_indices(list(found)) if form == "choices" else found
 
 
 def _records(
@@ -86,7 +98,7 @@ def _records(
         elif form == "pairs":
             fields = _pair(cells, columns, tally)
         elif form == "choices":
-            fields = choice_fields(cells, columns, tally)
+            fields = _choices(cells, columns, tally)
         else:
             fields = _texts(cells, columns, settings, tally)
         yield Record(place, group, fields)
@@ -129,67 +141,77 @@ def _question(cells: list[Any], columns: Columns, tally: Tally) -> dict[str, Any
     }
     context = restored_in(cells[columns.second], tally.repaired)
     try:
-        return record_of(question, context, "").fields
+        return squad_record(question, context, "").fields
     except NO_SQUAD:
         return {**question, "context": context, "starts": None}
 
 
-def _rows(path: str, form: Form, head_bytes: int | None) -> Iterator[Row | BadRow]:
-    """Rows of the file, the names of the columns first where the format has any."""
-    kind = format_of(path, form)
-    with opened(path) as whole:
-        if kind == "parquet":
-            yield from _rows_of_parquet(path, whole, form, head_bytes is not None)
-            return
-        stream = whole if head_bytes is None else io.BytesIO(whole.read(head_bytes))
-        head = stream.read(_HEAD_BYTES)
-        refuse_binary(head, path)
-        stream.seek(0)
-        if kind == "jsonl":
-            yield from _rows_of_json(stream)
-            return
-        for row in delimited_rows(stream, dialect_of(path)):
-            yield row if isinstance(row, BadRow) else (_line(row.line), list(row.cells))
+def _choices(cells: list[Any], columns: Columns, tally: Tally) -> dict[str, Any]:
+    """The question, its choices, what they are called where the table says so, and the label.
+
+    What a question is about follows it, so that it loses its end where both are too long. A label
+    that is a number stays one: it is an index. Without a label column the first is right.
+    """
+    texts, names = _texts_and_names([cells[place] for place in columns.choices], tally)
+    if columns.label is None:
+        texts = [texts[0], *(text for text in texts[1:] if text)]
+    text = text_in(cells[columns.text], tally)
+    if columns.second is not None:
+        text = f"{text} {text_in(cells[columns.second], tally)}".strip()
+    while texts and not texts[-1]:  # as many columns as the question of most choices needs
+        texts.pop()
+        names = names[: len(texts)]
+    start = "" if columns.start is None else text_in(cells[columns.start], tally) + " "
+    return {
+        "text": text,
+        "choices": [f"{start}{text}" if text else "" for text in texts],
+        "names": names,
+        "label": 0 if columns.label is None else _label(cells[columns.label], tally),
+    }
 
 
-def _rows_of_json(stream: IO[bytes]) -> Iterator[Row | BadRow]:
-    """Every key of any line is a column, which is empty where a line has no such key."""
-    records = [
-        (number, json_record(line, number))
-        for number, line in enumerate(stream, start=1)
-        if line.strip()
-    ]
-    header: dict[str, None] = {}
-    for _, record in records:
-        if not isinstance(record, BadRow):
-            header.update(dict.fromkeys(record))
-    if header:
-        yield _line(records[0][0]), list(header)
-    for number, record in records:
-        if isinstance(record, BadRow):
-            yield record
-        else:
-            yield _line(number), [record.get(name) for name in header]
+def _with_indices(questions: Sequence[Record]) -> Sequence[Record]:
+    """The same questions; labels that all are indices, written as texts, become numbers.
+
+    So no index is taken for a choice that is a number itself.
+    """
+    labels = [question.fields["label"] for question in questions]
+    are_indices = all(
+        label.isdecimal() and int(label) < len(question.fields["choices"])
+        for label, question in zip(labels, questions, strict=True)
+        if isinstance(label, str) and label
+    )
+    if are_indices:
+        for label, question in zip(labels, questions, strict=True):
+            question.fields["label"] = label if label == "" else int(label)
+    return questions
 
 
-def _rows_of_parquet(path: str, stream: IO[bytes], form: Form, only_head: bool) -> Iterator[Row]:
-    import pyarrow.parquet as pq
-
-    with whole_file(path):
-        file = pq.ParquetFile(stream)
-        said = names_of_classes(features_of_schema(file.schema_arrow, path), form)
-        yield _line(0), list(file.schema_arrow.names)
-        number = 0
-        for batch in file.iter_batches(_ROWS_A_BATCH):
-            for values in batch.to_pylist():
-                number += 1
-                yield (
-                    _line(number),
-                    [said[name](each) if name in said else each for name, each in values.items()],
-                )
-            if only_head:
-                return
+def _texts_and_names(found: list[Any], tally: Tally) -> tuple[list[str], list[str]]:
+    """Texts and names of the choices: of columns of texts, a list, or a table of both, which a
+    cell of text writes out."""
+    whole = found[0] if len(found) == 1 else found
+    if isinstance(whole, str):
+        whole = written_in(whole) or whole
+    if isinstance(whole, dict):  # of columns, as `datasets` has it
+        texts, names = _listed(whole.get("text")), _listed(whole.get("label"))
+    elif isinstance(whole, list) and all(isinstance(each, dict) for each in whole):
+        texts = [each.get("text") for each in whole]
+        names = [each["label"] for each in whole if "label" in each]
+    else:
+        texts, names = _listed(whole), []
+    return [text_in(text, tally) for text in texts], [text_in(name, tally) for name in names]
 
 
-def _line(number: int) -> str:
-    return f"line {number:,}"
+def _listed(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return value if isinstance(value, list) else [value]
+
+
+def _label(value: Any, tally: Tally) -> int | str:
+    if isinstance(value, float) and value.is_integer():  # as tables with gaps hold whole numbers
+        return int(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    return text_in(value, tally)

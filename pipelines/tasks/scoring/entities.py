@@ -9,6 +9,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from pipelines.tasks.scoring.weighted import WeightedScore, ratio
+
 OUTSIDE = "O"
 _BEGINS = ("B", "S", "U")  # U is what BILOU calls S
 _ENDS = ("E", "S", "L", "U")
@@ -39,28 +43,48 @@ def entities(tags: Sequence[str]) -> Iterator[Entity]:
         before_type, before_prefix = kind, prefix
 
 
-def entity_figures(
+def entity_scores(
     answered: Sequence[Sequence[str]], expected: Sequence[Sequence[str]]
-) -> dict[str, float]:
+) -> dict[str, WeightedScore]:
     """Precision, recall and F1 over all entities; 0 where there is nothing to divide by."""
-    found, there, right = _counts(answered, expected)
-    precision, recall, f1 = _scores(found.total(), there.total(), right.total())
-    return {"eval/precision": precision, "eval/recall": recall, "eval/f1": f1}
+    sentences = [
+        (set(entities(said)), set(entities(true)))
+        for said, true in zip(answered, expected, strict=True)
+    ]
+    found, there = (np.array([len(each) for each in side]) for side in zip(*sentences, strict=True))
+    right = np.array([len(said & true) for said, true in sentences])
+    precision, recall = ratio(right, found), ratio(right, there)
+    return {
+        "eval/precision": precision,
+        "eval/recall": recall,
+        "eval/f1": lambda weights: _f1(precision(weights), recall(weights)),
+    }
 
 
 def entity_report(
     answered: Sequence[Sequence[str]], expected: Sequence[Sequence[str]]
 ) -> list[dict[str, Any]]:
     """A row a type of entity, in alphabetical order: precision, recall, F1 and their number."""
-    found, there, right = _counts(answered, expected)
+    found: Counter[str] = Counter()
+    there: Counter[str] = Counter()
+    right: Counter[str] = Counter()
+    for said, true in zip(answered, expected, strict=True):
+        said_entities, true_entities = set(entities(said)), set(entities(true))
+        found.update(entity.type for entity in said_entities)
+        there.update(entity.type for entity in true_entities)
+        right.update(entity.type for entity in said_entities & true_entities)
     rows = []
     for kind in sorted({*found, *there}):
-        precision, recall, f1 = _scores(found[kind], there[kind], right[kind])
-        rows.append(
-            {"label": kind, "precision": precision, "recall": recall, "f1": f1,
-             "items": there[kind]}
-        )  # fmt: skip
+        precision = right[kind] / found[kind] if found[kind] else 0.0
+        recall = right[kind] / there[kind] if there[kind] else 0.0
+        scores = {"precision": precision, "recall": recall, "f1": _f1(precision, recall)}
+        rows.append({"label": kind, **scores, "items": there[kind]})
     return rows
+
+
+def _f1(precision: float, recall: float) -> float:
+    total = precision + recall
+    return 2 * precision * recall / total if total else 0.0
 
 
 def _parted(tag: str) -> tuple[str, str]:
@@ -71,24 +95,3 @@ def _parted(tag: str) -> tuple[str, str]:
     if dash and prefix in ("B", "I", "E", "S", "L", "U", "M"):
         return prefix, kind
     return "I", tag
-
-
-def _counts(
-    answered: Sequence[Sequence[str]], expected: Sequence[Sequence[str]]
-) -> tuple[Counter[str], Counter[str], Counter[str]]:
-    found: Counter[str] = Counter()
-    there: Counter[str] = Counter()
-    right: Counter[str] = Counter()
-    for said, true in zip(answered, expected, strict=True):
-        said_entities, true_entities = set(entities(said)), set(entities(true))
-        found.update(entity.type for entity in said_entities)
-        there.update(entity.type for entity in true_entities)
-        right.update(entity.type for entity in said_entities & true_entities)
-    return found, there, right
-
-
-def _scores(num_found: int, num_there: int, num_right: int) -> tuple[float, float, float]:
-    precision = num_right / num_found if num_found else 0.0
-    recall = num_right / num_there if num_there else 0.0
-    total = precision + recall
-    return precision, recall, 2 * precision * recall / total if total else 0.0

@@ -1,44 +1,24 @@
 """Scores as functions of how often each item counts: what a bootstrap asks for, thousands of times.
 
-A resample of N items is a vector of N whole weights, of which the original is all ones. Most scores
-are made of sums over items, and then a resample costs one product of its weights with what each
-item adds. The rest is scored anew on the items as often as they count.
+A resample of N items is a vector of N whole weights; weights of one give the figure of all items.
+The scores are made of sums over items, so that a resample costs one product of its weights with
+what each item adds. scikit-learn's metrics and scipy's correlations define the same
+(`tests/pipelines/tasks`), and take a hundred times as long for a resample.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pipelines.tasks import Answers, Items, TaskFamily
-
 WeightedScore = Callable[[NDArray[np.int64]], float]  # of [N] weights
 
 
-@runtime_checkable
-class WeighsItems(Protocol):
-    """A family that knows scores of its own as functions of the items' weights."""
-
-    def weighted(self, answers: Answers, items: Items) -> Mapping[str, WeightedScore]:
-        """By the names of `figures`; with weights of one each gives that figure."""
-
-
-def weighted_score(
-    family: TaskFamily, metric: str, answers: Answers, items: Items
-) -> WeightedScore:
-    """The figure `metric` of the answers as a function of how often each item counts."""
-    known = family.weighted(answers, items) if isinstance(family, WeighsItems) else {}
-    if metric in known:
-        return known[metric]
-
-    def anew(weights: NDArray[np.int64]) -> float:
-        chosen = np.repeat(np.arange(len(items.rows)), weights).tolist()
-        values = [answers.values[index] for index in chosen]
-        rows = [items.rows[index] for index in chosen]
-        return family.figures(Answers(values, 0), Items(rows, items.labels))[metric]
-
-    return anew
+def figures_of(scores: Mapping[str, WeightedScore], num_items: int) -> dict[str, float]:
+    """The scores of all items, each of which counts once."""
+    once = np.ones(num_items, np.int64)
+    return {name: score(once) for name, score in scores.items()}
 
 
 def mean(values: ArrayLike) -> WeightedScore:
@@ -76,10 +56,11 @@ def mean_f1(found: NDArray[Any], there: NDArray[Any], right: NDArray[Any]) -> We
     return score
 
 
-def of_classes(answered: Sequence[str], expected: Sequence[str]) -> dict[str, WeightedScore]:
-    """Accuracy, macro F1 and Matthews correlation, as `class_figures` computes them.
+def class_scores(answered: Sequence[str], expected: Sequence[str]) -> dict[str, WeightedScore]:
+    """Accuracy, macro F1 and Matthews correlation of the answered classes.
 
-    Of two classes also the F1 of the second.
+    Of two classes also the F1 of the second, as GLUE scores MRPC and QQP, whose classes are 0 and
+    1.
     """
     names = sorted({*answered, *expected})
     index = {name: place for place, name in enumerate(names)}
@@ -93,7 +74,7 @@ def of_classes(answered: Sequence[str], expected: Sequence[str]) -> dict[str, We
     def macro_f1(weights: NDArray[np.int64]) -> float:
         table = confusion(weights)
         there, found = table.sum(axis=1), table.sum(axis=0)
-        occurs = there + found > 0  # scikit-learn averages over classes that it meets
+        occurs = there + found > 0  # the average is over the classes that a resample has
         return float(np.mean(2 * table.diagonal()[occurs] / (there + found)[occurs]))
 
     def matthews(weights: NDArray[np.int64]) -> float:
@@ -110,7 +91,7 @@ def of_classes(answered: Sequence[str], expected: Sequence[str]) -> dict[str, We
     return scores
 
 
-def of_numbers(answered: Sequence[float], expected: Sequence[float]) -> dict[str, WeightedScore]:
+def number_scores(answered: Sequence[float], expected: Sequence[float]) -> dict[str, WeightedScore]:
     """Pearson's and Spearman's correlation and the mean squared error; 0 with a constant."""
     said, true = np.asarray(answered, np.float64), np.asarray(expected, np.float64)
     places = [np.unique(values, return_inverse=True)[1] for values in (said, true)]
@@ -141,4 +122,26 @@ def _correlation(
     counted = weights > 0
     if np.ptp(first[counted]) == 0 or np.ptp(second[counted]) == 0:
         return 0.0
-    return float(weights @ (a * b) / np.sqrt((weights @ a**2) * (weights @ b**2)))
+    correlation = weights @ (a * b) / np.sqrt((weights @ a**2) * (weights @ b**2))
+    return float(np.clip(correlation, -1.0, 1.0))
+
+
+def class_report(answered: Sequence[str], expected: Sequence[str]) -> dict[str, Any]:
+    """Precision, recall, F1 and count of each class, and the confusion matrix.
+
+    The matrix has a row per expected and a column per answered class, in the order of `labels`.
+    """
+    from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+
+    labels = sorted({*answered, *expected})
+    columns = precision_recall_fscore_support(expected, answered, labels=labels, zero_division=0.0)
+    matrix = confusion_matrix(expected, answered, labels=labels)
+    return {"labels": labels, "by_label": by_label(labels, columns), "confusion": matrix.tolist()}
+
+
+def by_label(labels: Sequence[str], columns: Sequence[Any]) -> list[dict[str, Any]]:
+    """A row a class, from scikit-learn's four columns."""
+    return [
+        {"label": label, "precision": float(p), "recall": float(r), "f1": float(f), "items": int(n)}
+        for label, p, r, f, n in zip(labels, *columns, strict=True)
+    ]

@@ -10,7 +10,7 @@ import pytest
 
 from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
 from pipelines.artifacts.housekeeping.inventory import take_inventory
-from pipelines.insight.evaluation import evaluate_file
+from pipelines.inference.model_evaluation import evaluate_file
 from pipelines.registry.card import model_card
 from pipelines.registry.comparison import judgement as judging
 from pipelines.registry.lookups.finding import version_with_alias

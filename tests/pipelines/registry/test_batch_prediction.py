@@ -11,9 +11,8 @@ import pytest
 from pipelines.artifacts import ArtifactStore
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
-from pipelines.insight import batch_prediction
-from pipelines.insight.answer_folder import LISTING
-from pipelines.insight.batch_prediction import BatchSettings, build_predictions
+from pipelines.inference import batch_prediction
+from pipelines.inference.batch_prediction import LISTING, BatchSettings, build_predictions
 from pipelines.registry.registration import Submission, register
 from tests.integration.object_stores import BUCKET, s3_server
 from tests.pipelines.registry.conftest import Models
@@ -169,7 +168,7 @@ def test_files_and_answers_may_lie_in_an_object_store(
     [
         ({"files": ()}, "needs files to answer"),
         ({"files": ("nowhere/*.parquet",)}, "matches no file"),
-        ({"columns": {"text": "review"}}, "must have a column 'review'"),
+        ({"columns": {"text": "review"}}, "has no column 'review'"),
         ({"model": "nobody@champion"}, "the registry must hold 'nobody'"),
     ],
 )

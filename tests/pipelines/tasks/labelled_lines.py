@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-from pipelines.stages.labelled.files import LeftOut, read_labelled_file
+from pipelines.stages.labelled.items import LeftOut, read_labelled
 from pipelines.stages.labelled.settings import LabelledFile
 from pipelines.tasks import family
 
 
 def items(path: Path, name: str, left_out: LeftOut | None = None, **settings: Any) -> list[dict]:
     source = LabelledFile(path=str(path), **settings)
-    found = read_labelled_file(str(path), family(name), source, left_out or LeftOut())
+    found = read_labelled(str(path), family(name), source, left_out or LeftOut())
     return [each.item for each in found]
 
 

@@ -15,7 +15,7 @@ from bert_core.model.catalogue import build_model
 from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from flows.cli.app import DONE, MISTAKE, run
-from pipelines.insight.tables import read_table
+from pipelines.inference.tables import read_table, write_table
 from pipelines.tasks import Items, Reading, family
 from tests.pipelines.tasks.letters import CONFIG, PIECES
 
@@ -79,7 +79,7 @@ def test_dates_and_objects_of_a_file_are_written_too(models: Path, tmp_path: Pat
         asked = ["--file", str(tmp_path / "a.parquet"), "--out", str(out)]
         assert run(["predict", *asked, *named]) == DONE
     assert rows_of(tmp_path / "out.jsonl")[0]["day"] == "2026-11-22"
-    assert read_table(str(tmp_path / "out.csv"), {}, ["of"]) == {"of": ['{"n": 1}']}
+    assert read_table(str(tmp_path / "out.csv")).columns["of"] == ['{"n": 1}']
     assert pq.read_table(tmp_path / "out.parquet").to_pylist()[0]["day"] == day
 
 
@@ -97,15 +97,13 @@ def test_columns_that_parquet_cannot_hold_are_told_before_anything_is_answered(
 def test_words_that_are_split_already_are_tagged_as_they_were_learned(
     models: Path, tmp_path: Path, name: str, suffix: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from pipelines.insight.written_tables import write_table
-
     folder = models / "token_classification"
     model, tokenizer = load_model(folder), WordPieceTokenizer.from_directory(folder)
     items = Items([{"words": words, "tags": ["O"] * len(words)} for words in SENTENCES])
     learned = family("tagging").answers(model, tokenizer, items, Reading(32)).values
     gold = [["O"] * len(words) for words in SENTENCES]
     write_table(tmp_path / f"in.{suffix}", {"text": ["x", "y"], name: SENTENCES, "tags": gold})
-    asked = ["tag", "--file", str(tmp_path / f"in.{suffix}"), "--home", str(tmp_path)]
+    asked = ["predict", "--file", str(tmp_path / f"in.{suffix}"), "--home", str(tmp_path)]
     if name == "split":
         asked += ["--text-column", name]
     out = tmp_path / "out.jsonl"
@@ -135,34 +133,36 @@ def test_words_are_a_list_of_texts(models: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "head", "line", "arguments"),
+    ("head", "line", "arguments"),
     [
-        ("choose", "multiple_choice", "a\tb\tc d\n", ["a", "b", "c d"]),
-        ("answer", "span_prediction", "a\tb c d\n", ["a", "b c d"]),
-        ("tag", "token_classification", "ab c\n", ["ab c"]),
+        ("multiple_choice", "a\tb\tc d\n", ["a", "b", "c d"]),
+        ("span_prediction", "a\tb c d\n", ["a", "b c d"]),
+        ("span_prediction", "a\tb c\td\n", ["a", "b c\td"]),
+        ("token_classification", "ab c\n", ["ab c"]),
     ],
 )
 def test_standard_input_asks_what_arguments_ask(
-    models: Path, tmp_path: Path, command: str, head: str, line: str, arguments: list[str],
+    models: Path, tmp_path: Path, head: str, line: str, arguments: list[str],
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     named = ["--model", str(models / head), "--home", str(tmp_path), "--json"]
-    assert run([command, *arguments, *named]) == DONE
+    assert run(["predict", *arguments, *named]) == DONE
     expected = capsys.readouterr().out
     typed = io.TextIOWrapper(io.BytesIO(line.encode()))
     monkeypatch.setattr("sys.stdin", typed)
-    assert run([command, *named]) == DONE
+    assert run(["predict", *named]) == DONE
     assert capsys.readouterr().out == expected
 
 
-@pytest.mark.parametrize("command", ["choose", "answer"])
+@pytest.mark.parametrize("head", ["multiple_choice", "span_prediction"])
 def test_a_line_without_its_second_text_is_told(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    head: str, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"one text\n")))
-    assert run([command, "--model", "x", "--home", str(tmp_path)]) == MISTAKE
-    assert "a tab and its" in capsys.readouterr().err
+    named = ["--model", str(models / head), "--home", str(tmp_path)]
+    assert run(["predict", *named]) == MISTAKE
+    assert "in a line with tabs between them" in capsys.readouterr().err
 
 
 def test_who_answered_and_which_columns_were_taken_is_said_beside_the_answers(

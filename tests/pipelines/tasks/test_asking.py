@@ -10,27 +10,28 @@ import pytest
 import torch
 
 from bert_core.config import EncoderConfig
-from bert_core.inference.tables import answer_table
+from bert_core.inference.tables import answer_table, question_of_head
 from bert_core.model.catalogue import build_model
 from bert_core.model.sentence_encoder import SentenceEncoder
 from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from flows.cli.app import DONE, MISTAKE, run
 from pipelines.core.errors import UserError
-from pipelines.insight.tables import read_numbered_table, read_table
-from pipelines.insight.written_tables import json_lines, write_table
+from pipelines.inference.answers import asked_of
+from pipelines.inference.tables import json_lines, read_table, write_table
 from tests.pipelines.tasks.letters import CONFIG, PIECES
 
 TABLE = {"text": ["a b", 'say "c", d'], "second_text": ["x", "y\tz"]}
+PAIRS = question_of_head("regression")
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
 def test_a_table_comes_back_as_it_was_written(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"a{suffix}"
     write_table(path, TABLE)
-    assert read_table(str(path), {}, ["text", "second_text", "choices"]) == TABLE
-    renamed = read_table(str(path), {"text": "second_text"}, ["text"])
-    assert renamed == {"text": TABLE["second_text"]}
+    assert read_table(str(path)).columns == TABLE
+    asked = asked_of(read_table(str(path)), {"text": "second_text"}, PAIRS)
+    assert asked.columns == {"text": TABLE["second_text"], "second_text": TABLE["second_text"]}
     assert [path.name for path in tmp_path.iterdir()] == [f"a{suffix}"]
 
 
@@ -44,49 +45,49 @@ def test_lists_are_json_in_a_cell(tmp_path: Path) -> None:
 
 def test_a_file_of_text_holds_a_text_a_line(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\n\n  two \n")
-    assert read_table(str(tmp_path / "a.txt"), {}, ["text"]) == {"text": ["one", "two"]}
+    assert read_table(str(tmp_path / "a.txt")).columns == {"text": ["one", "two"]}
 
 
 def test_rows_have_their_numbers_in_the_file(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\none\u2028two\n \nthree\r\n", newline="")
-    assert read_numbered_table(str(tmp_path / "a.txt"), {}, ["text"]) == (
+    assert read_table(str(tmp_path / "a.txt"))[1:] == (
         [1, 3], {"text": ["one\u2028two", "three"]},
     )  # fmt: skip
     (tmp_path / "a.jsonl").write_text('{"text": "x"}\n\n{"second_text": "y", "text": "z"}\n')
-    assert read_numbered_table(str(tmp_path / "a.jsonl"), {}, ["text", "second_text"]) == (
+    assert read_table(str(tmp_path / "a.jsonl"))[1:] == (
         [0, 2], {"text": ["x", "z"], "second_text": [None, "y"]},
     )  # fmt: skip
     (tmp_path / "a.csv").write_text('text\n"one\ntwo"\nthree\n')
-    assert read_numbered_table(str(tmp_path / "a.csv"), {}, ["text"]).numbers == [0, 1]
+    assert read_table(str(tmp_path / "a.csv")).numbers == [0, 1]
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
 def test_bytes_that_are_not_utf_8_are_read_as_windows_1252(tmp_path: Path, suffix: str) -> None:
     content = {"csv": "text\ncaf\xe9\n", "jsonl": '{"text": "caf\xe9"}\n'}[suffix]
     (tmp_path / f"a.{suffix}").write_bytes(content.encode("cp1252"))
-    assert read_table(str(tmp_path / f"a.{suffix}"), {}, ["text"]) == {"text": ["caf\xe9"]}
+    assert read_table(str(tmp_path / f"a.{suffix}")).columns == {"text": ["caf\xe9"]}
 
 
 def test_a_parquet_file_that_is_cut_is_named(tmp_path: Path) -> None:
     write_table(tmp_path / "a.parquet", TABLE)
     (tmp_path / "a.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-9])
     with pytest.raises(UserError, match=r"a\.parquet is not a whole Parquet file"):
-        read_table(str(tmp_path / "a.parquet"), {}, ["text"])
+        read_table(str(tmp_path / "a.parquet"))
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("a.pdf", "\0\1\2\3" * 99, "is not text: .* control characters"),
-        ("a.csv", "text\none,two\n", "line 2 of .*found 2 fields"),
-        ("a.jsonl", "{]", "line 1 of .*found no JSON"),
-        ("a.csv", "sentence\none\n", "must have a column 'body', found sentence"),
+        ("a.csv", "text\none,two\n", "line 2 of .* found 2 fields"),
+        ("a.jsonl", "{]", "line 1 of .* found no JSON"),
+        ("a.csv", "sentence\none\n", "has no column 'body', found sentence"),
     ],
 )
 def test_faults_of_a_table_are_named(tmp_path: Path, name: str, content: str, message: str) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(UserError, match=message):
-        read_table(str(tmp_path / name), {"text": "body"}, ["text"])
+        asked_of(read_table(str(tmp_path / name)), {"text": "body"}, PAIRS)
 
 
 HEADS = {
@@ -113,7 +114,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("command", "head", "arguments", "expected"),
+    ("earlier", "head", "arguments", "expected"),
     [
         ("predict", "sequence_classification", ["a b"], {"label", "probability"}),
         ("predict", "multi_label_classification", ["a b", "c"], {"labels"}),
@@ -128,19 +129,22 @@ def test_every_head_answers_on_the_command_line(
     models: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    command: str,
+    earlier: str,
     head: str,
     arguments: list[str],
     expected: set[str],
 ) -> None:
     named = ["--model", str(models / head), "--home", str(tmp_path)]
-    assert run([command, *arguments, *named]) == DONE
-    assert capsys.readouterr().out.strip()
-    assert run([command, *arguments, *named, "--json"]) == DONE
+    assert run(["predict", *arguments, *named]) == DONE
+    answered = capsys.readouterr().out
+    assert answered.strip()
+    assert run([earlier, *arguments, *named]) == DONE
+    assert capsys.readouterr().out == answered
+    assert run(["predict", *arguments, *named, "--json"]) == DONE
     row = json.loads(capsys.readouterr().out.splitlines()[0])
     assert expected <= set(row)
     out = tmp_path / "out.parquet"
-    assert run([command, *arguments, *named, "--out", str(out)]) == DONE
+    assert run(["predict", *arguments, *named, "--out", str(out)]) == DONE
     assert "rows" in capsys.readouterr().out
     assert set(pq.read_table(out).to_pylist()[0]) == set(row)
 
@@ -151,7 +155,7 @@ def test_a_table_is_answered_row_by_row(
     pq.write_table(pa.table({"s1": ["a", "b c"], "s2": ["x", "y z"]}), tmp_path / "in.parquet")
     named = ["--model", str(models / "regression"), "--home", str(tmp_path), "--json"]
     columns = ["--text-column", "s1", "--second-text-column", "s2"]
-    assert run(["rate", "--file", str(tmp_path / "in.parquet"), *columns, *named]) == DONE
+    assert run(["predict", "--file", str(tmp_path / "in.parquet"), *columns, *named]) == DONE
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(row["s1"], row["s2"]) for row in rows] == [("a", "x"), ("b c", "y z")]
 
@@ -185,16 +189,16 @@ def test_cells_of_a_table_of_text_are_lists_of_choices_and_empty_ones_nothing(
     rows = [{"text": "a", "choices": ["b", "c d"]}, {"text": "b", "choices": ["a", "e", "f"]}]
     lists.write_text("".join(json.dumps(row) + "\n" for row in rows))
     chooser = ["--model", str(models / "multiple_choice"), "--home", str(tmp_path)]
-    assert run(["choose", "--file", str(lists), "--out", str(written), *chooser]) == DONE
-    assert run(["choose", "--file", str(lists), "--json", *chooser]) == DONE
+    assert run(["predict", "--file", str(lists), "--out", str(written), *chooser]) == DONE
+    assert run(["predict", "--file", str(lists), "--json", *chooser]) == DONE
     expected = [json.loads(line) for line in capsys.readouterr().out.splitlines()[1:]]
-    assert run(["choose", "--file", str(written), "--json", *chooser]) == DONE
+    assert run(["predict", "--file", str(written), "--json", *chooser]) == DONE
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     for name in ("choice", "probability"):
         assert [row[f"predicted_{name}"] for row in found] == [row[name] for row in expected]
     written.write_text("text,choices\na,b or c\n")
-    assert run(["choose", "--file", str(written), *chooser]) == MISTAKE
-    assert "must write out a list" in capsys.readouterr().err
+    assert run(["predict", "--file", str(written), *chooser]) == MISTAKE
+    assert "are written as a list" in capsys.readouterr().err
 
     pairs, alone = tmp_path / "pairs.csv", tmp_path / "alone.csv"
     pairs.write_text("text,second_text\na,x\nb,\n")
@@ -202,12 +206,12 @@ def test_cells_of_a_table_of_text_are_lists_of_choices_and_empty_ones_nothing(
     rater = ["--model", str(models / "regression"), "--home", str(tmp_path), "--json"]
     values = []
     for path in (pairs, alone):
-        assert run(["rate", "--file", str(path), *rater]) == DONE
+        assert run(["predict", "--file", str(path), *rater]) == DONE
         values.append(json.loads(capsys.readouterr().out.splitlines()[-1])["value"])
     assert values[0] == pytest.approx(values[1])
     alone.write_text("text,other\na,1\n,2\n")
-    assert run(["rate", "--file", str(alone), *rater]) == MISTAKE
-    assert "must have a text, found none in row 1" in capsys.readouterr().err
+    assert run(["predict", "--file", str(alone), *rater]) == MISTAKE
+    assert "row 1 of what is asked, counted from 0, has no text" in capsys.readouterr().err
 
 
 def test_a_row_without_a_text_is_told_before_any_is_answered(
@@ -216,18 +220,23 @@ def test_a_row_without_a_text_is_told_before_any_is_answered(
     rows = ["a"] * 3000 + [None]
     pq.write_table(pa.table({"text": rows}), tmp_path / "in.parquet")
     named = ["--model", str(models / "regression"), "--home", str(tmp_path)]
-    assert run(["rate", "--file", str(tmp_path / "in.parquet"), *named]) == MISTAKE
-    assert "must have a text, found none in row 3000, counted from 0" in capsys.readouterr().err
+    assert run(["predict", "--file", str(tmp_path / "in.parquet"), *named]) == MISTAKE
+    assert "row 3000 of what is asked, counted from 0, has no text" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["tag", "a", "--model", "{models}/regression"], "must be a token_classification model"),
-        (["choose", "a", "b", "--model", "{models}/multiple_choice"], "two or more choices"),
-        (["answer", "a", "--model", "{models}/span_prediction"], "a question and a text"),
-        (["answer", "a", " ", "--model", "{models}/span_prediction"], "must hold a word"),
-        (["tag", "a", "--out", "a.pdf", "--model", "{models}/tag"], "answers are written to"),
+        (["predict", "a", "b", "--model", "{models}/multiple_choice"], "two or more choices"),
+        (["predict", "a", "--model", "{models}/span_prediction"], "a question and a context"),
+        (["predict", "a", " ", "--model", "{models}/span_prediction"], "must hold a word"),
+        (
+            ["predict", "a", "--no-answer-above", "0", "--model", "{models}/regression"],
+            "is for question answering",
+        ),
+        (["predict", "a", "--task", "tags"], "--task is classification, multi-label"),
+        (["predict", "a", "--file", "a.csv"], "either texts or --file"),
+        (["predict", "a", "--out", "a.pdf", "--model", "{models}/tag"], "answers are written to"),
         (["predict", "a", "--out", "/no/where.csv", "--model", "x"], "in a folder that exists"),
         (["predict", "a", "--out", "{models}/a.csv", "--model", "x"], "found the folder"),
     ],

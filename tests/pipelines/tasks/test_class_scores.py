@@ -8,8 +8,20 @@ from sklearn import metrics
 from pipelines.tasks import BadItemError, Items
 from pipelines.tasks.multi_label import FAMILY as MULTI_LABEL
 from pipelines.tasks.multiple_choice import FAMILY as CHOICES
-from pipelines.tasks.scoring.classes import class_figures, class_report
-from pipelines.tasks.scoring.numbers import number_figures
+from pipelines.tasks.scoring.weighted import (
+    class_report,
+    class_scores,
+    figures_of,
+    number_scores,
+)
+
+
+def class_figures(answered: list[str], expected: list[str]) -> dict[str, float]:
+    return figures_of(class_scores(answered, expected), len(expected))
+
+
+def number_figures(answered: list[float], expected: list[float]) -> dict[str, float]:
+    return figures_of(number_scores(answered, expected), len(expected))
 
 
 def test_figures_and_report_of_classes() -> None:
@@ -33,13 +45,32 @@ def test_of_more_than_two_classes_there_is_no_one_f1() -> None:
     assert class_figures(["a", "a"], ["a", "b"])["eval/matthews"] == 0.0
 
 
+@pytest.mark.parametrize("classes", [2, 3, 7])
+def test_scores_of_classes_are_scikit_learns(classes: int) -> None:
+    random = np.random.default_rng(classes)
+    names = [f"class {n}" for n in range(classes)]
+    expected, other = (random.choice(names, 500).tolist() for _ in range(2))
+    answered = [a if random.random() < 0.6 else b for a, b in zip(expected, other, strict=True)]
+    found = class_figures(answered, expected)
+    assert found.pop("eval/accuracy") == metrics.accuracy_score(expected, answered)
+    macro = metrics.f1_score(expected, answered, average="macro")
+    assert found.pop("eval/macro_f1") == pytest.approx(macro, rel=1e-14)
+    matthews = metrics.matthews_corrcoef(expected, answered)
+    assert found.pop("eval/matthews") == pytest.approx(matthews, rel=1e-14)
+    if classes == 2:
+        second = metrics.f1_score(expected, answered, pos_label="class 1")
+        assert found.pop("eval/f1") == pytest.approx(second, rel=1e-14)
+    assert not found
+
+
 def test_correlations_are_scipys_and_those_with_a_constant_are_nothing() -> None:
     random = np.random.default_rng(0)
     expected = random.normal(size=50)
     answered = expected + random.normal(size=50)
     figures = number_figures(answered.tolist(), expected.tolist())
-    assert figures["eval/pearson"] == stats.pearsonr(answered, expected)[0]
-    assert figures["eval/spearman"] == stats.spearmanr(answered, expected)[0]
+    pearson, spearman = (f(answered, expected)[0] for f in (stats.pearsonr, stats.spearmanr))
+    assert figures["eval/pearson"] == pytest.approx(pearson, rel=1e-14)
+    assert figures["eval/spearman"] == pytest.approx(spearman, rel=1e-14)
     assert figures["eval/squared_error"] == pytest.approx(
         metrics.mean_squared_error(expected, answered)
     )

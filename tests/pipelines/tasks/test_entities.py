@@ -2,7 +2,12 @@
 
 import pytest
 
-from pipelines.tasks.scoring.entities import Entity, entities, entity_figures, entity_report
+from pipelines.tasks.scoring.entities import Entity, entities, entity_report, entity_scores
+from pipelines.tasks.scoring.weighted import figures_of
+
+
+def entity_figures(answered: list[list[str]], expected: list[list[str]]) -> dict[str, float]:
+    return figures_of(entity_scores(answered, expected), len(expected))
 
 
 @pytest.mark.parametrize(

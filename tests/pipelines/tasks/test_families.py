@@ -66,7 +66,7 @@ def test_answers_of_two_ranks_are_those_of_one(
 
     monkeypatch.setattr(module, "sum_over_ranks", note)
     for rank in range(2):
-        task.answers(model, tokenizer, heldout, reading, rank, 2)
+        task.answers(model, tokenizer, heldout, reading._replace(rank=rank, world_size=2))
     monkeypatch.setattr(module, "sum_over_ranks", lambda values: brought[0] + brought[1])
-    together = task.answers(model, tokenizer, heldout, reading, 0, 2)
+    together = task.answers(model, tokenizer, heldout, reading._replace(world_size=2))
     assert together.values == alone.values

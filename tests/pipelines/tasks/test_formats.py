@@ -93,9 +93,9 @@ def test_labels_of_a_text_stand_in_a_list_or_between_separators(tmp_path: Path) 
 
 
 def test_a_family_says_which_files_it_reads(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"must end in .csv, .tsv, .jsonl or"):
+    with pytest.raises(UserError, match=r"is not a CSV, TSV, JSONL or"):
         items(written(tmp_path / "a.json", "{}"), "classification")
-    with pytest.raises(UserError, match=r"must end in .json, .jsonl or .parquet"):
+    with pytest.raises(UserError, match=r"is not a file of SQuAD's JSON, JSONL or Parquet"):
         items(written(tmp_path / "a.csv", "x"), "question_answering")
 
 

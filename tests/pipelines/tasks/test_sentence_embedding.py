@@ -24,7 +24,7 @@ from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import ArtifactStore
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
-from pipelines.stages.labelled.files import LeftOut, read_labelled_file
+from pipelines.stages.labelled.items import LeftOut, read_labelled
 from pipelines.stages.labelled.settings import LabelledFile, LabelledSettings
 from pipelines.stages.labelled.stage import build_labelled, read_items
 from pipelines.tasks import BadItemError, Items, Reading, family
@@ -194,11 +194,11 @@ def test_numbers_of_inferences_classes_are_no_similarities(tmp_path: Path) -> No
     source = LabelledFile(path=str(path))
 
     def read() -> list[float]:
-        found = read_labelled_file(str(path), FAMILY, source, LeftOut())
+        found = read_labelled(str(path), FAMILY, source, LeftOut())
         return [each.item["value"] for each in found]
 
     path.write_text("premise,hypothesis,label\nx,y,0\nx,z,2\n")
-    with pytest.raises(UserError, match=r"found their numbers alone \(0, 2\), .*write the names"):
+    with pytest.raises(UserError, match=r"found numbers alone \(0, 2\), .*write the names"):
         read()
     path.write_text("premise,hypothesis,label\nx,y,0\nx,z,4\n")
     assert read() == [0, 4]
@@ -211,10 +211,10 @@ def test_a_label_that_a_later_line_has_is_that_of_its_pair(tmp_path: Path) -> No
     rows = [{"premise": "x", "hypothesis": "y"}, {"premise": "x", "hypothesis": "z"}]
     path.write_text("\n".join(json.dumps(row) for row in rows))
     source = LabelledFile(path=str(path), bad_items="skip")
-    assert len(read_labelled_file(str(path), FAMILY, source, LeftOut())) == 2
+    assert len(read_labelled(str(path), FAMILY, source, LeftOut())) == 2
     rows.append({**rows[0], "label": "contradiction"})
     path.write_text("\n".join(json.dumps(row) for row in rows))
-    found = read_labelled_file(str(path), FAMILY, source, LeftOut())
+    found = read_labelled(str(path), FAMILY, source, LeftOut())
     assert [each.item["value"] for each in found] == [0.0]
 
 

@@ -4,9 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.metrics import f1_score
 
 from pipelines.tasks import Answers, Items, family, family_names
-from pipelines.tasks.scoring.weighted import WeighsItems, weighted_score
+from pipelines.tasks.multi_label import FAMILY as MULTI_LABEL
 
 _RNG = np.random.default_rng(3)
 _TAGS = ["O", "B-a", "I-a", "B-b", "I-b"]
@@ -51,8 +52,7 @@ def _answered(name: str, size: int = 40) -> tuple[Answers, Items]:
 @pytest.mark.parametrize("name", family_names())
 def test_a_weighted_score_is_that_of_the_items_as_often_as_they_count(name: str) -> None:
     task, (answers, items) = family(name), _answered(name)
-    assert isinstance(task, WeighsItems)
-    assert task.score in task.weighted(answers, items)
+    assert task.score in task.scores(answers, items)
     for weights in (
         np.ones(40, np.int64),
         *(np.bincount(_RNG.integers(0, 40, 40), minlength=40) for _ in range(20)),
@@ -61,7 +61,7 @@ def test_a_weighted_score_is_that_of_the_items_as_often_as_they_count(name: str)
         values = [answers.values[index] for index in chosen]
         rows = [items.rows[index] for index in chosen]
         figures = task.figures(Answers(values, 0), Items(rows, items.labels))
-        for metric, score in task.weighted(answers, items).items():
+        for metric, score in task.scores(answers, items).items():
             assert score(weights) == pytest.approx(figures[metric], abs=1e-12), metric
 
 
@@ -69,20 +69,24 @@ def test_two_classes_have_the_f1_of_the_second() -> None:
     task = family("classification")
     items = Items([_class(x)[0] for x in "ababbab"], ("a", "b"))
     answers = Answers(list("abbaaab"), 0)
-    score = weighted_score(task, "eval/f1", answers, items)
+    score = task.scores(answers, items)["eval/f1"]
     assert score(np.ones(7, np.int64)) == pytest.approx(task.figures(answers, items)["eval/f1"])
 
 
-def test_a_score_that_no_family_weighs_is_computed_anew() -> None:
-    """`best_f1` depends on a threshold over all answers, which is no sum over items."""
-    task, (answers, items) = family("question_answering"), _answered("question_answering")
-    assert "eval/best_f1" not in task.weighted(answers, items)  # type: ignore[attr-defined]
-    score = weighted_score(task, "eval/best_f1", answers, items)
-    assert score(np.ones(40, np.int64)) == task.figures(answers, items)["eval/best_f1"]
+def test_scores_of_label_sets_are_scikit_learns() -> None:
+    answers, items = _answered("multi_label", 200)
+    said, true = (
+        [[label in found for label in _LABELS] for found in side]
+        for side in (answers.values, [item["labels"] for item in items.rows])
+    )
+    figures = MULTI_LABEL.figures(answers, items)
+    for average in ("micro", "macro"):
+        theirs = f1_score(true, said, average=average)
+        assert figures[f"eval/{average}_f1"] == pytest.approx(theirs, rel=1e-14)
 
 
 def test_a_correlation_with_a_constant_is_zero() -> None:
     task = family("regression")
     items = Items([{"text": "t", "second_text": None, "value": float(x)} for x in range(5)])
     for metric in ("eval/pearson", "eval/spearman"):
-        assert weighted_score(task, metric, Answers([0.1] * 5, 0), items)(np.ones(5, int)) == 0.0
+        assert task.scores(Answers([0.1] * 5, 0), items)[metric](np.ones(5, int)) == 0.0

@@ -52,7 +52,7 @@ def test_a_line_of_conll_with_another_number_of_columns_is_named(tmp_path: Path)
     path = written(tmp_path / "a.conll", "one X O\ntwo O\n")
     with pytest.raises(UserError, match=r"line 2 of .*, found 2 columns, not 3: 'two O'"):
         items(path, "tagging")
-    with pytest.raises(UserError, match=r"by its number from 1 to 2, found 'ner'"):
+    with pytest.raises(UserError, match=r"by their number from 1 to 2, found 'ner'"):
         items(written(tmp_path / "b.conll", "one O\n"), "tagging", label_column="ner")
 
 

@@ -3,7 +3,6 @@
 import logging
 from typing import Any
 
-from bert_core.model.catalogue import Model
 from pipelines.artifacts import ArtifactStore
 from pipelines.core.errors import UserError
 from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
@@ -11,10 +10,11 @@ from pipelines.registry.lookups.finding import find_model
 from pipelines.registry.lookups.references import is_folder
 from pipelines.registry.opening import open_model, registered_task, versioned
 from pipelines.stages.evaluation.baselines import figures_on
-from pipelines.stages.labelled.files import LeftOut, read_labelled_file, read_labelled_split
 from pipelines.stages.labelled.hugging_face import resolved
+from pipelines.stages.labelled.items import LeftOut, read_labelled
 from pipelines.stages.labelled.settings import LabelledDataset, LabelledFile
 from pipelines.tasks import Items, Reading, family, family_module, family_of_model
+from pipelines.tasks.encoding.texts import class_names
 
 logger = logging.getLogger(__name__)
 
@@ -50,11 +50,9 @@ def evaluate_file(
         )
     task, left_out = family(name), LeftOut()
     if isinstance(settings, LabelledDataset):
-        found = read_labelled_split(settings.split, task, resolved(settings), left_out)
-    else:
-        found = read_labelled_file(settings.path, task, settings, left_out)
-    rows = [each.item for each in found]
-    items = Items(rows, _classes_of(model))
+        settings = resolved(settings)
+    rows = [each.item for each in read_labelled(settings.parts[0], task, settings, left_out)]
+    items = Items(rows, class_names(model))
     unknown = sorted(task.classes_of(rows) - set(items.labels))
     if items.labels and unknown:
         raise UserError(
@@ -69,8 +67,8 @@ def evaluate_file(
         "items_truncated": answers.num_truncated,
         **{name: sum(counts.values()) for name, counts in left_out.tally.to_json().items()},
     }
-    told = {"model": reference, "columns": left_out.columns}
-    return figures, {**task.report(answers, items), **told}
+    report = task.report(answers, items)
+    return figures, {**report, "model": reference, "columns": left_out.columns}
 
 
 def _baselines(
@@ -85,9 +83,3 @@ def _baselines(
     except UserError as error:  # the model's own figures need no store
         logger.warning("no baselines stand beside the figures: %s", error)
         return {}
-
-
-def _classes_of(model: Model) -> tuple[str, ...]:
-    """The names of its classes, or their numbers; none where it has no classes."""
-    named: tuple[str, ...] | None = getattr(model, "labels", None)
-    return named or tuple(str(index) for index in range(getattr(model, "num_labels", 0)))

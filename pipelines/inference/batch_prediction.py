@@ -1,9 +1,12 @@
 """Answers to whole files, shard by shard, by one version of a registered model."""
 
+import json
+import posixpath
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field
@@ -17,9 +20,8 @@ from pipelines.core.settings import Settings
 from pipelines.core.stage import Progress, StageContext
 from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
 from pipelines.core.versions import versions_of
-from pipelines.insight.answer_folder import copy_answers
-from pipelines.insight.asking import answers_to, refuse_gaps
-from pipelines.insight.tables import NumberedTable, format_of, read_numbered_table
+from pipelines.inference.answers import answers_to, asked_of, check_gaps
+from pipelines.inference.tables import FileTable, format_of, read_table
 from pipelines.registry.lookups.finding import find_model
 from pipelines.registry.lookups.folders import OpenedModel
 from pipelines.registry.opening import open_model
@@ -28,6 +30,8 @@ from pipelines.registry.tags import digest_of
 KIND = "predictions"
 _VERSION = 3
 _ROW = "row"  # column of the row's number in its file, from 0
+# Readers of a folder of Parquet files leave names with an underscore out.
+LISTING: Final = "_predictions.json"
 
 
 class BatchSettings(Settings):
@@ -68,7 +72,7 @@ def build_predictions(settings: BatchSettings, tracker: Tracker, context: StageC
     answer.
     """
     if not settings.files:
-        raise UserError("batch prediction needs files to answer, found none; name them with files")
+        raise UserError("batch prediction needs files to answer; name them with files")
     version = find_model(tracker.client(), settings.model)
     reference = f"{version.name}/{version.version}"
     paths = [path for each in settings.files for path in expand(each)]
@@ -89,7 +93,7 @@ def build_predictions(settings: BatchSettings, tracker: Tracker, context: StageC
         build=partial(_predict, settings, reference, paths, tracker, context),
     )
     if settings.out:
-        copy_answers(predictions, settings.out)
+        _copy_answers(predictions, settings.out)
     return predictions
 
 
@@ -117,31 +121,30 @@ def _predict(
             Progress(stage=KIND, done=number + 1, total=len(paths), unit="files", note=note)
         )
     if not names:
-        raise UserError(f"there must be a row to answer, found none in {len(paths)} files")
+        raise UserError(f"there is no row to answer in {len(paths)} files")
     return Built(names, {"rows": num_rows, "files": len(paths), "model": reference})
 
 
-def _shards(settings: BatchSettings, path: str, opened: OpenedModel) -> Iterator[NumberedTable]:
+def _shards(settings: BatchSettings, path: str, opened: OpenedModel) -> Iterator[FileTable]:
     """The rows of each shard of a file, with their numbers in it."""
     question = question_of(opened[0])
     renamed = {name: theirs for name, theirs in settings.columns.items() if theirs}
-    numbers, table = read_numbered_table(path, renamed, (*question.columns, *question.optional))
+    whole = read_table(path)
+    table = asked_of(whole, renamed, question).columns
     missing = question.missing(table)
     if missing:
         raise UserError(
-            f"{path} must have the columns {', '.join(question.columns)}, found no "
-            f"{', '.join(missing)}; name them with columns"
+            f"{path} has no column {' and no column '.join(missing)}; say with columns what it "
+            "calls them"
         )
-    refuse_gaps(opened[0], table, numbers, path)
-    for first in range(0, len(numbers), settings.rows_per_shard):
+    check_gaps(opened[0], table, whole.numbers, path)
+    for first in range(0, len(whole.numbers), settings.rows_per_shard):
         shard = slice(first, first + settings.rows_per_shard)
         columns = {name: values[shard] for name, values in table.items()}
-        yield NumberedTable(numbers[shard], columns)
+        yield FileTable(path, whole.numbers[shard], columns)
 
 
-def _write(
-    draft: Draft, name: str, rows: NumberedTable, opened: OpenedModel, reference: str
-) -> None:
+def _write(draft: Draft, name: str, rows: FileTable, opened: OpenedModel, reference: str) -> None:
     whole: dict[str, Any] = {
         _ROW: rows.numbers,
         **rows.columns,
@@ -151,3 +154,51 @@ def _write(
     with draft.file(name) as target:
         pq.write_table(pa.table(whole), target.path)
         target.figures["rows"] = len(rows.numbers)
+
+
+def _copy_answers(predictions: Artifact, target: str) -> None:
+    """Every shard under its name in `target`; each appears whole there.
+
+    Shards that an earlier prediction wrote there and this one has not are removed at the end, by
+    the list that lies beside them; nothing else is touched. Raises UserError where nobody can write
+    there.
+    """
+    filesystem, folder = fsspec.url_to_fs(target)
+    listing, names = posixpath.join(folder, LISTING), list(predictions.names())
+    try:
+        filesystem.makedirs(folder, exist_ok=True)
+        before = _listed(filesystem, listing)
+        # Whoever goes on after a kill must know of both.
+        _list(filesystem, listing, predictions, sorted({*before, *names}))
+        for name in names:
+            place = posixpath.join(folder, name)
+            partial_place = f"{place}.partial"
+            filesystem.put_file(str(predictions.local(name)), partial_place)
+            filesystem.mv(partial_place, place)
+        for name in set(before) - set(names):
+            place = posixpath.join(folder, name)
+            if filesystem.exists(place):
+                filesystem.rm_file(place)
+        _list(filesystem, listing, predictions, names)
+    except OSError as error:
+        raise UserError(
+            f"the answers cannot be copied to {target} ({error.strerror or error}); name a folder "
+            f"or URL where this user may write. They stand in {predictions.url}"
+        ) from error
+
+
+def _listed(filesystem: fsspec.AbstractFileSystem, listing: str) -> list[str]:
+    if not filesystem.exists(listing):
+        return []
+    try:
+        names = json.loads(filesystem.cat_file(listing))["files"]
+    except (ValueError, KeyError, TypeError):
+        return []  # somebody else's file
+    return [posixpath.basename(str(name)) for name in names]
+
+
+def _list(
+    filesystem: fsspec.AbstractFileSystem, listing: str, predictions: Artifact, names: list[str]
+) -> None:
+    listed = {"predictions": predictions.fingerprint, "files": names}
+    filesystem.pipe_file(listing, json.dumps(listed, indent=2).encode())

@@ -1,0 +1,223 @@
+"""The command that asks a model of any family, on a table, texts or whole files."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from flows.cli.asked_model import asked_model, say
+from flows.cli.options import AsJson, Home
+from flows.cli.registry import Model
+from pipelines.core.errors import UserError
+from pipelines.tasks import family_module, family_names, family_title
+
+if TYPE_CHECKING:
+    from pipelines.inference.answers import Asked
+
+# What commands of earlier versions asked: `predict` answers to their names, too.
+EARLIER: Final = {
+    "tag": ("tagging",),
+    "rate": ("regression", "sentence_embedding"),
+    "choose": ("multiple_choice",),
+    "answer": ("question_answering",),
+    "embed": ("encoder", "sentence_embedding"),
+}
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add this command to the application."""
+    app.command()(predict)
+    for name in EARLIER:
+        app.command(name, hidden=True)(predict)
+
+
+def predict(
+    context: typer.Context,
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Texts; for multiple choice a text and its choices, for question answering a "
+            "question and a text. None: read lines, with tabs between what belongs together."
+        ),
+    ] = None,
+    model: Model = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FAMILY",
+            help="Without --model: ask the newest champion of this task, or of kind encoder. "
+            "[default: any task]",
+            show_default=False,
+        ),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            help="Read from here: a text a line, or a .csv, .tsv, .jsonl or .parquet table."
+        ),
+    ] = None,
+    text_column: Annotated[
+        str | None, typer.Option(help="Column of --file with the text, or the question.")
+    ] = None,
+    second_text_column: Annotated[
+        str | None, typer.Option(help="Column of --file with a pair's second text, or the context.")
+    ] = None,
+    no_answer_above: Annotated[
+        float | None,
+        typer.Option(
+            help="Question answering: answer nothing where that scores better by more than this."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Write the rows and their answers here: .csv, .tsv, .jsonl or .parquet."),
+    ] = None,
+    batch: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILES",
+            help="Answer whole files shard by shard: a path, glob, folder or URL. Killed, the same "
+            "command goes on. Repeatable.",
+        ),
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(help="Folder or URL for the shards of --batch. [default: the store alone]"),
+    ] = None,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ask a model: classes, tags, numbers, choices, answers or vectors, as it was trained for.
+
+    Example: bertsmith predict 'Returns the eigenvalues of a matrix.'
+    """
+    if batch:
+        if texts or file is not None or out is not None:
+            raise UserError("--batch answers whole files: leave out texts, --file and --out")
+        from flows.cli.batch import predict_batch
+
+        renamed = {"text": text_column, "second_text": second_text_column}
+        predict_batch(model, batch, renamed, to, home, as_json=as_json)
+        return
+    if texts and file is not None:
+        raise UserError("give either texts or --file")
+    if task and model:
+        raise UserError("--task chooses a model; leave it out with --model")
+    # A mistake in what is asked ends here, before torch is imported.
+    from pipelines.inference.tables import check_output, read_table
+
+    table = None if file is None else read_table(str(file))
+    lines = [] if texts or table else _lines_of_standard_input()
+    if out is not None:
+        check_output(out, table.columns if table else {})
+    kinds = kinds_of(task, context.info_name) if model is None else ()
+    with asked_model(model, home, *kinds) as (folder, called):
+        from pipelines.inference.answers import (
+            answer_all,
+            asked_of_file,
+            asked_of_lines,
+            asked_of_texts,
+            question_for,
+        )
+        from pipelines.registry.lookups.folders import opened
+
+        opened_model = opened(folder)
+    question = question_for(opened_model[0], called)
+    if table is not None:
+        asked = asked_of_file(table, question, text_column, second_text_column)
+        if asked.taken:
+            columns = (f"{name} is its column {own!r}" for name, own in asked.taken.items())
+            say(f"{file}: {', '.join(columns)}")
+    else:
+        asked = asked_of_texts(question, texts) if texts else asked_of_lines(question, lines)
+    answers = answer_all(opened_model, asked.columns, _ignore if out is None else _watch)
+    if no_answer_above is not None:
+        if "null_lead" not in answers:
+            raise UserError(
+                f"--no-answer-above is for question answering, {called} is no such model"
+            )
+        answers["answer"] = [
+            "" if lead > no_answer_above else text
+            for lead, text in zip(answers["null_lead"], answers["answer"], strict=True)
+        ]
+    _tell(asked, answers, out, as_json=as_json)
+
+
+def kinds_of(task: str | None, command: str | None = None) -> tuple[str, ...]:
+    """Which kinds of registered models may be asked; UserError for a task that is none."""
+    if task is None:
+        # Models of classification were registered as classifiers once.
+        return EARLIER.get(command or "", (*family_names(), "classifier"))
+    kind = family_module(task)
+    if kind not in (*family_names(), "encoder"):
+        raise UserError(
+            f"--task is {', '.join(map(family_title, family_names()))} or encoder, found {task}"
+        )
+    return (kind, "classifier") if kind == "classification" else (kind,)
+
+
+def _lines_of_standard_input() -> list[str]:
+    if sys.stdin.isatty():
+        raise UserError(
+            "there is no text; give it as an argument, with --file, or on standard input"
+        )
+    from pipelines.inference.tables import text_lines
+
+    lines = list(text_lines(sys.stdin.buffer.read(), "standard input").values())
+    if not lines:
+        raise UserError("standard input holds no text")
+    return lines
+
+
+def _tell(
+    asked: "Asked", answers: dict[str, list[Any]], out: Path | None, *, as_json: bool
+) -> None:
+    """Write the answers to a file, or print a line for each row."""
+    from pipelines.inference.tables import beside, json_lines, rows_of, write_table
+
+    if out is None and not as_json:
+        for row in rows_of({**asked.columns, **answers}):
+            print(_line(row))
+        return
+    whole = beside(asked.own, asked.columns, answers)
+    if out is None:
+        print(*json_lines(whole), sep="\n")
+        return
+    write_table(out, whole)
+    added = [name for name in whole if name not in asked.own]
+    print(f"{out}: {len(whole[added[0]]):,} rows, answers in {', '.join(added)}")
+
+
+def _line(row: dict[str, Any]) -> str:
+    """A row for a person: by what its answer holds, whatever the model."""
+    match row:
+        case {"label": label, "probability": probability, "text": text}:
+            return f"{label:<20} {probability:6.1%}  {text}"
+        case {"labels": labels, "text": text}:
+            return f"{', '.join(labels) or '-':<28} {text}"
+        case {"words": words, "tags": tags}:
+            pairs = zip(words, tags, strict=True)
+            return " ".join(word if tag == "O" else f"{word}/{tag}" for word, tag in pairs)
+        case {"value": value, "text": text}:
+            second = f"  |  {row['second_text']}" if row.get("second_text") else ""
+            return f"{value:8.3f}  {text}{second}"
+        case {"choice": choice, "probability": probability, "choices": choices}:
+            return f"{choice}  {probability:6.1%}  {choices[choice]}"
+        case {"answer": answer}:
+            return answer or "(no answer)"
+        case {"embedding": vector, "text": text}:
+            shown = ", ".join(f"{value:.4f}" for value in vector[:4])
+            return f"[{shown}, …] ({len(vector)})  {text}"
+    return json.dumps(row, ensure_ascii=False, default=str)
+
+
+def _watch(done: int, total: int) -> None:
+    if sys.stderr.isatty():
+        end = "\n" if done == total else "\r"
+        print(f"{done:,} of {total:,} rows", end=end, file=sys.stderr, flush=True)
+
+
+def _ignore(done: int, total: int) -> None:
+    pass

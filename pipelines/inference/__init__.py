@@ -1,0 +1,1 @@
+"""What registered models answer: texts and tables, whole files, labelled files."""
