@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from flows.cli.commands.models import named, newest, place_of, refuse_no_registry, tracker_of
+from flows.cli.registry import named, newest, place_of, refuse_no_registry, tracker_of
 
 
 def say(sentence: str) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from flows.cli.asked_model import usual_question
 from flows.cli.commands.asking import ASKED
-from flows.cli.commands.models import place_of, tracker_of
+from flows.cli.registry import place_of, tracker_of
 from pipelines.registry import first_answers
 from pipelines.registry.first_answers import Wanted
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.reporting.story import Story
+from flows.reporting.run_report import RunReport
 from tests.flows.chat_room import webhook
 from tests.flows.published_folders import saved
 
@@ -42,7 +42,7 @@ class WholeRun:
 
     home: Path
     recipe: Path
-    story: Story
+    report: RunReport
 
 
 @pytest.fixture(scope="session")

@@ -145,7 +145,7 @@ def test_doctor_names_what_ended_and_the_cure(own_home: Path, tmp_path: Path) ->
 def test_env_wants_servers_that_run(own_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["env"]) == MISTAKE
     captured = capsys.readouterr()
-    assert "must run, but they do not" in captured.err
+    assert "are not running" in captured.err
     assert captured.out == ""
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.cli.commands.models import newest
+from flows.cli.registry import newest
 from pipelines.core.tracking.tracker import Tracker
 from pipelines.registry.listing import list_models
 from pipelines.registry.tags import KIND_TAG, VERIFIED_TAG

@@ -6,9 +6,9 @@ from typing import Annotated, Final
 import typer
 
 from flows.cli.batch import predict_batch
-from flows.cli.commands.models import Model
 from flows.cli.options import AsJson, Home
 from flows.cli.questions import Asked, Table, ask_model, table_of
+from flows.cli.registry import Model
 from pipelines.core.errors import UserError
 
 Texts = Annotated[list[str] | None, typer.Argument(help="Texts; none: read lines.")]

@@ -14,13 +14,8 @@ if TYPE_CHECKING:  # importing it takes a moment that help need not spend
     from flows.services.doctor import Check
 
 Platform = Annotated[
-    bool, typer.Option("--platform", help="Check a team's servers, as runs of deployments do.")
+    bool, typer.Option("--platform", help="Also check the team's servers, as deployments use them.")
 ]
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add this command to the application."""
-    app.command()(doctor)
 
 
 def doctor(
@@ -30,11 +25,11 @@ def doctor(
     mlflow_port: MlflowPort = 5000,
     platform: Platform = False,
 ) -> None:
-    """Check installation, machine, ports, store and tracker, and say what to do.
+    """Check the installation and say what to fix.
 
-    With --platform also what runs of deployments find: the Prefect server of PREFECT_API_URL, work
-    pools with live workers, secrets; and store, tracker and cluster as its block names them. Ends
-    with exit code 1 where something must be mended first.
+    Machine, ports, store and tracker. With --platform also what deployments need: the Prefect
+    server of PREFECT_API_URL, work pools with live workers, secrets, and store, tracker and cluster
+    as the server's block names them. Exit code 1 if something has to be fixed first.
 
     Example: bertsmith doctor --platform
     """

@@ -1,78 +1,45 @@
-"""Commands that use registered models."""
+"""The registry on the command line: a list, what a version was made from, what sets two apart."""
 
 import json
 import sys
-from dataclasses import asdict, replace
+import webbrowser
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.cli.options import AsJson, Home
-from flows.environment import home_folder, set_defaults
+from flows.cli.commands.pictures import attention, similar
+from flows.cli.options import AsJson, Home, Store
+from flows.cli.registry import place_of, tracker_of
 from pipelines.core.errors import UserError
 
 if TYPE_CHECKING:
-    from pipelines.core.place import PlaceSettings
-    from pipelines.core.stage import Progress, StageContext
-    from pipelines.core.tracking.tracker import Tracker
+    from rich.tree import Tree
 
+    from pipelines.registry.comparison.versus import Versus
+    from pipelines.registry.lookups.descent import Origin
+
+_WHOLE_LINES = 100_000
 _SHOWN_MOVES = 10  # of a name; --json has all
 
-Model = Annotated[
-    str | None,
-    typer.Option(
-        help="name, name@alias, name/version, a fingerprint of the store or a folder, ours or a "
-        "published BERT. [default: the newest champion of its kind]",
-        show_default=False,
-    ),
-]
+Reference = Annotated[str, typer.Argument(help="name, name@alias or name/version.")]
+
+commands = typer.Typer()
+commands.command()(attention)
+commands.command()(similar)
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add these commands to the application."""
-    app.command("fill-mask")(fill_mask)
-    app.command()(models)
+@commands.callback(invoke_without_command=True)
+def models(context: typer.Context, home: Home = None, as_json: AsJson = False) -> None:
+    """List registered models, or look into one.
 
-
-def fill_mask(
-    text: Annotated[str, typer.Argument(help="A sentence with [MASK] in place of a word.")],
-    model: Model = None,
-    top: Annotated[int, typer.Option(min=1, help="How many candidates to show.")] = 5,
-    home: Home = None,
-    as_json: AsJson = False,
-) -> None:
-    """Say which words a registered encoder would put in place of [MASK].
-
-    Example: bertsmith fill-mask 'Returns the [MASK] of the array.'
-    """
-    if "[MASK]" not in text:
-        raise UserError(
-            f"the text must hold [MASK] in place of a word, found none in {text!r}; "
-            "write for example 'Returns the [MASK] of the array.'"
-        )
-    from flows.cli.asked_model import asked_model
-
-    with asked_model(model, home, "encoder", fills_gaps=True) as (folder, called):
-        from pipelines.insight import predictions
-        from pipelines.registry.lookups.folders import opened
-
-        gaps = predictions.fill(opened(folder), called, text, top_k=top)
-    if as_json:
-        print(json.dumps([[asdict(candidate) for candidate in gap] for gap in gaps]))
-        return
-    for number, gap in enumerate(gaps, start=1):
-        if len(gaps) > 1:
-            print(f"[MASK] {number}")
-        for candidate in gap:
-            print(f"{candidate.probability:6.1%}  {candidate.piece}")
-
-
-def models(home: Home = None, as_json: AsJson = False) -> None:
-    """List what the registry holds: versions, how they compare, and who had which alias.
+    The list shows versions, how they compare, and which version had which alias.
 
     Example: bertsmith models
     """
+    if context.invoked_subcommand is not None:
+        return
     from pipelines.registry.listing import list_models, list_moves
     from pipelines.tasks import family_title
 
@@ -112,7 +79,7 @@ def models(home: Home = None, as_json: AsJson = False) -> None:
             print(f"\n{name}, who had which alias")
         for move in found[-_SHOWN_MOVES:]:
             before = f", before {move.before}" if move.before else ""
-            # What a comparison came to stands with its version.
+            # The version's own lines have the comparison's result.
             why = "comparison" if move.how == "comparison" else f"{move.by}: {move.reason}"
             print(
                 f"  {move.at[:16].replace('T', ' ')}  {move.alias} is version {move.version}"
@@ -120,109 +87,131 @@ def models(home: Home = None, as_json: AsJson = False) -> None:
             )
 
 
-def tracker_of(home: Path | None) -> "Tracker":
-    """The tracker of this home; raises UserError, in seconds, where it does not answer."""
-    refuse_no_registry(home)
-    from pipelines.core.place import PlaceSettings
+@commands.command()
+def lineage(
+    model: Reference,
+    show: Annotated[
+        bool, typer.Option("--open", help="Write it as an HTML page and open that in a browser.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Write it as an HTML page here. [default: in the home]")
+    ] = None,
+    store: Store = None,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a version was made from, down to files and settings.
 
-    return PlaceSettings().tracker({})
-
-
-def refuse_no_registry(home: Path | None, *, needs: str | None = None) -> None:
-    """Raise UserError, in seconds, where the tracker of this home does not answer, and at once
-    where a home without a registry cannot hold the kind of model that a command `needs`."""
-    set_defaults(home_folder(home))
-    from pipelines.core.place import PlaceSettings
-
-    place = PlaceSettings()
-    place.refuse_unreachable_tracker()
-    if needs is not None and not place.has_registry():
-        raise _no_model(f"of {place.home_folder()}", needs)
-
-
-def place_of(home: Path | None, store: str | None = None) -> "PlaceSettings":
-    """Where this home keeps things.
-
-    Raises UserError where `store` cannot be one.
+    Example: bertsmith models lineage models:/bertsmith-encoder@champion --open
     """
-    set_defaults(home_folder(home))
-    from pydantic import ValidationError
-
-    from pipelines.core.place import PlaceSettings
-    from pipelines.core.recipes.files import explain
-
-    try:
-        return PlaceSettings(store=store or "")
-    except ValidationError as error:
-        raise UserError(explain(error, "the place", PlaceSettings)) from None
-
-
-def context_of(home: Path | None, store: str | None = None) -> "StageContext":
-    """The surroundings of a command that reads and writes the store, and asks no tracker.
-
-    Raises UserError where `store` cannot be one.
-    """
+    tracker = tracker_of(home)
     from pipelines.artifacts import ArtifactStore
-    from pipelines.core.stage import StageContext
+    from pipelines.registry.lookups.descent import descent_of
 
-    return StageContext(store=ArtifactStore(place_of(home, store).store_url()))
+    root = descent_of(tracker, ArtifactStore(place_of(home, store).store_url()), model)
+    if as_json:
+        print(json.dumps(root.to_json(), indent=2, ensure_ascii=False, default=str))
+        return
+    if show or out is not None:
+        _draw(root, out or _page_in(home, root.title), opened=show)
+        return
+    from rich.console import Console
+
+    # A pipe or a file has no width, and Rich would cut at 80 columns.
+    width = None if sys.stdout.isatty() else _WHOLE_LINES
+    console = Console(highlight=False, soft_wrap=True, width=width)
+    console.print(_tree(root, set()))
 
 
-def registered_name(name: str) -> str:
-    """`name`, where the registry takes it; raises UserError where it does not."""
-    from pydantic import TypeAdapter, ValidationError
+@commands.command()
+def compare(
+    first: Reference,
+    second: Reference,
+    store: Store = None,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare two versions on the held-out data of the first: scores, settings, data.
 
-    from pipelines.registry.settings import RegistryName
+    Example: bertsmith models compare bertsmith-classifier/3 bertsmith-classifier@champion
+    """
+    tracker = tracker_of(home)
+    from pipelines.artifacts import ArtifactStore
+    from pipelines.registry.comparison.versus import versus
+
+    found = versus(tracker, ArtifactStore(place_of(home, store).store_url()), first, second)
+    if as_json:
+        print(json.dumps(asdict(found), indent=2, ensure_ascii=False, default=str))
+        return
+    for line in _lines(found):
+        print(line)
+
+
+def _lines(found: "Versus") -> list[str]:
+    lines = [f"{uri}: {figure or 'nothing was proved'}" for uri, figure in found.logged.items()]
+    difference = found.difference
+    if difference is None:
+        lines.append(f"The two cannot be compared: {found.why_not}.")
+    else:
+        name = found.metric.removeprefix("eval/").replace("_", " ")
+        left_out = (
+            f", without {found.left_out} that the second was trained on" if found.left_out else ""
+        )
+        better, value, low, high = difference.advantage("the first", "the second")
+        lines.append(
+            f"{name} on {difference.num_items} held-out items{left_out}: {difference.score:.4f} "
+            f"and {difference.other:.4f}; {better} is better by {value:+.4f} "
+            f"(95% interval {low:+.4f} to {high:+.4f})"
+        )
+    for title, rows in (
+        ("settings that differ", found.settings),
+        ("data that differ", found.data),
+        ("made with", found.made_with),
+    ):
+        lines.append(f"\n{title}: {'none' if not rows else ''}".rstrip())
+        width = max((len(key) for key in rows), default=0)
+        lines.extend(f"  {key:<{width}}  {a}  ->  {b}" for key, (a, b) in rows.items())
+    return lines
+
+
+def _tree(origin: "Origin", shown: set[tuple[str, str]]) -> "Tree":
+    """What several artifacts were made from is shown once; later mentions refer to it."""
+    from rich.markup import escape
+    from rich.tree import Tree
+
+    key = origin.title, origin.fingerprint
+    if key in shown and origin.settings:
+        return Tree(f"[bold]{escape(origin.title)}[/bold] {escape(origin.fingerprint)}, see above")
+    shown.add(key)
+    tree = Tree(f"[bold]{escape(origin.title)}[/bold] {escape(origin.fingerprint)}")
+    for name, value in origin.facts.items():
+        tree.add(escape(f"{name}: {value}"))
+    if origin.changed:
+        settings = tree.add("settings other than the defaults")
+        for path, value in origin.changed.items():
+            settings.add(escape(f"{path}: {value}"))
+    for each in origin.origins:
+        tree.add(_tree(each, shown))
+    return tree
+
+
+def _draw(root: "Origin", page: Path, *, opened: bool) -> None:
+    from pipelines.insight.lineage_page import lineage_page
 
     try:
-        TypeAdapter(RegistryName).validate_python(name)
-    except ValidationError:
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(lineage_page(root), encoding="utf-8")
+    except OSError as error:
         raise UserError(
-            "--name must be letters, digits, '.', '_' and '-', and begin with a letter or a digit, "
-            f"found {name or 'an empty name'}"
+            f"cannot write the page {page} ({error.strerror}); choose another --out"
         ) from None
-    return name
+    print(page)
+    if opened:
+        webbrowser.open(page.absolute().as_uri())
 
 
-def named(model: str | None, home: Path | None) -> str | None:
-    """What `--model` says, as the registry's look-ups take it: a name there, or a folder of ours.
+def _page_in(home: Path | None, title: str) -> Path:
+    from flows.environment import home_folder
 
-    A fingerprint becomes the folder of its artifact; a published BERT is taken into the store
-    first. Raises UserError for an empty name, a fingerprint that the store has not, and a folder
-    that holds no model.
-    """
-    if model is None:
-        return None
-    if not model.strip():
-        raise UserError("--model must name a model or a folder, found an empty name")
-    from pipelines.registry.lookups.folders import local_model
-
-    return local_model(model, replace(context_of(home), observe=_say_note))
-
-
-def _say_note(progress: "Progress") -> None:
-    if progress.note:
-        print(progress.note, file=sys.stderr)
-
-
-def newest(tracker: "Tracker", *kinds: str, fills_gaps: bool = False) -> str:
-    """The newest champion of these kinds; where none has that alias, the newest proved version.
-
-    With `fills_gaps` one that learned to predict tokens goes before others. Raises UserError where
-    no version proved itself.
-    """
-    from pipelines.registry.lookups.newest import newest_of
-
-    found = newest_of(tracker.client(), kinds, fills_gaps)
-    if found is None:
-        raise _no_model(f"at {tracker.shown_uri}", kinds[0])
-    return found
-
-
-def _no_model(registry: str, kind: str) -> UserError:
-    from pipelines.tasks import family_title
-
-    return UserError(
-        f"the registry {registry} must hold a model of the kind {family_title(kind)} that "
-        "proved itself, found none; run `bertsmith run` first, or name one with --model"
-    )
+    name = title.removeprefix("models:/").replace("/", "-")
+    return home_folder(home) / "pages" / f"lineage-{name}.html"

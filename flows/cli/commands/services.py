@@ -16,18 +16,12 @@ PrefectPort = Annotated[int, typer.Option(min=1, max=65535, help="Port of the Pr
 MlflowPort = Annotated[int, typer.Option(min=1, max=65535, help="Port of the MLflow server.")]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add these commands to the application."""
-    app.command()(up)
-    app.command()(env)
-    app.command()(down)
-
-
 def up(home: Home = None, prefect_port: PrefectPort = 4200, mlflow_port: MlflowPort = 5000) -> None:
-    """Start the Prefect server, the MLflow server and a worker, and deploy the flows.
+    """Start Prefect, MLflow and a worker on this machine.
 
-    They listen on 127.0.0.1 only, ask for the home's credentials, and run until `bertsmith down`.
-    What runs already is left alone; what ended is started again.
+    The flows are deployed, too. The servers listen on 127.0.0.1 only, ask for the home's
+    credentials, and run until `bertsmith down`. What runs already is left alone; what ended is
+    started again.
 
     Example: bertsmith up --prefect-port 4300 --mlflow-port 5300
     """
@@ -52,9 +46,9 @@ def up(home: Home = None, prefect_port: PrefectPort = 4200, mlflow_port: MlflowP
 
 
 def env(home: Home = None) -> None:
-    """Print what lets a shell's programs speak to the servers of `bertsmith up`.
+    """Print the variables that point a shell at these servers.
 
-    It holds the password, so it is for a shell to read, not for a screen.
+    They include the password, so the output is for a shell to read, not for a screen.
 
     Example: eval "$(bertsmith env)"
     """
@@ -65,22 +59,20 @@ def env(home: Home = None) -> None:
     folder = home_folder(home)
     services = read_services(folder)
     if services is None:
-        raise UserError(
-            f"the servers of {folder} must run, but they do not; start them: bertsmith up"
-        )
+        raise UserError(f"the servers of {folder} are not running; start them with `bertsmith up`")
     if sys.stdout.isatty():
         raise UserError(
-            "the output of `bertsmith env` holds a password and must go to a shell, but a screen "
-            'would show it; type: eval "$(bertsmith env)"'
+            "`bertsmith env` prints a password and does not do so on a screen; type: "
+            'eval "$(bertsmith env)"'
         )
     for name, value in client_variables(folder, services, make_credentials(folder)).items():
         print(f"export {name}={shlex.quote(value)}")
 
 
 def down(home: Home = None) -> None:
-    """Stop exactly what `bertsmith up` started.
+    """Stop what `bertsmith up` started.
 
-    Flow runs of its worker are stopped first and marked as such; started again, they go on.
+    Flow runs of its worker are cancelled first; run again, they resume.
 
     Example: bertsmith down
     """

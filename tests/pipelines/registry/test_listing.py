@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from mlflow.exceptions import MlflowException
 
-from flows.cli.commands.models import newest
+from flows.cli.registry import newest
 from pipelines.core.errors import UserError
 from pipelines.core.tracking.tracker import Tracker
 from pipelines.registry.listing import list_models
@@ -82,7 +82,7 @@ def test_a_command_asks_a_champion_before_a_newer_version_and_never_an_unproved_
     client = tracker.client()
     for number in ("1", "2", "3"):
         client.set_model_version_tag("encoder", number, KIND_TAG, "encoder")
-    with pytest.raises(UserError, match="of the kind encoder that proved itself, found none"):
+    with pytest.raises(UserError, match="no verified model of the kind encoder"):
         newest(tracker, "encoder")
     for number in ("1", "2"):
         client.set_model_version_tag("encoder", number, VERIFIED_TAG, "true")
