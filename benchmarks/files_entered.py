@@ -77,10 +77,10 @@ def demo(home: str | None) -> Walk:
 
 
 def pretrain(home: str | None) -> Walk:
-    """One step of the loop of a pretraining worker, on random tokens."""
+    """One step of the training loop on random tokens, whose batches come from a list."""
     from benchmarks.step import our_step
 
-    step, _ = our_step("tiny", "fp32")
+    step, _ = our_step("tiny", "float32")
     step()  # what is compiled and cached
     with Walk() as walk:
         step()

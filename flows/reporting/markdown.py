@@ -115,7 +115,7 @@ def _figures(report: RunReport) -> list[str]:
 
 def _filled_masks(report: RunReport) -> list[str]:
     return [
-        f"- {_literal(filled.text)}\n  was {_literal(filled.hidden)}, predicted: "
+        f"- {_literal(filled.text)}\n  - was {_literal(filled.hidden)}, predicted: "
         + ", ".join(f"{_literal(c.piece)} {c.probability:.0%}" for c in filled.candidates)
         for filled in report.filled_masks
     ]
@@ -123,7 +123,7 @@ def _filled_masks(report: RunReport) -> list[str]:
 
 def _predictions(report: RunReport) -> list[str]:
     return [
-        f"- {_literal(answer.text)}\n  label {_literal(expected)}, predicted: "
+        f"- {_literal(answer.text)}\n  - label {_literal(expected)}, predicted: "
         f"{_literal(answer.label or '')} {answer.probability:.0%}"
         for expected, answer in report.predictions
     ]

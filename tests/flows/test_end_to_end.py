@@ -143,8 +143,8 @@ def test_the_screen_shows_the_report_without_control_characters_in_a_pipe(
         "not better than answering without looking", "majority class ", "TF-IDF ",
     ):  # fmt: skip
         assert words in said
-    assert said.count("  was `") == 3
-    assert said.count("  label `") == 3
+    assert said.count("  - was `") == 3
+    assert said.count("  - label `") == 3
 
 
 def test_a_second_run_builds_nothing_and_registers_nothing_new(whole_run: WholeRun) -> None:

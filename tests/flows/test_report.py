@@ -1,5 +1,6 @@
 """What the last screen of a run sends people to."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,17 @@ def test_the_next_commands_go_to_the_home_that_was_named(
     assert len(commands) == 2
     for command in commands:
         assert f"--home '{home}'" in command
+
+
+def test_a_terminal_shows_the_markdown_rendered_that_a_pipe_gets_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = RunReport(flow="end-to-end", recipe=EndToEndRecipe(), notes=["a note"])
+    print_report(report, "")
+    assert "\n## Notes\n\n- a note\n" in capsys.readouterr().out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    print_report(report, "")
+    said = capsys.readouterr().out
+    assert "Notes" in said
+    assert "a note" in said
+    assert "#" not in said.partition("Next")[0]
