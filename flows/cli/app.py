@@ -14,7 +14,6 @@ from typer.exceptions import Abort, Exit, TyperException
 from flows.cli.commands import (
     asking,
     build,
-    checks,
     evaluation,
     exchange,
     models,
@@ -91,7 +90,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "export": exchange.take_out,
     "store": store.show,
     "prune": store.prune,
-    "doctor": checks.doctor,
+    "doctor": services.doctor,
     "up": services.up,
     "env": services.env,
     "down": services.down,
