@@ -81,7 +81,7 @@ def test_a_limited_deployment_asks_nobody(
             client.create_flow(end_to_end), "limited", concurrency_limit=1
         )
     monkeypatch.setattr("flows.champions.deployment", SimpleNamespace(id=str(limited)))
-    with pytest.raises(UserError, match=r"must have no concurrency limit, found 1 of 'limited'"):
+    with pytest.raises(UserError, match=r"'limited' has a concurrency limit of 1"):
         end_to_end(recipe)
     assert not list((tmp_path / "home" / "store").glob("*/*/manifest.json"))
 
