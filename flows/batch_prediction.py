@@ -7,11 +7,11 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.runtime import flow_run
 from pydantic import Field
 
-from flows.reporting.page import costing_the_page_alone
-from flows.reporting.watch import Watch
+from flows.reporting.pages import costing_the_page_alone
+from flows.reporting.progress import ProgressReporter
 from flows.services.place_block import use_place_of_deployment
 from flows.services.reconciliation import recorded_run
-from flows.stopped import cancel_if_stopped, stops_noted
+from flows.stopping import cancel_if_stopped, stops_noted
 from flows.tasks import task_that_reaches_out
 from pipelines.artifacts import Artifact
 from pipelines.core.place import PlaceSettings
@@ -41,14 +41,18 @@ def batch_prediction(recipe: BatchPredictionRecipe = _DEFAULT) -> Artifact:
     use_place_of_deployment()
     recipe.place.refuse_unreachable()
     settings = BatchSettings(**recipe.model_dump(exclude={"place"}))
-    with stops_noted(flow_run.id), recorded_run(flow_run.id), Watch("batch-prediction") as watch:
-        context = recipe.place.context(observe=watch.observe)
+    with (
+        stops_noted(flow_run.id),
+        recorded_run(flow_run.id),
+        ProgressReporter("batch-prediction") as progress,
+    ):
+        context = recipe.place.context(observe=progress.observe)
         task = task_that_reaches_out(build_predictions).with_options(
             task_run_name=f"answers of {recipe.model}"
         )
         predictions = cast(Artifact, task(settings, recipe.place.tracker({}), context))
         told = predictions.statistics
-        with costing_the_page_alone(watch.note):
+        with costing_the_page_alone(progress.note):
             create_markdown_artifact(
                 f"**{told['rows']:,}** rows of {told['files']:,} files, answered by "
                 f"`models:/{told['model']}`, in `{redacted(recipe.out or predictions.url)}`.",

@@ -2,20 +2,28 @@
 
 from collections.abc import Iterable
 from functools import cache
+from typing import TypeVar
 
 from prefect import Flow, flow
 
 from flows.checks import check_recipe
-from flows.continuing import given_artifacts, with_settled_encoder
-from flows.reporting.story import Story
+from flows.reporting.run_report import RunReport
 from flows.run import Overrides, Run, started_run
-from flows.stopped import cancel_if_stopped
+from flows.stopping import cancel_if_stopped
 from flows.tasks import plain_task, task_that_reaches_out
 from pipelines.artifacts import Artifact
 from pipelines.core.recipes.files import read_recipe
-from pipelines.core.recipes.ladder import CorpusRecipe, narrowest_recipe
-from pipelines.core.stage import Stage
+from pipelines.core.recipes.ladder import (
+    CorpusRecipe,
+    FinetuningRecipe,
+    PretrainingRecipe,
+    narrowest_recipe,
+)
+from pipelines.core.stage import Stage, StageContext
+from pipelines.core.tracking.tracker import Tracker
 from pipelines.stages import CHAIN, asked_for, with_what_they_need
+
+RecipeType = TypeVar("RecipeType", bound=CorpusRecipe)
 
 
 def build_chain(run: Run[CorpusRecipe], goals: Iterable[Stage]) -> dict[str, Artifact]:
@@ -29,7 +37,7 @@ def build_chain(run: Run[CorpusRecipe], goals: Iterable[Stage]) -> dict[str, Art
     check_recipe(run.recipe, goals)
     if any(stage.cut for stage in asked_for(run.recipe, goals)):
         run.recipe.place.refuse_strangers(trains=True)
-    recipe = with_settled_encoder(run).resolved()
+    recipe = with_resolved_encoders(run).resolved()
     made = given_artifacts(recipe, run.context)
     for stage in asked_for(recipe, goals):
         settings = stage.settings_of(recipe)
@@ -48,8 +56,51 @@ def build_chain(run: Run[CorpusRecipe], goals: Iterable[Stage]) -> dict[str, Art
     return made
 
 
+def with_resolved_encoders(run: Run[RecipeType]) -> RecipeType:
+    """The run's recipe with fingerprints in place of every encoder that it names.
+
+    Stages know the store and not the registry: what a name or a folder refers to now is imported
+    into the store here, once in a run. Raises UserError where there is no such encoder, and where
+    the one that pretraining continues from cannot learn the objective of the examples.
+    """
+    recipe, changed = run.recipe, {}
+    for section in ("pretraining", "vocabulary", "finetuning"):
+        settings = getattr(recipe, section, None)
+        if settings is None or settings.encoder is None:
+            continue
+        if settings.encoder not in run.encoders:
+            run.encoders[settings.encoder] = run.stage(
+                "encoder to start from", task_that_reaches_out(_resolve),
+                settings.encoder, run.tracker, run.context,
+            )  # fmt: skip
+        fingerprint = run.encoders[settings.encoder]
+        changed[section] = settings.model_copy(update={"encoder": fingerprint})
+    if isinstance(recipe, PretrainingRecipe) and "pretraining" in changed and not recipe.given:
+        from pipelines.stages.pretraining.continuing import refuse_other_objective
+        from pipelines.training.starting import starting_encoder
+
+        encoder = starting_encoder(changed["pretraining"].encoder, run.context)
+        refuse_other_objective(recipe.examples, encoder)
+    return recipe.model_copy(update=changed)
+
+
+def given_artifacts(recipe: CorpusRecipe, context: StageContext) -> dict[str, Artifact]:
+    """What replaces the stages that a recipe with resolved encoders leaves out, by their names."""
+    if not isinstance(recipe, FinetuningRecipe) or recipe.finetuning.encoder is None:
+        return {}
+    from pipelines.training.starting import starting_encoder
+
+    return {"pretraining": starting_encoder(recipe.finetuning.encoder, context)}
+
+
+def _resolve(reference: str, tracker: Tracker, context: StageContext) -> str:
+    from pipelines.registry.starting import settled_encoder  # torch takes a second
+
+    return settled_encoder(reference, tracker, context).fingerprint
+
+
 @cache
-def flow_of(command: str) -> Flow[..., Story]:
+def flow_of(command: str) -> Flow[..., RunReport]:
     """The flow that builds the stage of this command and what it needs.
 
     Raises KeyError where no stage has this command.
@@ -62,10 +113,10 @@ def flow_of(command: str) -> Flow[..., Story]:
     def build(
         recipe: recipe_type = demo,  # type: ignore[valid-type]
         overrides: Overrides = (),
-    ) -> Story:
+    ) -> RunReport:
         with started_run(stage.command, recipe, overrides, default=demo) as run:
             build_chain(run, [stage])
-        return run.story
+        return run.report
 
     build.__name__ = stage.command
     build.__doc__ = stage.purpose
@@ -77,7 +128,7 @@ def flow_of(command: str) -> Flow[..., Story]:
     )(build)
 
 
-def __getattr__(name: str) -> Flow[..., Story]:
+def __getattr__(name: str) -> Flow[..., RunReport]:
     """`flows.chain.<command>`, as deployments name a stage's flow; made when it is asked for."""
     try:
         return flow_of(name)

@@ -1,23 +1,46 @@
-"""What a run does with a version that proved itself: compare, ask a person, give it its alias."""
+"""What a run does with a verified version: compare it, ask a person, give it its alias."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from threading import Timer
 from typing import TypeVar
+from uuid import UUID
 
-from prefect.runtime import deployment
+from prefect import pause_flow_run, resume_flow_run
+from prefect.client.orchestration import get_client
+from prefect.exceptions import FlowPauseTimeout, NotPausedError
+from prefect.input import RunInput
+from prefect.runtime import deployment, flow_run
+from pydantic import Field
 
-from flows.approval import approval_of, approved
-from flows.reporting.events import tell_of_promotion
+from flows.promote import emit_promotion
 from flows.run import Run
 from flows.tasks import task_that_reaches_out
+from pipelines.core.errors import UserError
 from pipelines.core.recipes.ladder import EndToEndRecipe
 from pipelines.registry.comparison.evaluation import Evaluation
-from pipelines.registry.comparison.judgement import judge
+from pipelines.registry.comparison.judgement import Judgement, judge
 from pipelines.registry.promotion import settle
 from pipelines.registry.registration import RegisteredModel
+from pipelines.registry.settings import RegistrationSettings
 
 RecipeType = TypeVar("RecipeType", bound=EndToEndRecipe)
 
 comparison = task_that_reaches_out(judge)
 promotion = task_that_reaches_out(settle)
+
+_NOBODY = "nobody in time"
+# Prefect's server calls a run failed whose pause is over: the run's own waiting ends before that.
+_GRACE_SECONDS = 600
+
+
+class Approval(RunInput):
+    """Whether the version becomes what people use."""
+
+    approve: bool = Field(default=False, description="Give the alias to the new version.")
+    who: str = Field(default="", description="Your name, for the history.")
+    remark: str = Field(default="", description="Why, for the history.")
 
 
 def compare_and_promote(
@@ -25,7 +48,7 @@ def compare_and_promote(
 ) -> None:
     """Give a version that proved itself the alias that it earns; `evaluation` is that of its proof.
 
-    What was found and moved is part of the run's story.
+    Comparison and promotion are part of the run's report.
     """
     names = run.recipe.registration
     judgement = run.stage(
@@ -33,13 +56,82 @@ def compare_and_promote(
         run.tracker, run.context.store, model.name, model.version, names.alias,
         names.comparison, evaluation,
     )  # fmt: skip
-    by = f"the run {run.story.flow_run_url or run.recipe.name}"
+    by = f"the run {run.report.flow_run_url or run.recipe.name}"
     if judgement.is_better and names.approval_hours:
         # A run that no page shows asks nobody.
         answer = approval_of(judgement, names) if deployment.id is not None else None
         judgement, by = approved(judgement, answer), answer.who if answer else by
-    run.story.judgements.append(judgement)
+    run.report.judgements.append(judgement)
     promoted = run.stage(f"promotion, {model.kind}", promotion, run.tracker, judgement, names, by)
-    run.story.promotions.append(promoted)
+    run.report.promotions.append(promoted)
     if promoted.previous_version != promoted.version:
-        tell_of_promotion(promoted)
+        emit_promotion(promoted)
+
+
+def refuse_approval_under_a_limit(names: RegistrationSettings) -> None:
+    """Raise UserError where the run asks a person and its deployment has a limit of its own.
+
+    Prefect gives the slot to another run while one waits, and ends the one that waited because it
+    no longer has the slot.
+    """
+    if not names.approval_hours or deployment.id is None:
+        return
+    with get_client(sync_client=True) as client:
+        found = client.read_deployment(UUID(deployment.id))
+    if (limit := found.global_concurrency_limit) is not None:
+        raise UserError(
+            f"the deployment {found.name!r} has a concurrency limit of {limit.limit}, under which "
+            "Prefect ends runs that wait for approval; limit its work pool instead, or set "
+            "registration.approval_hours=0"
+        )
+
+
+def approval_of(judgement: Judgement, names: RegistrationSettings) -> Approval | None:
+    """What a person answers on the flow run's page; None where nobody did in time."""
+    asked = Approval.with_initial_data(
+        description=f"Shall **{judgement.name} version {judgement.version}** become "
+        f"`{names.alias}`? It is {judgement.reason}."
+    )
+    seconds = names.approval_hours * 3600
+    try:
+        with _resumed_after(seconds):
+            answer: Approval = pause_flow_run(
+                wait_for_input=asked,
+                timeout=int(seconds) + _GRACE_SECONDS,
+                key=f"{judgement.name}-{judgement.version}",
+            )
+    except FlowPauseTimeout:
+        return None
+    if answer.who == _NOBODY:
+        return None
+    return answer.model_copy(update={"who": answer.who or "a person"})
+
+
+@contextmanager
+def _resumed_after(seconds: float) -> Iterator[None]:
+    """This process answers for whom it waits in vain."""
+    timer = Timer(seconds, _answer_for_nobody, [UUID(flow_run.id)])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _answer_for_nobody(run_id: UUID) -> None:
+    with suppress(NotPausedError):  # a person answered at this very moment
+        resume_flow_run(run_id, run_input={"approve": False, "who": _NOBODY})
+
+
+def approved(judgement: Judgement, answer: Approval | None) -> Judgement:
+    """The judgement after a person was asked; without an answer the version waits for one."""
+    if answer is None:
+        by_hand = f"bertsmith promote {judgement.name} --version {judgement.version}"
+        reason = f"{judgement.reason}; it waits for a person's approval: {by_hand}"
+        return replace(judgement, is_better=False, awaits_approval=True, reason=reason)
+    remark = f": {answer.remark}" if answer.remark else ""
+    if answer.approve:
+        return replace(judgement, reason=f"{judgement.reason}; approved by {answer.who}{remark}")
+    declined = f"{judgement.reason}; {answer.who} did not approve it{remark}"
+    return replace(judgement, is_better=False, reason=declined)

@@ -2,20 +2,17 @@
 
 from prefect import flow
 
-from flows.approval import refuse_approval_under_a_limit
-from flows.chain import build_chain
-from flows.champions import compare_and_promote
-from flows.continuing import with_settled_encoder
-from flows.reporting.story import Story
+from flows.chain import build_chain, with_resolved_encoders
+from flows.champions import compare_and_promote, refuse_approval_under_a_limit
+from flows.reporting.run_report import RunReport
 from flows.run import Overrides, Run, started_run
-from flows.stopped import cancel_if_stopped
+from flows.stopping import cancel_if_stopped
 from flows.tasks import plain_task, task_that_reaches_out
 from pipelines.artifacts import Artifact
 from pipelines.core.recipes.files import read_recipe
 from pipelines.core.recipes.ladder import EndToEndRecipe
 from pipelines.core.stage import StageContext
 from pipelines.insight import showcase
-from pipelines.insight.evidence import log_evidence
 from pipelines.registry.promotion import due_for_promotion
 from pipelines.registry.registration import RegisteredModel, Submission, register
 from pipelines.registry.verification import Proof, verify
@@ -28,7 +25,6 @@ _WENT_ON_FROM = "went_on_from"  # the encoder that the pretraining began with, a
 
 registration = task_that_reaches_out(register)
 verification = task_that_reaches_out(verify)
-evidence = task_that_reaches_out(log_evidence)
 filled_masks = plain_task(showcase.filled_masks)
 predictions = plain_task(showcase.predictions)
 
@@ -39,7 +35,7 @@ predictions = plain_task(showcase.predictions)
     persist_result=False,
     on_crashed=[cancel_if_stopped],
 )
-def end_to_end(recipe: EndToEndRecipe = _DEMO, overrides: Overrides = ()) -> Story:
+def end_to_end(recipe: EndToEndRecipe = _DEMO, overrides: Overrides = ()) -> RunReport:
     """Build whatever is missing of corpus, vocabulary, examples, encoder and classifier, register
     the models, have each repeat its held-out accuracy in a fresh process, and make what is better
     than its champion champion."""
@@ -48,13 +44,13 @@ def end_to_end(recipe: EndToEndRecipe = _DEMO, overrides: Overrides = ()) -> Sto
         made = build_chain(run, CHAIN)
         _register_and_prove(run, made)
         _show(run, made)
-    return run.story
+    return run.report
 
 
 def _register_and_prove(run: Run[EndToEndRecipe], made: dict[str, Artifact]) -> None:
     """Register as candidates, prove what is new, and make what is better now champion."""
     names, tracker = run.recipe.registration, run.tracker
-    recipe = with_settled_encoder(run)  # an alias may stand for another encoder tomorrow
+    recipe = with_resolved_encoders(run)  # an alias may stand for another encoder tomorrow
     lineage = _lineage(recipe, made, run.context)
     submitted = {}
     if "examples" in made:
@@ -77,9 +73,12 @@ def _register_and_prove(run: Run[EndToEndRecipe], made: dict[str, Artifact]) -> 
             evaluation=evaluation,
         )
         model = run.stage(f"registration, {kind}", registration, submission, tracker)
-        run.story.models.append(model)
+        run.report.models.append(model)
         # A run that was killed between registration and proof may have left none.
         if not model.reused or not model.is_verified:
+            from pipelines.insight.evidence import log_evidence  # matplotlib takes a second
+
+            evidence = task_that_reaches_out(log_evidence)
             run.stage(f"evidence, {kind}", evidence, tracker, model.run_id, artifact, evaluation)
         if not model.is_verified:
             proofs.append(_proof(run.recipe, model, heldout))
@@ -87,10 +86,10 @@ def _register_and_prove(run: Run[EndToEndRecipe], made: dict[str, Artifact]) -> 
         verifications = run.stage(
             "verification", verification, proofs, run.context.store.url, tracker
         )
-    run.story.verifications = verifications
-    run.story.alias = names.alias
+    run.report.verifications = verifications
+    run.report.alias = names.alias
     evaluations = {proved.model.reference: proved.evaluation for proved in verifications}
-    for model in due_for_promotion(run.story.models, verifications):
+    for model in due_for_promotion(run.report.models, verifications):
         compare_and_promote(run, model, evaluations.get(model.reference))
 
 
@@ -114,14 +113,14 @@ def _proof(recipe: EndToEndRecipe, model: RegisteredModel, heldout: Artifact) ->
 
 def _show(run: Run[EndToEndRecipe], made: dict[str, Artifact]) -> None:
     """What the models say to held-out sentences, for the final screen."""
-    tracker, references = run.tracker, [model.reference for model in run.story.models]
+    tracker, references = run.tracker, [model.reference for model in run.report.models]
     if "corpus" in made:
-        run.story.filled_masks = run.stage(
+        run.report.filled_masks = run.stage(
             "fill-mask examples", filled_masks,
             tracker, references[0], made["corpus"], made["vocabulary"],
         )  # fmt: skip
     if "finetuning" in made and made["labelled"].statistics["family"] == "classification":
-        run.story.predictions = run.stage(
+        run.report.predictions = run.stage(
             "example predictions", predictions,
             tracker, references[-1], made["labelled"],
         )  # fmt: skip

@@ -1,21 +1,25 @@
 """Flows of a person's own choice: give an alias to a version, or back to the one that had it."""
 
+import logging
 from typing import cast
 
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
+from prefect.events import emit_event
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
 from flows.alias_recipes import PromotionRecipe, RollbackRecipe
-from flows.reporting.events import tell_of_promotion
-from flows.reporting.page import costing_the_page_alone
+from flows.reporting.pages import costing_the_page_alone
 from flows.services.place_block import use_place_of_deployment
 from flows.services.reconciliation import recorded_run
 from flows.tasks import task_that_reaches_out
 from pipelines.registry import promotion as registry
 from pipelines.registry.promotion import Promotion
 
+logger = logging.getLogger(__name__)
+
+PROMOTED = "bertsmith.model.promoted"  # an event that automations react to
 _PROMOTION, _ROLLBACK = PromotionRecipe(), RollbackRecipe()
 
 
@@ -36,7 +40,7 @@ def promote(recipe: PromotionRecipe = _PROMOTION) -> Promotion:
             recipe.place.tracker({}), recipe.name, recipe.source, recipe.alias,
             recipe.reason, recipe.who, overrules=recipe.force,
         )  # fmt: skip
-    return _told(cast(Promotion, moved))  # a coroutine only where the task is one
+    return _published(cast(Promotion, moved))  # a coroutine only where the task is one
 
 
 @flow(
@@ -53,11 +57,11 @@ def rollback(recipe: RollbackRecipe = _ROLLBACK) -> Promotion:
     )
     with recorded_run(flow_run.id):
         moved = move(recipe.place.tracker({}), recipe.name, recipe.alias, recipe.reason, recipe.who)
-    return _told(cast(Promotion, moved))
+    return _published(cast(Promotion, moved))
 
 
-def _told(promotion: Promotion) -> Promotion:
-    tell_of_promotion(promotion)
+def _published(promotion: Promotion) -> Promotion:
+    emit_promotion(promotion)
     before = f", before it was {promotion.previous_version}" if promotion.previous_version else ""
     with costing_the_page_alone(get_run_logger().warning):
         create_markdown_artifact(
@@ -67,3 +71,27 @@ def _told(promotion: Promotion) -> Promotion:
             description=f"{promotion.name}@{promotion.alias} is version {promotion.version}",
         )
     return promotion
+
+
+def emit_promotion(promotion: Promotion) -> None:
+    """Emit an event that names model, version and alias; trouble with that stops nothing."""
+    try:
+        emit_event(
+            event=PROMOTED,
+            resource={
+                "prefect.resource.id": f"bertsmith.model.{promotion.name}",
+                "prefect.resource.name": promotion.name,
+                "bertsmith.alias": promotion.alias,
+                "bertsmith.version": str(promotion.version),
+            },
+            payload={
+                "name": promotion.name,
+                "alias": promotion.alias,
+                "version": str(promotion.version),
+                "previous_version": str(promotion.previous_version or ""),
+                "model_uri": f"models:/{promotion.name}@{promotion.alias}",
+            },
+        )
+    # The alias has moved: whatever keeps the event from its server, that is done.
+    except Exception as error:  # noqa: BLE001
+        logger.warning("the event for the promotion of %s was not sent: %s", promotion.name, error)

@@ -1,4 +1,4 @@
-"""A flow run in progress: runs its stages, times them, and tells those who watch."""
+"""A flow run in progress: it runs its stages, and keeps the books on them."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -13,18 +13,15 @@ from prefect.runtime import deployment, flow_run
 from pydantic import Field
 
 from flows.parent_run import ParentRun, open_parent_run
-from flows.reporting.links import flow_run_page
-from flows.reporting.page import costing_the_page_alone, first_line
+from flows.reporting.pages import costing_the_page_alone, first_line, flow_run_page
+from flows.reporting.progress import ProgressReporter
+from flows.reporting.publishing import publish_report
 from flows.reporting.quantities import duration, memory
-from flows.reporting.report import publish_report
-from flows.reporting.story import StageRecord, Story
+from flows.reporting.run_report import RunReport, StageRecord
 from flows.reporting.usage import MemorySampler
-from flows.reporting.watch import Watch
 from flows.services.place_block import use_place_of_deployment
 from flows.services.reconciliation import recorded_run
-from flows.stop_signals import stop_in_order_inside_flow
-from flows.stopped import stops_noted
-from flows.taken_up_again import wait_for_last_try
+from flows.stopping import stop_in_order_inside_flow, stops_noted, wait_for_last_try
 from pipelines.artifacts import Artifact
 from pipelines.core.recipes.files import completed, differences
 from pipelines.core.recipes.ladder import CorpusRecipe
@@ -47,16 +44,17 @@ Overrides = Annotated[
 
 @dataclass(kw_only=True)
 class Run(Generic[Recipe]):
-    """One flow run over `recipe`; its story grows with every stage."""
+    """One flow run over `recipe`, and all its bookkeeping, which grows with every stage."""
 
     recipe: Recipe
     context: StageContext
-    story: Story
-    watch: Watch
+    report: RunReport
+    progress: ProgressReporter
     sampler: MemorySampler
     parent: ParentRun
     metrics: RunMetrics
     encoders: dict[str, str] = field(default_factory=dict)  # fingerprints, by name in the recipe
+    started: float = field(default_factory=time.perf_counter)
 
     @property
     def tracker(self) -> Tracker:
@@ -69,17 +67,17 @@ class Run(Generic[Recipe]):
     ) -> Any:
         """Run a stage as a task called `name`, and record what it made and what it took.
 
-        `to_follow` trainings like it come after it: their time is part of what is left. Raises what
-        the stage raises, after the story says where and how it ended.
+        `to_follow` training runs like it come after it: their time is part of what is left. Raises
+        what the stage raises, after the report says where and how it ended.
         """
-        self.watch.to_follow = to_follow
+        self.progress.to_follow = to_follow
         self.sampler.start_stage()
         started = time.perf_counter()
         try:
             named = task.with_options(task_run_name=f"{name} of {self.recipe.name}")
             result = named(*inputs, **options)
         except BaseException as error:
-            self.story.failure = f"{_how_it_ended(error)} in stage {name}: {first_line(error)}"
+            self.report.failure = f"{_how_it_ended(error)} in stage {name}: {first_line(error)}"
             raise
         finally:
             self.metrics.stage_ended()
@@ -89,14 +87,30 @@ class Run(Generic[Recipe]):
             seconds=time.perf_counter() - started,
             peak_bytes=self.sampler.stage_peak_bytes(),
         )
-        self.story.records.append(record)
+        self.report.records.append(record)
         if record.artifact is not None:
             self.parent.used(name, record.artifact)
-        self.watch.say(
+        self.progress.say(
             f"{name:<28} {record.outcome:<7} {duration(record.seconds):>13} "
             f"{memory(record.peak_bytes):>9}"
         )
         return result
+
+    def end(self, error: BaseException | None) -> None:
+        """Complete the report, close the tracker's record, and publish both."""
+        report = self.report
+        if error is not None:
+            report.failure = report.failure or f"{_how_it_ended(error)}: {first_line(error)}"
+        report.notes.extend(self.progress.notes)
+        report.seconds = time.perf_counter() - self.started
+        report.peak_bytes = self.sampler.peak_bytes
+        self.parent.end(report.failure)
+        with costing_the_page_alone(self._late_note):
+            publish_report(report, self.tracker)
+
+    def _late_note(self, sentence: str) -> None:
+        self.report.notes.append(sentence)
+        self.progress.say(sentence)
 
 
 @contextmanager
@@ -111,13 +125,12 @@ def started_run(
     once for values that do not go together, where store or tracker cannot be reached, and where a
     node of the cluster cannot take part.
     """
-    started = time.perf_counter()
     stop_in_order_inside_flow()
     use_place_of_deployment()
     recipe, changed = _resolved(recipe, overrides, default)
     recipe.place.refuse_unreachable()
     recipe.place.refuse_strangers()
-    story = Story(flow=flow, recipe=recipe, flow_run_url=flow_run_page())
+    report = RunReport(flow=flow, recipe=recipe, flow_run_url=flow_run_page())
     tags = {
         "bertsmith.flow_run": flow_run.id or "",
         "bertsmith.flow": flow,
@@ -129,38 +142,33 @@ def started_run(
         recorded_run(flow_run.id),
         published_metrics(name) as metrics,
         MemorySampler() as sampler,
-        Watch(flow) as watch,
+        ProgressReporter(flow) as progress,
     ):
         for sentence in changed:
-            watch.note(sentence)
+            progress.note(sentence)
 
-        def observe(progress: Progress) -> None:
-            metrics.observe(progress)
-            watch.observe(progress)
+        def observe(state: Progress) -> None:
+            metrics.observe(state)
+            progress.observe(state)
 
         parent = open_parent_run(
-            recipe.place.tracker(tags), f"{flow} of {recipe.name}", recipe, story.flow_run_url
+            recipe.place.tracker(tags), f"{flow} of {recipe.name}", recipe, report.flow_run_url
         )
         context = recipe.place.context(observe=observe, tags={**tags, **parent.tags})
         run = Run(
-            recipe=recipe, context=context, story=story, watch=watch, sampler=sampler,
+            recipe=recipe, context=context, report=report, progress=progress, sampler=sampler,
             parent=parent, metrics=metrics,
         )  # fmt: skip
         if flow_run.run_count > 1 and not context.store.is_local:
-            wait_for_last_try(UUID(flow_run.id), watch.note)
+            wait_for_last_try(UUID(flow_run.id), progress.note)
         for sentence in deliver_kept(context.store, run.tracker):
-            watch.note(sentence)
+            progress.note(sentence)
         try:
             yield run
         except BaseException as error:
-            story.failure = story.failure or f"{_how_it_ended(error)}: {first_line(error)}"
+            run.end(error)
             raise
-        finally:
-            story.notes.extend(watch.notes)
-            story.seconds = time.perf_counter() - started
-            story.peak_bytes = sampler.peak_bytes
-            parent.end(story.failure)
-            _publish(story, run.tracker, watch)
+        run.end(None)
 
 
 def _resolved(
@@ -184,15 +192,6 @@ def _resolved(
         redacted(f"{path} is {value!r}, in the deployment's own recipe it is {before!r}")
         for path, value, before in changed
     ]
-
-
-def _publish(story: Story, tracker: Tracker, watch: Watch) -> None:
-    def note(sentence: str) -> None:
-        story.notes.append(sentence)
-        watch.say(sentence)
-
-    with costing_the_page_alone(note):
-        publish_report(story, tracker)
 
 
 def _how_it_ended(error: BaseException) -> str:

@@ -4,19 +4,19 @@ Commands import what they need when they run: help has to come at once.
 """
 
 import sys
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 from typer.exceptions import Abort, Exit, TyperException
 
 from flows.cli.commands import (
     build,
-    checks,
     evaluation,
     exchange,
-    lookups,
     models,
+    pictures,
     platform,
     predict,
     promotion,
@@ -29,11 +29,34 @@ from pipelines.core.versions import code_version
 
 DONE, FAILED, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 
+# What help lists; names that are not here still work.
+_GROUPS = {
+    "Make models": ("run", "pretrain", "finetune", "evaluate", "recipes"),
+    "Use models": ("predict", "fill-mask", "models", "promote", "rollback", "import", "export"),
+    "Servers and storage": (
+        "up", "down", "env", "doctor", "deploy", "metrics", "store", "prune",
+    ),
+}  # fmt: skip
+
+
+class _Grouped(TyperGroup):
+    """Help that lists commands under what they are for."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the groups, one below the other."""
+        for title, names in _GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(name, self.commands[name].get_short_help_str(limit=200)) for name in names]
+                )
+
+
 app = typer.Typer(
     name="bertsmith",
     help="Raw text to a registered, fine-tuned BERT.",
+    epilog="`bertsmith COMMAND --help` has options and an example of each.",
+    cls=_Grouped,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -51,25 +74,44 @@ def _before_any_command(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_say_version, is_eager=True, help="Say which version this is."
+            "--version", callback=_say_version, is_eager=True, help="Print the version and exit."
         ),
     ] = False,
 ) -> None:
     pass
 
 
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "evaluate": evaluation.evaluate,
+    "fill-mask": pictures.fill_mask,
+    "promote": promotion.promote,
+    "rollback": promotion.rollback,
+    "import": exchange.bring_in,
+    "export": exchange.take_out,
+    "store": store.show,
+    "prune": store.prune,
+    "doctor": services.doctor,
+    "up": services.up,
+    "env": services.env,
+    "down": services.down,
+    "deploy": platform.deploy,
+    "metrics": platform.metrics,
+}
+_OLD_NAMES: dict[str, Callable[..., None]] = {
+    "lineage": models.lineage,
+    "compare": models.compare,
+    "inspect": pictures.attention,
+    "similar": pictures.similar,
+    "sizes": recipes.sizes,
+}
 build.add_to(app)
-evaluation.add_to(app)
 predict.add_to(app)
-models.add_to(app)
-promotion.add_to(app)
-lookups.add_to(app)
-exchange.add_to(app)
-recipes.add_to(app)
-store.add_to(app)
-checks.add_to(app)
-services.add_to(app)
-platform.add_to(app)
+for _name, _command in _COMMANDS.items():
+    app.command(_name)(_command)
+app.add_typer(models.commands, name="models")
+app.add_typer(recipes.commands, name="recipes")
+for _name, _command in _OLD_NAMES.items():
+    app.command(_name, hidden=True)(_command)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -90,7 +132,7 @@ def run(arguments: Sequence[str]) -> int:
     except Abort:
         result = INTERRUPTED
     if result == INTERRUPTED:  # Typer's answer to a KeyboardInterrupt
-        _tell("stopped; what was finished is kept: the same command goes on from there", result)
+        _tell("stopped; finished work is kept, run the same command to resume", result)
     return result if isinstance(result, int) else DONE
 
 

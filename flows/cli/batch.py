@@ -23,7 +23,7 @@ def predict_batch(
     from pydantic import ValidationError
 
     from flows.batch_prediction import BatchPredictionRecipe, batch_prediction
-    from flows.reporting.terminal import progress_on_terminal
+    from flows.reporting.progress_line import progress_on_terminal
     from pipelines.core.errors import UserError
     from pipelines.core.recipes.files import explain
 

@@ -1,9 +1,15 @@
-"""What a person chose on the command line, as overrides of a recipe."""
+"""What a person chooses on the command line: the options of a recipe, declared once."""
 
+import inspect
 import json
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Annotated, Any, get_type_hints
 
+import typer
+
+from flows.cli.options import Home, Overrides, Store
 from pipelines.core.errors import UserError
 
 OWN_TEXT_PRESET = "own-text"
@@ -18,39 +24,122 @@ _GRID_OF_THE_PAPER = {
 }
 
 
+def _presets(incomplete: str) -> list[str]:
+    from pipelines.core.recipes.files import preset_names
+
+    return [name for name in preset_names() if name.startswith(incomplete)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A recipe and what options change of it."""
+    """A recipe and what options change of it; each field is an option, but for the last one."""
 
-    recipe: str | None = None
-    overrides: tuple[str, ...] = ()
-    corpus: tuple[str, ...] = ()
-    layout: str | None = None
-    labels: str | None = None
-    heldout: str | None = None
-    task: str | None = None
-    encoder: str | None = None
-    is_pretraining: bool = False  # the encoder is one that a pretraining goes on from
-    text_column: str | None = None
-    second_text_column: str | None = None
-    label_column: str | None = None
-    seeds: int | None = None
-    search: bool = False
-    home: Path | None = None
-    store: str | None = None
-    num_workers: int | None = None
-    training_workers: int | None = None
+    recipe: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RECIPE",
+            help="A preset (see `bertsmith recipes list`) or a YAML file. "
+            "[default: demo; own-text with --corpus]",
+            show_default=False,
+            autocompletion=_presets,
+        ),
+    ] = None
+    overrides: Overrides = None
+    corpus: Annotated[
+        list[str] | None,
+        typer.Option(metavar="GLOB", help="Your own plain text files in place of the recipe's."),
+    ] = None
+    layout: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LAYOUT",
+            help="What a document is in the files of --corpus: file, blank_line (a block between "
+            "blank lines), line, sentences (one a line, blank lines between documents), headings "
+            "(' = Title = '), or auto: found out and said. [default: auto]",
+        ),
+    ] = None
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Your labelled items to fine-tune on: CSV, TSV, JSONL or Parquet; for --task "
+            "tagging also CoNLL's columns, for question-answering SQuAD's JSON. A folder: a "
+            "Hugging Face dataset.",
+        ),
+    ] = None
+    heldout: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Items to evaluate on; the name of a split where --labels is a dataset's folder. "
+            "[default: a share of --labels]",
+        ),
+    ] = None
+    task: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FAMILY",
+            help="What to learn from --labels: classification, multi-label, regression, "
+            "multiple-choice, tagging, question-answering or sentence-embedding. [default: the "
+            "recipe's]",
+            show_default=False,
+        ),
+    ] = None
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Start from this encoder: a folder (ours or a published BERT), "
+            "models:/name@alias, or a fingerprint of the store. `pretrain` and --corpus pretrain "
+            "it further; otherwise nothing is pretrained.",
+        ),
+    ] = None
+    text_column: Annotated[
+        str | None, typer.Option(help="Column of --labels that holds the text.")
+    ] = None
+    second_text_column: Annotated[
+        str | None, typer.Option(help="Column of --labels with the second text of a pair.")
+    ] = None
+    label_column: Annotated[
+        str | None, typer.Option(help="Column of --labels that holds the label.")
+    ] = None
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=100,
+            help="Train with this many seeds, report mean and deviation, and keep the best. "
+            "[default: 1]",
+            show_default=False,
+        ),
+    ] = None
+    search: Annotated[
+        bool,
+        typer.Option(
+            "--search",
+            help="Search the paper's grid: batches of 16 and 32, learning rates of 5e-5, 3e-5 and "
+            "2e-5, 2 to 4 epochs; other values with --set finetuning.search.",
+        ),
+    ] = False
+    home: Home = None
+    store: Store = None
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Tasks that run at once in the data stages.")
+    ] = None
+    training_workers: Annotated[
+        int | None, typer.Option(min=1, help="Ray Train workers that share a training run.")
+    ] = None
+    is_pretraining: bool = False  # the encoder is one that pretraining continues from
 
     @property
     def source(self) -> str:
         """The preset or file to read: one's own text or encoder has a preset of its own."""
         if self.recipe is None and self.encoder is not None:
-            return CONTINUE_PRESET if self._goes_on else OWN_ENCODER_PRESET
+            return CONTINUE_PRESET if self._pretrains_further else OWN_ENCODER_PRESET
         return self.recipe or (OWN_TEXT_PRESET if self.corpus else DEFAULT_PRESET)
 
     @property
-    def _goes_on(self) -> bool:
-        """Whether pretraining goes on from the encoder: with a text of one's own it does."""
+    def _pretrains_further(self) -> bool:
         return self.is_pretraining or bool(self.corpus)
 
     def all_overrides(self) -> list[str]:
@@ -60,23 +149,24 @@ class Choice:
         """
         if self.layout is not None and not self.corpus:
             raise UserError(
-                "--layout says what a document is in the files of --corpus, found no --corpus; "
-                "give both, or set the layout in the recipe's corpus.sources"
+                "--layout requires --corpus; for other sources set the layout in the recipe's "
+                "corpus.sources"
             )
         of_file = (self.text_column, self.second_text_column, self.label_column, self.heldout)
         if self.labels is None and any(of_file):
             raise UserError(
-                "--text-column, --second-text-column, --label-column and --heldout say more of the "
-                "file of --labels, found no --labels; give it, too, or set them in the recipe's "
-                "labelled.source"
+                "--text-column, --second-text-column, --label-column and --heldout require "
+                "--labels; for other sources set them in the recipe's labelled.source"
             )
         options: dict[str, object] = {
             "place.home": str(self.home.absolute()) if self.home else None,
             "place.store": self.store,
-            "place.num_workers": self.num_workers,
+            "place.num_workers": self.workers,
             "place.training_workers": self.training_workers,
             "labelled.family": self.task,
-            "pretraining.encoder" if self._goes_on else "finetuning.encoder": self.encoder,
+            "pretraining.encoder" if self._pretrains_further else "finetuning.encoder": (
+                self.encoder
+            ),
             "finetuning.num_seeds": self.seeds,
             "finetuning.search": _GRID_OF_THE_PAPER if self.search else None,
         }
@@ -88,17 +178,47 @@ class Choice:
         given = [
             f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None
         ]
-        return [*given, *self.overrides]
+        return [*given, *(self.overrides or ())]
 
     def _labelled_source(self, labels: str) -> dict[str, str]:
-        """A folder is a data set, whose splits have names; anything else is a file."""
+        """A folder is a dataset, whose splits have names; anything else is a file."""
         if Path(labels).is_dir():
-            place = {"kind": "hugging_face", "dataset": labels, "heldout_split": self.heldout}
+            source = {"kind": "hugging_face", "dataset": labels, "heldout_split": self.heldout}
         else:
-            place = {"kind": "labelled_file", "path": labels, "heldout_path": self.heldout}
+            source = {"kind": "labelled_file", "path": labels, "heldout_path": self.heldout}
         columns = {
             "text_column": self.text_column,
             "second_text_column": self.second_text_column,
             "label_column": self.label_column,
         }
-        return {key: value for key, value in (place | columns).items() if value is not None}
+        return {key: value for key, value in (source | columns).items() if value is not None}
+
+
+def choosing(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of `Choice`, all but these; it is called with the choice first.
+
+    Typer reads a command's options from its signature, which is made here.
+    """
+    names = [f.name for f in fields(Choice) if f.name not in (*without, "is_pretraining")]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        def with_options(**given: Any) -> None:
+            choice = Choice(**{name: given.pop(name) for name in names})
+            command(choice, **given)
+
+        defaults = {f.name: f.default for f in fields(Choice)}
+        hints = get_type_hints(Choice, include_extras=True)
+        _, *own = inspect.signature(command).parameters.values()
+        parameters = [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=hints[name]
+            )
+            for name in names
+        ]
+        parameters += [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
+        with_options.__doc__ = command.__doc__
+        with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        with_options.__annotations__ = {each.name: each.annotation for each in parameters}
+        return with_options
+
+    return decorate

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.cli.choice import Choice
 from flows.environment import home_folder, prepare_flows, set_defaults
-from flows.stop_signals import stop_in_order
+from flows.stopping import stop_in_order
 
 if TYPE_CHECKING:
     from pipelines.core.recipes.ladder import CorpusRecipe
@@ -33,20 +33,20 @@ def execute(command: str, choice: Choice, *, show_recipe: bool) -> None:
 
     from psutil import Process
 
-    from flows.reporting.summary import print_summary
-    from flows.reporting.terminal import progress_on_terminal
+    from flows.reporting.progress_line import progress_on_terminal
+    from flows.reporting.publishing import print_report
     from pipelines.core.cluster.connection import disconnect
 
     if surroundings.local_api is not None:
         surroundings.local_api.wait()
     try:
         with progress_on_terminal():
-            story = flow(recipe)
+            report = flow(recipe)
     finally:
         disconnect()
-    story.seconds = time.time() - Process().create_time()  # the whole command's, as `time` says it
+    report.seconds = time.time() - Process().create_time()  # the whole command's, as `time` says it
     tracking_uri = recipe.place.tracker({}).shown_uri
-    print_summary(story, tracking_uri, services_run=surroundings.services is not None)
+    print_report(report, tracking_uri, services_run=surroundings.services is not None)
 
 
 def checked_recipe(command: str, choice: Choice) -> "CorpusRecipe":

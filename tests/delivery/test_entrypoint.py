@@ -37,7 +37,7 @@ from pathlib import Path
 from prefect import flow
 from prefect.exceptions import TerminationSignal
 from prefect.runtime import flow_run
-from flows.stopped import cancel_if_stopped, stops_noted
+from flows.stopping import cancel_if_stopped, stops_noted
 
 @flow(on_crashed=[cancel_if_stopped])
 def learns(folder: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.reporting.story import Story
+from flows.reporting.run_report import RunReport
 from flows.services.processes import MARK_VARIABLE
 from flows.services.record import MLFLOW_SERVER, PREFECT_SERVER, Services
 from tests.flows.chat_room import webhook
@@ -46,7 +46,7 @@ class WholeRun:
 
     home: Path
     recipe: Path
-    story: Story
+    report: RunReport
 
 
 @pytest.fixture(scope="session")

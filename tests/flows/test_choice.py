@@ -57,7 +57,7 @@ def test_options_reach_the_recipe() -> None:
         label_column="yes",
         home=Path("/some where"),
         store="s3://bucket/prefix",
-        num_workers=3,
+        workers=3,
         training_workers=2,
     )
     recipe = read_recipe(EndToEndRecipe, choice.source, choice.all_overrides())
@@ -93,7 +93,7 @@ def test_a_task_is_named_with_either_stroke_and_shown_with_one(name: str) -> Non
 
 
 def test_set_has_the_last_word() -> None:
-    choice = Choice(recipe="demo", num_workers=3, overrides=("place.num_workers=5",))
+    choice = Choice(recipe="demo", workers=3, overrides=("place.num_workers=5",))
     recipe = read_recipe(EndToEndRecipe, choice.source, choice.all_overrides())
     assert recipe.place.num_workers == 5
 
@@ -105,5 +105,5 @@ def test_a_layout_is_of_the_files_that_are_named() -> None:
     with pytest.raises(UserError, match=r"layout: must be one of auto, file, .*got 'pages'"):
         wrong = Choice(corpus=("a.txt",), layout="pages")
         read_recipe(EndToEndRecipe, wrong.source, wrong.all_overrides())
-    with pytest.raises(UserError, match="found no --corpus"):
+    with pytest.raises(UserError, match="--layout requires --corpus"):
         Choice(layout="line").all_overrides()

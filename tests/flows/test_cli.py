@@ -1,5 +1,6 @@
 """The command line: help at once, useful exit codes, one sentence for a mistake."""
 
+import os
 import re
 import subprocess
 import sys
@@ -21,8 +22,48 @@ def _commands(group: object = None, path: str = "") -> list[str]:
         if command.hidden:
             continue
         here = f"{path} {name}".strip()
-        found.extend(_commands(command, here) if hasattr(command, "commands") else [here])
+        if hasattr(command, "commands"):
+            found.extend(_commands(command, here))
+        elif not command.hidden:
+            found.append(here)
     return found
+
+
+def test_help_lists_at_most_twenty_commands_in_three_groups(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["--help"]) == DONE
+    said = capsys.readouterr().out
+    groups = re.findall(r"^(\w.*):$", said.partition("Options:\n")[2], re.MULTILINE)
+    assert len(groups) == 3
+    commands = re.findall(r"^  ([a-z-]+)  +\S", said.partition(f"{groups[0]}:\n")[2], re.MULTILINE)
+    assert {"run", "predict", "up"} <= set(commands)
+    assert len(commands) <= 20
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [("fin", "finetune"), ("run own-t", "own-text"), ("run --until voc", "vocabulary")],
+)
+def test_a_shell_completes_commands_presets_and_stages(typed: str, completed: str) -> None:
+    words = f"bertsmith {typed}"
+    asked = {
+        "_BERTSMITH_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+    }
+    said = subprocess.run(
+        [sys.executable, "-c", "from flows.cli import main; main()"],
+        env=os.environ | asked, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert said.stdout.split() == [completed]
+
+
+def test_a_run_stops_after_a_stage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["run", "--until", "examples", "--show-recipe"]) == DONE
+    shown = capsys.readouterr().out
+    assert "examples:" in shown
+    assert "pretraining:" not in shown
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -37,7 +78,7 @@ def test_help_imports_nothing_heavy() -> None:
 def test_sizes_show_the_published_numbers_of_parameters(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run(["sizes"]) == DONE
+    assert run(["recipes", "sizes"]) == DONE
     said = capsys.readouterr().out
     for published in ("109,482,240", "335,141,888", "177,853,440"):
         assert published in said
@@ -77,6 +118,7 @@ def test_a_printed_recipe_is_a_recipe(capsys: pytest.CaptureFixture[str], tmp_pa
         (["run", "--no-such-option"], "No such option"),
         (["corpus", "--workers", "0"], "'--workers'"),
         (["no-such-command"], "No such command"),
+        (["run", "--until", "training"], "no such stage"),
         (["fill-mask", "no gap here"], "[MASK]"),
         (["evaluate", "--model", "some-model"], "--labels"),
     ],

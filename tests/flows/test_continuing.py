@@ -21,11 +21,11 @@ def test_pretraining_goes_on_from_a_registered_encoder(whole_run: WholeRun) -> N
         "pretraining.micro_batch_examples=4", "pretraining.evaluation_examples=16",
         "pretraining.final_evaluation_examples=16",
     ]  # fmt: skip
-    story = flow_of("pretrain")(read_recipe(PretrainingRecipe, "continue", overrides))
-    names = [record.name for record in story.records]
+    report = flow_of("pretrain")(read_recipe(PretrainingRecipe, "continue", overrides))
+    names = [record.name for record in report.records]
     assert names == ["encoder to start from", "corpus", "vocabulary", "examples", "pretraining"]
-    before, after = whole_run.story.artifact("pretraining"), story.artifact("pretraining")
-    vocabulary = story.artifact("vocabulary")
+    before, after = whole_run.report.artifact("pretraining"), report.artifact("pretraining")
+    vocabulary = report.artifact("vocabulary")
     assert vocabulary.statistics["size"] == small.vocabulary.size + 30
     assert after.manifest.inputs["encoder"] == vocabulary.manifest.inputs["encoder"]
     assert after.manifest.settings["size"] == "tiny"

@@ -15,9 +15,8 @@ from prefect.client.schemas.filters import (
 )
 
 from flows.chain import flow_of
-from flows.reporting.figures import figures_of
-from flows.reporting.story import Story
-from flows.reporting.summary import print_summary
+from flows.reporting.publishing import print_report
+from flows.reporting.run_report import RunReport, figures_of
 from pipelines.core.recipes.files import read_recipe
 from pipelines.core.recipes.ladder import EndToEndRecipe, ExamplesRecipe
 from tests.flows.conftest import WholeRun
@@ -28,39 +27,39 @@ STAGES = (
 )  # fmt: skip
 
 
-def outcomes(story: Story) -> dict[str, str]:
-    return {record.name: record.outcome for record in story.records if record.artifact is not None}
+def outcomes(report: RunReport) -> dict[str, str]:
+    return {record.name: record.outcome for record in report.records if record.artifact is not None}
 
 
-def artifacts_of_run(story: Story) -> dict[str, Any]:
+def artifacts_of_run(report: RunReport) -> dict[str, Any]:
     """What the flow run left on its Prefect page, by key."""
-    of_run = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run_id(story)]))
+    of_run = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run_id(report)]))
     with get_client(sync_client=True) as client:
         found = client.read_artifacts(artifact_filter=of_run)
     return {artifact.key: artifact for artifact in found}
 
 
-def run_id(story: Story) -> str:
-    return story.flow_run_url.rpartition("/")[2]
+def run_id(report: RunReport) -> str:
+    return report.flow_run_url.rpartition("/")[2]
 
 
 def test_every_stage_is_built_once(whole_run: WholeRun) -> None:
-    assert outcomes(whole_run.story) == dict.fromkeys(STAGES, "built")
+    assert outcomes(whole_run.report) == dict.fromkeys(STAGES, "built")
 
 
 def test_time_and_memory_of_each_stage_are_known(whole_run: WholeRun) -> None:
-    story = whole_run.story
-    assert all(record.peak_bytes > 50 * 2**20 for record in story.records)
-    assert story.peak_bytes >= max(record.peak_bytes for record in story.records)
-    assert story.seconds >= sum(record.seconds for record in story.records)
+    report = whole_run.report
+    assert all(record.peak_bytes > 50 * 2**20 for record in report.records)
+    assert report.peak_bytes >= max(record.peak_bytes for record in report.records)
+    assert report.seconds >= sum(record.seconds for record in report.records)
 
 
 def test_figures_stand_beside_their_baselines(whole_run: WholeRun) -> None:
-    figures = {figure.name: figure for figure in figures_of(whole_run.story)}
+    figures = {figure.name: figure for figure in figures_of(whole_run.report)}
     masked = figures["masked tokens, held-out"]
-    assert 0 < masked.comparisons["most frequent token"] < 1
+    assert 0 < masked.baselines["most frequent token"] < 1
     accuracy = figures["accuracy, held-out"]
-    assert list(accuracy.comparisons) == [
+    assert list(accuracy.baselines) == [
         "majority class", "TF-IDF", "same budget from random weights"
     ]  # fmt: skip
 
@@ -68,26 +67,28 @@ def test_figures_stand_beside_their_baselines(whole_run: WholeRun) -> None:
 def test_both_models_are_registered_proved_and_compared(whole_run: WholeRun) -> None:
     from pipelines.registry.listing import list_models
 
-    story = whole_run.story
-    tracker = story.recipe.place.tracker({})
+    report = whole_run.report
+    tracker = report.recipe.place.tracker({})
     rows = {row.kind: row for row in list_models(tracker)}
     assert set(rows) == {"encoder", "classification"}
-    assert {judgement.name for judgement in story.judgements} == {row.name for row in rows.values()}
-    for judgement in story.judgements:
+    assert {judgement.name for judgement in report.judgements} == {
+        row.name for row in rows.values()
+    }
+    for judgement in report.judgements:
         assert judgement.difference is not None, judgement.reason
         (row,) = (row for row in rows.values() if row.name == judgement.name)
         assert row.is_verified
         assert row.judgement == judgement.reason
         assert ("champion" in row.aliases) is judgement.is_better
         assert ("challenger" in row.aliases) is not judgement.is_better
-    assert [proof.comparison for proof in whole_run.story.verifications] == ["exact", "exact"]
+    assert [proof.comparison for proof in whole_run.report.verifications] == ["exact", "exact"]
 
 
 def test_the_tracker_shows_one_run_with_a_child_for_each_stage(whole_run: WholeRun) -> None:
-    story = whole_run.story
-    tracker = story.recipe.place.tracker({})
+    report = whole_run.report
+    tracker = report.recipe.place.tracker({})
     runs = tracker.client().search_runs([tracker.experiment_id()])
-    of_flow = [run for run in runs if run.data.tags.get("bertsmith.flow_run") == run_id(story)]
+    of_flow = [run for run in runs if run.data.tags.get("bertsmith.flow_run") == run_id(report)]
     (parent,) = (run for run in of_flow if "mlflow.parentRunId" not in run.data.tags)
     children = [run for run in of_flow if run is not parent]
     assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parent.info.run_id}
@@ -98,76 +99,77 @@ def test_the_tracker_shows_one_run_with_a_child_for_each_stage(whole_run: WholeR
     assert {run.info.status for run in of_flow} == {"FINISHED"}
     assert parent.data.params["pretraining.num_steps"] == "30"
     assert (
-        f"[The flow run in Prefect]({story.flow_run_url})"
+        f"[The flow run in Prefect]({report.flow_run_url})"
         in parent.data.tags["mlflow.note.content"]
     )
 
 
-def test_the_run_leaves_tables_progress_and_a_report(whole_run: WholeRun) -> None:
-    left = artifacts_of_run(whole_run.story)
-    assert {"end-to-end-stages", "end-to-end-counts", "end-to-end-report"} <= set(left)
+def test_the_run_leaves_progress_and_a_report(whole_run: WholeRun) -> None:
+    left = artifacts_of_run(whole_run.report)
+    assert {"end-to-end-progress", "end-to-end-report"} <= set(left)
+    assert "| fine-tuning, random " in left["end-to-end-report"].data
     progress = left["end-to-end-progress"]
     assert progress.data == 100.0
     assert progress.description.startswith("finetuning from random weights")
 
 
 def test_the_report_holds_real_pictures_of_the_curves(whole_run: WholeRun) -> None:
-    report = artifacts_of_run(whole_run.story)["end-to-end-report"].data
+    report = artifacts_of_run(whole_run.report)["end-to-end-report"].data
     pictures = dict(re.findall(r"!\[([^]]+)\]\(data:image/png;base64,([^)]+)\)", report))
     expected = {"Curves of pretraining", "Curves of fine-tuning", "Documents by their length"}
     assert expected <= set(pictures)
     for picture in pictures.values():
         assert base64.b64decode(picture).startswith(b"\x89PNG")
-    assert "Documents drawn at random begin:" in report
+    assert "Beginnings of documents drawn at random:" in report
 
 
 def test_progress_reaches_the_log_of_the_run(whole_run: WholeRun) -> None:
-    of_run = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run_id(whole_run.story)]))
+    of_run = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run_id(whole_run.report)]))
     with get_client(sync_client=True) as client:
         logs = client.read_logs(of_run, limit=200)
     messages = [log.message for log in logs]
     assert any(re.match(r"pretraining +· 100% · 30/30 steps", text) for text in messages)
 
 
-def test_the_screen_tells_the_story_without_control_characters_in_a_pipe(
+def test_the_screen_shows_the_report_without_control_characters_in_a_pipe(
     whole_run: WholeRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_summary(whole_run.story, tracking_uri="")
+    print_report(whole_run.report, tracking_uri="")
     said = capsys.readouterr().out
     assert "\x1b" not in said
     for words in (
-        "small:", "built", "masked tokens, held-out", "most frequent token", "hidden:",
-        "the model says", "models:/bertsmith-encoder@challenger", "bertsmith up",
-        "not better than answering without looking", "(majority class ", "TF-IDF ",
+        "# small:", "built", "masked tokens, held-out", "most frequent token", ", predicted: ",
+        "models:/bertsmith-encoder@challenger", "bertsmith up",
+        "not better than answering without looking", "majority class ", "TF-IDF ",
     ):  # fmt: skip
         assert words in said
-    assert said.count("hidden:") == 3
-    assert said.count("the model says:") == 3
+    assert said.count("  - was `") == 3
+    assert said.count("  - label `") == 3
 
 
 def test_a_second_run_builds_nothing_and_registers_nothing_new(whole_run: WholeRun) -> None:
     from flows.end_to_end import end_to_end
 
     recipe = read_recipe(EndToEndRecipe, str(whole_run.recipe), [f"place.home={whole_run.home}"])
-    story = end_to_end(recipe)
-    assert outcomes(story) == dict.fromkeys(STAGES, "reused")
-    assert [model.version for model in story.models] == [1, 1]
-    assert "verification" not in {record.name for record in story.records}
+    report = end_to_end(recipe)
+    assert outcomes(report) == dict.fromkeys(STAGES, "reused")
+    assert [model.version for model in report.models] == [1, 1]
+    assert "verification" not in {record.name for record in report.records}
 
 
 def test_a_run_that_reuses_everything_moves_no_alias(whole_run: WholeRun) -> None:
     from flows.end_to_end import end_to_end
 
-    client = whole_run.story.recipe.place.tracker({}).client()
+    client = whole_run.report.recipe.place.tracker({}).client()
     client.delete_registered_model_alias("bertsmith-encoder", "challenger")  # a person's doing
     recipe = read_recipe(EndToEndRecipe, str(whole_run.recipe), [f"place.home={whole_run.home}"])
     try:
-        story = end_to_end(recipe)
+        report = end_to_end(recipe)
         assert set(client.get_registered_model("bertsmith-encoder").aliases) == {"candidate"}
     finally:
         client.set_registered_model_alias("bertsmith-encoder", "challenger", "1")
-    assert story.promotions == []
-    assert len(story.filled_masks) == 3  # of the run's own version, whatever the aliases say
+    assert report.promotions == []
+    assert len(report.filled_masks) == 3  # of the run's own version, whatever the aliases say
 
 
 def test_another_mask_rate_rebuilds_the_examples_alone(whole_run: WholeRun) -> None:

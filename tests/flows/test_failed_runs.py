@@ -22,8 +22,8 @@ from prefect.client.schemas.filters import (
 from prefect.runtime import flow_run
 
 from flows.chain import build_chain
-from flows.reporting.links import model_page, run_page
-from flows.reporting.story import Story
+from flows.reporting.pages import model_page, run_page
+from flows.reporting.run_report import RunReport
 from flows.run import started_run
 from flows.tasks import plain_task
 from pipelines.core.errors import UserError
@@ -67,7 +67,6 @@ def report_of(run_id: str) -> str:
     of_run = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run_id]))
     with get_client(sync_client=True) as client:
         found = {left.key: left for left in client.read_artifacts(artifact_filter=of_run)}
-    assert "breaks-off-stages" in found
     assert isinstance(found["breaks-off-report"].data, str)
     return found["breaks-off-report"].data
 
@@ -134,16 +133,16 @@ def test_a_report_that_cannot_be_published_leaves_a_finished_run_completed(
     runs: list[str] = []
 
     @flow(persist_result=False)
-    def finishes(recipe: CorpusRecipe) -> Story:
+    def finishes(recipe: CorpusRecipe) -> RunReport:
         runs.append(str(flow_run.id))
         # Prefect takes no artifact under a key with capitals.
         with started_run("NoKeyOfAnArtifact", recipe, (), default=recipe) as run:
             run.stage("only", fine)
-        return run.story
+        return run.report
 
-    story = finishes(recipe)
-    assert not story.failure
-    assert "the report is missing on the run's page, which said" in story.notes[-1]
+    report = finishes(recipe)
+    assert not report.failure
+    assert "the report is missing on the run's page" in report.notes[-1]
     with get_client(sync_client=True) as client:
         assert client.read_flow_run(runs[0]).state.is_completed()
 
@@ -152,10 +151,10 @@ def test_nothing_points_at_an_api_that_ends_with_its_run(
     prefect_api: str, recipe: CorpusRecipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @flow(name="shown-nowhere", persist_result=False)
-    def shown_nowhere(recipe: CorpusRecipe) -> Story:
+    def shown_nowhere(recipe: CorpusRecipe) -> RunReport:
         with started_run("shown-nowhere", recipe, (), default=recipe) as run:
             run.stage("only", fine)
-        return run.story
+        return run.report
 
     monkeypatch.setenv("PREFECT_API_URL", prefect_api)
     monkeypatch.setenv("BERTSMITH_LOCAL_API", prefect_api)

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.reporting.figures import figures_of
-from flows.reporting.story import StageRecord, Story
+from flows.reporting.run_report import RunReport, StageRecord, figures_of
 from pipelines.artifacts import ArtifactStore, Built
 from pipelines.core.recipes.ladder import CorpusRecipe
 
@@ -25,13 +24,13 @@ def test_an_encoder_is_judged_by_what_it_was_trained_for(
         "encoder", version=1, settings={}, inputs={}, build=lambda draft: Built([], figures)
     )
     record = StageRecord("pretraining", encoder, seconds=1.0, peak_bytes=1)
-    figure, content, choices = figures_of(Story("pretrain", CorpusRecipe(), records=[record]))
+    figure, content, choices = figures_of(RunReport("pretrain", CorpusRecipe(), records=[record]))
     assert (figure.name, figure.value) == (name, 0.5)
-    assert figure.comparisons == {"most frequent token": 0.1}
+    assert figure.baselines == {"most frequent token": 0.1}
     assert content.value == 0.2
-    assert content.comparisons == {"most frequent of them": 0.02}
-    assert figure.sentence() == "50.0%   (most frequent token 10.0%)"
-    assert choices.sentence() == "12.35   (token frequencies 1,234)"
+    assert content.baselines == {"most frequent of them": 0.02}
+    assert (figure.shown(), figure.baselines_shown()) == ("50.0%", "most frequent token 10.0%")
+    assert (choices.shown(), choices.baselines_shown()) == ("12.35", "token frequencies 1,234")
 
 
 def test_a_task_stands_beside_the_majority_class_tfidf_and_random_weights(tmp_path: Path) -> None:
@@ -52,10 +51,11 @@ def test_a_task_stands_beside_the_majority_class_tfidf_and_random_weights(tmp_pa
         **{"eval/accuracy": 0.589, "baseline/accuracy": 0.11, "baseline/TF-IDF/accuracy": 0.796},
         guess="majority class",
     )
-    story = Story("end-to-end", CorpusRecipe(), records=[tuned, random, evaluation])
-    (figure,) = figures_of(story)
-    assert figure.sentence() == (
-        "58.9%   (majority class 11.0%, TF-IDF 79.6%, same budget from random weights 26.7%)"
+    report = RunReport("end-to-end", CorpusRecipe(), records=[tuned, random, evaluation])
+    (figure,) = figures_of(report)
+    assert figure.shown() == "58.9%"
+    assert figure.baselines_shown() == (
+        "majority class 11.0%, TF-IDF 79.6%, same budget from random weights 26.7%"
     )
-    (figure,) = figures_of(Story("finetune", CorpusRecipe(), records=[tuned]))
-    assert figure.sentence() == "58.9%   (without looking 11.0%)"
+    (figure,) = figures_of(RunReport("finetune", CorpusRecipe(), records=[tuned]))
+    assert figure.baselines_shown() == "without looking 11.0%"

@@ -17,12 +17,12 @@ from tests.flows.published_folders import WORDS, saved
         (["import", ""], "an empty name"),
         (["import", "{here}/none"], "found neither at {here}/none"),
         (["import", "bert-base-uncased"], "is downloaded first: hf download NAME"),
-        (["embed", "x", "--model", ""], "found an empty name"),
+        (["embed", "x", "--model", ""], "--model is empty"),
         (["import", "{model}", "--name", ""], "--name"),
         (["import", "{model}", "--name", "a/b"], "--name"),
         (["import", "{vocabulary}"], "say it with --uncased or --cased"),
         (["import", "{vocabulary}", "--cased", "--head", "encoder"], "holds a vocabulary"),
-        (["import", "{vocabulary}", "--cased", "--name", "x"], "a vocabulary is none"),
+        (["import", "{vocabulary}", "--cased", "--name", "x"], "this is a vocabulary"),
         (["embed", "x", "--model", "0" * 32], "found none with 0000"),
         (["finetune", "--encoder", "", "--labels", "{here}/rows.csv"], "at least 1 character"),
     ],
@@ -54,7 +54,7 @@ def test_what_was_imported_is_asked_by_its_fingerprint_and_by_its_folder(
     kind, _, fingerprint = first_line(capsys).partition(":")[0].partition("/")
     assert kind == "imported_model"
     assert run(["import", str(published)]) == DONE
-    assert "found in the store" in first_line(capsys)
+    assert "already in the store" in first_line(capsys)
     answers = []
     for model in (fingerprint, str(published)):
         assert run(["fill-mask", "the [MASK]", "--model", model, "--json"]) == DONE
@@ -90,7 +90,9 @@ def test_what_sentence_transformers_says_survives_import_and_export(
         '{"word_embedding_dimension": 8, "pooling_mode_cls_token": true}'
     )
     assert run(["import", str(folder), "--to", str(tmp_path / "ours")]) == DONE
-    assert "by cls of at most 5 tokens, of any length" in capsys.readouterr().out
+    assert (
+        "sentence embeddings: cls over at most 5 tokens, of any length" in capsys.readouterr().out
+    )
     config = json.loads((tmp_path / "ours" / "config.json").read_text())
     assert config["embedding"] == how.to_dict()
     assert run(["export", str(tmp_path / "ours"), "--to", str(tmp_path / "back")]) == DONE
@@ -114,10 +116,10 @@ def test_an_imported_model_is_registered_and_proves_itself(
     steps = [f"reading {published}", "registering it as theirs", "loading models:/theirs/1 in a"]
     for line, step in zip(told.err.splitlines(), steps, strict=True):
         assert line.startswith(step)
-    assert "models:/theirs/1, loaded in a process of its own, repeated its answers (exact)" in said
+    assert "models:/theirs/1, loaded in a new process, reproduced its answers (exact)" in said
     assert "champion" in said
     assert run(["import", str(published), "--name", "theirs"]) == DONE
-    assert "models:/theirs/1, loaded in a process of its own, was registered before" in (
+    assert "models:/theirs/1, loaded in a new process, was registered before" in (
         capsys.readouterr().out
     )
     for model in ("theirs", "models:/theirs@champion", "theirs/1"):

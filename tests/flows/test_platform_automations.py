@@ -18,12 +18,12 @@ from tests.flows.person import wait_until
 pytestmark = pytest.mark.slow
 
 _PROMOTIONS = """
-from flows.reporting.events import tell_of_promotion
+from flows.promote import emit_promotion
 from pipelines.registry.promotion import Promotion
 for moved in ("classifier candidate", "encoder champion", "classifier champion"):
     kind, alias = moved.split()
     name = "bertsmith-" + kind
-    tell_of_promotion(Promotion(name=name, version=2, alias=alias, previous_version=1))
+    emit_promotion(Promotion(name=name, version=2, alias=alias, previous_version=1))
 """
 
 

@@ -115,7 +115,7 @@ def test_a_stopped_run_is_cancelled_and_goes_on_where_it_stood_to_the_same_bits(
     stop(process, number)
     said, _ = process.communicate(timeout=_PATIENCE_SECONDS)
     assert process.returncode == 130, said
-    assert "the same command goes on from there" in said.splitlines()[-1]
+    assert "run the same command to resume" in said.splitlines()[-1]
     wait_for(lambda: not any(lives(member) for member in family), "the end of what it started")
 
     (left,) = (home / "store" / "encoder").glob(".work-*/*/checkpoint_*/checksums.json")

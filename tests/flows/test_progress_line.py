@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from prefect import flow
 
-from flows.reporting.terminal import ProgressLine, progress_on_terminal, sentence
-from flows.reporting.watch import Watch
+from flows.reporting.progress import ProgressReporter
+from flows.reporting.progress_line import ProgressLine, progress_on_terminal, sentence
 from pipelines.core.stage import Progress
 
 HALF_WAY = Progress(
@@ -45,7 +45,7 @@ def test_the_live_figures_of_a_training_share_one_line() -> None:
         "loss 5.123", "mlm loss 4.6", "learning rate 0.001", "gradient norm 0.8125",
         "39,018 tokens/s (38,512 overall)", "52.3% of the matrix rate", "waits for data 0.1%",
         "steps of 61 / 75 / 90 ms", "memory 480 MiB (peak 555 MiB)",
-        "held-out masked tokens 17.2% (to beat: 5.7%), content words 1.3%",
+        "held-out masked tokens 17.2% (baseline 5.7%), content words 1.3%",
         "held-out next sentences 60.0%",
     ]  # fmt: skip
     assert figures["speed/seconds_left"] == 90.0  # nobody's figures are used up
@@ -60,9 +60,9 @@ def test_the_time_left_counts_the_training_that_follows(
 ) -> None:
     @flow(name="watched")
     def watched() -> None:
-        with progress_on_terminal(), Watch("watched") as watch:
-            watch.to_follow = to_follow
-            watch.observe(replace(HALF_WAY, done=done, seconds_left=90.0))
+        with progress_on_terminal(), ProgressReporter("watched") as progress:
+            progress.to_follow = to_follow
+            progress.observe(replace(HALF_WAY, done=done, seconds_left=90.0))
 
     watched()
     assert f" · {left} left" in capsys.readouterr().err

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pipelines.artifacts.in_the_making import making
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.parser import text_string_to_metric_families
 
 from flows.services.exporter import TOKEN_VARIABLE, keep_asking, metrics_server, store_bytes
+from pipelines.artifacts.store import building
 from pipelines.core import run_metrics
 from pipelines.core.errors import UserError
 from pipelines.core.run_metrics import RunMetrics, published_metrics
@@ -48,7 +48,7 @@ def trained(step: int) -> Progress:
 def observed(metrics: RunMetrics) -> None:
     """A run whose corpus is done and that trains."""
     metrics.observe(Progress(stage="corpus", done=3, total=4, unit="parts"))
-    with making("encoder", FINGERPRINT):
+    with building("encoder", FINGERPRINT):
         metrics.observe(trained(30))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flows import stop_signals
+from flows import stopping
 
 _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -28,8 +28,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     clock = Clock()
-    monkeypatch.setattr(stop_signals, "time", clock)
-    monkeypatch.setattr(stop_signals, "_last_stop", float("-inf"))
+    monkeypatch.setattr(stopping, "time", clock)
+    monkeypatch.setattr(stopping, "_last_stop", float("-inf"))
     yield clock
     for number, handler in kept.items():
         signal.signal(number, handler)
@@ -47,7 +47,7 @@ def is_stopped_by(number: int) -> bool:
 def test_each_of_them_stops_and_what_follows_at_once_is_the_same_stop(
     clock: Clock, number: int
 ) -> None:
-    stop_signals.stop_in_order()
+    stopping.stop_in_order()
     assert is_stopped_by(number)
     clock.now += 0.4
     assert not is_stopped_by(signal.SIGTERM)  # what `timeout` sends to the whole group
@@ -57,7 +57,7 @@ def test_each_of_them_stops_and_what_follows_at_once_is_the_same_stop(
 
 def test_a_command_in_the_background_outlives_its_terminal(clock: Clock) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
-    stop_signals.stop_in_order()
+    stopping.stop_in_order()
     assert not is_stopped_by(signal.SIGHUP)
 
 
@@ -65,14 +65,14 @@ def test_inside_a_flow_prefects_handler_gives_way_to_the_commands_own(clock: Clo
     def prefects(number: int, frame: Any) -> None:
         raise RuntimeError("at each signal")
 
-    stop_signals.stop_in_order()
+    stopping.stop_in_order()
     signal.signal(signal.SIGTERM, prefects)
-    stop_signals.stop_in_order_inside_flow()
+    stopping.stop_in_order_inside_flow()
     assert is_stopped_by(signal.SIGTERM)
     assert not is_stopped_by(signal.SIGTERM)
 
 
 def test_a_flow_that_no_command_runs_keeps_prefects_handler(clock: Clock) -> None:
     kept = signal.getsignal(signal.SIGTERM)
-    stop_signals.stop_in_order_inside_flow()
+    stopping.stop_in_order_inside_flow()
     assert signal.getsignal(signal.SIGTERM) is kept

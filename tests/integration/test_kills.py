@@ -97,7 +97,7 @@ def test_a_killed_worker_is_replaced_and_the_run_says_from_which_step_it_went_on
     assert process.returncode == 0, said
     (step,) = steps_resumed_from(tmp_path / "home")
     assert step >= 50
-    assert re.search(rf"On the way\n(?: +.*\n)*? +pretraining resumed from step {step}\b", said)
+    assert re.search(rf"## Notes\n\n(?:- .*\n)*?- pretraining resumed from step {step}\b", said)
 
 
 def test_a_killed_run_goes_on_from_its_last_checkpoint_when_it_is_started_again(
@@ -113,7 +113,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint_when_it_is_started_again(
     again = started()
     said, _ = again.communicate(timeout=_PATIENCE_SECONDS)
     assert again.returncode == 0, said
-    assert re.search(r"examples +reused", said)
+    assert re.search(r"examples +\|? *reused", said)
     (step,) = steps_resumed_from(tmp_path / "home")
     assert step >= 50
     assert f"resumed from step {step}" in said
@@ -128,7 +128,7 @@ def test_an_interrupted_run_stops_with_a_sentence_that_says_how_to_go_on(
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=_PATIENCE_SECONDS)
     assert process.returncode == 130, said
-    assert "the same command goes on from there" in said.splitlines()[-1]
+    assert "run the same command to resume" in said.splitlines()[-1]
     assert "Traceback" not in said
     wait_for(lambda: not any(_lives(member) for member in family), "the end of what it started")
 

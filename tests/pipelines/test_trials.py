@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 import pytest
 
-from flows.reporting.figures import _over_seeds
+from flows.reporting.run_report import _over_seeds
 from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.core.errors import UserError
 from pipelines.core.stage import Progress, StageContext

@@ -1,173 +1,78 @@
 """Commands that run a flow: the whole chain, and each stage alone."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
-from flows.cli.choice import Choice
+from flows.cli.choice import Choice, choosing
 from flows.cli.execution import END_TO_END, execute
-from flows.cli.options import (
-    Corpus,
-    Encoder,
-    Heldout,
-    Home,
-    LabelColumn,
-    Labels,
-    Layout,
-    Overrides,
-    Search,
-    SecondTextColumn,
-    Seeds,
-    ShowRecipe,
-    Store,
-    Task,
-    TextColumn,
-    TrainingWorkers,
-    Workers,
+from pipelines.core.errors import UserError
+from pipelines.core.stage import Stage
+from pipelines.stages import (
+    CHAIN,
+    EVALUATION,
+    LABELLED,
+    PRETRAINING,
+    with_what_they_need,
 )
-from pipelines.stages import CHAIN, EVALUATION, LABELLED, PRETRAINING, with_what_they_need
 
-Recipe = Annotated[
+_STAGES = tuple(stage.command for stage in CHAIN)
+_OF_LABELS = (
+    "labels", "heldout", "task", "text_column", "second_text_column", "label_column", "seeds",
+    "search",
+)  # fmt: skip
+
+ShowRecipe = Annotated[
+    bool,
+    typer.Option("--show-recipe", help="Print every value of the recipe as YAML and run nothing."),
+]
+Until = Annotated[
     str | None,
-    typer.Argument(
-        metavar="[RECIPE]",
-        help="A preset (see `bertsmith recipes list`) or a YAML file. "
-        "[default: demo; own-text with --corpus]",
-        show_default=False,
+    typer.Option(
+        metavar="STAGE",
+        help=f"Stop after this stage: {', '.join(_STAGES)}.",
+        autocompletion=lambda incomplete: [n for n in _STAGES if n.startswith(incomplete)],
     ),
 ]
 
-_RUN = (
-    "Everything, from raw text to registered models that proved themselves.",
-    "bertsmith run --corpus 'texts/*.txt' --labels reviews.csv --label-column stars",
-)
-
 
 def add_to(app: typer.Typer) -> None:
-    """Add these commands to the application: one for each stage of the chain, and the whole."""
-    app.command(END_TO_END, help=_help(*_RUN))(_labelled_command(END_TO_END))
+    """Add these commands to the application: the whole chain, and one for each stage of it."""
+    app.command(END_TO_END)(run)
     for stage in CHAIN:
-        if stage is EVALUATION:
-            continue  # its command takes registered models, too: `evaluation.py`
-        takes_labels = LABELLED in with_what_they_need([stage])
-        make = _labelled_command if takes_labels else _text_command
-        if stage is PRETRAINING:
-            make = _pretraining_command
-        app.command(stage.command, help=_help(stage.purpose, stage.example))(make(stage.command))
+        if stage is not EVALUATION:  # its command takes registered models, too: `evaluation.py`
+            app.command(stage.command)(_command(stage))
 
 
-def _help(promise: str, example: str) -> str:
-    return (
-        f"{promise}\n\nWhat exists already is reused; what was interrupted goes on.\n\n"
-        f"Example: {example}"
+@choosing()
+def run(choice: Choice, until: Until = None, show_recipe: ShowRecipe = False) -> None:
+    """Build everything, from raw text to registered models.
+
+    What exists already is reused, and interrupted work is resumed. Each model is verified: loaded
+    in a new process, it has to reproduce its held-out score.
+
+    Example: bertsmith run --corpus 'texts/*.txt' --labels reviews.csv --label-column stars
+    """
+    if until is not None and until not in _STAGES:
+        raise UserError(f"--until {until}: no such stage; choose one of {', '.join(_STAGES)}")
+    _build(until or END_TO_END, choice, show_recipe)
+
+
+def _command(stage: Stage) -> Callable[..., None]:
+    def build(choice: Choice, show_recipe: ShowRecipe = False) -> None:
+        _build(stage.command, choice, show_recipe)
+
+    build.__doc__ = (
+        f"{stage.purpose}\n\nWhat exists already is reused, and interrupted work is resumed.\n\n"
+        f"Example: {stage.example}"
     )
+    if LABELLED in with_what_they_need([stage]):
+        return choosing()(build)
+    return choosing(*_OF_LABELS, *(() if stage is PRETRAINING else ("encoder",)))(build)
 
 
-def _text_command(name: str) -> Callable[..., None]:
-    def command(
-        recipe: Recipe = None,
-        overrides: Overrides = None,
-        corpus: Corpus = None,
-        layout: Layout = None,
-        home: Home = None,
-        store: Store = None,
-        workers: Workers = None,
-        training_workers: TrainingWorkers = None,
-        show_recipe: ShowRecipe = False,
-    ) -> None:
-        choice = Choice(
-            recipe=recipe,
-            overrides=tuple(overrides or ()),
-            corpus=tuple(corpus or ()),
-            layout=layout,
-            home=home,
-            store=store,
-            num_workers=workers,
-            training_workers=training_workers,
-        )
-        execute(name, choice, show_recipe=show_recipe)
-
-    return command
-
-
-def _pretraining_command(name: str) -> Callable[..., None]:
-    def command(
-        recipe: Recipe = None,
-        overrides: Overrides = None,
-        encoder: Annotated[
-            str | None,
-            typer.Option(
-                metavar="MODEL",
-                help="Go on from this encoder: a folder (ours or a published BERT), "
-                "models:/name@alias, or a fingerprint of the store.",
-            ),
-        ] = None,
-        corpus: Corpus = None,
-        layout: Layout = None,
-        home: Home = None,
-        store: Store = None,
-        workers: Workers = None,
-        training_workers: TrainingWorkers = None,
-        show_recipe: ShowRecipe = False,
-    ) -> None:
-        choice = Choice(
-            recipe=recipe,
-            overrides=tuple(overrides or ()),
-            encoder=encoder,
-            is_pretraining=True,
-            corpus=tuple(corpus or ()),
-            layout=layout,
-            home=home,
-            store=store,
-            num_workers=workers,
-            training_workers=training_workers,
-        )
-        execute(name, choice, show_recipe=show_recipe)
-
-    return command
-
-
-def _labelled_command(name: str) -> Callable[..., None]:
-    def command(
-        recipe: Recipe = None,
-        overrides: Overrides = None,
-        corpus: Corpus = None,
-        layout: Layout = None,
-        labels: Labels = None,
-        heldout: Heldout = None,
-        task: Task = None,
-        encoder: Encoder = None,
-        text_column: TextColumn = None,
-        second_text_column: SecondTextColumn = None,
-        label_column: LabelColumn = None,
-        seeds: Seeds = None,
-        search: Search = False,
-        home: Home = None,
-        store: Store = None,
-        workers: Workers = None,
-        training_workers: TrainingWorkers = None,
-        show_recipe: ShowRecipe = False,
-    ) -> None:
-        choice = Choice(
-            recipe=recipe,
-            overrides=tuple(overrides or ()),
-            corpus=tuple(corpus or ()),
-            layout=layout,
-            labels=labels,
-            heldout=heldout,
-            task=task,
-            encoder=encoder,
-            text_column=text_column,
-            second_text_column=second_text_column,
-            label_column=label_column,
-            seeds=seeds,
-            search=search,
-            home=home,
-            store=store,
-            num_workers=workers,
-            training_workers=training_workers,
-        )
-        execute(name, choice, show_recipe=show_recipe)
-
-    return command
+def _build(command: str, choice: Choice, show_recipe: bool) -> None:
+    choice = replace(choice, is_pretraining=command == PRETRAINING.command)
+    execute(command, choice, show_recipe=show_recipe)

@@ -7,18 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flows.cli.asked_model import model_address, say
-from flows.cli.choice import Choice
-from flows.cli.commands.build import Recipe
+from flows.cli.choice import Choice, choosing
 from flows.cli.execution import execute
-from flows.cli.options import (
-    AsJson,
-    Home,
-    LabelColumn,
-    Labels,
-    Overrides,
-    SecondTextColumn,
-    TextColumn,
-)
+from flows.cli.options import AsJson
 from flows.cli.registry import context_of, named, tracker_of
 from pipelines.core.errors import UserError
 
@@ -28,108 +19,41 @@ if TYPE_CHECKING:
 _OF_LABELS = "labelled.source."  # settings that say how labelled items are read
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add this command to the application."""
-    app.command()(evaluate)
-
-
-def _labelled_by(choice: Choice) -> "LabelledDataset | LabelledFile":
-    """The items that a choice names; of a data set those of the held-out split alone."""
-    from pipelines.core.recipes.files import read_recipe
-    from pipelines.core.recipes.ladder import EndToEndRecipe
-    from pipelines.stages.labelled.settings import LabelledDataset, LabelledFile
-
-    source = read_recipe(EndToEndRecipe, choice.source, choice.all_overrides()).labelled.source
-    if isinstance(source, LabelledDataset):
-        return source.model_copy(update={"split": source.heldout_split, "heldout_split": ""})
-    assert isinstance(source, LabelledFile), "--labels names a file or a data set's folder"
-    return source
-
-
+@choosing("corpus", "layout", "seeds", "search", "store", "workers", "training_workers")
 def evaluate(
-    recipe: Recipe = None,
+    choice: Choice,
     model: Annotated[
         str | None,
         typer.Option(
-            help="A fine-tuned model: name, name@alias, name/version, a fingerprint or a folder."
+            help="A fine-tuned model: name, name@alias, name/version, a fingerprint or a folder. "
+            "--task says which of its tasks where it has several."
         ),
     ] = None,
-    labels: Labels = None,
-    heldout: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Without --model: the items to evaluate on, beside those of --labels to learn "
-            "from. Where --labels is a data set's folder: the split to evaluate on.",
-        ),
-    ] = None,
-    task: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FAMILY",
-            help="What is learned of --labels, as in `bertsmith finetune`. With --model: its task, "
-            "where several tasks have such models.",
-        ),
-    ] = None,
-    encoder: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODEL", help="Without --model: fine-tune this encoder, then evaluate that."
-        ),
-    ] = None,
-    text_column: TextColumn = None,
-    second_text_column: SecondTextColumn = None,
-    label_column: LabelColumn = None,
-    overrides: Overrides = None,
-    home: Home = None,
     as_json: AsJson = False,
 ) -> None:
     """Evaluate a fine-tuned model.
 
     A recipe's own on its held-out items, building what is missing; or, with --model, a registered
-    one on every item of a labelled file of its task, or of the split that --heldout names where
-    --labels is a data set's folder.
+    one on every item of a labelled file of its task, or on the split that --heldout names where
+    --labels is a dataset's folder.
 
     Example: bertsmith evaluate --model bertsmith-classifier@champion --labels more.csv
     """
-    is_dataset = labels is not None and Path(labels).is_dir()
-    is_for_recipe = (heldout and not is_dataset) or any(
-        not each.startswith(_OF_LABELS) for each in overrides or ()
-    )
-    if model is not None and (recipe is not None or encoder or is_for_recipe):
-        raise UserError(
-            "--model evaluates a model that is there, which a recipe, --encoder, --heldout and "
-            f"--set cannot change, but for --set {_OF_LABELS}…; leave out --model, or these"
-        )
-    if model is not None and is_dataset and not heldout:
-        raise UserError(
-            f"--heldout must name the split of {labels} to evaluate on, found none; give it"
-        )
-    if model is None and as_json:
-        raise UserError("--json prints the figures of a --model, found none; name one")
-    choice = Choice(
-        recipe=recipe,
-        overrides=tuple(overrides or ()),
-        labels=labels,
-        heldout=heldout,
-        task=task,
-        encoder=encoder,
-        text_column=text_column,
-        second_text_column=second_text_column,
-        label_column=label_column,
-        home=home,
-    )
     if model is None:
+        if as_json:
+            raise UserError("--json requires --model")
         execute("evaluate", choice, show_recipe=False)
         return
-    if labels is None:
-        raise UserError("--model needs labelled items to be evaluated on; name them with --labels")
-    tracker = tracker_of(home)
+    labels = _labels_for_model(choice)
+    tracker = tracker_of(choice.home)
     from pipelines.inference.model_evaluation import evaluate_file
 
-    labelled = _labelled_by(choice)
     figures, report = evaluate_file(
-        tracker, named(model, home) or model, labelled, task, context_of(home).store
+        tracker,
+        named(model, choice.home) or model,
+        _labelled_by(choice),
+        choice.task,
+        context_of(choice.home).store,
     )
     say(f"model: {model_address(report['model'])}")
     for sentence in report["columns"]:
@@ -147,3 +71,34 @@ def evaluate(
             f"{row['label']:<24} {row['precision']:>9.1%} {row['recall']:>9.1%} "
             f"{row['f1']:>9.1%} {row['items']:>7}"
         )
+
+
+def _labels_for_model(choice: Choice) -> str:
+    """What --labels names; raises UserError for options that do not go with --model."""
+    is_dataset = choice.labels is not None and Path(choice.labels).is_dir()
+    is_for_recipe = (choice.heldout and not is_dataset) or any(
+        not each.startswith(_OF_LABELS) for each in choice.overrides or ()
+    )
+    if choice.recipe is not None or choice.encoder or is_for_recipe:
+        raise UserError(
+            "--model evaluates an existing model: leave out the recipe, --encoder, --heldout and "
+            f"every --set but {_OF_LABELS}…, or leave out --model"
+        )
+    if choice.labels is None:
+        raise UserError("--model requires --labels: the items to evaluate the model on")
+    if is_dataset and not choice.heldout:
+        raise UserError(f"{choice.labels} is a dataset: name the split to evaluate with --heldout")
+    return choice.labels
+
+
+def _labelled_by(choice: Choice) -> "LabelledDataset | LabelledFile":
+    """The items that a choice names; of a dataset those of the held-out split alone."""
+    from pipelines.core.recipes.files import read_recipe
+    from pipelines.core.recipes.ladder import EndToEndRecipe
+    from pipelines.stages.labelled.settings import LabelledDataset, LabelledFile
+
+    source = read_recipe(EndToEndRecipe, choice.source, choice.all_overrides()).labelled.source
+    if isinstance(source, LabelledDataset):
+        return source.model_copy(update={"split": source.heldout_split, "heldout_split": ""})
+    assert isinstance(source, LabelledFile), "--labels names a file or a dataset's folder"
+    return source

@@ -1,61 +1,45 @@
-"""Commands that list registered models, and let one fill gaps."""
+"""The registry on the command line: a list, what a version was made from, what sets two apart."""
 
 import json
+import sys
+import webbrowser
 from dataclasses import asdict
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.cli.asked_model import asked_model
-from flows.cli.options import AsJson, Home
-from flows.cli.registry import Model, tracker_of
+from flows.cli.commands.pictures import attention, similar
+from flows.cli.options import AsJson, Home, Store
+from flows.cli.registry import place_of, tracker_of
 from pipelines.core.errors import UserError
 
+if TYPE_CHECKING:
+    from rich.tree import Tree
+
+    from pipelines.registry.comparison.versus import Versus
+    from pipelines.registry.lookups.descent import Origin
+
+_WHOLE_LINES = 100_000
 _SHOWN_MOVES = 10  # of a name; --json has all
 
+Reference = Annotated[str, typer.Argument(help="name, name@alias or name/version.")]
 
-def add_to(app: typer.Typer) -> None:
-    """Add these commands to the application."""
-    app.command("fill-mask")(fill_mask)
-    app.command()(models)
-
-
-def fill_mask(
-    text: Annotated[str, typer.Argument(help="A sentence with [MASK] in place of a word.")],
-    model: Model = None,
-    top: Annotated[int, typer.Option(min=1, help="How many candidates to show.")] = 5,
-    home: Home = None,
-    as_json: AsJson = False,
-) -> None:
-    """Say which words a registered encoder would put in place of [MASK].
-
-    Example: bertsmith fill-mask 'Returns the [MASK] of the array.'
-    """
-    if "[MASK]" not in text:
-        raise UserError(
-            f"there is no [MASK] in {text!r}; write it in place of a word, for example "
-            "'Returns the [MASK] of the array.'"
-        )
-    with asked_model(model, home, "encoder", fills_gaps=True) as (folder, called):
-        from pipelines.inference.answers import fill
-        from pipelines.registry.lookups.folders import opened
-
-        gaps = fill(opened(folder), called, text, top_k=top)
-    if as_json:
-        print(json.dumps([[asdict(candidate) for candidate in gap] for gap in gaps]))
-        return
-    for number, gap in enumerate(gaps, start=1):
-        if len(gaps) > 1:
-            print(f"[MASK] {number}")
-        for candidate in gap:
-            print(f"{candidate.probability:6.1%}  {candidate.piece}")
+commands = typer.Typer()
+commands.command()(attention)
+commands.command()(similar)
 
 
-def models(home: Home = None, as_json: AsJson = False) -> None:
-    """List what the registry holds: versions, how they compare, and who had which alias.
+@commands.callback(invoke_without_command=True)
+def models(context: typer.Context, home: Home = None, as_json: AsJson = False) -> None:
+    """List registered models, or look into one.
+
+    The list shows versions, how they compare, and which version had which alias.
 
     Example: bertsmith models
     """
+    if context.invoked_subcommand is not None:
+        return
     from pipelines.registry.listing import list_models, list_moves
     from pipelines.tasks import family_title
 
@@ -95,9 +79,139 @@ def models(home: Home = None, as_json: AsJson = False) -> None:
             print(f"\n{name}, who had which alias")
         for move in found[-_SHOWN_MOVES:]:
             before = f", before {move.before}" if move.before else ""
-            # What a comparison came to stands with its version.
+            # The version's own lines have the comparison's result.
             why = "comparison" if move.how == "comparison" else f"{move.by}: {move.reason}"
             print(
                 f"  {move.at[:16].replace('T', ' ')}  {move.alias} is version {move.version}"
                 f"{before}, by {why}"
             )
+
+
+@commands.command()
+def lineage(
+    model: Reference,
+    show: Annotated[
+        bool, typer.Option("--open", help="Write it as an HTML page and open that in a browser.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Write it as an HTML page here. [default: in the home]")
+    ] = None,
+    store: Store = None,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a version was made from, down to files and settings.
+
+    Example: bertsmith models lineage models:/bertsmith-encoder@champion --open
+    """
+    tracker = tracker_of(home)
+    from pipelines.artifacts import ArtifactStore
+    from pipelines.registry.lookups.descent import descent_of
+
+    root = descent_of(tracker, ArtifactStore(place_of(home, store).store_url()), model)
+    if as_json:
+        print(json.dumps(root.to_json(), indent=2, ensure_ascii=False, default=str))
+        return
+    if show or out is not None:
+        _draw(root, out or _page_in(home, root.title), opened=show)
+        return
+    from rich.console import Console
+
+    # A pipe or a file has no width, and Rich would cut at 80 columns.
+    width = None if sys.stdout.isatty() else _WHOLE_LINES
+    console = Console(highlight=False, soft_wrap=True, width=width)
+    console.print(_tree(root, set()))
+
+
+@commands.command()
+def compare(
+    first: Reference,
+    second: Reference,
+    store: Store = None,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare two versions on the held-out data of the first: scores, settings, data.
+
+    Example: bertsmith models compare bertsmith-classifier/3 bertsmith-classifier@champion
+    """
+    tracker = tracker_of(home)
+    from pipelines.artifacts import ArtifactStore
+    from pipelines.registry.comparison.versus import versus
+
+    found = versus(tracker, ArtifactStore(place_of(home, store).store_url()), first, second)
+    if as_json:
+        print(json.dumps(asdict(found), indent=2, ensure_ascii=False, default=str))
+        return
+    for line in _lines(found):
+        print(line)
+
+
+def _lines(found: "Versus") -> list[str]:
+    lines = [f"{uri}: {figure or 'nothing was proved'}" for uri, figure in found.logged.items()]
+    difference = found.difference
+    if difference is None:
+        lines.append(f"The two cannot be compared: {found.why_not}.")
+    else:
+        name = found.metric.removeprefix("eval/").replace("_", " ")
+        left_out = (
+            f", without {found.left_out} that the second was trained on" if found.left_out else ""
+        )
+        better, value, low, high = difference.advantage("the first", "the second")
+        lines.append(
+            f"{name} on {difference.num_items} held-out items{left_out}: {difference.score:.4f} "
+            f"and {difference.other:.4f}; {better} is better by {value:+.4f} "
+            f"(95% interval {low:+.4f} to {high:+.4f})"
+        )
+    for title, rows in (
+        ("settings that differ", found.settings),
+        ("data that differ", found.data),
+        ("made with", found.made_with),
+    ):
+        lines.append(f"\n{title}: {'none' if not rows else ''}".rstrip())
+        width = max((len(key) for key in rows), default=0)
+        lines.extend(f"  {key:<{width}}  {a}  ->  {b}" for key, (a, b) in rows.items())
+    return lines
+
+
+def _tree(origin: "Origin", shown: set[tuple[str, str]]) -> "Tree":
+    """What several artifacts were made from is shown once; later mentions refer to it."""
+    from rich.markup import escape
+    from rich.tree import Tree
+
+    key = origin.title, origin.fingerprint
+    if key in shown and origin.settings:
+        return Tree(f"[bold]{escape(origin.title)}[/bold] {escape(origin.fingerprint)}, see above")
+    shown.add(key)
+    tree = Tree(f"[bold]{escape(origin.title)}[/bold] {escape(origin.fingerprint)}")
+    for name, value in origin.facts.items():
+        tree.add(escape(f"{name}: {value}"))
+    if origin.changed:
+        settings = tree.add("settings other than the defaults")
+        for path, value in origin.changed.items():
+            settings.add(escape(f"{path}: {value}"))
+    for each in origin.origins:
+        tree.add(_tree(each, shown))
+    return tree
+
+
+def _draw(root: "Origin", page: Path, *, opened: bool) -> None:
+    from pipelines.insight.lineage_page import lineage_page
+
+    try:
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(lineage_page(root), encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"cannot write the page {page} ({error.strerror}); choose another --out"
+        ) from None
+    print(page)
+    if opened:
+        webbrowser.open(page.absolute().as_uri())
+
+
+def _page_in(home: Path | None, title: str) -> Path:
+    from flows.environment import home_folder
+
+    name = title.removeprefix("models:/").replace("/", "-")
+    return home_folder(home) / "pages" / f"lineage-{name}.html"

@@ -11,7 +11,7 @@ from flows.environment import home_folder, set_defaults
 from pipelines.core.errors import UserError
 from pipelines.core.redaction import redacted
 
-MetricsPort = Annotated[int, typer.Option(min=1, max=65535, help="Port to answer Prometheus on.")]
+MetricsPort = Annotated[int, typer.Option(min=1, max=65535, help="Port to serve Prometheus on.")]
 MetricsHost = Annotated[
     str | None,
     typer.Option(
@@ -19,16 +19,12 @@ MetricsHost = Annotated[
         show_default=False,
     ),
 ]
-PoolType = Annotated[
-    str, typer.Option(help="What new work pools start runs with: process or kubernetes.")
-]
+PoolType = Annotated[str, typer.Option(help="Type of new work pools: process or kubernetes.")]
 JobTemplate = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Base job template of new work pools, as JSON."),
 ]
-Image = Annotated[
-    str | None, typer.Option(help="Image that runs start in, for pools of containers.")
-]
+Image = Annotated[str | None, typer.Option(help="Image that runs start in, for container pools.")]
 Git = Annotated[
     str | None,
     typer.Option(metavar="URL", help="Repository that workers clone for each run."),
@@ -36,17 +32,12 @@ Git = Annotated[
 Reference = Annotated[str, typer.Option(help="Branch or tag of --git.")]
 Installed = Annotated[
     bool,
-    typer.Option("--installed", help="Runs take the code that their worker has, as new ones do."),
+    typer.Option(
+        "--installed",
+        help="Runs use their worker's installed code (the default).",
+    ),
 ]
-TokenBlock = Annotated[
-    str, typer.Option(help="Secret block of Prefect's whose value lets workers into --git.")
-]
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add these commands to the application."""
-    app.command()(deploy)
-    app.command()(metrics)
+TokenBlock = Annotated[str, typer.Option(help="Prefect secret block with the token for --git.")]
 
 
 def deploy(
@@ -58,22 +49,22 @@ def deploy(
     token_block: TokenBlock = "",
     installed: Installed = False,
 ) -> None:
-    """Put work pools, deployments, automations and the place on a team's Prefect server.
+    """Set up work pools, deployments and automations on a team's Prefect server.
 
-    It is the server that PREFECT_API_URL names. Safe to repeat: what is there stays as people left
-    it; what is missing is made, and entry points, forms and what the environment says of store,
-    tracker and cluster (BERTSMITH_STORE, MLFLOW_TRACKING_URI, RAY_ADDRESS, AWS_…) are brought up to
-    date. Where runs take their code from changes only with --git, --image or --installed.
+    It is the server of PREFECT_API_URL. Safe to repeat: people's changes stay, what is missing is
+    created, and entry points, forms and what the environment says of store, tracker and cluster
+    (BERTSMITH_STORE, MLFLOW_TRACKING_URI, RAY_ADDRESS, AWS_…) are updated. Where runs take their
+    code from changes only with --git, --image or --installed.
 
     Example: bertsmith deploy --git https://example.org/team/bertsmith --reference v0.1.0
     """
     if (image is not None) + (git is not None) + installed > 1:
-        raise UserError("--image, --git and --installed exclude each other; leave one")
+        raise UserError("--image, --git and --installed exclude each other; choose one")
     set_defaults(home_folder(None))
     if not os.environ.get("PREFECT_API_URL"):
         raise UserError(
-            "PREFECT_API_URL is not set; set it to the server to deploy to, or use `bertsmith up`, "
-            "which deploys to its own"
+            "PREFECT_API_URL is not set: it names the server to deploy to; `bertsmith up` deploys "
+            "to a server of its own"
         )
     from flows.services.deployments import Source
     from flows.services.platform import apply, read_platform, read_template
@@ -86,16 +77,16 @@ def deploy(
     template = None if job_template is None else read_template(job_template, image or "")
     for sentence in apply(read_platform(), source, os.environ, pool_type, template):
         print(sentence)
-    print("Everything that infra/platform.yaml and infra/prefect.yaml declare is there.")
+    print("Everything declared in infra/platform.yaml and infra/prefect.yaml is in place.")
 
 
 def metrics(
     home: Home = None, store: Store = None, port: MetricsPort = 9464, host: MetricsHost = None
 ) -> None:
-    """Serve the figures of the store and of the queues to Prometheus.
+    """Serve metrics of the store and of the queues to Prometheus.
 
-    Those of runs come from Ray. Where other machines may ask, Prometheus has to bring
-    $BERTSMITH_METRICS_TOKEN.
+    Those of runs come from Ray. With $BERTSMITH_METRICS_TOKEN set, Prometheus has to send it as
+    a bearer token; required where other machines can connect.
 
     Example: bertsmith metrics --port 9464
     """
@@ -109,7 +100,7 @@ def metrics(
         server = metrics_server(store_and_queues(store_url), port=port, host=host)
     except OSError as error:
         raise UserError(
-            f"cannot serve figures on port {port}: {error.strerror}; choose another with --port"
+            f"cannot serve metrics on port {port} ({error.strerror}); choose another with --port"
         ) from error
     address = f"http://{server.server_name}:{server.server_port}/metrics"
     print(f"Serving {redacted(store_url)} and Prefect's queues at {address}; Ctrl-C ends it.")

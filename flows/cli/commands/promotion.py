@@ -19,12 +19,6 @@ Because = Annotated[str, typer.Option("--because", help="Why, for the history.")
 _CANDIDATE = "candidate"
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add these commands to the application."""
-    app.command()(promote)
-    app.command()(rollback)
-
-
 def promote(
     name: Name,
     version: Annotated[
@@ -42,19 +36,18 @@ def promote(
     because: Because = "",
     force: Annotated[
         bool,
-        typer.Option("--force", help="Do not ask where a comparison on record speaks against it."),
+        typer.Option("--force", help="Promote it even if the comparison says it is worse."),
     ] = False,
     home: Home = None,
 ) -> None:
-    """Give an alias to a version that proved itself; where it is worse than the one that has it,
-    you are asked.
+    """Give an alias to a verified version.
+
+    If it is worse than the version that has the alias now, you are asked first.
 
     Example: bertsmith promote bertsmith-encoder --version 3
     """
     if version is not None and source is not None:
-        raise UserError(
-            "the version must be named once, found --version and --from; leave out one of them"
-        )
+        raise UserError("--version and --from both name the version; leave out one of them")
     named = source if version is None else str(version)
     values = {"name": name, "source": named or _CANDIDATE, "alias": alias, "reason": because}
     recipe = _recipe("PromotionRecipe", values, home)
@@ -69,7 +62,7 @@ def promote(
     against = what_speaks_against(client, found, alias)
     if against and not force:
         _ask(f"{name} version {found.version}", alias, against)
-    # Nobody has the alias yet: the person who asked is informed, not asked again.
+    # Nobody has the alias yet: the person is informed, not asked.
     if not against and (said := baselines_speak_against(found)):
         print(f"On record: {said}.")
     forced = recipe.model_copy(update={"source": str(found.version), "force": True})
@@ -82,7 +75,9 @@ def rollback(
     because: Because = "",
     home: Home = None,
 ) -> None:
-    """Give an alias back to the version that had it before; no run of a recipe undoes that.
+    """Give an alias back to the version before.
+
+    Later runs of a recipe do not undo it.
 
     Example: bertsmith rollback bertsmith-classifier --because 'worse on short texts'
     """
@@ -98,11 +93,11 @@ def _ask(version: str, alias: str, against: str) -> None:
     """Leave unless a person at a terminal says yes; raises UserError where none sits there."""
     if not sys.stdin.isatty():
         raise UserError(
-            f"--force must be given to make {version} {alias} against what is on record, found no "
-            f"terminal to ask at; on record: {against}"
+            f"making {version} {alias} needs --force where there is no terminal to ask at; on "
+            f"record: {against}"
         )
     print(f"On record: {against}.")
-    if not typer.confirm(f"Make {version} {alias} all the same?"):
+    if not typer.confirm(f"Make {version} {alias} anyway?"):
         print("Nothing was moved.")
         raise typer.Exit(1)
 

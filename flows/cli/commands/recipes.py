@@ -8,18 +8,12 @@ import typer
 
 from flows.cli.options import Overrides
 
-
-def add_to(app: typer.Typer) -> None:
-    """Add these commands to the application."""
-    group = typer.Typer(help="List and print recipes.", no_args_is_help=True)
-    group.command("list")(list_recipes)
-    group.command("show")(show_recipe)
-    app.add_typer(group, name="recipes")
-    app.command("sizes")(list_sizes)
+commands = typer.Typer(help="List and print recipes and encoder sizes.", no_args_is_help=True)
 
 
+@commands.command("list")
 def list_recipes() -> None:
-    """Presets that come with Bertsmith, and what each is for.
+    """List the presets that come with Bertsmith, and what each is for.
 
     Example: bertsmith recipes list
     """
@@ -31,6 +25,7 @@ def list_recipes() -> None:
         print(f"{name:<{width}}  {_purpose(name)}")
 
 
+@commands.command("show")
 def show_recipe(
     recipe: Annotated[str, typer.Argument(help="A preset or a YAML file.")] = "demo",
     overrides: Overrides = None,
@@ -45,21 +40,22 @@ def show_recipe(
     print(read_recipe(EndToEndRecipe, recipe, overrides or ()).to_yaml(), end="")
 
 
-def list_sizes() -> None:
-    """Named sizes of encoders and their parameters over the published vocabularies.
+@commands.command()
+def sizes() -> None:
+    """List the named encoder sizes and their parameters over the published vocabularies.
 
-    Example: bertsmith sizes
+    Example: bertsmith recipes sizes
     """
     from pipelines.insight.sizes import encoder_sizes
 
-    sizes = encoder_sizes()
-    columns = "".join(f"{vocabulary:>22}" for vocabulary in sizes[0].num_parameters)
+    found = encoder_sizes()
+    columns = "".join(f"{vocabulary:>22}" for vocabulary in found[0].num_parameters)
     print(f"{'size':<8}{'layers x hidden':>16}{columns}")
-    for size in sizes:
+    for size in found:
         shape = f"{size.num_layers} x {size.hidden_size}"
         counts = "".join(f"{count:>22,}" for count in size.num_parameters.values())
         print(f"{size.name:<8}{shape:>16}{counts}")
-    print("Parameters of encoder and pooler; 1,000 pieces more are 1,000 x hidden more.")
+    print("Parameters of encoder and pooler; 1,000 more tokens add 1,000 x hidden.")
 
 
 def _purpose(preset: str) -> str:

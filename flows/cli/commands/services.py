@@ -1,33 +1,34 @@
-"""Commands that start and stop the servers."""
+"""Commands that start and stop the servers, and check the installation."""
 
 import shlex
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.cli.options import Home
+from flows.cli.options import Home, Store
 from flows.environment import home_folder, set_defaults
 from pipelines.core.errors import UserError
 
+if TYPE_CHECKING:  # importing it takes a moment that help need not spend
+    from flows.services.doctor import Check
+
 PrefectPort = Annotated[int, typer.Option(min=1, max=65535, help="Port of the Prefect server.")]
 MlflowPort = Annotated[int, typer.Option(min=1, max=65535, help="Port of the MLflow server.")]
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add these commands to the application."""
-    app.command()(up)
-    app.command()(env)
-    app.command()(down)
+Platform = Annotated[
+    bool, typer.Option("--platform", help="Also check the team's servers, as deployments use them.")
+]
 
 
 def up(home: Home = None, prefect_port: PrefectPort = 4200, mlflow_port: MlflowPort = 5000) -> None:
-    """Start the Prefect server, the MLflow server and a worker, and deploy the flows.
+    """Start Prefect, MLflow and a worker on this machine.
 
-    They listen on 127.0.0.1 only, ask for the home's credentials, and run until `bertsmith down`.
-    What runs already is left alone; what ended is started again.
+    The flows are deployed, too. The servers listen on 127.0.0.1 only, ask for the home's
+    credentials, and run until `bertsmith down`. What runs already is left alone; what ended is
+    started again.
 
     Example: bertsmith up --prefect-port 4300 --mlflow-port 5300
     """
@@ -52,9 +53,9 @@ def up(home: Home = None, prefect_port: PrefectPort = 4200, mlflow_port: MlflowP
 
 
 def env(home: Home = None) -> None:
-    """Print what lets a shell's programs speak to the servers of `bertsmith up`.
+    """Print the variables that point a shell at these servers.
 
-    It holds the password, so it is for a shell to read, not for a screen.
+    They include the password, so the output is for a shell to read, not for a screen.
 
     Example: eval "$(bertsmith env)"
     """
@@ -64,10 +65,10 @@ def env(home: Home = None) -> None:
     folder = home_folder(home)
     services = read_services(folder)
     if services is None:
-        raise UserError(f"the servers of {folder} are not running; start them: bertsmith up")
+        raise UserError(f"the servers of {folder} are not running; start them with `bertsmith up`")
     if sys.stdout.isatty():
         raise UserError(
-            "the output of `bertsmith env` holds a password, which the screen would show; type: "
+            "`bertsmith env` prints a password and does not do so on a screen; type: "
             'eval "$(bertsmith env)"'
         )
     for name, value in shell_variables(folder, services, make_credentials(folder)).items():
@@ -75,9 +76,9 @@ def env(home: Home = None) -> None:
 
 
 def down(home: Home = None) -> None:
-    """Stop exactly what `bertsmith up` started.
+    """Stop what `bertsmith up` started.
 
-    Flow runs of its worker are stopped first and marked as such; started again, they go on.
+    Flow runs of its worker are cancelled first; run again, they resume.
 
     Example: bertsmith down
     """
@@ -98,3 +99,65 @@ def _program(name: str) -> str:
     if found is not None and (not here.exists() or Path(found).resolve() == here.resolve()):
         return name
     return shlex.quote(str(here))
+
+
+def doctor(
+    home: Home = None,
+    store: Store = None,
+    prefect_port: PrefectPort = 4200,
+    mlflow_port: MlflowPort = 5000,
+    platform: Platform = False,
+) -> None:
+    """Check the installation and say what to fix.
+
+    Machine, ports, store and tracker. With --platform also what deployments need: the Prefect
+    server of PREFECT_API_URL, work pools with live workers, secrets, and store, tracker and cluster
+    as the server's block names them. Exit code 1 if something has to be fixed first.
+
+    Example: bertsmith doctor --platform
+    """
+    folder = home_folder(home)
+    set_defaults(folder)
+    failed = False
+    for result in _results(folder, store, prefect_port, mlflow_port, platform):
+        failed = failed or result.state == "fail"
+        print(f"{result.state:<5} {result.name:<10} {result.finding}", flush=True)
+        if result.advice:
+            print(f"{'':<16} -> {result.advice}")
+    if failed:
+        raise typer.Exit(code=1)
+
+
+def _results(
+    home: Path, store: str | None, prefect_port: int, mlflow_port: int, platform: bool
+) -> Iterator["Check"]:
+    """Quick checks first."""
+    from flows.services import doctor, doctor_servers
+    from pipelines.core.place import PlaceSettings
+
+    if platform:
+        yield from _platform_results()
+    store_url = PlaceSettings(home=str(home), store=store or "").store_url()
+    yield doctor.check_python()
+    yield doctor.check_packages()
+    yield doctor.check_processor()
+    yield doctor.check_memory()
+    yield doctor.check_disk(home)
+    yield doctor.check_servers(home, prefect_port, mlflow_port)
+    yield doctor_servers.check_store(store_url)
+    yield doctor_servers.check_tracker()
+    yield doctor_servers.check_ray(store_url)
+
+
+def _platform_results() -> Iterator["Check"]:
+    from flows.services.doctor_servers import check_pools, check_prefect, check_secrets
+    from flows.services.place_block import read_place, use_place
+    from flows.services.platform import read_platform
+
+    prefect = check_prefect()
+    yield prefect
+    if prefect.state == "fail":
+        return  # what only it knows
+    yield from check_pools(read_platform())
+    yield check_secrets()
+    use_place(read_place())

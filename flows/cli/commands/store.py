@@ -21,14 +21,8 @@ if TYPE_CHECKING:
 _DAYS = 30.0
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add these commands to the application."""
-    app.command("store")(show)
-    app.command()(prune)
-
-
 def show(home: Home = None, store: Store = None, as_json: AsJson = False) -> None:
-    """List the artifacts of the store: size, age, what made them and what stands on them.
+    """List the artifacts of the store: size, age, origin, users.
 
     Example: bertsmith store
     """
@@ -67,16 +61,16 @@ def prune(
     store: Store = None,
     days: Annotated[
         float,
-        typer.Option(min=0, max=36500, help="Keep what is younger, or belongs to a run that is."),
+        typer.Option(min=0, max=36500, help="Keep what is younger, or used by a younger run."),
     ] = _DAYS,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Remove it; without this, only say so.")
+        bool, typer.Option("--yes", help="Remove them; without this they are only listed.")
     ] = False,
 ) -> None:
-    """Remove artifacts and leftovers that no registered model and no recent run stands on.
+    """Remove artifacts that no registered model or recent run uses.
 
-    Without --yes nothing is removed. The registry is that of the home or of MLFLOW_TRACKING_URI:
-    where people share a store, name the one that they share.
+    Leftovers of interrupted work as well. Without --yes nothing is removed. The registry is that of
+    the home or of MLFLOW_TRACKING_URI: if people share a store, name the registry that they share.
 
     Example: bertsmith prune --days 7
     """
@@ -105,7 +99,7 @@ def prune(
     done = carry_out(artifacts, removals)
     print(f"\n{_size(sum(removal.num_bytes for removal in done))} freed.")
     if len(done) < len(removals):
-        print(f"{len(removals) - len(done)} entries stay: somebody builds with them now.")
+        print(f"{len(removals) - len(done)} entries are in use by a running build and stay.")
 
 
 def _command(home: Path | None, store: str | None, days: float) -> str:

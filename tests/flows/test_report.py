@@ -1,11 +1,12 @@
 """What the last screen of a run sends people to."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from flows.reporting.story import Story
-from flows.reporting.summary import print_summary
+from flows.reporting.publishing import print_report
+from flows.reporting.run_report import RunReport
 from pipelines.core.place import PlaceSettings
 from pipelines.core.recipes.ladder import EndToEndRecipe
 
@@ -28,8 +29,8 @@ def test_servers_are_stopped_only_where_they_are_this_homes(
     unwanted: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    story = Story(flow="end-to-end", recipe=EndToEndRecipe())
-    print_summary(story, tracking_uri, services_run=services_run)
+    report = RunReport(flow="end-to-end", recipe=EndToEndRecipe())
+    print_report(report, tracking_uri, services_run=services_run)
     said = capsys.readouterr().out
     assert wanted in said
     assert unwanted not in said
@@ -40,9 +41,25 @@ def test_the_next_commands_go_to_the_home_that_was_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     home = tmp_path / "a home"
-    story = Story(flow="end-to-end", recipe=EndToEndRecipe(place=PlaceSettings(home=str(home))))
-    print_summary(story, "")
-    commands = capsys.readouterr().out.partition("Next\n")[2].strip().splitlines()
+    report = RunReport(
+        flow="end-to-end", recipe=EndToEndRecipe(place=PlaceSettings(home=str(home)))
+    )
+    print_report(report, "")
+    commands = capsys.readouterr().out.partition("## Next\n")[2].strip().splitlines()
     assert len(commands) == 2
     for command in commands:
         assert f"--home '{home}'" in command
+
+
+def test_a_terminal_shows_the_markdown_rendered_that_a_pipe_gets_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = RunReport(flow="end-to-end", recipe=EndToEndRecipe(), notes=["a note"])
+    print_report(report, "")
+    assert "\n## Notes\n\n- a note\n" in capsys.readouterr().out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    print_report(report, "")
+    said = capsys.readouterr().out
+    assert "Notes" in said
+    assert "a note" in said
+    assert "#" not in said.partition("Next")[0]

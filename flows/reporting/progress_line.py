@@ -3,18 +3,25 @@
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TextIO
 
-from flows.reporting.live import phrases
-from flows.reporting.quantities import duration
+from flows.reporting.quantities import duration, memory, number
 from pipelines.core.stage import Progress
 
 _REDRAW_SECONDS = 0.1
 _PIPE_SECONDS = 15.0  # between two lines where the output is a file or a pipe
 _current: ContextVar["ProgressLine | None"] = ContextVar("progress_line", default=None)
+
+# What evaluations measure, by the beginning of its figures' names.
+_MEASURED = {
+    "mlm_": "masked tokens",
+    "clm_": "next tokens",
+    "nsp_": "next sentences",
+    "": "labels",
+}
 
 
 class ProgressLine:
@@ -85,5 +92,49 @@ def sentence(progress: Progress, seconds_left: float | None) -> str:
         parts.append(f"{progress.done:,.0f} {progress.unit}")
     if seconds_left is not None:
         parts.append(f"{duration(seconds_left)} left")
-    parts.extend(phrases(progress.figures))
-    return " · ".join(parts)
+    return " · ".join([*parts, *_phrases(progress.figures)])
+
+
+def _phrases(figures: Mapping[str, float | str]) -> Iterator[str]:
+    """A phrase for each figure that a person follows; those that belong together share one.
+
+    Names are those of the curves in MLflow, which has all of them. What has no phrase of its own,
+    such as the step of a data stage, keeps its name.
+    """
+    values = {name: v for name, v in figures.items() if not isinstance(v, str)}
+    for name in figures:
+        if name.startswith("train/"):
+            yield f"{name.removeprefix('train/').replace('_', ' ')} {_value(figures[name])}"
+    if (rate := values.get("speed/tokens_per_second")) is not None:
+        overall = values.get("speed/tokens_per_second_overall")
+        yield f"{rate:,.0f} tokens/s" + (f" ({overall:,.0f} overall)" if overall else "")
+    if (share := values.get("speed/utilization")) is not None:
+        yield f"{share:.1%} of the matrix rate"
+    if (share := values.get("speed/data_wait")) is not None:
+        yield f"waits for data {share:.1%}"
+    times = [values.get(f"speed/step_seconds_p{percent}") for percent in (50, 95, 99)]
+    known = [seconds for seconds in times if seconds is not None]
+    if len(known) == len(times):
+        shown = [f"{each * 1000:.0f}" if known[0] < 1 else duration(each) for each in known]
+        yield "steps of " + " / ".join(shown) + (" ms" if known[0] < 1 else "")
+    for what, kind in (("memory", ""), ("GPU", "gpu_")):
+        now = values.get(f"memory/{kind or 'resident_'}bytes")
+        peak = values.get(f"memory/{kind}peak_bytes")
+        if now is not None and peak is not None:
+            yield f"{what} {memory(now)} (peak {memory(peak)})"
+    for name, what in _MEASURED.items():
+        if (accuracy := values.get(f"eval/{name}accuracy")) is not None:
+            baseline = values.get(f"baseline/{name}accuracy")
+            content = values.get(f"eval/{name}accuracy/content")
+            yield (
+                f"held-out {what} {accuracy:.1%}"
+                + ("" if baseline is None else f" (baseline {baseline:.1%})")
+                + ("" if content is None else f", content words {content:.1%}")
+            )
+    for name, value in figures.items():
+        if "/" not in name:
+            yield f"{name} {_value(value)}"
+
+
+def _value(value: float | str) -> str:
+    return value if isinstance(value, str) else number(value)

@@ -10,8 +10,8 @@ from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.states import AwaitingRetry, Pending, Running
 
-from flows import run, taken_up_again
-from flows.taken_up_again import seconds_to_wait, wait_for_last_try
+from flows import run, stopping
+from flows.stopping import seconds_to_wait, wait_for_last_try
 from pipelines.artifacts.attempts.claims import LEASE_SECONDS
 from pipelines.core.recipes.ladder import CorpusRecipe
 from tests.integration.object_stores import BUCKET, s3_server
@@ -45,13 +45,13 @@ def test_it_says_so(prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     noted: list[str] = []
     # In its own module alone: other threads of the process sleep, too.
-    monkeypatch.setattr(taken_up_again, "time", SimpleNamespace(sleep=slept.append))
+    monkeypatch.setattr(stopping, "time", SimpleNamespace(sleep=slept.append))
     wait_for_last_try(a_run(told_to_go=False), noted.append)
     assert not slept
     wait_for_last_try(a_run(told_to_go=True), noted.append)
     assert len(slept) == 1
     (said,) = noted
-    assert said.endswith("the process that was told to go may still be saving")
+    assert said.endswith("the process of the last try may still be saving")
 
 
 @pytest.mark.slow

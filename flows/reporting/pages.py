@@ -1,9 +1,11 @@
-"""Where a person looks at things: pages of MLflow, in the view for training.
+"""Pages where a person looks at a run: a report on Prefect's, models and runs on MLflow's.
 
 A fresh browser would open MLflow's view for language-model applications; the address chooses.
 """
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from prefect.runtime import flow_run
@@ -13,6 +15,22 @@ from pipelines.registry.registration import RegisteredModel
 
 LOCAL_API: Final = "BERTSMITH_LOCAL_API"  # the address of an API that ends with this process
 _VIEW = "?workflowType=machine_learning"
+
+
+@contextmanager
+def costing_the_page_alone(note: Callable[[str], None]) -> Iterator[None]:
+    """Give `note` a sentence where the page cannot be written: by then the work itself is done."""
+    try:
+        yield
+    # Prefect, its HTTP client and what draws the pictures have no kind of error in common.
+    except Exception as error:  # noqa: BLE001
+        note(f"the report is missing on the run's page: {first_line(error)}")
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what was raised, without secrets."""
+    lines = redacted(str(error)).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def flow_run_page() -> str:

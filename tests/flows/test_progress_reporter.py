@@ -5,15 +5,15 @@ import logging
 import pytest
 from prefect import flow
 
-from flows.reporting.terminal import progress_on_terminal
-from flows.reporting.watch import Watch
+from flows.reporting.progress import ProgressReporter
+from flows.reporting.progress_line import progress_on_terminal
 
 store = logging.getLogger("pipelines.artifacts.attempts")
 
 
 @flow
 def _warned() -> list[str]:
-    with Watch("watched") as watch:
+    with ProgressReporter("watched") as progress:
         logging.getLogger("pipelines.artifacts.attempts").warning(
             "another builds %s: waiting", "it"
         )
@@ -23,9 +23,9 @@ def _warned() -> list[str]:
                 "the tracker %s does not answer", "http://me:secret123@127.0.0.1"
             )
         logging.getLogger("somebody.else").warning("nothing to see")
-        watch.note("a note")
+        progress.note("a note")
     store.warning("too late")
-    return watch.notes
+    return progress.notes
 
 
 def test_what_our_code_warns_of_is_on_the_terminal_and_in_the_report(

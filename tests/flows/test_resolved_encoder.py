@@ -10,8 +10,8 @@ from bert_core.hugging_face import export_model
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.state import save_model
 from bert_core.vocabulary import SPECIAL_PIECES, WordPieceTokenizer
+from flows.chain import with_resolved_encoders
 from flows.cli.execution import long_form
-from flows.continuing import with_settled_encoder
 from flows.end_to_end import _lineage
 from pipelines.artifacts import ArtifactStore
 from pipelines.core.errors import UserError
@@ -45,13 +45,13 @@ def test_the_wrong_objective_for_an_encoder_is_refused_before_anything_is_built(
     overrides = [f"pretraining.encoder={folder}", "examples.objective=clm"]
     recipe = read_recipe(PretrainingRecipe, "continue", overrides)
     with pytest.raises(UserError, match=r"objective must be mlm or mlm_nsp .* found clm"):
-        with_settled_encoder(run_of(recipe, context))
+        with_resolved_encoders(run_of(recipe, context))
 
 
 def test_a_settled_recipe_says_the_encoder_once_and_its_stages_hear_it_twice(folder, context):
     recipe = read_recipe(PretrainingRecipe, "continue", [f"pretraining.encoder={folder}"])
     run = run_of(recipe, context)
-    settled = with_settled_encoder(run)
+    settled = with_resolved_encoders(run)
     fingerprint = run.encoders[folder]
     assert settled.pretraining.encoder == fingerprint
     assert settled.vocabulary.encoder is None
@@ -66,7 +66,7 @@ def test_the_encoder_gone_on_from_is_among_the_lineage(folder, context):
     }  # fmt: skip
     recipe = read_recipe(EndToEndRecipe, "continue", [f"pretraining.encoder={folder}"])
     run = run_of(recipe, context)
-    found = _lineage(with_settled_encoder(run), made, context)
+    found = _lineage(with_resolved_encoders(run), made, context)
     assert found["went_on_from"].fingerprint == run.encoders[folder]
     assert found["encoder"] is made["pretraining"]
     demo = read_recipe(EndToEndRecipe, "demo")

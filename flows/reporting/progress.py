@@ -12,7 +12,7 @@ from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect.logging import get_run_logger
 
-from flows.reporting.terminal import current_progress_line, sentence
+from flows.reporting.progress_line import current_progress_line, sentence
 from pipelines.core.redaction import redacted
 from pipelines.core.stage import Progress
 
@@ -24,8 +24,8 @@ _ARTIFACT_SECONDS = 3.0
 _OURS = tuple(logging.getLogger(name) for name in ("bert_core", "pipelines", "flows"))
 
 
-class Watch:
-    """Given to stages as their observer. It may be called from any thread and never blocks."""
+class ProgressReporter:
+    """The observer of a run's stages. It may be called from any thread and never blocks."""
 
     def __init__(self, key: str) -> None:
         self._key = key
@@ -45,9 +45,9 @@ class Watch:
         )
         self._warnings = _Warnings(self)
         self.notes: list[str] = []
-        self.to_follow = 0  # trainings of as many steps that come after the one in progress
+        self.to_follow = 0  # training runs of as many steps that come after the one in progress
 
-    def __enter__(self) -> "Watch":
+    def __enter__(self) -> "ProgressReporter":
         for ours in _OURS:
             ours.addHandler(self._warnings)
         self._publisher.start()
@@ -101,9 +101,9 @@ class Watch:
             self._line.keep(sentence)
 
     def _seconds_left(self, progress: Progress, now: float) -> float | None:
-        """By its own word, or the rate since it was first seen: it may have been taken up again.
+        """By its own word, or the rate since it was first seen: it may have been resumed.
 
-        As many steps as it has itself are added for each training that is to follow.
+        As many steps as it has itself are added for each training run that is to follow.
         """
         left = progress.seconds_left
         if left is None:
@@ -144,14 +144,14 @@ class Watch:
 
 
 class _Warnings(logging.Handler):
-    """Brings before a person what would stand in the log alone."""
+    """Shows people what would be in the log alone."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, reporter: ProgressReporter) -> None:
         super().__init__(logging.WARNING)
-        self._watch = watch
+        self._reporter = reporter
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Pass it on, each sentence once: a server that is away is found away again and again."""
+        """Pass it on, each sentence once: a server that is away is noticed again and again."""
         sentence = redacted(record.getMessage())
-        if sentence not in self._watch.notes:
-            self._watch.warn(sentence)
+        if sentence not in self._reporter.notes:
+            self._reporter.warn(sentence)

@@ -1,0 +1,157 @@
+"""What a flow run did, and the held-out figures it is judged by, each beside its baselines."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipelines.artifacts import Artifact
+from pipelines.core.recipes.ladder import CorpusRecipe
+from pipelines.insight.showcase import FilledMask, Prediction
+from pipelines.registry.comparison.judgement import Judgement
+from pipelines.registry.promotion import Promotion
+from pipelines.registry.registration import RegisteredModel
+from pipelines.registry.verification import Verification
+from pipelines.stages.evaluation.baselines import beside
+
+
+@dataclass(frozen=True, slots=True)
+class StageRecord:
+    """One stage of the run: what it made, how long it took, and the memory it peaked at."""
+
+    name: str
+    artifact: Artifact | None  # None for a stage that makes no artifact, such as registration
+    seconds: float
+    peak_bytes: int  # of the run's whole process tree while the stage ran
+
+    @property
+    def outcome(self) -> str:
+        """`built`, `reused` or, where there is no artifact, `done`."""
+        if self.artifact is None:
+            return "done"
+        return "reused" if self.artifact.reused else "built"
+
+
+@dataclass(slots=True)
+class RunReport:
+    """Everything that a run's report shows; it grows while the flow runs."""
+
+    flow: str
+    recipe: CorpusRecipe
+    flow_run_url: str = ""  # empty where no server shows it
+    records: list[StageRecord] = field(default_factory=list)
+    failure: str = ""  # such as "failed in stage pretraining: …"; empty where all went well
+    notes: list[str] = field(default_factory=list)  # such as "resumed from step 120"
+    models: list[RegisteredModel] = field(default_factory=list)
+    alias: str = ""  # that newly verified models are given
+    verifications: list[Verification] = field(default_factory=list)  # made by this run
+    judgements: list[Judgement] = field(default_factory=list)  # of what this run compared
+    promotions: list[Promotion] = field(default_factory=list)  # made by this run
+    filled_masks: list[FilledMask] = field(default_factory=list)
+    predictions: list[tuple[str, Prediction]] = field(default_factory=list)  # (expected, answer)
+    seconds: float = 0.0
+    peak_bytes: int = 0
+
+    def artifact(self, stage: str) -> Artifact | None:
+        """What the stage of this name made, if it ran."""
+        return next((record.artifact for record in self.records if record.name == stage), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A held-out figure and its baselines: shares between 0 and 1, unless it says other."""
+
+    name: str
+    value: float
+    baselines: dict[str, float]  # by name
+    is_share: bool = True
+    over_seeds: str = ""  # mean and deviation, where it is the best of several
+
+    def shown(self) -> str:
+        """`81.2%`, and mean and deviation over seeds where there are several."""
+        seeds = f" ({self.over_seeds})" if self.over_seeds else ""
+        return f"{self._number(self.value)}{seeds}"
+
+    def baselines_shown(self) -> str:
+        """`majority class 12.0%, TF-IDF 61.3%`."""
+        return ", ".join(f"{name} {self._number(value)}" for name, value in self.baselines.items())
+
+    def _number(self, value: float) -> str:
+        return f"{value:.1%}" if self.is_share else f"{value:,.4g}"
+
+
+def figures_of(report: RunReport) -> list[Figure]:
+    """The figures of the stages that the run went through."""
+    figures = []
+    encoder = report.artifact("pretraining")
+    if encoder is not None:
+        statistics = encoder.statistics
+        is_causal = "eval/clm_accuracy" in statistics
+        objective, tokens = ("clm", "next tokens") if is_causal else ("mlm", "masked tokens")
+        for name, metric, baseline in (
+            (f"{tokens}, held-out", f"{objective}_accuracy", "most frequent token"),
+            ("of these, content words", f"{objective}_accuracy/content", "most frequent of them"),
+            ("perplexity of these", f"{objective}_perplexity", "token frequencies"),
+            ("next sentence, held-out", "nsp_accuracy", "majority class"),
+        ):
+            if f"eval/{metric}" not in statistics:
+                continue
+            baselines = {}
+            if f"baseline/{metric}" in statistics:
+                baselines[baseline] = statistics[f"baseline/{metric}"]
+            figures.append(
+                Figure(
+                    name,
+                    statistics[f"eval/{metric}"],
+                    baselines,
+                    not metric.endswith("perplexity"),
+                    _over_seeds(statistics, metric),
+                )
+            )
+    finetuned = report.artifact("fine-tuning")
+    if finetuned is not None:
+        compared = report.artifact("evaluation") or finetuned
+        figures.extend(_of_task(finetuned, compared, report.artifact("fine-tuning, random")))
+    return figures
+
+
+def _over_seeds(statistics: Mapping[str, Any], metric: str) -> str:
+    """`3 seeds: 80.9% ± 0.4%`; empty for a model that is the only one."""
+    deviation = statistics.get(f"deviation/eval/{metric}")
+    if deviation is None:
+        return ""
+    mean, seeds = statistics[f"mean/eval/{metric}"], statistics["num_seeds"]
+    return f"{seeds} seeds: {mean:.1%} ± {deviation:.1%}"
+
+
+def _of_task(finetuned: Artifact, compared: Artifact, from_random: Artifact | None) -> list[Figure]:
+    """The held-out figures of a task's model, its family's main score first.
+
+    `compared` has the figures of what it is compared with.
+    """
+    score = finetuned.statistics["score"]
+    names = [score, *(name for name in finetuned.statistics if _is_other_share(name, score))]
+    figures = []
+    for name in names:
+        metric = name.removeprefix("eval/")
+        baselines = beside(compared.statistics, metric)
+        if from_random is not None:
+            # Of several the mean is compared with the mean.
+            random = from_random.statistics
+            baselines["same budget from random weights"] = random.get(f"mean/{name}", random[name])
+        figures.append(
+            Figure(
+                f"{metric.replace('_', ' ')}, held-out",
+                finetuned.statistics[name],
+                baselines,
+                over_seeds=_over_seeds(finetuned.statistics, metric),
+            )
+        )
+    return figures
+
+
+def _is_other_share(name: str, score: str) -> bool:
+    return (
+        name.startswith("eval/")
+        and name != score
+        and not name.endswith(("error", "threshold"))  # which are no shares
+    )

@@ -1,0 +1,102 @@
+"""How a run is stopped in order, is called cancelled on Prefect's page, and is resumed.
+
+SIGINT is Ctrl-C, SIGTERM what schedulers, `timeout` and containers send, SIGHUP a terminal that
+closes; each raises KeyboardInterrupt. `timeout` and shells signal the process and then its group: a
+signal within a second of the one before is the same stop, and no wish to leave at once.
+
+Prefect is imported where it is needed: commands install the handlers before they import it.
+"""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import FlowRun
+
+_SAME_STOP_SECONDS = 1.0
+_KILL_SECONDS = 30.0  # after which Prefect kills a process that it asked to stop
+_CLOCKS_SECONDS = 10.0  # by which clocks of two machines may differ
+_last_stop = float("-inf")  # of this process, on the clock of `time.monotonic`
+_stopped: set[str] = set()  # flow runs of this process
+
+
+def stop_in_order() -> None:
+    """Install the handlers in a process that runs one command; ignored signals stay ignored."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+            signal.signal(number, _stop)
+
+
+def stop_in_order_inside_flow() -> None:
+    """Install SIGTERM's handler again where the command had one: Prefect replaced it.
+
+    Prefect's own raises at each signal. It puts the command's back when the flow ends.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGINT) is _stop:
+        signal.signal(signal.SIGTERM, _stop)
+
+
+def _stop(number: int, frame: Any) -> None:
+    global _last_stop
+    before, _last_stop = _last_stop, time.monotonic()
+    if _last_stop - before >= _SAME_STOP_SECONDS:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def stops_noted(flow_run_id: str | None) -> Iterator[None]:
+    """Remember of this flow run that Ctrl-C or a signal ended the block; raises it again."""
+    from prefect.exceptions import TerminationSignal
+
+    try:
+        yield
+    except (KeyboardInterrupt, TerminationSignal):
+        _stopped.add(str(flow_run_id))
+        raise
+
+
+def cancel_if_stopped(flow: Any, flow_run: "FlowRun", state: Any) -> None:
+    """A hook for what Prefect takes for a crash: where someone stopped the run it is cancelled."""
+    if str(flow_run.id) not in _stopped:
+        return
+    from prefect.client.orchestration import get_client
+    from prefect.states import Cancelled
+
+    message = "Stopped. Run it again to resume."
+    with get_client(sync_client=True) as client:
+        client.set_flow_run_state(flow_run.id, Cancelled(message=message), force=True)
+
+
+def wait_for_last_try(flow_run_id: UUID, note: Callable[[str], None]) -> None:
+    """Wait, at most for 100 s, until the process of the last try can hold no claim any more.
+
+    Prefect schedules a run again before its process has ended. On an object store the next one
+    would take what is claimed for somebody else's work, and start over beside it.
+    """
+    seconds = seconds_to_wait(flow_run_id, datetime.now(UTC))
+    if seconds > 0:
+        note(f"waiting {seconds:.0f} s: the process of the last try may still be saving")
+        time.sleep(seconds)
+
+
+def seconds_to_wait(flow_run_id: UUID, now: datetime) -> float:
+    """How long the last process may still hold a claim; 0 on the first try."""
+    from prefect.client.orchestration import get_client
+
+    from pipelines.artifacts.attempts.claims import LEASE_SECONDS
+
+    with get_client(sync_client=True) as client:
+        states = client.read_flow_run_states(flow_run_id)
+    asked = [state.timestamp for state in states if state.name == "AwaitingRetry"]
+    if not asked:
+        return 0.0
+    over = max(asked) + timedelta(seconds=_KILL_SECONDS + LEASE_SECONDS + _CLOCKS_SECONDS)
+    return max(0.0, (over - now).total_seconds())
