@@ -49,7 +49,7 @@ def given_artifacts(recipe: CorpusRecipe, context: StageContext) -> dict[str, Ar
 
 
 def _settle(reference: str, tracker: Tracker, context: StageContext) -> str:
-    from pipelines.registry.starting import settled_encoder  # torch takes a second
+    from pipelines.registry.opening import settled_encoder  # torch takes a second
 
     return settled_encoder(reference, tracker, context).fingerprint
 

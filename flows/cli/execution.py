@@ -33,7 +33,6 @@ def execute(command: str, choice: Choice, *, show_recipe: bool) -> None:
 
     from psutil import Process
 
-    from flows.cli.first_answers import find_first_answers
     from flows.reporting.summary import print_summary
     from flows.reporting.terminal import progress_on_terminal
     from pipelines.core.cluster.connection import disconnect
@@ -48,8 +47,6 @@ def execute(command: str, choice: Choice, *, show_recipe: bool) -> None:
     story.seconds = time.time() - Process().create_time()  # the whole command's, as `time` says it
     tracking_uri = recipe.place.tracker({}).shown_uri
     print_summary(story, tracking_uri, services_run=surroundings.services is not None)
-    if story.models:
-        find_first_answers(choice.home, [model.name for model in story.models])
 
 
 def checked_recipe(command: str, choice: Choice) -> "CorpusRecipe":
@@ -85,7 +82,7 @@ def long_form(recipe: "CorpusRecipe") -> str:
     """The recipe with every value, and what its automatic rates come to where that is known."""
     from pipelines.artifacts import ArtifactStore
     from pipelines.core.stage import StageContext
-    from pipelines.registry.starting import automatic_rates_said
+    from pipelines.registry.opening import automatic_rates_said
 
     context = StageContext(store=ArtifactStore(recipe.place.store_url()))  # makes no home
     notes = automatic_rates_said(recipe, context)

@@ -121,7 +121,7 @@ def ask_model(
         refuse_other_output(out, questions.own)
     with asked_model(model, home, *asked.kinds) as (folder, called):
         from pipelines.insight.asking import ask
-        from pipelines.registry.lookups.folders import opened
+        from pipelines.registry.opening import opened
 
         model_in_memory = opened(folder)
     watch = _watch if out is not None else _silent

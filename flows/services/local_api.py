@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import ClassVar
 
 from filelock import FileLock, Timeout
 
@@ -24,6 +25,8 @@ _IDLE_SERVICES = ("SCHEDULER", "LATE_RUNS", "CANCELLATION_CLEANUP", "PAUSE_EXPIR
 
 class LocalApi:
     """A Prefect API on the loopback that lives as long as the process that started it."""
+
+    url_of_this_process: ClassVar[str] = ""  # no page of it can be looked at later
 
     def __init__(
         self, process: subprocess.Popen[bytes], port: int, credentials: Credentials, log: Path,
@@ -69,6 +72,7 @@ class LocalApi:
             )
         local_api = cls(process, port, credentials, log, turn)
         atexit.register(local_api.stop)
+        LocalApi.url_of_this_process = local_api.url
         return local_api
 
     def wait(self) -> None:

@@ -35,7 +35,7 @@ def service_variables(
 
 
 def _own_variables(home: Path, services: Services, credentials: Credentials) -> Mapping[str, str]:
-    """What our programs need; the tracker hands the password to MLflow for this server alone."""
+    """What our programs need; MLflow's password goes to this server alone."""
     return {
         "BERTSMITH_HOME": str(home),
         "PREFECT_API_URL": services.prefect_api_url,

@@ -7,7 +7,7 @@ from bert_core.model.catalogue import Model, described
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
 from pipelines.insight.tables import Table
-from pipelines.registry.lookups.folders import OpenedModel
+from pipelines.registry.opening import OpenedModel
 
 _ROWS_AT_ONCE = 2048
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from bert_core.inference import AttentionMaps, attention_maps
 from pipelines.core.errors import UserError
 from pipelines.insight.png import png_of
-from pipelines.registry.lookups.folders import opened
+from pipelines.registry.opening import opened
 
 _PLACE = "/* attention goes here */"
 _MAX_TOKENS_OF_A_SHEET = 40  # more would not be readable

@@ -20,9 +20,8 @@ from pipelines.core.versions import versions_of
 from pipelines.insight.answer_folder import copy_answers
 from pipelines.insight.asking import answers_to, refuse_gaps
 from pipelines.insight.tables import NumberedTable, format_of, read_numbered_table
-from pipelines.registry.lookups.finding import find_model
-from pipelines.registry.lookups.folders import OpenedModel
-from pipelines.registry.opening import open_model
+from pipelines.registry.finding import find_model
+from pipelines.registry.opening import OpenedModel, open_model
 from pipelines.registry.tags import digest_of
 
 KIND = "predictions"

@@ -7,9 +7,9 @@ from bert_core.model.catalogue import Model
 from pipelines.artifacts import ArtifactStore
 from pipelines.core.errors import UserError
 from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
-from pipelines.registry.lookups.finding import find_model
-from pipelines.registry.lookups.references import is_folder
+from pipelines.registry.finding import find_model
 from pipelines.registry.opening import open_model, registered_task, versioned
+from pipelines.registry.tags import is_folder
 from pipelines.stages.evaluation.baselines import figures_on
 from pipelines.stages.labelled.files import LeftOut, read_labelled_file, read_labelled_split
 from pipelines.stages.labelled.hugging_face import resolved

@@ -4,7 +4,7 @@ import html
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipelines.registry.lookups.descent import Origin
+from pipelines.registry.lineage import Origin
 
 _WIDTH, _GAP, _ROW = 300, 70, 24  # of a column, between two, and between boxes, in pixels
 _LINE, _HEAD = 16, 44

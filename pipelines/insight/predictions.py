@@ -14,7 +14,7 @@ from bert_core.model.catalogue import (
 )
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.core.errors import UserError
-from pipelines.registry.lookups.folders import OpenedModel
+from pipelines.registry.opening import OpenedModel
 
 ModelType = TypeVar("ModelType", bound=Model)
 

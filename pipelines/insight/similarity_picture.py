@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from bert_core.inference import embed
 from pipelines.core.errors import UserError
 from pipelines.insight.png import png_of
-from pipelines.registry.lookups.folders import opened
+from pipelines.registry.opening import opened
 
 _MIN_TEXTS = 2
 

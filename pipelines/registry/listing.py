@@ -10,10 +10,9 @@ from mlflow.exceptions import MlflowException
 from pipelines.artifacts.layout import is_fingerprint
 from pipelines.core.tracking.paging import pages
 from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker, final
-from pipelines.registry.lookups.finding import GONE_OR_CLOSED
-from pipelines.registry.lookups.history import Move, moves_of
-from pipelines.registry.tags import JUDGEMENT_TAG, KIND_TAG, VERIFIED_TAG
-from pipelines.registry.verification import metric_of
+from pipelines.registry.finding import GONE_OR_CLOSED
+from pipelines.registry.history import Move, moves_of
+from pipelines.registry.tags import JUDGEMENT_TAG, KIND_TAG, PROOF_TAG, VERIFIED_TAG
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +49,7 @@ def list_models(tracker: Tracker) -> list[ListedModel]:
         number = int(version.version)
         kind = version.tags.get(KIND_TAG, "")
         metrics = _final_metrics(client, version.run_id or "") if kind else {}
-        metric = metric_of(kind, metrics)
+        metric = _metric(kind, metrics, version.tags)
         listed.append(
             ListedModel(
                 name=version.name,
@@ -79,6 +78,16 @@ def list_models(tracker: Tracker) -> list[ListedModel]:
 def list_moves(tracker: Tracker, name: str) -> list[Move]:
     """Every recorded move of an alias of `name`, oldest first."""
     return moves_of(tracker.client(), name)
+
+
+def _metric(kind: str, metrics: Mapping[str, float], tags: Mapping[str, str]) -> str:
+    """By which of its figures a version proved itself, or will."""
+    proved_by = tags.get(f"{PROOF_TAG}.metric")
+    if proved_by is not None:  # an import proves itself by its response, which is no score
+        return proved_by if proved_by.startswith("eval/") else ""
+    from pipelines.registry.verification import metric_of  # a second for torch, seldom needed
+
+    return metric_of(kind, metrics)
 
 
 def _final_metrics(client: MlflowClient, run_id: str) -> dict[str, float]:

@@ -7,8 +7,8 @@ from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 
 from pipelines.core.errors import UserError
-from pipelines.registry.lookups.finding import find_source, version_with_alias, versions_of
-from pipelines.registry.lookups.history import before_it, moves_of
+from pipelines.registry.finding import find_source, version_with_alias, versions_of
+from pipelines.registry.history import before_it, moves_of
 from pipelines.registry.tags import (
     BETTER,
     JUDGEMENT_TAG,
@@ -39,7 +39,7 @@ def version_before(
     current = version_with_alias(client, name, alias)
     if current is None:
         raise UserError(
-            f"{name} must have a version with the alias {alias} to go back from, found none; see "
+            f"no version of {name} has the alias {alias}, so there is nothing to roll back; see "
             "`bertsmith models`"
         )
     found = {int(each.version) for each in versions_of(client, name)}
@@ -48,9 +48,8 @@ def version_before(
     )
     if before is None:
         raise UserError(
-            f"another version of {name} must have had the alias {alias} before version "
-            f"{current.version}, found none in its history; name one with `bertsmith promote "
-            f"{name} --version N`"
+            f"no version of {name} had the alias {alias} before version {current.version}; name "
+            f"one with `bertsmith promote {name} --version N`"
         )
     return current, chosen_version(client, name, str(before))
 
@@ -59,8 +58,8 @@ def refuse_unproved(version: ModelVersion) -> None:
     """Raise UserError for a version that did not repeat its figure, or has no digest to check."""
     if version.tags.get(VERIFIED_TAG) != "true":
         raise UserError(
-            f"only a version that repeated its logged accuracy can be promoted; {version.name} "
-            f"version {version.version} has not; run the recipe again to verify it"
+            f"{version.name} version {version.version} has not repeated its logged accuracy, so it "
+            "cannot be promoted; run the recipe again to verify it"
         )
     digest_of(version)
 
@@ -70,8 +69,8 @@ def refuse_to_overrule(client: MlflowClient, version: ModelVersion, alias: str) 
     against = what_speaks_against(client, version, alias)
     if against:
         raise UserError(
-            f"a version that is not better than {alias} must be promoted with --force (`force` of "
-            f"the recipe), found none; on record: {against}"
+            f"this version is not better than {alias}; use --force (`force` in the recipe) to "
+            f"promote it anyway; on record: {against}"
         )
 
 

@@ -14,8 +14,8 @@ from pipelines.core.errors import UserError
 from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
 from pipelines.registry.card import with_comparison
 from pipelines.registry.comparison.judgement import Judgement
-from pipelines.registry.lookups.finding import find_source, version_with_alias
-from pipelines.registry.lookups.history import How, Move, now, record
+from pipelines.registry.finding import find_source, version_with_alias
+from pipelines.registry.history import How, Move, now, record
 from pipelines.registry.opening import located
 from pipelines.registry.person_choice import (
     chosen_version,

@@ -15,9 +15,8 @@ from pipelines.core.redaction import redacted
 from pipelines.core.tracking.tracker import COMPUTED_ON_TAG, FINGERPRINT_TAG, Tracker, final
 from pipelines.core.versions import code_version
 from pipelines.registry.card import model_card
-from pipelines.registry.logged_packages import clear_half_made, logged_package
-from pipelines.registry.lookups.finding import versions_of
-from pipelines.registry.packaging import declared_requirements
+from pipelines.registry.finding import versions_of
+from pipelines.registry.packaging import clear_half_made, declared_requirements, logged_package
 from pipelines.registry.tags import (
     CANDIDATE,
     CODE_TAG,

@@ -138,7 +138,7 @@ def test_the_screen_tells_the_story_without_control_characters_in_a_pipe(
     for words in (
         "small:", "built", "masked tokens, held-out", "most frequent token", "hidden:",
         "the model says", "models:/bertsmith-encoder@challenger", "bertsmith up",
-        "not better than answering without looking", "(majority class ", "TF-IDF ",
+        "not better than the token-frequency baseline", "(majority class ", "TF-IDF ",
     ):  # fmt: skip
         assert words in said
     assert said.count("hidden:") == 3

@@ -17,7 +17,7 @@ from pipelines.insight.attention_page import inspect
 from pipelines.insight.predictions import fill
 from pipelines.insight.similarity_picture import draw_similarities, similarities
 from pipelines.registry.exchange import bring_in, take_out, write_out
-from pipelines.registry.lookups.folders import opened
+from pipelines.registry.opening import opened
 
 NOWHERE = Tracker(uri="sqlite:////nowhere.db", experiment="unused")  # folders need no tracker
 PNG = b"\x89PNG"

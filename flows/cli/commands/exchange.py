@@ -79,7 +79,6 @@ def bring_in(
         return
     reference = artifact.fingerprint
     if name is not None:
-        from flows.cli.first_answers import find_first_answers
         from pipelines.registry.importing import register_import
 
         context = place_of(home, store).context()
@@ -89,8 +88,6 @@ def bring_in(
         print(f"  {version.uri}, loaded in a process of its own, {how}; {registered.alias}")
         reference = f"models:/{version.name}@{registered.alias}"
     print(f"next: bertsmith finetune --encoder {reference} --labels FILE")
-    if name is not None:
-        find_first_answers(home, [name])
 
 
 def _what_it_is(artifact: "Artifact") -> list[str]:

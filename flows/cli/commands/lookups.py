@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pipelines.artifacts import ArtifactStore
     from pipelines.registry.comparison.versus import Versus
-    from pipelines.registry.lookups.descent import Origin
+    from pipelines.registry.lineage import Origin
 
 _WHOLE_LINES = 100_000
 
@@ -48,7 +48,7 @@ def lineage(
     Example: bertsmith lineage models:/bertsmith-encoder@champion --open
     """
     tracker = tracker_of(home)
-    from pipelines.registry.lookups.descent import descent_of
+    from pipelines.registry.lineage import descent_of
 
     root = descent_of(tracker, _store(home, store), model)
     if as_json:

@@ -55,7 +55,7 @@ def fill_mask(
 
     with asked_model(model, home, "encoder", fills_gaps=True) as (folder, called):
         from pipelines.insight import predictions
-        from pipelines.registry.lookups.folders import opened
+        from pipelines.registry.opening import opened
 
         gaps = predictions.fill(opened(folder), called, text, top_k=top)
     if as_json:
@@ -195,7 +195,7 @@ def named(model: str | None, home: Path | None) -> str | None:
         return None
     if not model.strip():
         raise UserError("--model must name a model or a folder, found an empty name")
-    from pipelines.registry.lookups.folders import local_model
+    from pipelines.registry.opening import local_model
 
     return local_model(model, replace(context_of(home), observe=_say_note))
 
@@ -211,7 +211,7 @@ def newest(tracker: "Tracker", *kinds: str, fills_gaps: bool = False) -> str:
     With `fills_gaps` one that learned to predict tokens goes before others. Raises UserError where
     no version proved itself.
     """
-    from pipelines.registry.lookups.newest import newest_of
+    from pipelines.registry.finding import newest_of
 
     found = newest_of(tracker.client(), kinds, fills_gaps)
     if found is None:

@@ -73,7 +73,7 @@ def promote(
     if not against and (said := baselines_speak_against(found)):
         print(f"On record: {said}.")
     forced = recipe.model_copy(update={"source": str(found.version), "force": True})
-    _tell(_moved("promote", forced, home), home)
+    _tell(_moved("promote", forced, home))
 
 
 def rollback(
@@ -91,7 +91,7 @@ def rollback(
     from pipelines.registry.person_choice import version_before
 
     version_before(tracker_of(home).client(), name, alias)
-    _tell(_moved("rollback", recipe, home), home)
+    _tell(_moved("rollback", recipe, home))
 
 
 def _ask(version: str, alias: str, against: str) -> None:
@@ -132,12 +132,9 @@ def _moved(flow: str, recipe: Any, home: Path | None) -> "Promotion":
     return moved
 
 
-def _tell(promotion: "Promotion", home: Path | None) -> None:
-    from flows.cli.first_answers import find_first_answers
-
+def _tell(promotion: "Promotion") -> None:
     before = promotion.previous_version
     print(
         f"{promotion.name}@{promotion.alias} is version {promotion.version}"
         + (f", before it was {before}" if before and before != promotion.version else "")
     )
-    find_first_answers(home, [promotion.name])

@@ -26,8 +26,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from pipelines.artifacts.access import FULL, is_away, store_errors
 from pipelines.core.errors import UserError, first_line
 from pipelines.core.redaction import redacted, split_credentials
-from pipelines.core.tracking.default_server import make_default
-from pipelines.core.tracking.sign_in import sign_in
+from pipelines.core.tracking.sign_in import make_default, sign_in
 
 logger = logging.getLogger(__name__)
 logging.getLogger("mlflow").setLevel(logging.WARNING)  # it tells of every table it creates
@@ -79,10 +78,9 @@ def final(name: str) -> str:
 
 
 def server_address(uri: str) -> str:
-    """The URI for MLflow; user and password for just this server go into its environment.
+    """The URI for MLflow, without user and password: from now on requests to it bring them.
 
-    There MLflow looks for them (MLFLOW_TRACKING_USERNAME and _PASSWORD), and writes them into no
-    error message. Ask again before another server is used.
+    So MLflow writes them into no error message.
     """
     address, credentials = split_credentials(uri)
     sign_in(address, credentials)
