@@ -48,7 +48,7 @@ def find_source(client: MlflowClient, name: str, source: str) -> ModelVersion:
     Raises UserError where there is none, MlflowException where the tracker does not answer.
     """
     ask = client.get_model_version if source.isdigit() else client.get_model_version_by_alias
-    found = _if_there(lambda: ask(name, source))
+    found = if_there(lambda: ask(name, source))
     if found is None:
         raise UserError(
             f"no model {name!r} with the alias or version {source!r} in the registry "
@@ -59,10 +59,10 @@ def find_source(client: MlflowClient, name: str, source: str) -> ModelVersion:
 
 def version_with_alias(client: MlflowClient, name: str, alias: str) -> ModelVersion | None:
     """The version with `alias`, or None; raises MlflowException where the tracker is away."""
-    return _if_there(lambda: client.get_model_version_by_alias(name, alias))
+    return if_there(lambda: client.get_model_version_by_alias(name, alias))
 
 
-def _if_there(ask: Callable[[], Found], missing: Collection[str] = _MISSING) -> Found | None:
+def if_there(ask: Callable[[], Found], missing: Collection[str] = _MISSING) -> Found | None:
     """What MLflow answers, or None where it has no such thing."""
     try:
         return ask()
@@ -74,7 +74,7 @@ def _if_there(ask: Callable[[], Found], missing: Collection[str] = _MISSING) -> 
 
 def _usual_source(client: MlflowClient, name: str) -> str:
     """The alias that a name alone stands for; UserError where that would be a guess."""
-    model = _if_there(lambda: client.get_registered_model(name))
+    model = if_there(lambda: client.get_registered_model(name))
     if model is None:
         raise UserError(
             f"{name!r} is neither a folder nor a model in the registry ({_known_models(client)}); "
@@ -133,7 +133,7 @@ def _proved(client: MlflowClient, kind: str) -> Iterator[ModelVersion]:
 
 def _aliases(client: MlflowClient, name: str) -> dict[str, str] | None:
     """Versions by their alias; None for a name that is another team's, or gone."""
-    model = _if_there(lambda: client.get_registered_model(name), GONE_OR_CLOSED)
+    model = if_there(lambda: client.get_registered_model(name), GONE_OR_CLOSED)
     return None if model is None else dict(model.aliases)
 
 

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from mlflow import MlflowClient
-from mlflow.exceptions import MlflowException
 
 from pipelines.artifacts.layout import is_fingerprint
 from pipelines.core.tracking.paging import pages
 from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker, final
-from pipelines.registry.finding import GONE_OR_CLOSED
+from pipelines.registry.finding import GONE_OR_CLOSED, if_there
 from pipelines.registry.history import Move, moves_of
 from pipelines.registry.tags import JUDGEMENT_TAG, KIND_TAG, PROOF_TAG, VERIFIED_TAG
 
@@ -98,12 +97,8 @@ def _final_metrics(client: MlflowClient, run_id: str) -> dict[str, float]:
     """
     if not run_id:
         return {}
-    try:
-        metrics = client.get_run(run_id).data.metrics
-    except MlflowException as error:
-        if error.error_code not in GONE_OR_CLOSED:
-            raise
-        return {}
+    run = if_there(lambda: client.get_run(run_id), GONE_OR_CLOSED)
+    metrics = {} if run is None else run.data.metrics
     prefix = final("")
     return {
         name.removeprefix(prefix): value

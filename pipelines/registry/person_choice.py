@@ -16,6 +16,7 @@ from pipelines.registry.tags import (
     VERIFIED_TAG,
     digest_of,
     entries,
+    uri_of,
 )
 
 
@@ -85,9 +86,11 @@ def what_speaks_against(client: MlflowClient, version: ModelVersion, alias: str)
         return ""
     for one, other, speaks_for_it in ((version, holder, True), (holder, version, False)):
         judged = entries(JUDGEMENT_TAG, one.tags)
-        if judged.get("against") == _uri(other):
+        if judged.get("against") == uri_of(other):
             is_better = judged.get("decision", "").startswith(BETTER)
-            return "" if is_better == speaks_for_it else f"{_uri(one)}: {judged.get('reason', '')}"
+            return (
+                "" if is_better == speaks_for_it else f"{uri_of(one)}: {judged.get('reason', '')}"
+            )
     return _by_their_figures(version, holder)
 
 
@@ -109,10 +112,6 @@ def _by_their_figures(version: ModelVersion, holder: ModelVersion) -> str:
     if figures[0] >= figures[1]:
         return ""
     return (
-        f"{_uri(version)} reached {metric} {figures[0]:.4f} on its held-out data and "
-        f"{_uri(holder)} {figures[1]:.4f} on its own; they were never compared"
+        f"{uri_of(version)} reached {metric} {figures[0]:.4f} on its held-out data and "
+        f"{uri_of(holder)} {figures[1]:.4f} on its own; they were never compared"
     )
-
-
-def _uri(version: ModelVersion) -> str:
-    return f"models:/{version.name}/{version.version}"

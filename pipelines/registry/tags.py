@@ -47,6 +47,11 @@ def entries(prefix: str, tags: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def uri_of(version: "ModelVersion") -> str:
+    """models:/name/number."""
+    return f"{REGISTERED}{version.name}/{version.version}"
+
+
 def digest_of(version: "ModelVersion") -> str:
     """The digest under which a version's package was registered.
 
@@ -55,15 +60,15 @@ def digest_of(version: "ModelVersion") -> str:
     digest = version.tags.get(DIGEST_TAG)
     if digest is None:
         raise UserError(
-            f"models:/{version.name}/{version.version} has no tag {DIGEST_TAG}: it was registered "
+            f"{uri_of(version)} has no tag {DIGEST_TAG}: it was registered "
             "before there were digests, or somebody removed the tag; delete the version and run "
             "its recipe again"
         )
     proved = version.tags.get(f"{PROOF_TAG}.digest", digest)
     if proved != digest:
         raise UserError(
-            f"models:/{version.name}/{version.version} was proved with the digest "
-            f"{proved[:12]}… but its tag {DIGEST_TAG} says {digest[:12]}…: somebody changed one of "
-            "them; delete the version and run its recipe again"
+            f"{uri_of(version)} was proved with the digest {proved[:12]}… but its tag "
+            f"{DIGEST_TAG} says {digest[:12]}…: somebody changed one of them; delete the version "
+            "and run its recipe again"
         )
     return digest

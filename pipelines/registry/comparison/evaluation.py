@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mlflow.entities.model_registry import ModelVersion
+
 from pipelines.artifacts import Artifact
 from pipelines.core.redaction import redacted
 from pipelines.core.tracking.tracker import Tracker
 from pipelines.registry import serving
 from pipelines.registry.serving.proof import CHANGED, OTHER, TRY_AGAIN
+from pipelines.registry.tags import digest_of, uri_of
 
 _SCRIPT = "proof.py"
 
@@ -53,21 +56,19 @@ class Evaluation:
 
 
 def evaluated(
-    uri: str,
-    kind: str,
+    version: ModelVersion,
     metric: str,
     data: Artifact,
     *,
-    digest: str,
     store_url: str,
     tracker: Tracker,
     max_examples: int = 0,
     threads: str | None = None,
 ) -> Evaluation:
-    """Load the version `uri` in a process of its own, without network; it answers all of `data`.
+    """Load `version` in a process of its own, without network; it answers all of `data`.
 
     `max_examples` is of an encoder's held-out examples. Raises VerificationError for a version
-    whose package is not that of `digest`, that declares other libraries than there are, or that
+    whose package is not the registered one, that declares other libraries than there are, or that
     cannot be loaded and run; CannotCompareError where the data asks for what it cannot answer;
     ConnectionError where tracker or store did not answer.
     """
@@ -77,9 +78,8 @@ def evaluated(
             {
                 "tracking_uri": tracker.uri,  # password and all: nobody else reads standard input
                 "store_url": store_url,
-                "kind": kind,
-                "uri": uri,
-                "digest": digest,
+                "uri": uri_of(version),
+                "digest": digest_of(version),
                 "metric": metric,
                 "data_kind": data.kind,
                 "fingerprint": data.fingerprint,
@@ -90,7 +90,7 @@ def evaluated(
         )
         answers = json.loads(answers_file.read_text())
     return Evaluation(
-        uri=uri,
+        uri=uri_of(version),
         data=data.fingerprint,
         answers=answers,
         **answer | {"labels": tuple(answer["labels"])},

@@ -15,7 +15,6 @@ from pipelines.registry.comparison.candidates import (
     candidate_of,
     refuse_other_weights,
     twin_of,
-    uri_of,
 )
 from pipelines.registry.comparison.evaluation import (
     CannotCompareError,
@@ -26,6 +25,7 @@ from pipelines.registry.comparison.pairing import JudgedItems, difference_from, 
 from pipelines.registry.finding import find_source, version_with_alias
 from pipelines.registry.history import is_taken_back, moves_of
 from pipelines.registry.settings import ComparisonSettings
+from pipelines.registry.tags import uri_of
 from pipelines.stages.evaluation.baselines import answers_in, build_baselines
 from pipelines.stages.labelled.stage import family_of, read_items
 from pipelines.tasks import Reading

@@ -16,11 +16,11 @@ from bert_core.training.state import CONFIG_FILE
 from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
 from pipelines.registry.comparison.bootstrap import Difference, paired_bootstrap
-from pipelines.registry.comparison.candidates import Candidate, answers_of, kind_of, uri_of
+from pipelines.registry.comparison.candidates import Candidate, answers_of, kind_of
 from pipelines.registry.comparison.evaluation import CannotCompareError, Evaluation
 from pipelines.registry.serving.proof import unmet_requirements
 from pipelines.registry.settings import ComparisonSettings
-from pipelines.registry.tags import REQUIREMENTS_TAG, digest_of
+from pipelines.registry.tags import REQUIREMENTS_TAG, digest_of, uri_of
 from pipelines.stages.labelled.stage import family_of, read_items
 from pipelines.tasks import Answers, Items
 from pipelines.tasks.scoring.weighted import WeightedScore, ratio, weighted_score
