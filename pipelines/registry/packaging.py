@@ -19,11 +19,12 @@ from mlflow.types import ColSpec, DataType, Schema, TensorSpec
 from mlflow.types.schema import Array
 
 import bert_core
-from bert_core.inference.tables import Question, question_of_head
-from bert_core.training.state import CONFIG_FILE, WEIGHTS_FILE, read_config
+from bert_core.inference.tables import Question
+from bert_core.training.state import CONFIG_FILE, WEIGHTS_FILE
 from pipelines.artifacts import Artifact
 from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
 from pipelines.registry import serving
+from pipelines.registry.card import question_of
 from pipelines.registry.serving import integrity
 from pipelines.registry.tags import (
     CODE_TAG,
@@ -106,8 +107,7 @@ def save_model_package(
     with tempfile.TemporaryDirectory(prefix="bertsmith-package-") as scratch:
         model = Path(scratch) / "model"
         _copy_model_files(model, artifact)
-        # Whatever heads it was pretrained with, an encoder is asked for embeddings.
-        question = question_of_head("encoder" if kind == "encoder" else read_config(model)["head"])
+        question = question_of(kind, artifact)
         mlflow.pyfunc.save_model(
             str(target),
             python_model=str(Path(serving.__file__).parent / "served_model.py"),

@@ -26,7 +26,7 @@ def chosen_version(client: MlflowClient, name: str, source: str) -> ModelVersion
     Raises UserError where there is none, or where it did not prove itself.
     """
     version = find_source(client, name, source)
-    refuse_unproved(version)
+    check_proved(version)
     return version
 
 
@@ -55,7 +55,7 @@ def version_before(
     return current, chosen_version(client, name, str(before))
 
 
-def refuse_unproved(version: ModelVersion) -> None:
+def check_proved(version: ModelVersion) -> None:
     """Raise UserError for a version that did not repeat its figure, or has no digest to check."""
     if version.tags.get(VERIFIED_TAG) != "true":
         raise UserError(
@@ -65,7 +65,7 @@ def refuse_unproved(version: ModelVersion) -> None:
     digest_of(version)
 
 
-def refuse_to_overrule(client: MlflowClient, version: ModelVersion, alias: str) -> None:
+def check_record(client: MlflowClient, version: ModelVersion, alias: str) -> None:
     """Raise UserError where what is on record speaks against giving `alias` to `version`."""
     against = what_speaks_against(client, version, alias)
     if against:

@@ -14,7 +14,8 @@ def test_what_is_used_is_declared_and_what_is_declared_is_used() -> None:
     used: set[str] = set()
     for folder in FOLDERS:
         for path in (ROOT / folder).rglob("*"):
-            if path.suffix in (".py", ".sh", ".yaml", "") and path.name != "variables.py":
+            is_text = path.suffix in (".py", ".sh", ".yaml", "") and path.is_file()
+            if is_text and path.name != "variables.py":
                 used |= set(NAME.findall(path.read_text(encoding="utf-8")))
     assert used == VARIABLES.keys()
     assert len(VARIABLES) <= 19

@@ -87,7 +87,7 @@ def twin_of(artifact: Artifact, store: ArtifactStore) -> Artifact | None:
     return store.find(manifest.kind, twin)
 
 
-def refuse_other_weights(candidate: Candidate, evaluation: Evaluation) -> None:
+def check_weights(candidate: Candidate, evaluation: Evaluation) -> None:
     """Hold what was loaded against the artifact in the store, which the tracker cannot change.
 
     Raises VerificationError, naming a file, where they differ.

@@ -13,7 +13,7 @@ from pipelines.registry.comparison.candidates import (
     Candidate,
     answers_of,
     candidate_of,
-    refuse_other_weights,
+    check_weights,
     twin_of,
 )
 from pipelines.registry.comparison.evaluation import (
@@ -21,7 +21,7 @@ from pipelines.registry.comparison.evaluation import (
     Evaluation,
     VerificationError,
 )
-from pipelines.registry.comparison.pairing import JudgedItems, difference_from, judged_items
+from pipelines.registry.comparison.pairing import ComparedItems, compared_items, difference_from
 from pipelines.registry.finding import find_source, version_with_alias
 from pipelines.registry.history import is_taken_back, moves_of
 from pipelines.registry.settings import ComparisonSettings
@@ -90,7 +90,7 @@ def judge(
         candidate = candidate_of(version, store)
         if evaluation is None:
             evaluation = answers_of(version, candidate, store, tracker)
-        refuse_other_weights(candidate, evaluation)
+        check_weights(candidate, evaluation)
         if champion is None:
             return _against_baselines(candidate, evaluation, store, settings)
         items, difference = difference_from(
@@ -114,7 +114,7 @@ def _against_baselines(
 
     Where that is a simpler model, which learned from the same items, the reason says what to do.
     """
-    items = judged_items(candidate, evaluation, settings)
+    items = compared_items(candidate, evaluation, settings)
     ours = items.score(evaluation.answers)
     constant = _constant_baseline(candidate)
     guess = "the token-frequency baseline"
@@ -170,7 +170,7 @@ def _judgement(
     candidate: Candidate,
     against: str,
     champion: int | None,
-    items: JudgedItems,
+    items: ComparedItems,
     difference: Difference,
     settings: ComparisonSettings,
 ) -> Judgement:

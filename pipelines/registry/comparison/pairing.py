@@ -30,7 +30,7 @@ _VOCABULARY = "vocab.txt"
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedItems:
+class ComparedItems:
     """The held-out items of a candidate that it is compared on, and how they are scored."""
 
     metric: str  # a person's word for an encoder's loss
@@ -59,13 +59,13 @@ class JudgedItems:
         )  # fmt: skip
 
 
-def judged_items(
+def compared_items(
     candidate: Candidate,
     evaluation: Evaluation | None,
     settings: ComparisonSettings,
     other: ModelVersion | None = None,
     store: ArtifactStore | None = None,
-) -> JudgedItems:
+) -> ComparedItems:
     """All held-out items of the candidate, but those that `other` was trained on.
 
     How many an encoder has its `evaluation` says; those of a task are known without one.
@@ -73,7 +73,7 @@ def judged_items(
     """
     if candidate.is_encoder:
         assert evaluation is not None
-        return JudgedItems(
+        return ComparedItems(
             metric=_LOSS,
             lower_is_better=True,
             margin=settings.loss_margin,
@@ -95,7 +95,7 @@ def judged_items(
     kept = [n for n, item in enumerate(heldout.rows) if family.group(item) not in known]
     if not kept:
         raise CannotCompareError("the champion was trained on all held-out items of the candidate")
-    return JudgedItems(
+    return ComparedItems(
         metric=candidate.metric,
         lower_is_better=False,
         margin=settings.margin,
@@ -109,17 +109,17 @@ def judged_items(
 def difference_from(
     other: ModelVersion, candidate: Candidate, evaluation: Evaluation | None,
     tracker: Tracker, store: ArtifactStore, settings: ComparisonSettings,
-) -> tuple[JudgedItems, Difference]:  # fmt: skip
+) -> tuple[ComparedItems, Difference]:  # fmt: skip
     """By how much the candidate is better than `other` on its own held-out items, and on which.
 
     `evaluation` are the candidate's answers where they are known; what is missing is computed, each
     version in a process of its own. Raises CannotCompareError, and what `answers_of` raises.
     """
-    refuse_on_record(candidate, other, store, settings)
+    check_comparable_on_record(candidate, other, store, settings)
     ours = evaluation or answers_of(candidate.version, candidate, store, tracker)
-    items = judged_items(candidate, ours, settings, other, store)
+    items = compared_items(candidate, ours, settings, other, store)
     theirs = answers_of(other, candidate, store, tracker)
-    refuse_incomparable(ours, theirs, is_encoder=candidate.is_encoder)
+    check_comparable(ours, theirs, is_encoder=candidate.is_encoder)
     scores = items.score(ours.answers), items.score(theirs.answers)
     return items, items.difference(*scores, settings)
 
@@ -137,7 +137,7 @@ class Answerer(Protocol):
     def vocabulary(self) -> str: ...
 
 
-def refuse_incomparable(candidate: Answerer, other: Answerer, *, is_encoder: bool) -> None:
+def check_comparable(candidate: Answerer, other: Answerer, *, is_encoder: bool) -> None:
     """Raise CannotCompareError where the two models do not answer the same question."""
     if candidate.head != other.head:
         raise CannotCompareError(
@@ -160,7 +160,7 @@ class _Recorded(NamedTuple):
     vocabulary: str  # SHA-256
 
 
-def refuse_on_record(
+def check_comparable_on_record(
     candidate: Candidate, other: ModelVersion, store: ArtifactStore, settings: ComparisonSettings
 ) -> None:
     """Raise CannotCompareError where tags and artifacts say already that they cannot be compared.
@@ -181,11 +181,11 @@ def refuse_on_record(
             )
     artifact = store.find(candidate.artifact.kind, other.tags.get(FINGERPRINT_TAG, ""))
     if artifact is not None:
-        refuse_incomparable(
+        check_comparable(
             _recorded(candidate.artifact), _recorded(artifact), is_encoder=candidate.is_encoder
         )
     if not candidate.is_encoder:
-        judged_items(candidate, None, settings, other, store)
+        compared_items(candidate, None, settings, other, store)
 
 
 def _recorded(artifact: Artifact) -> _Recorded:
