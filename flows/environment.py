@@ -72,7 +72,7 @@ def prepare_flows(home: Path) -> Surroundings:
     local_api = None
     if not _prefect_api_is_configured():
         local_api = LocalApi.start(home)
-        os.environ["PREFECT_API_URL"] = os.environ["BERTSMITH_LOCAL_API"] = local_api.url
+        os.environ["PREFECT_API_URL"] = local_api.url
         os.environ.update(local_api.credentials.for_prefect_clients())
     return Surroundings(home, services, local_api)
 
@@ -88,7 +88,7 @@ def _spare_the_proxy() -> None:
 def _let_in(home: Path, services: Services) -> None:
     """Bring the home's credentials along, to its own servers and to no others.
 
-    MLflow's are lent to it only while it asks the home's server: pipelines.core.tracking.sign_in.
+    MLflow's go with requests to the home's server alone: pipelines.core.tracking.sign_in.
     """
     credentials = read_credentials(home)
     if credentials is None:

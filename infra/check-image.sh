@@ -2,10 +2,10 @@
 # Builds the image where there is no engine and no registry, and enters it: Debian, root, the
 # packages buildah and debootstrap, and the package index that pip is set up for.
 #
-#   infra/check-image.sh [FOLDER]
+#   infra/check-image.sh [FOLDER [MOUNT...]]
 #
 # The base is a Debian that debootstrap makes, in place of python:3.11-slim-bookworm; all steps of
-# the Dockerfile run in it. BERTSMITH_CHECK_MOUNTS names files and folders of this machine that the
+# the Dockerfile run in it. Each MOUNT is a file or a folder of this machine that the
 # build needs besides, such as pip's configuration. docs/deploying.md says what this shows and what
 # it does not.
 set -euo pipefail
@@ -33,7 +33,7 @@ fi
 
 echo "== the steps of infra/Dockerfile"
 mounts=()
-for path in ${BERTSMITH_CHECK_MOUNTS:-}; do mounts+=(--volume "$path:$path:ro"); done
+for path in "${@:2}"; do mounts+=(--volume "$path:$path:ro"); done
 # Of the format docker: the other one has no room for a health check.
 builder bud --format docker --isolation chroot --pull-never --file infra/Dockerfile --tag "$image" \
     --build-arg BASE="$base" --build-arg CPU_WHEELS= "${mounts[@]}" .

@@ -18,7 +18,7 @@ from benchmarks.stack.postgres import Postgres, binaries
 from benchmarks.stack.processes import Server
 from flows.services.credentials import Credentials
 from flows.services.health import answers, free_port
-from pipelines.core.tracking.sign_in import HOME_PASSWORD, HOME_USER
+from pipelines.core.tracking.sign_in import home_variables
 
 STORE = f"s3://{BUCKET}/store"
 _FOREIGN = ("PREFECT_", "MLFLOW_", "BERTSMITH_", "AWS_", "RAY_")
@@ -127,8 +127,7 @@ class Stack:
             [sys.executable, "-m", "pipelines.core.tracking.server", "--port", port],
             {
                 **_plain_environment(),
-                HOME_USER: self.credentials.user,
-                HOME_PASSWORD: self.credentials.password,
+                **home_variables(self.mlflow_url, self.credentials.user, self.credentials.password),
                 "MLFLOW_BACKEND_STORE_URI": self.postgres.uri("mlflow"),
                 "MLFLOW_ARTIFACTS_DESTINATION": f"s3://{BUCKET}/mlflow",
                 "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
@@ -151,8 +150,7 @@ def started_stack() -> Iterator[Stack]:
     finally:
         if stack is not None:
             stack.stop()
-        if not os.environ.get("BERTSMITH_KEEP_STACK"):
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _plain_environment() -> Mapping[str, str]:

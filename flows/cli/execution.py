@@ -82,7 +82,7 @@ def long_form(recipe: "CorpusRecipe") -> str:
     """The recipe with every value, and what its automatic rates come to where that is known."""
     from pipelines.artifacts import ArtifactStore
     from pipelines.core.stage import StageContext
-    from pipelines.registry.starting import automatic_rates_said
+    from pipelines.registry.opening import automatic_rates_said
 
     context = StageContext(store=ArtifactStore(recipe.place.store_url()))  # makes no home
     notes = automatic_rates_said(recipe, context)

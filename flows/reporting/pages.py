@@ -10,10 +10,10 @@ from typing import Final
 
 from prefect.runtime import flow_run
 
+from flows.services.local_api import LocalApi
 from pipelines.core.redaction import redacted
 from pipelines.registry.registration import RegisteredModel
 
-LOCAL_API: Final = "BERTSMITH_LOCAL_API"  # the address of an API that ends with this process
 _VIEW = "?workflowType=machine_learning"
 
 
@@ -36,7 +36,7 @@ def first_line(error: BaseException) -> str:
 def flow_run_page() -> str:
     """Prefect's page of the flow run that is going on; empty where its API ends with it."""
     address = os.environ.get("PREFECT_API_URL")
-    if address and address == os.environ.get(LOCAL_API):
+    if address and address == LocalApi.url_of_this_process:
         return ""
     return flow_run.ui_url or ""
 

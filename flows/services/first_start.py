@@ -78,8 +78,7 @@ def _contents() -> Mapping[str, str]:
     servers = {
         "PREFECT_SERVER_API_AUTH_STRING": f"{USER}:{people}",
         "PREFECT_SERVER_DATABASE_CONNECTION_URL": f"postgresql+asyncpg://{server}/prefect",
-        "BERTSMITH_MLFLOW_USERNAME": USER,
-        "BERTSMITH_MLFLOW_PASSWORD": people,
+        "BERTSMITH_MLFLOW_LOGIN": f"http://{USER}:{people}@mlflow:5000",
         "MLFLOW_BACKEND_STORE_URI": f"postgresql://{server}/mlflow",
         "AWS_ACCESS_KEY_ID": key,
         "AWS_SECRET_ACCESS_KEY": secret,

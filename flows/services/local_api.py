@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from filelock import BaseFileLock, FileLock, Timeout
 
@@ -25,6 +26,8 @@ _IDLE_SERVICES = ("SCHEDULER", "LATE_RUNS", "CANCELLATION_CLEANUP", "PAUSE_EXPIR
 @dataclass(slots=True)
 class LocalApi:
     """A Prefect API on the loopback that lives as long as the process that started it."""
+
+    url_of_this_process: ClassVar[str] = ""  # no page of it can be looked at later
 
     url: str
     credentials: Credentials  # without them it answers nobody
@@ -63,6 +66,7 @@ class LocalApi:
             )
         local_api = cls(f"{page}/api", credentials, process, log, turn)
         atexit.register(local_api.stop)
+        LocalApi.url_of_this_process = local_api.url
         return local_api
 
     def wait(self) -> None:

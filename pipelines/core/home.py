@@ -19,7 +19,7 @@ def home_folder(home: str | Path | None = None) -> Path:
             break
         if path.exists():
             raise UserError(
-                f"the home must be a folder, but {path} is a file; choose another with --home or "
+                f"{path} is a file and cannot be the home folder; choose another with --home or "
                 "$BERTSMITH_HOME, or move the file away"
             )
     return folder
@@ -31,8 +31,7 @@ def expanded(path: Path) -> Path:
         return path.expanduser()
     except RuntimeError:
         raise UserError(
-            f"a path that begins with ~ must name somebody's home folder, found {path}, whose is "
-            "not known; write the path in full"
+            f"nobody's home folder is known for {path}; write the path in full"
         ) from None
 
 
@@ -45,7 +44,7 @@ def make_home(folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(
-            f"the home must be a folder that can be made and written, but {folder} cannot be made "
-            f"({error.strerror}); choose another with --home or $BERTSMITH_HOME"
+            f"the home folder {folder} cannot be made ({error.strerror}); choose another with "
+            "--home or $BERTSMITH_HOME"
         ) from error
     return folder

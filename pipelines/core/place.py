@@ -149,8 +149,8 @@ class PlaceSettings(Settings):
         """
         if self.store_url().startswith("memory://"):
             raise UserError(
-                "place.store must be where other processes see it, found memory://, which each "
-                "process has for itself; choose a folder or s3://bucket/prefix"
+                "place.store cannot be memory://, which every process has for itself; choose a "
+                "folder or s3://bucket/prefix"
             )
         store = ArtifactStore(self.store_url(), is_patient=False)
         store.find("corpus", "0" * 32)  # any look-up asks the store
@@ -183,11 +183,6 @@ class PlaceSettings(Settings):
             artifact_location=(home / "mlartifacts").as_uri(),
             tags=dict(tags),
         )
-
-    def own_registry(self) -> Path | None:
-        """The database of the home's own registry; None where a tracker is named, or none made."""
-        database = self.home_folder() / DATABASE_NAME
-        return database if not self._named_tracker() and database.is_file() else None
 
     def has_registry(self) -> bool:
         """Whether models may be registered: a tracker is named, or the home's own was made."""
@@ -236,7 +231,7 @@ def _stated_wait() -> int:
     text = os.environ.get("BERTSMITH_WAIT_FOR_NODES_SECONDS", "").strip()
     if text and not text.isdecimal():
         raise UserError(
-            "BERTSMITH_WAIT_FOR_NODES_SECONDS must be a number of seconds such as 900, found "
-            f"{text!r}; correct it or unset it"
+            f"BERTSMITH_WAIT_FOR_NODES_SECONDS is {text!r}; set a number of seconds such as 900, "
+            "or unset it"
         )
     return int(text or 0)

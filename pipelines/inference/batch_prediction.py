@@ -22,9 +22,8 @@ from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
 from pipelines.core.versions import versions_of
 from pipelines.inference.answers import answers_to, asked_of, check_gaps
 from pipelines.inference.tables import FileTable, format_of, read_table
-from pipelines.registry.lookups.finding import find_model
-from pipelines.registry.lookups.folders import OpenedModel
-from pipelines.registry.opening import open_model
+from pipelines.registry.finding import find_model
+from pipelines.registry.opening import OpenedModel, open_model
 from pipelines.registry.tags import digest_of
 
 KIND = "predictions"

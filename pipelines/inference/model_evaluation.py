@@ -6,9 +6,9 @@ from typing import Any
 from pipelines.artifacts import ArtifactStore
 from pipelines.core.errors import UserError
 from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
-from pipelines.registry.lookups.finding import find_model
-from pipelines.registry.lookups.references import is_folder
+from pipelines.registry.finding import find_model
 from pipelines.registry.opening import open_model, registered_task, versioned
+from pipelines.registry.tags import is_folder
 from pipelines.stages.evaluation.baselines import figures_on
 from pipelines.stages.labelled.hugging_face import resolved
 from pipelines.stages.labelled.items import LeftOut, read_labelled

@@ -2,7 +2,7 @@
 
 import html
 
-from pipelines.registry.lookups.descent import Origin
+from pipelines.registry.lineage import Origin
 
 _STYLE = """
 body{font:14px/1.4 system-ui,sans-serif;margin:24px;color:#1d2733;background:#f7f8fa}

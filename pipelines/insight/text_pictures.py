@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from bert_core.inference import AttentionMaps, attention_maps, embed
 from pipelines.core.errors import UserError
 from pipelines.insight.pictures import png_of
-from pipelines.registry.lookups.folders import opened
+from pipelines.registry.opening import opened
 
 _PLACE = "/* attention goes here */"
 _MAX_TOKENS_OF_A_SHEET = 40  # more would not be readable

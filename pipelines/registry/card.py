@@ -4,9 +4,12 @@ The sections are those of Mitchell et al., "Model Cards for Model Reporting" (20
 recipe knows them.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from bert_core.inference.tables import Question, question_of_head
+from bert_core.training.state import CONFIG_FILE
 from pipelines.artifacts import Artifact
 from pipelines.core.redaction import redacted
 from pipelines.stages import CHAIN
@@ -16,14 +19,6 @@ from pipelines.tasks import family, family_names
 _COMPARED: Final = "\n\n## Compared\n\n"
 _MOST_CHARACTERS: Final = 4_900  # MLflow's SQL registry takes 5,000 of a description
 _STAGES: Final = {stage.kind: stage for stage in CHAIN}
-_ASKED: Final = {
-    "encoder": '{"text": "…"}',
-    "classification": '{"text": "…"}', "multi_label": '{"text": "…"}',
-    "regression": '{"text": "…", "second_text": "…"}', "tagging": '{"text": "…"}',
-    "multiple_choice": '{"text": "…", "choices": ["…", "…"]}',
-    "question_answering": '{"question": "…", "context": "…"}',
-    "sentence_embedding": '{"text": "…"}',
-}  # fmt: skip
 _LIMITS: Final = {
     "encoder": "It knows the language and the subjects of its corpus, and whatever bias that has.",
     "task": "Its figures hold for texts like its held-out items; for others nobody has measured "
@@ -44,6 +39,7 @@ def model_card(
     `evaluation` knows what a task's model is compared with.
     """
     statistics = {**(evaluation.statistics if evaluation else {}), **artifact.statistics}
+    example = json.dumps(dict(question_of(kind, artifact).example))
     parts = [
         what,
         "## Made from\n\n" + "\n".join(_made_from(artifact, lineage)),
@@ -52,11 +48,19 @@ def model_card(
         _seeds(artifact),
         "## Limits\n\n" + _limits(kind, lineage),
         "## Use\n\n```python\nimport mlflow\n\nmodel = mlflow.pyfunc.load_model("
-        f'"models:/{reference}")\nmodel.predict([{_ASKED.get(kind, _ASKED["encoder"])}])\n```\n\n'
+        f'"models:/{reference}")\nmodel.predict([{example}])\n```\n\n'
         f"That is this version; `models:/{reference.partition('/')[0]}@champion` is the one that "
         "people use now.",
     ]
     return _cut(redacted("\n\n".join(parts)))
+
+
+def question_of(kind: str, artifact: Artifact) -> Question:
+    """What the model is asked; an encoder, whatever heads it has, is asked for embeddings."""
+    if kind == "encoder":
+        return question_of_head(kind)
+    config = json.loads(artifact.local(CONFIG_FILE).read_text(encoding="utf-8"))
+    return question_of_head(config["head"])
 
 
 def with_comparison(description: str, reason: str) -> str:

@@ -53,7 +53,7 @@ def bring_in(
     leaves nothing behind, where files are missing or broken, or another architecture's.
     """
     if not str(path).strip():
-        raise UserError("what to import must be a folder or a vocab.txt, found an empty name")
+        raise UserError("name the folder or the vocab.txt to import")
     path = Path(path)
     if is_vocabulary(path):
         if head is not None:
@@ -61,8 +61,7 @@ def bring_in(
         return import_vocabulary(path, context, lowercase=lowercase)
     if not path.is_dir():
         raise UserError(
-            "what to import must be a folder with config.json, weights and a vocabulary, or a "
-            f"vocab.txt, found neither at {path}; {FROM_THE_HUB}"
+            f"there is neither a model's folder nor a vocab.txt at {path}; {FROM_THE_HUB}"
         )
     return take_in(path, context, source=str(path), head=head, lowercase=lowercase)
 
@@ -96,8 +95,7 @@ def _writing(target: Path) -> Iterator[None]:
         raise UserError(str(error)) from error
     except OSError as error:
         raise UserError(
-            f"{target} must be a new folder where this user may write, but it could not be "
-            f"written ({error.strerror or error}); choose another"
+            f"{target} cannot be written ({error.strerror or error}); choose another folder"
         ) from error
 
 

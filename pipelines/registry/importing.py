@@ -10,7 +10,7 @@ from pipelines.artifacts import Artifact
 from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
 from pipelines.core.tracking.tracker import Tracker
-from pipelines.registry.lookups.finding import version_with_alias
+from pipelines.registry.finding import version_with_alias
 from pipelines.registry.promotion import promote
 from pipelines.registry.registration import RegisteredModel, Submission, register
 from pipelines.registry.settings import RegistrationSettings
@@ -88,8 +88,8 @@ def _kind_of(artifact: Artifact, task: str | None) -> str:
     kind = family_of_model(model, artifact.statistics["source"], task)
     if kind is None:
         raise UserError(
-            f"a registered model must answer what tables ask, and a {head} model answers none; "
-            "import it without --name, or keep its encoder alone with --head encoder"
+            f"a {head} model cannot be registered, because it answers no table; import it without "
+            "--name, or keep its encoder alone with --head encoder"
         )
     return kind
 

@@ -5,15 +5,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from mlflow import MlflowClient
-from mlflow.exceptions import MlflowException
 
 from pipelines.artifacts.layout import is_fingerprint
 from pipelines.core.tracking.paging import pages
 from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker, final
-from pipelines.registry.lookups.finding import GONE_OR_CLOSED
-from pipelines.registry.lookups.history import Move, moves_of
-from pipelines.registry.tags import JUDGEMENT_TAG, KIND_TAG, VERIFIED_TAG
-from pipelines.registry.verification import metric_of
+from pipelines.registry.finding import GONE_OR_CLOSED, if_there
+from pipelines.registry.history import Move, moves_of
+from pipelines.registry.tags import JUDGEMENT_TAG, KIND_TAG, PROOF_TAG, VERIFIED_TAG
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +48,7 @@ def list_models(tracker: Tracker) -> list[ListedModel]:
         number = int(version.version)
         kind = version.tags.get(KIND_TAG, "")
         metrics = _final_metrics(client, version.run_id or "") if kind else {}
-        metric = metric_of(kind, metrics)
+        metric = _metric(kind, metrics, version.tags)
         listed.append(
             ListedModel(
                 name=version.name,
@@ -81,6 +79,16 @@ def list_moves(tracker: Tracker, name: str) -> list[Move]:
     return moves_of(tracker.client(), name)
 
 
+def _metric(kind: str, metrics: Mapping[str, float], tags: Mapping[str, str]) -> str:
+    """By which of its figures a version proved itself, or will."""
+    proved_by = tags.get(f"{PROOF_TAG}.metric")
+    if proved_by is not None:  # an import proves itself by its response, which is no score
+        return proved_by if proved_by.startswith("eval/") else ""
+    from pipelines.registry.verification import metric_of  # a second for torch, seldom needed
+
+    return metric_of(kind, metrics)
+
+
 def _final_metrics(client: MlflowClient, run_id: str) -> dict[str, float]:
     """The figures of the finished model, by their own names: those are the training curve's.
 
@@ -89,12 +97,8 @@ def _final_metrics(client: MlflowClient, run_id: str) -> dict[str, float]:
     """
     if not run_id:
         return {}
-    try:
-        metrics = client.get_run(run_id).data.metrics
-    except MlflowException as error:
-        if error.error_code not in GONE_OR_CLOSED:
-            raise
-        return {}
+    run = if_there(lambda: client.get_run(run_id), GONE_OR_CLOSED)
+    metrics = {} if run is None else run.data.metrics
     prefix = final("")
     return {
         name.removeprefix(prefix): value

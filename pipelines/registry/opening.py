@@ -1,69 +1,190 @@
-"""From the name of a model in the registry to its files, and to the model in memory."""
+"""From what a model is called to its files: a name in the registry, a fingerprint or a folder.
+
+MLflow is imported where the registry is asked, and only there: it takes two seconds.
+"""
 
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
-import mlflow.artifacts
-
-from pipelines.core.tracking.tracker import Tracker, server_address
-from pipelines.registry.lookups.finding import find_model
-from pipelines.registry.lookups.folders import OpenedModel, explained, opened
-from pipelines.registry.lookups.references import is_folder
+from bert_core.config import SIZES
+from bert_core.files.json_files import read_json
+from bert_core.hugging_face import model_folder
+from bert_core.model.catalogue import Model
+from bert_core.training.state import load_model
+from bert_core.vocabulary import WordPieceTokenizer
+from pipelines.artifacts import Artifact
+from pipelines.core.errors import UserError
+from pipelines.core.stage import StageContext
 from pipelines.registry.serving.integrity import sealed_files
-from pipelines.registry.tags import KIND_TAG, digest_of, task_of_kind
+from pipelines.registry.tags import KIND_TAG, REGISTERED, digest_of, is_folder, task_of_kind
+from pipelines.training.rates import Shape, Use, automatic_rate_said
+from pipelines.training.starting import (
+    find_model_artifact,
+    is_fingerprint,
+    is_ours,
+    starting_encoder,
+    take_in,
+)
+
+if TYPE_CHECKING:
+    from pipelines.core.tracking.tracker import Tracker
+
+OpenedModel = tuple[Model, WordPieceTokenizer]
+_UNKNOWN = "learning_rate=auto follows the size of {}"
 
 
-def open_model(tracker: Tracker, reference: str) -> OpenedModel:
+def local_model(reference: str, context: StageContext) -> str:
+    """`reference` as `located` takes it: a name in the registry, or a folder of ours.
+
+    A fingerprint becomes the folder of its artifact, and a published BERT is taken into the store
+    first. Raises UserError for a fingerprint that the store has not, and for a folder that holds
+    no model.
+    """
+    if is_fingerprint(reference):
+        found = find_model_artifact(reference, context)
+        if found is None:
+            raise UserError(
+                f"the store {context.store.url} has no model with the fingerprint {reference}; "
+                "see `bertsmith store`"
+            )
+        return str(found.local_folder())
+    if is_folder(reference) and not is_ours(Path(reference)):
+        return str(take_in(Path(reference), context, source=reference).local_folder())
+    return reference
+
+
+def opened(folder: Path) -> OpenedModel:
+    """The model in `folder` and its tokenizer; UserError, naming it, where it holds none whole."""
+    with explained(folder):
+        model, tokenizer = load_model(folder), WordPieceTokenizer.from_directory(folder)
+        tokenizer.refuse_other_table(model.config.vocab_size)
+        return model, tokenizer
+
+
+@contextmanager
+def explained(folder: Path) -> Iterator[None]:
+    """What is wrong with the files of a model in `folder` becomes one sentence that names it."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (ValueError, OSError) as error:
+        said = " ".join(str(error).split())
+        if str(folder) not in said:
+            said = f"the model in {folder} cannot be read: {said}"
+        raise UserError(said) from error
+
+
+@contextmanager
+def located(tracker: "Tracker", reference: str) -> Iterator[Path]:
+    """A local folder with the model files that `reference` names, for as long as it is used.
+
+    `name@alias`, `name/version`, a bare `name` (see `finding`), `models:/` before any of them, or
+    a folder. Raises UserError where there is none and where the bytes of a version are not those
+    that were registered, MlflowException where the tracker does not answer.
+    """
+    if is_folder(reference):
+        yield Path(reference)
+        return
+    import mlflow.artifacts
+
+    from pipelines.core.tracking.tracker import server_address
+    from pipelines.registry.finding import find_model
+
+    client = tracker.client()
+    version = find_model(client, reference)
+    digest = digest_of(version)
+    address = client.get_model_version_download_uri(version.name, str(version.version))
+    with tempfile.TemporaryDirectory(prefix="bertsmith-model-") as scratch:
+        package = mlflow.artifacts.download_artifacts(
+            f"models:/{version.name}/{version.version}",
+            # Files of this machine are used where they lie.
+            dst_path=None if urlsplit(address).scheme in ("", "file") else scratch,
+            tracking_uri=server_address(tracker.uri),
+        )
+        with explained(Path(package)):
+            sealed_files(Path(package), digest)
+        yield Path(package) / "artifacts" / "model"
+
+
+def open_model(tracker: "Tracker", reference: str) -> OpenedModel:
     """The model that `reference` names, and its tokenizer: see `located`."""
     with located(tracker, reference) as folder:
         return opened(folder)
 
 
-def versioned(tracker: Tracker, reference: str) -> str:
+def versioned(tracker: "Tracker", reference: str) -> str:
     """`name/version` of the version that `reference` names; a folder stays what it is.
 
     Raises UserError where there is none.
     """
     if is_folder(reference):
         return reference
+    from pipelines.registry.finding import find_model
+
     version = find_model(tracker.client(), reference)
     return f"{version.name}/{version.version}"
 
 
-def registered_task(tracker: Tracker, reference: str) -> str | None:
+def registered_task(tracker: "Tracker", reference: str) -> str | None:
     """The task that the registered model was fine-tuned for; None for an encoder, or a folder."""
     if is_folder(reference):
         return None
+    from pipelines.registry.finding import find_model
+
     kind = find_model(tracker.client(), reference).tags.get(KIND_TAG)
     return None if kind in (None, "encoder") else task_of_kind(kind)
 
 
-@contextmanager
-def located(tracker: Tracker, reference: str) -> Iterator[Path]:
-    """A local folder with the model files that `reference` names, for as long as it is used.
+def settled_encoder(reference: str, tracker: "Tracker", context: StageContext) -> Artifact:
+    """The encoder that `reference` names: models:/name@alias, a folder, or a fingerprint.
 
-    `name@alias`, `name/version`, a bare `name` (see `lookups.finding`), `models:/` before any of
-    them, or a folder. Raises
-    UserError where there is none and where the bytes of a version are not those that were
-    registered, MlflowException where the tracker does not answer.
+    A registered one is taken into the store as it is now: when its alias moves, the same recipe
+    names another one. Raises UserError where there is none.
     """
-    if is_folder(reference):
-        yield Path(reference)
-        return
-    client = tracker.client()
-    version = find_model(client, reference)
-    digest = digest_of(version)
-    place = client.get_model_version_download_uri(version.name, str(version.version))
-    with tempfile.TemporaryDirectory(prefix="bertsmith-model-") as scratch:
-        package = mlflow.artifacts.download_artifacts(
-            f"models:/{version.name}/{version.version}",
-            # Files of this machine are used where they lie.
-            dst_path=None if urlsplit(place).scheme in ("", "file") else scratch,
-            tracking_uri=server_address(tracker.uri),
-        )
-        with explained(Path(package)):
-            sealed_files(Path(package), digest)
-        yield Path(package) / "artifacts" / "model"
+    if not reference.startswith(REGISTERED):
+        return starting_encoder(reference, context)
+    with located(tracker, reference) as folder:
+        return take_in(folder, context, source=reference)
+
+
+class _Sizes(NamedTuple):
+    num_layers: int
+    hidden_size: int
+
+
+def automatic_rates_said(recipe: Any, context: StageContext) -> list[str]:
+    """What `auto` comes to in each section of `recipe` that has it, without starting a run.
+
+    That of an encoder in the registry is known once a run has looked it up.
+    """
+    said = []
+    uses: tuple[Use, ...] = ("pretraining", "finetuning")
+    for use in uses:
+        settings = getattr(recipe, use, None)
+        if settings is None or settings.learning_rate != "auto":
+            continue
+        reference = settings.encoder or recipe.pretraining.encoder
+        shape = _shape_of(reference, recipe.pretraining.size, context)
+        rest = automatic_rate_said(use, shape) if shape else _UNKNOWN.format(reference)
+        said.append(f"{use}: {rest}")
+    return said
+
+
+def _shape_of(reference: str | None, size: str | None, context: StageContext) -> Shape | None:
+    """That of an encoder in a folder or in the store, or of one with random weights."""
+    if reference is None:
+        return None if size is None else _Sizes(*SIZES[size][:2])
+    artifact = find_model_artifact(reference, context)
+    folder = artifact.local_folder() if artifact else Path(reference)
+    if not folder.is_dir():
+        return None
+    is_own = is_ours(folder)
+    config = read_json(model_folder(folder) / "config.json")
+    if is_own:
+        return _Sizes(config["encoder"]["num_layers"], config["encoder"]["hidden_size"])
+    return _Sizes(config.get("num_hidden_layers", 12), config.get("hidden_size", 768))

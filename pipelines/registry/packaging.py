@@ -1,25 +1,39 @@
-"""A model as MLflow keeps it: weights, tokenizer, serving code, signature and an example."""
+"""A model as MLflow keeps it: weights, tokenizer, serving code, signature and an example.
+
+The package lies among MLflow's logged models: one that is whole is found, else one is made.
+"""
 
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
 import mlflow.pyfunc
 import pandas as pd
+from mlflow import MlflowClient
+from mlflow.entities import LoggedModel
 from mlflow.models import ModelSignature
 from mlflow.types import ColSpec, DataType, Schema, TensorSpec
 from mlflow.types.schema import Array
 
 import bert_core
-from bert_core.inference.tables import Question, question_of_head
-from bert_core.training.state import CONFIG_FILE, WEIGHTS_FILE, read_config
+from bert_core.inference.tables import Question
+from bert_core.training.state import CONFIG_FILE, WEIGHTS_FILE
 from pipelines.artifacts import Artifact
+from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
 from pipelines.registry import serving
+from pipelines.registry.card import question_of
 from pipelines.registry.serving import integrity
 from pipelines.training.results import TOKENIZER_FILES
+from pipelines.registry.tags import (
+    CODE_TAG,
+    DIGEST_TAG,
+    KIND_TAG,
+    REGISTERED_AS_TAG,
+    REQUIREMENTS_TAG,
+)
 
 _REQUIREMENTS = ("torch", "numpy", "safetensors", "tokenizers", "pandas", "mlflow")
 # How MLflow calls what a column holds.
@@ -34,6 +48,54 @@ def declared_requirements() -> list[str]:
     return [f"{name}=={_public(version(name))}" for name in _REQUIREMENTS]
 
 
+def logged_package(
+    kind: str,
+    name: str,
+    artifact: Artifact,
+    run_id: str,
+    tags: Mapping[str, str],
+    tracker: Tracker,
+    client: MlflowClient,
+) -> LoggedModel:
+    """The package in MLflow: one that an earlier try left whole, or a new one.
+
+    A half-made one may be another run's, which is writing it at this moment: it is not touched.
+    """
+    experiment_id = tracker.experiment_id()
+    same = _with_tags(tags, (FINGERPRINT_TAG, KIND_TAG, CODE_TAG, REQUIREMENTS_TAG))
+    left = client.search_logged_models([experiment_id], same)
+    whole = next((model for model in left if model.status == "READY"), None)
+    if whole is not None:
+        return whole
+    logged = client.create_logged_model(
+        experiment_id,
+        name=kind,
+        source_run_id=run_id,
+        tags={**tags, REGISTERED_AS_TAG: name},
+        model_type=kind,
+    )
+    with tempfile.TemporaryDirectory(prefix="bertsmith-model-") as scratch:
+        package = Path(scratch) / "package"
+        digest = save_model_package(package, kind, artifact, metadata=tags)
+        client.log_model_artifacts(logged.model_id, str(package))
+        client.set_logged_model_tags(logged.model_id, {DIGEST_TAG: digest})
+    return client.finalize_logged_model(logged.model_id, "READY")
+
+
+def clear_half_made(name: str, fingerprint: str, tracker: Tracker, client: MlflowClient) -> None:
+    """Take away packages for a version that is there now: of tries that broke off, or of another
+    run, which learns of it when it has written its own, and finds the version."""
+    tags = {FINGERPRINT_TAG: fingerprint, REGISTERED_AS_TAG: name}
+    for model in client.search_logged_models([tracker.experiment_id()], _with_tags(tags, tags)):
+        if model.status != "READY":
+            client.delete_logged_model(model.model_id)
+
+
+def _with_tags(tags: Mapping[str, str], names: Iterable[str]) -> str:
+    """The filter by which MLflow finds what carries these tags."""
+    return " AND ".join(f"tags.`{name}` = '{tags[name]}'" for name in names)
+
+
 def save_model_package(
     target: Path, kind: str, artifact: Artifact, metadata: Mapping[str, str]
 ) -> str:
@@ -45,8 +107,7 @@ def save_model_package(
     with tempfile.TemporaryDirectory(prefix="bertsmith-package-") as scratch:
         model = Path(scratch) / "model"
         _copy_model_files(model, artifact)
-        # Whatever heads it was pretrained with, an encoder is asked for embeddings.
-        question = question_of_head("encoder" if kind == "encoder" else read_config(model)["head"])
+        question = question_of(kind, artifact)
         mlflow.pyfunc.save_model(
             str(target),
             python_model=str(Path(serving.__file__).parent / "served_model.py"),

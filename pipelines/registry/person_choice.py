@@ -7,8 +7,8 @@ from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 
 from pipelines.core.errors import UserError
-from pipelines.registry.lookups.finding import find_source, version_with_alias, versions_of
-from pipelines.registry.lookups.history import before_it, moves_of
+from pipelines.registry.finding import find_source, version_with_alias, versions_of
+from pipelines.registry.history import before_it, moves_of
 from pipelines.registry.tags import (
     BETTER,
     JUDGEMENT_TAG,
@@ -16,6 +16,7 @@ from pipelines.registry.tags import (
     VERIFIED_TAG,
     digest_of,
     entries,
+    uri_of,
 )
 
 
@@ -25,7 +26,7 @@ def chosen_version(client: MlflowClient, name: str, source: str) -> ModelVersion
     Raises UserError where there is none, or where it did not prove itself.
     """
     version = find_source(client, name, source)
-    refuse_unproved(version)
+    check_proved(version)
     return version
 
 
@@ -39,7 +40,7 @@ def version_before(
     current = version_with_alias(client, name, alias)
     if current is None:
         raise UserError(
-            f"{name} must have a version with the alias {alias} to go back from, found none; see "
+            f"no version of {name} has the alias {alias}, so there is nothing to roll back; see "
             "`bertsmith models`"
         )
     found = {int(each.version) for each in versions_of(client, name)}
@@ -48,30 +49,29 @@ def version_before(
     )
     if before is None:
         raise UserError(
-            f"another version of {name} must have had the alias {alias} before version "
-            f"{current.version}, found none in its history; name one with `bertsmith promote "
-            f"{name} --version N`"
+            f"no version of {name} had the alias {alias} before version {current.version}; name "
+            f"one with `bertsmith promote {name} --version N`"
         )
     return current, chosen_version(client, name, str(before))
 
 
-def refuse_unproved(version: ModelVersion) -> None:
+def check_proved(version: ModelVersion) -> None:
     """Raise UserError for a version that did not repeat its figure, or has no digest to check."""
     if version.tags.get(VERIFIED_TAG) != "true":
         raise UserError(
-            f"only a version that repeated its logged accuracy can be promoted; {version.name} "
-            f"version {version.version} has not; run the recipe again to verify it"
+            f"{version.name} version {version.version} has not repeated its logged accuracy, so it "
+            "cannot be promoted; run the recipe again to verify it"
         )
     digest_of(version)
 
 
-def refuse_to_overrule(client: MlflowClient, version: ModelVersion, alias: str) -> None:
+def check_record(client: MlflowClient, version: ModelVersion, alias: str) -> None:
     """Raise UserError where what is on record speaks against giving `alias` to `version`."""
     against = what_speaks_against(client, version, alias)
     if against:
         raise UserError(
-            f"a version that is not better than {alias} must be promoted with --force (`force` of "
-            f"the recipe), found none; on record: {against}"
+            f"this version is not better than {alias}; use --force (`force` in the recipe) to "
+            f"promote it anyway; on record: {against}"
         )
 
 
@@ -86,9 +86,11 @@ def what_speaks_against(client: MlflowClient, version: ModelVersion, alias: str)
         return ""
     for one, other, speaks_for_it in ((version, holder, True), (holder, version, False)):
         judged = entries(JUDGEMENT_TAG, one.tags)
-        if judged.get("against") == _uri(other):
+        if judged.get("against") == uri_of(other):
             is_better = judged.get("decision", "").startswith(BETTER)
-            return "" if is_better == speaks_for_it else f"{_uri(one)}: {judged.get('reason', '')}"
+            return (
+                "" if is_better == speaks_for_it else f"{uri_of(one)}: {judged.get('reason', '')}"
+            )
     return _by_their_figures(version, holder)
 
 
@@ -110,10 +112,6 @@ def _by_their_figures(version: ModelVersion, holder: ModelVersion) -> str:
     if figures[0] >= figures[1]:
         return ""
     return (
-        f"{_uri(version)} reached {metric} {figures[0]:.4f} on its held-out data and "
-        f"{_uri(holder)} {figures[1]:.4f} on its own; they were never compared"
+        f"{uri_of(version)} reached {metric} {figures[0]:.4f} on its held-out data and "
+        f"{uri_of(holder)} {figures[1]:.4f} on its own; they were never compared"
     )
-
-
-def _uri(version: ModelVersion) -> str:
-    return f"models:/{version.name}/{version.version}"

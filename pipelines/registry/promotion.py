@@ -14,13 +14,13 @@ from pipelines.core.errors import UserError
 from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
 from pipelines.registry.card import with_comparison
 from pipelines.registry.comparison.judgement import Judgement
-from pipelines.registry.lookups.finding import find_source, version_with_alias
-from pipelines.registry.lookups.history import How, Move, now, record
+from pipelines.registry.finding import find_source, version_with_alias
+from pipelines.registry.history import How, Move, now, record
 from pipelines.registry.opening import located
 from pipelines.registry.person_choice import (
+    check_proved,
+    check_record,
     chosen_version,
-    refuse_to_overrule,
-    refuse_unproved,
     version_before,
 )
 from pipelines.registry.registration import RegisteredModel
@@ -99,7 +99,7 @@ def promote(
     client = tracker.client()
     version = chosen_version(client, name, source)
     if not overrules:
-        refuse_to_overrule(client, version, alias)
+        check_record(client, version, alias)
     who = by or person()
     return _move(client, tracker, version, alias, "person", who, reason or f"chosen by {who}")
 
@@ -135,7 +135,7 @@ def _move(
     reason: str,
 ) -> Promotion:
     name, number = version.name, int(version.version)
-    refuse_unproved(version)
+    check_proved(version)
     with located(tracker, f"{name}/{number}"):  # its bytes are those that were proved
         pass
     previous = version_with_alias(client, name, alias)

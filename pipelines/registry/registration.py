@@ -14,10 +14,9 @@ from pipelines.core.recipes.files import flattened
 from pipelines.core.redaction import redacted
 from pipelines.core.tracking.tracker import COMPUTED_ON_TAG, FINGERPRINT_TAG, Tracker, final
 from pipelines.core.versions import code_version
-from pipelines.registry.card import model_card
-from pipelines.registry.logged_packages import clear_half_made, logged_package
-from pipelines.registry.lookups.finding import versions_of
-from pipelines.registry.packaging import declared_requirements
+from pipelines.registry.card import model_card, question_of
+from pipelines.registry.finding import versions_of
+from pipelines.registry.packaging import clear_half_made, declared_requirements, logged_package
 from pipelines.registry.tags import (
     CANDIDATE,
     CODE_TAG,
@@ -30,17 +29,6 @@ from pipelines.registry.tags import (
     entries,
 )
 from pipelines.training.results import numbers
-
-_DESCRIPTIONS = {
-    "encoder": "BERT encoder pretrained from raw text; texts in, embeddings out.",
-    "classification": "Fine-tuned from a BERT encoder; texts or pairs of texts in, a label out.",
-    "multi_label": "Fine-tuned from a BERT encoder; texts or pairs in, any number of labels out.",
-    "regression": "Fine-tuned from a BERT encoder; texts or pairs of texts in, a number out.",
-    "multiple_choice": "Fine-tuned from a BERT encoder; a text and choices in, one of them out.",
-    "sentence_embedding": "Fine-tuned from a BERT encoder; texts in, vectors out.",
-    "tagging": "Fine-tuned from a BERT encoder; texts in, their words with a tag each out.",
-    "question_answering": "Fine-tuned from a BERT encoder; a question and a text in, a span out.",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +86,7 @@ def register(submission: Submission, tracker: Tracker) -> RegisteredModel:
         version = _created_once(submission, metrics, tracker, client)
     if version.tags.get(OWED_TAG) == CANDIDATE:
         card = model_card(
-            submission.kind, _what(submission.kind), f"{name}/{version.version}", artifact,
+            submission.kind, _what(submission), f"{name}/{version.version}", artifact,
             submission.lineage, submission.evaluation,
         )  # fmt: skip
         client.update_model_version(name, str(version.version), card)
@@ -174,7 +162,7 @@ def _create_version(
         ],
     )
     machine = entries(COMPUTED_ON_TAG, run.data.tags)
-    _ensure_name(client, submission.name, _what(submission.kind))
+    _ensure_name(client, submission.name, _what(submission))
     return client.create_model_version(
         submission.name,
         source=f"models:/{logged.model_id}",
@@ -189,8 +177,11 @@ def _create_version(
     )
 
 
-def _what(kind: str) -> str:
-    return _DESCRIPTIONS.get(kind, f"Fine-tuned for {kind}.")
+def _what(submission: Submission) -> str:
+    kind, question = submission.kind, question_of(submission.kind, submission.artifact)
+    made = "pretrained from raw text" if kind == "encoder" else f"for {kind.replace('_', ' ')}"
+    takes, gives = ", ".join(question.columns), ", ".join(question.answers)
+    return f"A BERT model {made}: takes {takes}, gives {gives}."
 
 
 def _recipe_values(recipe_yaml: str) -> dict[str, object]:

@@ -15,8 +15,8 @@ _NUMBER = re.compile(r"v?\d+", re.IGNORECASE)
 def _not_reserved(alias: str) -> str:
     if alias.lower() == "latest" or _NUMBER.fullmatch(alias):
         raise ValueError(
-            "an alias must not be `latest` or a version's number such as 3 or v3, which MLflow "
-            "keeps for itself; choose a word such as champion"
+            "MLflow keeps `latest` and numbers such as 3 or v3 for itself; choose another alias, "
+            "such as champion"
         )
     return alias
 
@@ -88,14 +88,12 @@ class RegistrationSettings(Settings):
     def _tell_apart(self) -> "RegistrationSettings":
         if self.encoder_name == self.classifier_name:
             raise ValueError(
-                "encoder_name and classifier_name must differ, or the versions of two kinds of "
-                f"models would stand under one name; both are {self.encoder_name!r}"
+                f"encoder_name and classifier_name must differ; both are {self.encoder_name!r}"
             )
         aliases = (self.alias, self.candidate_alias, self.challenger_alias)
         if len(set(aliases)) < len(aliases):
             raise ValueError(
-                "alias, candidate_alias and challenger_alias must differ, or a version that has "
-                "not proved itself, or was not better, could be served; they are "
-                f"{', '.join(aliases)}"
+                "alias, candidate_alias and challenger_alias must differ, or an unproved version "
+                f"could be served; they are {', '.join(aliases)}"
             )
         return self

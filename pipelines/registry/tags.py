@@ -1,11 +1,15 @@
-"""Tags of a version in the registry: what it is, what it proved, what is owed to it."""
+"""How a version is addressed and tagged: what it is, what it proved, what is owed to it."""
 
 from collections.abc import Mapping
-
-from mlflow.entities.model_registry import ModelVersion
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from pipelines.core.errors import UserError
 
+if TYPE_CHECKING:  # importing MLflow takes two seconds
+    from mlflow.entities.model_registry import ModelVersion
+
+REGISTERED: Final = "models:/"
 KIND_TAG = "bertsmith.kind"
 CODE_TAG = "bertsmith.code_version"
 REQUIREMENTS_TAG = "bertsmith.requirements"  # the libraries that its package declares
@@ -24,6 +28,11 @@ CANDIDATE = "candidate alias"
 PROMOTION = "promotion"
 
 
+def is_folder(reference: str) -> bool:
+    """Whether a folder is meant: one that has a registered name is never what models:/ means."""
+    return not reference.startswith(REGISTERED) and Path(reference).is_dir()
+
+
 def task_of_kind(kind: str) -> str:
     """The family of tasks that a kind names; `classifier` is what classification was called."""
     return "classification" if kind == "classifier" else kind
@@ -38,7 +47,12 @@ def entries(prefix: str, tags: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def digest_of(version: ModelVersion) -> str:
+def uri_of(version: "ModelVersion") -> str:
+    """models:/name/number."""
+    return f"{REGISTERED}{version.name}/{version.version}"
+
+
+def digest_of(version: "ModelVersion") -> str:
     """The digest under which a version's package was registered.
 
     Raises UserError where it has none, and where its proof was made of another one.
@@ -46,15 +60,15 @@ def digest_of(version: ModelVersion) -> str:
     digest = version.tags.get(DIGEST_TAG)
     if digest is None:
         raise UserError(
-            f"a version must carry the digest of its package as the tag {DIGEST_TAG}, "
-            f"models:/{version.name}/{version.version} has none: it was registered before there "
-            "were digests, or the tag was removed; delete the version and run its recipe again"
+            f"{uri_of(version)} has no tag {DIGEST_TAG}: it was registered "
+            "before there were digests, or somebody removed the tag; delete the version and run "
+            "its recipe again"
         )
     proved = version.tags.get(f"{PROOF_TAG}.digest", digest)
     if proved != digest:
         raise UserError(
-            f"models:/{version.name}/{version.version} must have the digest that it was proved "
-            f"with, {proved[:12]}…, its tag {DIGEST_TAG} says {digest[:12]}…: one of them was "
-            "changed; delete the version and run its recipe again"
+            f"{uri_of(version)} was proved with the digest {proved[:12]}… but its tag "
+            f"{DIGEST_TAG} says {digest[:12]}…: somebody changed one of them; delete the version "
+            "and run its recipe again"
         )
     return digest

@@ -109,11 +109,9 @@ def _verification(
     version = client.get_model_version(model.name, str(model.version))
     logged_on = entries(COMPUTED_ON_TAG, version.tags)
     evaluation = evaluated(
-        model.uri,
-        model.kind,
+        version,
         metric,
         proof.data,
-        digest=digest_of(version),
         store_url=store_url,
         tracker=tracker,
         max_examples=proof.max_examples,

@@ -114,7 +114,7 @@ def test_a_printed_recipe_is_a_recipe(capsys: pytest.CaptureFixture[str], tmp_pa
         (["run", "--set", "examples.mask_fractoin=0.2"], "no setting 'examples.mask_fractoin'"),
         (["run", "--set", "corpus.heldout_fraction=2"], "corpus.heldout_fraction"),
         (["run", "--set", "nonsense"], "section.setting=value"),
-        (["run", "no-such-recipe"], "found neither a preset nor a file named 'no-such-recipe'"),
+        (["run", "no-such-recipe"], "neither a preset nor a file named 'no-such-recipe'"),
         (["run", "--no-such-option"], "No such option"),
         (["corpus", "--workers", "0"], "'--workers'"),
         (["no-such-command"], "No such command"),

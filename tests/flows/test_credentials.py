@@ -4,9 +4,12 @@ import os
 import stat
 import subprocess
 import sys
+from base64 import b64decode, b64encode
 from pathlib import Path
 
 import pytest
+import requests
+from mlflow.tracking.request_auth.registry import fetch_auth
 
 from flows import environment
 from flows.services.credentials import (
@@ -18,7 +21,6 @@ from flows.services.credentials import (
 )
 from flows.services.record import Services, write_record
 from pipelines.core.errors import UserError
-from pipelines.core.tracking.sign_in import HOME_PASSWORD
 from pipelines.core.tracking.tracker import server_address
 
 PREFECT, MLFLOW = "http://127.0.0.1:4999", "http://127.0.0.1:5999"
@@ -29,8 +31,7 @@ def running_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, both_servers: 
     """A home with credentials whose record names two living processes as its servers."""
     for name in (
         "PREFECT_API_URL", "PREFECT_API_AUTH_STRING", "MLFLOW_TRACKING_URI",
-        "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "BERTSMITH_MLFLOW_ADDRESS",
-        "BERTSMITH_MLFLOW_USERNAME", "BERTSMITH_MLFLOW_PASSWORD", "BERTSMITH_MLFLOW_LENT",
+        "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "BERTSMITH_MLFLOW_LOGIN",
     ):  # fmt: skip
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
@@ -40,12 +41,15 @@ def running_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, both_servers: 
     return home
 
 
-def own_pair() -> tuple[str | None, str | None]:
-    """What MLflow would send."""
-    return (
-        os.environ.get("MLFLOW_TRACKING_USERNAME"),
-        os.environ.get("MLFLOW_TRACKING_PASSWORD"),
-    )
+def sent_to(url: str) -> tuple[str, ...]:
+    """User and password that MLflow's client sends with a request to `url`."""
+    exported = [os.environ.get(f"MLFLOW_TRACKING_{name}", "") for name in ("USERNAME", "PASSWORD")]
+    headers = {"Authorization": f"Basic {b64encode(':'.join(exported).encode()).decode()}"}
+    server_address(MLFLOW)
+    auth = fetch_auth(os.environ["MLFLOW_TRACKING_AUTH"])
+    request = requests.Request("GET", url, headers if all(exported) else {}, auth=auth).prepare()
+    header = request.headers.get("Authorization", "")
+    return tuple(b64decode(header.removeprefix("Basic ")).decode().split(":")) if header else ()
 
 
 def test_they_are_made_once_and_only_their_owner_can_read_them(tmp_path: Path) -> None:
@@ -71,7 +75,9 @@ def test_commands_of_the_home_bring_them_along(running_home: Path) -> None:
     credentials = make_credentials(running_home)
     assert os.environ["PREFECT_API_AUTH_STRING"] == credentials.text
     assert server_address(MLFLOW) == MLFLOW
-    assert own_pair() == (credentials.user, credentials.password)
+    assert sent_to(f"{MLFLOW}/api") == (credentials.user, credentials.password)
+    assert sent_to("http://localhost:5999/") == (credentials.user, credentials.password)
+    assert sent_to("http://127.0.0.1:6000/") == ()
 
 
 def test_servers_of_someone_else_never_see_them(
@@ -88,43 +94,35 @@ def test_a_recipes_own_tracker_never_sees_them(
     running_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment.set_defaults(running_home)
-    server_address("https://mlflow.example")
-    assert own_pair() == (None, None)
     home = make_credentials(running_home)
-    server_address(MLFLOW.replace("127.0.0.1", "localhost") + "/")
-    assert own_pair() == (home.user, home.password)
-    server_address("https://mlflow.example")
-    assert own_pair() == (None, None)
+    assert sent_to("https://mlflow.example/api") == ()
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", home.user)  # eval "$(bertsmith env)"
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", home.password)
-    server_address("https://mlflow.example")
-    assert own_pair() == (None, None)
+    assert sent_to("https://mlflow.example/api") == ()
+    assert sent_to(MLFLOW) == (home.user, home.password)
 
 
-def test_a_persons_own_user_and_password_come_back(
+def test_a_persons_own_user_and_password_go_to_every_server_but_the_home_s(
     running_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ann")
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "hers")
     environment.set_defaults(running_home)
-    assert own_pair() == ("ann", "hers")
-    server_address(MLFLOW)
-    assert own_pair() == (make_credentials(running_home).user, os.environ[HOME_PASSWORD])
-    server_address("https://mlflow.example")
-    assert own_pair() == ("ann", "hers")
+    home = make_credentials(running_home)
+    assert sent_to(MLFLOW) == (home.user, home.password)
+    assert sent_to("https://mlflow.example") == ("ann", "hers")
+    assert os.environ["MLFLOW_TRACKING_PASSWORD"] == "hers"
 
 
-def test_the_password_of_one_uri_is_not_sent_to_the_next(running_home: Path) -> None:
+def test_the_password_of_one_uri_goes_to_its_server_alone(running_home: Path) -> None:
     assert server_address("https://bob:word@one.example") == "https://one.example"
-    assert own_pair() == ("bob", "word")
-    tell = (
-        "from pipelines.core.tracking.tracker import server_address; import os; "
-        "server_address('https://two.example'); print(sorted(os.environ.items()))"
-    )
+    assert sent_to("https://one.example/api") == ("bob", "word")
+    assert sent_to("https://two.example/api") == sent_to("http://one.example/api") == ()
+    tell = "import os; print(sorted(os.environ.items()))"
     child = subprocess.run([sys.executable, "-c", tell], capture_output=True, text=True, check=True)
     assert "'MLFLOW_TRACKING_PASSWORD'" not in child.stdout
-    server_address("https://two.example")
-    assert own_pair() == (None, None)
+    server_address("https://one.example")
+    assert sent_to("https://one.example/api") == ()
 
 
 def test_the_services_leave_a_persons_own_pair_alone(

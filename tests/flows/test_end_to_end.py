@@ -140,7 +140,7 @@ def test_the_screen_shows_the_report_without_control_characters_in_a_pipe(
     for words in (
         "# small:", "built", "masked tokens, held-out", "most frequent token", ", predicted: ",
         "models:/bertsmith-encoder@challenger", "bertsmith up",
-        "not better than answering without looking", "majority class ", "TF-IDF ",
+        "not better than the token-frequency baseline", "majority class ", "TF-IDF ",
     ):  # fmt: skip
         assert words in said
     assert said.count("  - was `") == 3

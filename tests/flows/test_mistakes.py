@@ -81,7 +81,7 @@ CASES = {
     "JSON of no model": (["evaluate", "--json"], "--json"),
     "a model that is not there": (
         ["evaluate", "--model", "m", "--labels", "{here}/header.csv"],
-        "found neither for 'm'",
+        "'m' is neither a folder nor a model",
     ),
     "more workers than micro-batches": (
         ["run", "--set", "place.training_workers=4"],

@@ -16,7 +16,7 @@ from pipelines.core.tracking.tracker import Tracker
 from pipelines.inference.answers import fill
 from pipelines.insight.text_pictures import draw_similarities, inspect, similarities
 from pipelines.registry.exchange import bring_in, take_out, write_out
-from pipelines.registry.lookups.folders import opened
+from pipelines.registry.opening import opened
 
 NOWHERE = Tracker(uri="sqlite:////nowhere.db", experiment="unused")  # folders need no tracker
 PNG = b"\x89PNG"

@@ -19,7 +19,7 @@ def test_a_tilde_is_the_persons_own_folder(monkeypatch: pytest.MonkeyPatch, tmp_
 
 def test_the_folder_of_somebody_who_is_not_there_is_one_sentence() -> None:
     for place in (PlaceSettings(store="~nobody-of-this-name/x"), PlaceSettings(home="~nobody-0/x")):
-        with pytest.raises(UserError, match="must name somebody's home folder, found ~nobody-"):
+        with pytest.raises(UserError, match="nobody's home folder is known for ~nobody-"):
             place.store_url()
 
 
@@ -53,7 +53,5 @@ def test_a_wait_that_is_no_number_is_one_sentence(
     monkeypatch: pytest.MonkeyPatch, stated: str
 ) -> None:
     monkeypatch.setenv("BERTSMITH_WAIT_FOR_NODES_SECONDS", stated)
-    with pytest.raises(
-        UserError, match=f"must be a number of seconds such as 900, found '{stated}'"
-    ):
+    with pytest.raises(UserError, match=f"'{stated}'; set a number of seconds such as 900"):
         PlaceSettings().ranks()

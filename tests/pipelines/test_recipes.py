@@ -55,12 +55,12 @@ def _references(field: object) -> set[str]:
 @pytest.mark.parametrize(
     ("source", "overrides", "message"),
     [
-        ("nothing", [], "found neither a preset nor a file named 'nothing'"),
+        ("nothing", [], "neither a preset nor a file named 'nothing'"),
         ("demo", ["examples.mask_fractoin=0.2"], "has no setting 'examples.mask_fractoin'"),
         ("demo", ["vocabulary.size=-1"], "vocabulary.size: .*, got -1"),
-        ("demo", ["vocabulary.size"], "an override must read section.setting=value"),
+        ("demo", ["vocabulary.size"], "is not section.setting=value"),
         ("demo", ["name.size=1"], "goes below 'name', which is a single value"),
-        ("demo", ["vocabulary.size=[1"], "must be valid YAML"),
+        ("demo", ["vocabulary.size=[1"], "is not valid YAML"),
     ],
 )
 def test_faults_are_sentences(source: str, overrides: list[str], message: str) -> None:
@@ -69,7 +69,7 @@ def test_faults_are_sentences(source: str, overrides: list[str], message: str) -
 
 
 def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path) -> None:
-    for text, message in (("- 1\n", "must hold sections"), ("a: [\n", "must be valid YAML")):
+    for text, message in (("- 1\n", "has no sections"), ("a: [\n", "is not valid YAML")):
         path = tmp_path / "recipe.yaml"
         path.write_text(text)
         with pytest.raises(UserError, match=message):

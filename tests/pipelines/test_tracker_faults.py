@@ -17,7 +17,7 @@ from pipelines.core.errors import UserError
 from pipelines.core.stage import StageContext
 from pipelines.core.tracking import tracker as tracker_module
 from pipelines.core.tracking.tracker import Tracker, is_transient
-from pipelines.registry.lookups.finding import find_source
+from pipelines.registry.finding import find_source
 from pipelines.training.telemetry.runs import Trained, open_run, recorded
 
 

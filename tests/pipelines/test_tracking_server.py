@@ -16,8 +16,8 @@ from mlflow import MlflowClient
 
 from flows.services.health import answers, free_port
 from pipelines.core.errors import UserError
-from pipelines.core.tracking.server import Kept
-from pipelines.core.tracking.sign_in import HOME_PASSWORD, HOME_USER
+from pipelines.core.tracking.server import stores
+from pipelines.core.tracking.sign_in import home_variables
 
 CREATE = "/api/2.0/mlflow/registered-models/create"
 READ = "/api/2.0/mlflow/registered-models/get?name=mine"
@@ -28,7 +28,7 @@ OWN = "Basic " + base64.b64encode(b"bertsmith:secret").decode()
 def served(folder: Path, *arguments: str, **environment: str) -> Iterator[str]:
     """The URL of a server; what it says never holds its password."""
     port = free_port()
-    secret = {HOME_USER: "bertsmith", HOME_PASSWORD: "secret"}
+    secret = home_variables(f"http://127.0.0.1:{port}", "bertsmith", "secret")
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "pipelines.core.tracking.server", "--port", str(port),
@@ -140,5 +140,5 @@ def test_a_team_s_server_keeps_runs_in_its_database_and_files_behind_itself(
 @pytest.mark.parametrize("missing", ["MLFLOW_BACKEND_STORE_URI", "MLFLOW_ARTIFACTS_DESTINATION"])
 def test_a_server_that_is_told_half_of_where_to_keep_things_says_so(missing: str) -> None:
     told = {"MLFLOW_BACKEND_STORE_URI": "sqlite:///x", "MLFLOW_ARTIFACTS_DESTINATION": "s3://x"}
-    with pytest.raises(UserError, match=f"found no {missing}$"):
-        Kept.by_reference({**told, missing: ""})
+    with pytest.raises(UserError, match=f"set {missing}$"):
+        stores(None, {**told, missing: ""})

@@ -10,7 +10,6 @@ import os
 import sys
 import time
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 
@@ -97,8 +96,6 @@ def test_a_run_that_meets_every_failure_makes_what_an_undisturbed_one_makes(
     table = _table(rows, alone_seconds, seconds, expected)
     with capsys.disabled():
         sys.stdout.write(f"\n{table}\n")
-    if target := os.environ.get("BERTSMITH_PLATFORM_TABLE"):
-        Path(target).write_text(table, encoding="utf-8")
 
 
 def _last_checkpoint(stack: Stack) -> int:

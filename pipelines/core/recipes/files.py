@@ -107,22 +107,21 @@ def _read_source(source: str) -> dict[str, Any]:
         text = _text_of(source)
     else:
         raise UserError(
-            f"a recipe must be a YAML file or one of the presets {', '.join(preset_names())}, "
-            f"found neither a preset nor a file named {source!r}{nearest(source, preset_names())}"
+            f"there is neither a preset nor a file named {source!r}"
+            f"{nearest(source, preset_names())}; the presets are {', '.join(preset_names())}"
         )
     try:
         values = yaml.safe_load(text)
     except yaml.YAMLError as error:
         where = " ".join(str(error).split())
-        raise UserError(f"the recipe {source!r} must be valid YAML: {where}") from None
+        raise UserError(f"the recipe {source!r} is not valid YAML: {where}") from None
     if values is None:
         raise UserError(
-            f"the recipe {source!r} must hold sections such as `corpus:`, found nothing; print one "
-            "to begin with: bertsmith recipes show demo"
+            f"the recipe {source!r} is empty; print one to begin with: bertsmith recipes show demo"
         )
     if not isinstance(values, dict):
         raise UserError(
-            f"the recipe {source!r} must hold sections such as `corpus:`, found {shortened(values)}"
+            f"the recipe {source!r} has no sections such as `corpus:`, only {shortened(values)}"
         )
     return values
 
@@ -133,11 +132,11 @@ def _text_of(source: str) -> str:
         refuse_binary(data, f"the recipe {source!r}")
         return data.decode("utf-8-sig")
     except OSError as error:
-        raise UserError(f"the recipe {source!r} must be readable: {error.strerror}") from None
+        raise UserError(f"the recipe {source!r} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise UserError(
-            f"the recipe {source!r} must be UTF-8, but byte {error.start + 1} is not; convert it, "
-            "for instance with iconv"
+            f"the recipe {source!r} is not UTF-8 at byte {error.start + 1}; convert it, for "
+            "instance with iconv"
         ) from None
 
 
@@ -146,13 +145,13 @@ def _apply_override(values: dict[str, Any], override: str) -> None:
     keys = path.strip().split(".")
     if not separator or not all(keys):
         raise UserError(
-            "an override must read section.setting=value, as in pretraining.mask_fraction=0.2, "
-            f"got {override!r}"
+            f"the override {override!r} is not section.setting=value, as in "
+            "pretraining.mask_fraction=0.2"
         )
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
-        raise UserError(f"the value of the override {override!r} must be valid YAML") from None
+        raise UserError(f"the value of the override {override!r} is not valid YAML") from None
     section = values
     for key in keys[:-1]:
         section = section.setdefault(key, {})

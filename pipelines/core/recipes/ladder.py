@@ -180,7 +180,7 @@ class EndToEndRecipe(FinetuningRecipe):
     )
 
 
-_LADDER = (
+_RECIPES = (
     CorpusRecipe, VocabularyRecipe, ExamplesRecipe, PretrainingRecipe, FinetuningRecipe,
     EndToEndRecipe,
 )  # fmt: skip
@@ -192,4 +192,4 @@ def narrowest_recipe(sections: Iterable[str]) -> type[CorpusRecipe]:
     Raises StopIteration where none has them.
     """
     wanted = set(sections)
-    return next(recipe for recipe in _LADDER if wanted <= recipe.model_fields.keys())
+    return next(recipe for recipe in _RECIPES if wanted <= recipe.model_fields.keys())

@@ -1,90 +1,64 @@
-"""Which server MLflow asks, and which user and password it finds in the environment for it.
+"""Which server MLflow asks, and with which user and password: chosen by address for each request.
 
-MLflow sends MLFLOW_TRACKING_USERNAME and _PASSWORD to whatever server it is pointed at.
+MLflow itself sends MLFLOW_TRACKING_USERNAME and _PASSWORD to whatever server it is pointed at, and
+writes the address of its default server into the environment.
 """
 
-import json
 import os
 import threading
+from base64 import b64encode
 from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
 
 from pipelines.core.redaction import Credentials, split_credentials
 
-_USER, _PASSWORD = "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"
-# The home's own server, whose password is for no other: it stays under names MLflow never reads.
-HOME_ADDRESS = "BERTSMITH_MLFLOW_ADDRESS"
-HOME_USER = "BERTSMITH_MLFLOW_USERNAME"
-HOME_PASSWORD = "BERTSMITH_MLFLOW_PASSWORD"
-# What stands in MLflow's variables for now, and what the person had there; processes that this
-# one starts must tell the two apart as well.
-_LENT = "BERTSMITH_MLFLOW_LENT"
+# http://user:password@host:port of the home's own server; MLflow never reads this name.
+LOGIN: Final = "BERTSMITH_MLFLOW_LOGIN"
+_PROVIDER: Final = "bertsmith"  # as MLFLOW_TRACKING_AUTH calls `SignIn`
 _ADDRESSES = ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI")
-_lock = threading.Lock()
-
-Pair = tuple[str | None, str | None]
+_one_at_a_time = threading.Lock()
+_of_uris: dict[str, Credentials] = {}  # by origin: what the URI of a tracker named
 
 
 def home_variables(address: str, user: str, password: str) -> Mapping[str, str]:
     """What tells this process and its children of the home's own server."""
-    return {HOME_ADDRESS: address, HOME_USER: user, HOME_PASSWORD: password}
+    scheme, _, rest = address.partition("://")
+    return {LOGIN: f"{scheme}://{quote(user, safe='')}:{quote(password, safe='')}@{rest}"}
 
 
-def server_address(uri: str) -> str:
-    """The URI for MLflow; user and password for just this server go into its environment.
+def home_login() -> tuple[str, Credentials | None]:
+    """The address of the home's own server and who it lets in; empty where there is none."""
+    return split_credentials(os.environ.get(LOGIN, ""))
 
-    There MLflow looks for them (MLFLOW_TRACKING_USERNAME and _PASSWORD), and writes them into no
-    error message. Ask again before another server is used.
+
+def authorization(credentials: Credentials) -> str:
+    """The header of HTTP that brings user and password."""
+    return "Basic " + b64encode(":".join(credentials).encode()).decode()
+
+
+def sign_in(address: str, credentials: Credentials | None) -> None:
+    """From now on requests to the server at `address` bring `credentials`, which its URI named.
+
+    Without any they bring what `SignIn` says. A person's own provider is left as it is.
     """
-    address, credentials = split_credentials(uri)
-    sign_in(address, credentials)
-    return address
+    if not address.startswith("http"):
+        return
+    _register()
+    os.environ.setdefault("MLFLOW_TRACKING_AUTH", _PROVIDER)
+    if credentials is None:
+        _of_uris.pop(_origin(address), None)
+    else:
+        _of_uris[_origin(address)] = credentials
 
 
-def sign_in(address: str, named: Credentials | None) -> None:
-    """Let MLflow find what the server at `address` may see, and nothing else.
+@cache
+def _register() -> None:
+    """As a plugin's entry point would, but also where Ray has only unpacked our code."""
+    from mlflow.tracking.request_auth.registry import _request_auth_provider_registry
 
-    That is what its URI named; else the home's pair, if it is the home's server; else the
-    person's own, as it stood in the environment.
-    """
-    with _lock:
-        current: Pair = (os.environ.get(_USER), os.environ.get(_PASSWORD))
-        own = _own(current)
-        home: Pair = (os.environ.get(HOME_USER), os.environ.get(HOME_PASSWORD))
-        if named is not None:
-            wanted: Pair = (named.username, named.password)
-        elif _is_home(address):
-            wanted = home
-        elif own == home:  # from `bertsmith env`, or from a parent that used the home's server
-            wanted = (None, None)
-        else:
-            wanted = own
-        if wanted == current:
-            return
-        os.environ[_LENT] = json.dumps({"lent": wanted, "own": own})
-        for name, value in zip((_USER, _PASSWORD), wanted, strict=True):
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
-def _own(current: Pair) -> Pair:
-    """What the person exported, though another pair may stand there for now."""
-    noted = json.loads(os.environ.get(_LENT) or "null")
-    if noted is not None and tuple(noted["lent"]) == current:
-        user, password = noted["own"]
-        return user, password
-    return current
-
-
-def _is_home(address: str) -> bool:
-    home = os.environ.get(HOME_ADDRESS)
-    return home is not None and _plain(address) == _plain(home)
-
-
-def _plain(address: str) -> str:
-    """Both names of this machine's loopback are one server."""
-    return address.rstrip("/").replace("://localhost:", "://127.0.0.1:", 1)
+    _request_auth_provider_registry.register(SignIn)
 
 
 def make_default(address: str) -> None:
@@ -94,9 +68,9 @@ def make_default(address: str) -> None:
     would take it for an address that somebody named, and use it for another home: what the
     environment said before stays.
     """
-    import mlflow  # the command line names the variables above without it
+    import mlflow  # seconds that who only names the home's server need not spend
 
-    with _lock:
+    with _one_at_a_time:
         named = {name: os.environ.get(name) for name in _ADDRESSES}
         try:
             mlflow.set_tracking_uri(address)
@@ -107,3 +81,38 @@ def make_default(address: str) -> None:
                     os.environ.pop(name, None)
                 else:
                     os.environ[name] = before
+
+
+class SignIn:
+    """MLflow's `request_auth_provider`: adds user and password to each request by its address.
+
+    A server is sent what its URI named; the home's own server the home's; any other what the
+    person exported, unless that is the home's.
+    """
+
+    def get_name(self) -> str:
+        """As MLFLOW_TRACKING_AUTH calls it."""
+        return _PROVIDER
+
+    def get_auth(self) -> "SignIn":
+        """What `requests` calls with each request."""
+        return self
+
+    def __call__(self, request: Any) -> Any:
+        """The prepared request, with the header that its server may see."""
+        home, of_home = home_login()
+        wanted = _of_uris.get(_origin(request.url))
+        if wanted is None and of_home is not None and _origin(request.url) == _origin(home):
+            wanted = of_home
+        if wanted is not None:
+            request.headers["Authorization"] = authorization(wanted)
+        elif of_home is not None and request.headers.get("Authorization") == authorization(of_home):
+            del request.headers["Authorization"]  # exported by `bertsmith env`
+        return request
+
+
+def _origin(address: str) -> str:
+    """Scheme, host and port; both names of this machine's loopback are one server."""
+    parts = urlsplit(address)
+    host = "127.0.0.1" if parts.hostname == "localhost" else parts.hostname
+    return f"{parts.scheme}://{host}:{parts.port or {'http': 80, 'https': 443}.get(parts.scheme)}"

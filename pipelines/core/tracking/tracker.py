@@ -21,8 +21,8 @@ from mlflow import MlflowClient
 from mlflow.entities import DatasetInput, Metric, Param, RunTag
 
 from pipelines.core.errors import UserError, first_line
-from pipelines.core.redaction import redacted
-from pipelines.core.tracking.sign_in import make_default, server_address
+from pipelines.core.redaction import redacted, split_credentials
+from pipelines.core.tracking.sign_in import make_default, sign_in
 from pipelines.core.tracking.transient import is_transient as is_transient
 from pipelines.core.tracking.transient import tracker_errors
 
@@ -41,6 +41,16 @@ _ANSWER_SECONDS = 5.0  # MLflow's own client waits for forty
 def final(name: str) -> str:
     """What the figure `name` of a finished model is called: its own name is the curve's."""
     return f"final/{name}"
+
+
+def server_address(uri: str) -> str:
+    """The URI for MLflow, without user and password: from now on requests to it bring them.
+
+    So MLflow writes them into no error message.
+    """
+    address, credentials = split_credentials(uri)
+    sign_in(address, credentials)
+    return address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from pipelines.registry.comparison.evaluation import (
     VerificationError,
     evaluated,
 )
-from pipelines.registry.tags import KIND_TAG, PROOF_TAG, digest_of, task_of_kind
+from pipelines.registry.tags import KIND_TAG, PROOF_TAG, task_of_kind, uri_of
 from pipelines.tasks import family_names
 
 _ENCODER = "encoder"
@@ -44,11 +44,6 @@ class Candidate:
     def max_examples(self) -> int:
         """How many held-out examples of an encoder count: those of its proof."""
         return int(self.version.tags.get(f"{PROOF_TAG}.items", "0"))
-
-
-def uri_of(version: ModelVersion) -> str:
-    """models:/name/number."""
-    return f"models:/{version.name}/{version.version}"
 
 
 def kind_of(version: ModelVersion) -> str:
@@ -92,7 +87,7 @@ def twin_of(artifact: Artifact, store: ArtifactStore) -> Artifact | None:
     return store.find(manifest.kind, twin)
 
 
-def refuse_other_weights(candidate: Candidate, evaluation: Evaluation) -> None:
+def check_weights(candidate: Candidate, evaluation: Evaluation) -> None:
     """Hold what was loaded against the artifact in the store, which the tracker cannot change.
 
     Raises VerificationError, naming a file, where they differ.
@@ -115,11 +110,9 @@ def answers_of(
     Raises VerificationError where it cannot be loaded, ConnectionError where nobody answers.
     """
     return evaluated(
-        uri_of(version),
-        candidate.kind,
+        version,
         candidate.metric,
         candidate.data,
-        digest=digest_of(version),
         store_url=store.url,
         tracker=tracker,
         max_examples=candidate.max_examples,

@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mlflow.entities.model_registry import ModelVersion
+
 from pipelines.artifacts import Artifact
 from pipelines.core.redaction import redacted
-from pipelines.core.tracking.tracker import Tracker, server_address
+from pipelines.core.tracking.tracker import Tracker
 from pipelines.registry import serving
 from pipelines.registry.serving.proof import CHANGED, OTHER, TRY_AGAIN
+from pipelines.registry.tags import digest_of, uri_of
 
 _SCRIPT = "proof.py"
 
@@ -53,33 +56,30 @@ class Evaluation:
 
 
 def evaluated(
-    uri: str,
-    kind: str,
+    version: ModelVersion,
     metric: str,
     data: Artifact,
     *,
-    digest: str,
     store_url: str,
     tracker: Tracker,
     max_examples: int = 0,
     threads: str | None = None,
 ) -> Evaluation:
-    """Load the version `uri` in a process of its own, without network; it answers all of `data`.
+    """Load `version` in a process of its own, without network; it answers all of `data`.
 
     `max_examples` is of an encoder's held-out examples. Raises VerificationError for a version
-    whose package is not that of `digest`, that declares other libraries than there are, or that
+    whose package is not the registered one, that declares other libraries than there are, or that
     cannot be loaded and run; CannotCompareError where the data asks for what it cannot answer;
     ConnectionError where tracker or store did not answer.
     """
     with tempfile.TemporaryDirectory(prefix="bertsmith-answers-") as scratch:
         answers_file = Path(scratch) / "answers.json"
-        told = _told(
+        answer = _answer_of_process(
             {
-                "tracking_uri": server_address(tracker.uri),
+                "tracking_uri": tracker.uri,  # password and all: nobody else reads standard input
                 "store_url": store_url,
-                "kind": kind,
-                "uri": uri,
-                "digest": digest,
+                "uri": uri_of(version),
+                "digest": digest_of(version),
                 "metric": metric,
                 "data_kind": data.kind,
                 "fingerprint": data.fingerprint,
@@ -90,19 +90,14 @@ def evaluated(
         )
         answers = json.loads(answers_file.read_text())
     return Evaluation(
-        uri=uri,
+        uri=uri_of(version),
         data=data.fingerprint,
-        value=told["value"],
         answers=answers,
-        machine=told["machine"],
-        head=told["head"],
-        labels=tuple(told["labels"]),
-        max_tokens=told["max_tokens"],
-        files=told["files"],
+        **answer | {"labels": tuple(answer["labels"])},
     )
 
 
-def _told(request: Mapping[str, Any]) -> dict[str, Any]:
+def _answer_of_process(request: Mapping[str, Any]) -> dict[str, Any]:
     script = Path(serving.__file__).parent / _SCRIPT
     root = str(script.parents[3])  # the child takes `pipelines` from where this process has it
     paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
@@ -124,10 +119,10 @@ def _told(request: Mapping[str, Any]) -> dict[str, Any]:
     if completed.returncode != 0:
         raise VerificationError(f"{request['uri']} could not be loaded and run:\n{said}")
     answer: dict[str, Any] = json.loads(completed.stdout.splitlines()[-1])
-    if answer["unmet"]:
+    unmet = answer.pop("unmet")
+    if unmet:
         raise VerificationError(
-            f"{request['uri']} must be verified with the libraries that it declares, found "
-            f"{', '.join(answer['unmet'])}; install these versions, or delete the version from "
-            "the registry so that the next run packs the model anew"
+            f"{request['uri']} declares other libraries than are installed: {', '.join(unmet)}; "
+            "install these versions, or delete the version so that the next run packs it again"
         )
     return answer

@@ -3,8 +3,6 @@
 from dataclasses import dataclass, replace
 from functools import partial
 
-from mlflow.entities.model_registry import ModelVersion
-
 from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, ArtifactStore
@@ -15,20 +13,19 @@ from pipelines.registry.comparison.candidates import (
     Candidate,
     answers_of,
     candidate_of,
-    refuse_other_weights,
+    check_weights,
     twin_of,
-    uri_of,
 )
 from pipelines.registry.comparison.evaluation import (
     CannotCompareError,
     Evaluation,
     VerificationError,
 )
-from pipelines.registry.comparison.on_record import refuse_on_record
-from pipelines.registry.comparison.pairing import JudgedItems, judged_items, refuse_incomparable
-from pipelines.registry.lookups.finding import find_source, version_with_alias
-from pipelines.registry.lookups.history import is_taken_back, moves_of
+from pipelines.registry.comparison.pairing import ComparedItems, compared_items, difference_from
+from pipelines.registry.finding import find_source, version_with_alias
+from pipelines.registry.history import is_taken_back, moves_of
 from pipelines.registry.settings import ComparisonSettings
+from pipelines.registry.tags import uri_of
 from pipelines.stages.evaluation.baselines import answers_in, build_baselines
 from pipelines.stages.labelled.stage import family_of, read_items
 from pipelines.tasks import Reading
@@ -43,7 +40,7 @@ _REMEDY = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What a comparison came to."""
+    """What a comparison showed."""
 
     name: str
     version: int
@@ -93,34 +90,18 @@ def judge(
         candidate = candidate_of(version, store)
         if evaluation is None:
             evaluation = answers_of(version, candidate, store, tracker)
-        refuse_other_weights(candidate, evaluation)
+        check_weights(candidate, evaluation)
         if champion is None:
             return _against_baselines(candidate, evaluation, store, settings)
-        return _against_champion(candidate, evaluation, champion, tracker, store, settings)
+        items, difference = difference_from(
+            champion, candidate, evaluation, tracker, store, settings
+        )
+        return _judgement(candidate, against, champion_number, items, difference, settings)
     except CannotCompareError as error:
         return refused(reason=f"it cannot be compared with {against}: {error}", against=against)
     except (VerificationError, UserError) as error:
         said = " ".join(str(error).split())  # a process's last words have lines
         return refused(reason=f"it was not compared with {against}: {said}", against=against)
-
-
-def _against_champion(
-    candidate: Candidate,
-    evaluation: Evaluation,
-    champion: ModelVersion,
-    tracker: Tracker,
-    store: ArtifactStore,
-    settings: ComparisonSettings,
-) -> Judgement:
-    refuse_on_record(candidate, champion, store, settings)
-    items = judged_items(candidate, evaluation, settings, champion, store)
-    other = answers_of(champion, candidate, store, tracker)
-    refuse_incomparable(evaluation, other, is_encoder=candidate.is_encoder)
-    difference = items.difference(
-        items.score(evaluation.answers), items.score(other.answers), settings
-    )
-    return _judgement(candidate, uri_of(champion), int(champion.version), items, difference,
-                      settings)  # fmt: skip
 
 
 def _against_baselines(
@@ -133,10 +114,10 @@ def _against_baselines(
 
     Where that is a simpler model, which learned from the same items, the reason says what to do.
     """
-    items = judged_items(candidate, evaluation, settings)
+    items = compared_items(candidate, evaluation, settings)
     ours = items.score(evaluation.answers)
-    constant = _without_looking(candidate)
-    guess = "answering without looking"
+    constant = _constant_baseline(candidate)
+    guess = "the token-frequency baseline"
     learned: dict[str, WeightedScore] = {}
     if not candidate.is_encoder:
         guess = f"the {family_of(candidate.data).guess} baseline"
@@ -157,8 +138,8 @@ def _against_baselines(
     return replace(judgement, reason=f"{judgement.reason}; {_REMEDY.format(name=name)}")
 
 
-def _without_looking(candidate: Candidate) -> float:
-    """The figure of the baseline that knows how common each answer is, and no more.
+def _constant_baseline(candidate: Candidate) -> float:
+    """The figure of the majority-class baseline; of an encoder, of the token frequencies.
 
     Raises CannotCompareError where none was computed for this figure.
     """
@@ -189,7 +170,7 @@ def _judgement(
     candidate: Candidate,
     against: str,
     champion: int | None,
-    items: JudgedItems,
+    items: ComparedItems,
     difference: Difference,
     settings: ComparisonSettings,
 ) -> Judgement:
@@ -198,7 +179,7 @@ def _judgement(
         name=candidate.version.name,
         version=int(candidate.version.version),
         is_better=is_better,
-        reason=told(against, items.metric, difference, settings, is_better, items.left_out),
+        reason=_sentence(against, items.metric, difference, settings, is_better, items.left_out),
         against=against,
         champion=champion,
         metric=items.metric,
@@ -208,7 +189,7 @@ def _judgement(
     )
 
 
-def told(
+def _sentence(
     against: str,
     metric: str,
     difference: Difference,

@@ -1,27 +1,36 @@
-"""Two sets of answers as what a bootstrap takes: scores of the items that both may be judged by."""
+"""Whether two versions can be compared, and on which items: their answers as scores.
 
+What tags and artifacts say already needs no model to be loaded.
+"""
+
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from mlflow.entities.model_registry import ModelVersion
 
 from bert_core.model.catalogue import described
+from bert_core.training.state import CONFIG_FILE
 from pipelines.artifacts import Artifact, ArtifactStore
+from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
 from pipelines.registry.comparison.bootstrap import Difference, paired_bootstrap
-from pipelines.registry.comparison.candidates import Candidate
+from pipelines.registry.comparison.candidates import Candidate, answers_of, kind_of
 from pipelines.registry.comparison.evaluation import CannotCompareError, Evaluation
+from pipelines.registry.serving.proof import unmet_requirements
 from pipelines.registry.settings import ComparisonSettings
+from pipelines.registry.tags import REQUIREMENTS_TAG, digest_of, uri_of
 from pipelines.stages.labelled.stage import family_of, read_items
 from pipelines.tasks import Answers, Items
 from pipelines.tasks.scoring.weighted import WeightedScore, ratio
 
 _LOSS = "loss of masked tokens"
+_VOCABULARY = "vocab.txt"
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedItems:
+class ComparedItems:
     """The held-out items of a candidate that it is compared on, and how they are scored."""
 
     metric: str  # a person's word for an encoder's loss
@@ -50,13 +59,13 @@ class JudgedItems:
         )  # fmt: skip
 
 
-def judged_items(
+def compared_items(
     candidate: Candidate,
     evaluation: Evaluation | None,
     settings: ComparisonSettings,
     other: ModelVersion | None = None,
     store: ArtifactStore | None = None,
-) -> JudgedItems:
+) -> ComparedItems:
     """All held-out items of the candidate, but those that `other` was trained on.
 
     How many an encoder has its `evaluation` says; those of a task are known without one.
@@ -64,7 +73,7 @@ def judged_items(
     """
     if candidate.is_encoder:
         assert evaluation is not None
-        return JudgedItems(
+        return ComparedItems(
             metric=_LOSS,
             lower_is_better=True,
             margin=settings.loss_margin,
@@ -86,7 +95,7 @@ def judged_items(
     kept = [n for n, item in enumerate(heldout.rows) if family.group(item) not in known]
     if not kept:
         raise CannotCompareError("the champion was trained on all held-out items of the candidate")
-    return JudgedItems(
+    return ComparedItems(
         metric=candidate.metric,
         lower_is_better=False,
         margin=settings.margin,
@@ -95,6 +104,24 @@ def judged_items(
         data=candidate.data,
         left_out=len(heldout.rows) - len(kept),
     )
+
+
+def difference_from(
+    other: ModelVersion, candidate: Candidate, evaluation: Evaluation | None,
+    tracker: Tracker, store: ArtifactStore, settings: ComparisonSettings,
+) -> tuple[ComparedItems, Difference]:  # fmt: skip
+    """By how much the candidate is better than `other` on its own held-out items, and on which.
+
+    `evaluation` are the candidate's answers where they are known; what is missing is computed, each
+    version in a process of its own. Raises CannotCompareError, and what `answers_of` raises.
+    """
+    check_comparable_on_record(candidate, other, store, settings)
+    ours = evaluation or answers_of(candidate.version, candidate, store, tracker)
+    items = compared_items(candidate, ours, settings, other, store)
+    theirs = answers_of(other, candidate, store, tracker)
+    check_comparable(ours, theirs, is_encoder=candidate.is_encoder)
+    scores = items.score(ours.answers), items.score(theirs.answers)
+    return items, items.difference(*scores, settings)
 
 
 class Answerer(Protocol):
@@ -110,7 +137,7 @@ class Answerer(Protocol):
     def vocabulary(self) -> str: ...
 
 
-def refuse_incomparable(candidate: Answerer, other: Answerer, *, is_encoder: bool) -> None:
+def check_comparable(candidate: Answerer, other: Answerer, *, is_encoder: bool) -> None:
     """Raise CannotCompareError where the two models do not answer the same question."""
     if candidate.head != other.head:
         raise CannotCompareError(
@@ -125,3 +152,46 @@ def refuse_incomparable(candidate: Answerer, other: Answerer, *, is_encoder: boo
         raise CannotCompareError(
             f"they have different labels: {', '.join(odd[:5])} stand in one of them alone"
         )
+
+
+class _Recorded(NamedTuple):
+    head: str
+    labels: tuple[str, ...]  # empty where the model has no classes
+    vocabulary: str  # SHA-256
+
+
+def check_comparable_on_record(
+    candidate: Candidate, other: ModelVersion, store: ArtifactStore, settings: ComparisonSettings
+) -> None:
+    """Raise CannotCompareError where tags and artifacts say already that they cannot be compared.
+
+    What they do not say, such as of a version whose artifact the store no longer holds, is found
+    when both models are loaded. Raises UserError for a version without its digest.
+    """
+    kind = kind_of(other)
+    if kind != candidate.kind:
+        raise CannotCompareError(f"{uri_of(other)} is of the kind {kind}, not {candidate.kind}")
+    for version in (candidate.version, other):
+        digest_of(version)
+        declared = version.tags.get(REQUIREMENTS_TAG)
+        unmet = unmet_requirements(declared.split(", ")) if declared else []
+        if unmet:
+            raise CannotCompareError(
+                f"{uri_of(version)} declares other libraries than are installed: {', '.join(unmet)}"
+            )
+    artifact = store.find(candidate.artifact.kind, other.tags.get(FINGERPRINT_TAG, ""))
+    if artifact is not None:
+        check_comparable(
+            _recorded(candidate.artifact), _recorded(artifact), is_encoder=candidate.is_encoder
+        )
+    if not candidate.is_encoder:
+        compared_items(candidate, None, settings, other, store)
+
+
+def _recorded(artifact: Artifact) -> _Recorded:
+    config = json.loads(artifact.local(CONFIG_FILE).read_text(encoding="utf-8"))
+    return _Recorded(
+        head=config["head"],
+        labels=tuple(config["settings"].get("labels") or ()),
+        vocabulary=artifact.manifest.files[_VOCABULARY].sha256,
+    )

@@ -15,17 +15,12 @@ from pipelines.core.errors import UserError
 from pipelines.core.recipes.files import flattened
 from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
 from pipelines.registry.comparison.bootstrap import Difference
-from pipelines.registry.comparison.candidates import (
-    answers_of,
-    candidate_of,
-    uri_of,
-)
+from pipelines.registry.comparison.candidates import candidate_of
 from pipelines.registry.comparison.evaluation import CannotCompareError, VerificationError
-from pipelines.registry.comparison.on_record import refuse_on_record
-from pipelines.registry.comparison.pairing import judged_items, refuse_incomparable
-from pipelines.registry.lookups.finding import find_model
+from pipelines.registry.comparison.pairing import difference_from
+from pipelines.registry.finding import find_model
 from pipelines.registry.settings import ComparisonSettings
-from pipelines.registry.tags import CODE_TAG, PROOF_TAG, REQUIREMENTS_TAG
+from pipelines.registry.tags import CODE_TAG, PROOF_TAG, REQUIREMENTS_TAG, uri_of
 
 _SURROUNDINGS = "place."  # changes nothing of what is made
 _DATA = ("corpus", "vocabulary", "examples", "labelled", "went_on_from")
@@ -63,8 +58,7 @@ def versus(
     pair = find_model(client, first), find_model(client, second)
     if uri_of(pair[0]) == uri_of(pair[1]):
         raise UserError(
-            f"two versions must be named to be compared, found {uri_of(pair[0])} twice; see "
-            "`bertsmith models`"
+            f"both names mean {uri_of(pair[0])}; name two versions, see `bertsmith models`"
         )
     difference, why_not, left_out, metric = _difference(
         *pair, tracker, store, settings or ComparisonSettings()
@@ -120,14 +114,7 @@ def _difference(
 ) -> tuple[Difference | None, str, int, str]:
     try:
         candidate = candidate_of(first, store)
-        refuse_on_record(candidate, second, store, settings)
-        ours = answers_of(first, candidate, store, tracker)
-        items = judged_items(candidate, ours, settings, second, store)
-        other = answers_of(second, candidate, store, tracker)
-        refuse_incomparable(ours, other, is_encoder=candidate.is_encoder)
-        difference = items.difference(
-            items.score(ours.answers), items.score(other.answers), settings
-        )
+        items, difference = difference_from(second, candidate, None, tracker, store, settings)
         return difference, "", items.left_out, items.metric
     except (CannotCompareError, VerificationError, UserError) as error:
         return None, str(error), 0, ""

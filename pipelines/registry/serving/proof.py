@@ -52,8 +52,9 @@ def main() -> None:
 
 
 def _fetched_package(request: dict[str, Any], scratch: str) -> Path:
-    mlflow.set_tracking_uri(request["tracking_uri"])
-    mlflow.set_registry_uri(request["tracking_uri"])
+    from pipelines.core.tracking.tracker import make_default, server_address
+
+    make_default(server_address(request["tracking_uri"]))
     return Path(mlflow.artifacts.download_artifacts(request["uri"], dst_path=scratch))
 
 

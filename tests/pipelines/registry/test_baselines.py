@@ -13,7 +13,7 @@ from pipelines.artifacts.housekeeping.inventory import take_inventory
 from pipelines.inference.model_evaluation import evaluate_file
 from pipelines.registry.card import model_card
 from pipelines.registry.comparison import judgement as judging
-from pipelines.registry.lookups.finding import version_with_alias
+from pipelines.registry.finding import version_with_alias
 from pipelines.stages.evaluation import baselines as learning
 from pipelines.stages.evaluation.baselines import answers_in, beside, build_baselines, figures_on
 from pipelines.stages.evaluation.stage import build_evaluation

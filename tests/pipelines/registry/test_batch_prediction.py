@@ -169,7 +169,7 @@ def test_files_and_answers_may_lie_in_an_object_store(
         ({"files": ()}, "needs files to answer"),
         ({"files": ("nowhere/*.parquet",)}, "matches no file"),
         ({"columns": {"text": "review"}}, "has no column 'review'"),
-        ({"model": "nobody@champion"}, "the registry must hold 'nobody'"),
+        ({"model": "nobody@champion"}, "no model 'nobody' with the alias"),
     ],
 )
 def test_what_cannot_be_answered_is_said_in_a_sentence(

@@ -9,7 +9,7 @@ import pytest
 from flows.cli.app import DONE, MISTAKE, run
 from pipelines.insight.lineage_page import lineage_page
 from pipelines.registry.comparison.versus import versus
-from pipelines.registry.lookups.descent import Origin, descent_of
+from pipelines.registry.lineage import Origin, descent_of
 from pipelines.registry.promotion import promote, rollback
 from pipelines.training.starting import take_in
 from tests.pipelines.registry.conftest import Models
@@ -46,7 +46,7 @@ def test_the_lineage_goes_down_to_files_and_settings(models: Models) -> None:
 
 
 def test_an_artifact_is_followed_to_the_bytes_that_came_from_outside(models: Models) -> None:
-    from pipelines.registry.lookups.descent import _of_artifact
+    from pipelines.registry.lineage import _of_artifact
 
     found = _of_artifact("examples", models.examples.fingerprint, models.context.store)
     assert titles(found)[0] == "examples"
@@ -79,7 +79,7 @@ class Page(html.parser.HTMLParser):
 
 
 def test_what_was_imported_is_found_under_whatever_its_reader_calls_it(models: Models) -> None:
-    from pipelines.registry.lookups.descent import _of_artifact
+    from pipelines.registry.lineage import _of_artifact
 
     imported = take_in(models.encoder(1).local_folder(), models.context, source="theirs")
     for name in ("encoder", "finetuned", "went_on_from"):
@@ -89,7 +89,7 @@ def test_what_was_imported_is_found_under_whatever_its_reader_calls_it(models: M
 
 
 def test_the_page_holds_everything_and_loads_nothing(models: Models) -> None:
-    from pipelines.registry.lookups.descent import _of_artifact
+    from pipelines.registry.lineage import _of_artifact
 
     found = _of_artifact("examples", models.examples.fingerprint, models.context.store)
     evil = Origin(title="<script>x</script>", fingerprint="a" * 64, facts={}, settings={},
@@ -153,7 +153,7 @@ def test_a_version_is_not_compared_with_itself(models: Models) -> None:
     from pipelines.core.errors import UserError
 
     models.register(models.encoder(1))
-    with pytest.raises(UserError, match="two versions must be named"):
+    with pytest.raises(UserError, match="name two versions"):
         versus(models.tracker, models.context.store, "encoder/1", "encoder@candidate")
 
 

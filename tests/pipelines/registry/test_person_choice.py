@@ -12,7 +12,7 @@ import pytest
 
 from flows.cli.app import DONE, MISTAKE, run
 from pipelines.registry.comparison.versus import versus
-from pipelines.registry.lookups.history import moves_of
+from pipelines.registry.history import moves_of
 from pipelines.registry.person_choice import what_speaks_against
 from pipelines.registry.promotion import Promotion, promote
 from pipelines.registry.tags import JUDGEMENT_TAG, PROOF_TAG, VERIFIED_TAG
@@ -123,11 +123,14 @@ def test_what_cannot_go_back_is_refused_before_anything_begins(
     models: Models, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for command, sentence in (
-        (["rollback", "encoder"], "found none in its history"),
-        (["rollback", "encoder", "--alias", "latest"], "must not be `latest`"),
-        (["rollback", "nobody"], "found none; see `bertsmith models`"),
-        (["promote", "encoder", "--version", "9"], "found none"),
-        (["promote", "encoder", "--to", "v3"], "must not be `latest`"),
+        (["rollback", "encoder"], "had the alias champion before version"),
+        (["rollback", "encoder", "--alias", "latest"], "keeps `latest` and numbers"),
+        (["rollback", "nobody"], "no version of nobody has the alias"),
+        (
+            ["promote", "encoder", "--version", "9"],
+            "no model 'encoder' with",
+        ),
+        (["promote", "encoder", "--to", "v3"], "keeps `latest` and numbers"),
     ):
         assert run(command) == MISTAKE
         assert sentence in capsys.readouterr().err

@@ -10,9 +10,9 @@ from pipelines.core.recipes.ladder import EndToEndRecipe
 @pytest.mark.parametrize(
     ("override", "sentence"),
     [
-        ("alias=latest", "must not be `latest`"),
-        ("alias=Latest", "must not be `latest`"),
-        ("alias=v1", "must not be `latest` or a version's number"),
+        ("alias=latest", "keeps `latest` and numbers"),
+        ("alias=Latest", "keeps `latest` and numbers"),
+        ("alias=v1", "keeps `latest` and numbers"),
         ("candidate_alias=V12", "or a version's number"),
         ("alias='3'", "or a version's number"),  # `--from 3` would mean the version
         ("alias=best.one", "must fit the pattern"),  # MLflow takes no dot in an alias

@@ -3,7 +3,7 @@
 import pytest
 
 from pipelines.core.errors import UserError
-from pipelines.registry.starting import settled_encoder
+from pipelines.registry.opening import settled_encoder
 
 
 def test_a_registered_encoder_is_taken_into_the_store(models, tracker):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from pipelines.core.errors import UserError
-from pipelines.registry.lookups.finding import version_with_alias
+from pipelines.registry.finding import version_with_alias
 from pipelines.registry.promotion import due_for_promotion, promote
 from pipelines.registry.registration import RegisteredModel
 from pipelines.registry.verification import Proof, VerificationError, verify
@@ -105,7 +105,7 @@ def test_a_version_that_fails_keeps_its_tags_and_others_still_get_theirs(models:
     assert "bertsmith.verified" not in before
     assert tags_of(models, good)["bertsmith.verified"] == "true"
     assert numbers_of(models, "champion") is None
-    with pytest.raises(UserError, match="only a version that repeated"):
+    with pytest.raises(UserError, match="has not repeated its logged accuracy"):
         promote(models.tracker, "encoder", "1", "champion")
 
 

@@ -1,0 +1,150 @@
+"""Finding a version in the registry: by name and alias or number, or the newest of a kind."""
+
+from collections.abc import Callable, Collection, Iterator
+from typing import Final, TypeVar
+
+from mlflow import MlflowClient
+from mlflow.entities.model_registry import ModelVersion
+from mlflow.exceptions import MlflowException
+
+from pipelines.core.errors import UserError
+from pipelines.core.reading.hugging_face import FROM_THE_HUB
+from pipelines.core.tracking.paging import pages
+from pipelines.registry.tags import KIND_TAG, OF_ENCODERS, PROOF_TAG, REGISTERED, VERIFIED_TAG
+
+Found = TypeVar("Found")
+# As recipes name them, if they say nothing.
+_CHAMPION, _CANDIDATE, _CHALLENGER = "champion", "candidate", "challenger"
+# What MLflow answers where there is no such model, version or alias; the rest is trouble.
+_MISSING = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE", "NOT_FOUND")
+GONE_OR_CLOSED: Final = ("RESOURCE_DOES_NOT_EXIST", "PERMISSION_DENIED")  # others' things may be
+
+
+def find_model(client: MlflowClient, reference: str) -> ModelVersion:
+    """The version that `name@alias`, `name/version` or a bare `name` names; `models:/` may lead.
+
+    A bare name is its champion, else the one other alias that it has besides the candidate's and
+    the challenger's, else its candidate, if that proved itself. Raises UserError where there is
+    none, MlflowException where the tracker does not answer.
+    """
+    reference = reference.removeprefix(REGISTERED)
+    name, separator, source = reference.partition("@" if "@" in reference else "/")
+    if separator:
+        return find_source(client, name, source)
+    usual = _usual_source(client, name)
+    version = find_source(client, name, usual)
+    if usual == _CANDIDATE and version.tags.get(VERIFIED_TAG) != "true":
+        raise UserError(
+            f"{name} has no champion, and its candidate, version {version.version}, has not "
+            "repeated its logged accuracy; run its recipe again to verify it, or write "
+            f"{name}/{version.version}"
+        )
+    return version
+
+
+def find_source(client: MlflowClient, name: str, source: str) -> ModelVersion:
+    """The version that an alias or a version number names.
+
+    Raises UserError where there is none, MlflowException where the tracker does not answer.
+    """
+    ask = client.get_model_version if source.isdigit() else client.get_model_version_by_alias
+    found = if_there(lambda: ask(name, source))
+    if found is None:
+        raise UserError(
+            f"no model {name!r} with the alias or version {source!r} in the registry "
+            f"({_known_models(client)}); see `bertsmith models`"
+        )
+    return found
+
+
+def version_with_alias(client: MlflowClient, name: str, alias: str) -> ModelVersion | None:
+    """The version with `alias`, or None; raises MlflowException where the tracker is away."""
+    return if_there(lambda: client.get_model_version_by_alias(name, alias))
+
+
+def if_there(ask: Callable[[], Found], missing: Collection[str] = _MISSING) -> Found | None:
+    """What MLflow answers, or None where it has no such thing."""
+    try:
+        return ask()
+    except MlflowException as error:
+        if error.error_code not in missing:
+            raise
+        return None
+
+
+def _usual_source(client: MlflowClient, name: str) -> str:
+    """The alias that a name alone stands for; UserError where that would be a guess."""
+    model = if_there(lambda: client.get_registered_model(name))
+    if model is None:
+        raise UserError(
+            f"{name!r} is neither a folder nor a model in the registry ({_known_models(client)}); "
+            f"see `bertsmith models`; {FROM_THE_HUB}"
+        )
+    aliases = model.aliases
+    if _CHAMPION in aliases:
+        return _CHAMPION
+    others = sorted(set(aliases) - {_CANDIDATE, _CHALLENGER})
+    if len(others) == 1:
+        return others[0]
+    if not others and _CANDIDATE in aliases:
+        return _CANDIDATE
+    numbers = sorted(int(version.version) for version in versions_of(client, name))
+    raise UserError(
+        f"{name} has no {_CHAMPION}: write {name}@alias or {name}/version; it has the aliases "
+        f"{', '.join(sorted(aliases)) or 'none'} and the versions "
+        f"{', '.join(map(str, numbers)) or 'none'}"
+    )
+
+
+def newest_of(client: MlflowClient, kinds: Collection[str], fills_gaps: bool) -> str | None:
+    """The newest champion of these kinds; without one the newest that has another alias of choice,
+    else the newest proved version.
+
+    With `fills_gaps` one that learned to predict tokens goes before others. None where no version
+    proved itself. The server looks for them: it is asked once for each kind and once for each name
+    that has such versions, however many versions it holds. Raises MlflowException where the tracker
+    does not answer.
+    """
+    found = [version for kind in kinds for version in _proved(client, kind)]
+    aliases = {name: _aliases(client, name) for name in {version.name for version in found}}
+
+    def rank(version: ModelVersion) -> tuple[bool, bool, bool, int]:
+        own = {
+            alias
+            for alias, number in (aliases[version.name] or {}).items()
+            if int(number) == int(version.version)
+        }
+        return (
+            fills_gaps and version.tags.get(f"{PROOF_TAG}.metric") in OF_ENCODERS,
+            _CHAMPION in own,
+            bool(own - {_CANDIDATE, _CHALLENGER}),
+            version.creation_timestamp,
+        )
+
+    ours = [version for version in found if aliases[version.name] is not None]
+    best = max(ours, key=rank, default=None)
+    return None if best is None else f"{best.name}/{best.version}"
+
+
+def _proved(client: MlflowClient, kind: str) -> Iterator[ModelVersion]:
+    wanted = f"tags.`{KIND_TAG}` = '{kind}' and tags.`{VERIFIED_TAG}` = 'true'"
+    return pages(lambda token: client.search_model_versions(wanted, page_token=token))
+
+
+def _aliases(client: MlflowClient, name: str) -> dict[str, str] | None:
+    """Versions by their alias; None for a name that is another team's, or gone."""
+    model = if_there(lambda: client.get_registered_model(name), GONE_OR_CLOSED)
+    return None if model is None else dict(model.aliases)
+
+
+def versions_of(client: MlflowClient, name: str, more: str = "") -> list[ModelVersion]:
+    """Every version of `name`, of those that the filter `more` lets pass."""
+    quote = '"' if "'" in name else "'"
+    wanted = f"name = {quote}{name}{quote}{f' and {more}' if more else ''}"
+    return list(pages(lambda token: client.search_model_versions(wanted, page_token=token)))
+
+
+def _known_models(client: MlflowClient) -> str:
+    found = pages(lambda token: client.search_registered_models(page_token=token))
+    known = [model.name for model in found]
+    return f"known models: {', '.join(known)}" if known else "the registry is empty"

@@ -1,1 +1,0 @@
-"""What is asked of the registry: which version a name means, who had an alias, origins."""

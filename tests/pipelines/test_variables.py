@@ -1,0 +1,21 @@
+"""Every environment variable of ours is declared, with its meaning, and used."""
+
+import re
+from pathlib import Path
+
+from pipelines.core.variables import VARIABLES
+
+ROOT = Path(__file__).parents[2]
+NAME = re.compile(r"\bBERTSMITH_[A-Z_]*[A-Z]\b")
+FOLDERS = ("bert_core", "pipelines", "flows", "infra", "benchmarks")
+
+
+def test_what_is_used_is_declared_and_what_is_declared_is_used() -> None:
+    used: set[str] = set()
+    for folder in FOLDERS:
+        for path in (ROOT / folder).rglob("*"):
+            is_text = path.suffix in (".py", ".sh", ".yaml", "") and path.is_file()
+            if is_text and path.name != "variables.py":
+                used |= set(NAME.findall(path.read_text(encoding="utf-8")))
+    assert used == VARIABLES.keys()
+    assert len(VARIABLES) <= 19
