@@ -29,8 +29,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.alternating import ROOT, one_of, report
 from pipelines.artifacts import Artifact, ArtifactStore
-from pipelines.core.cluster.connection import connect, disconnect
-from pipelines.core.stage import Progress, StageContext
+from pipelines.cluster.connection import connect, disconnect
+from pipelines.stage import Progress, StageContext
 from pipelines.stages.corpus.settings import CorpusSettings, MediaWiki, PlainText
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.examples.stage import ExampleSettings, build_examples

@@ -25,9 +25,9 @@ from tokenizers import BertWordPieceTokenizer
 
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, ArtifactStore
-from pipelines.core.cluster.connection import connect, disconnect
-from pipelines.core.cluster.mapping import map_tasks
-from pipelines.core.stage import StageContext
+from pipelines.cluster.connection import connect, disconnect
+from pipelines.cluster.mapping import map_tasks
+from pipelines.stage import StageContext
 from pipelines.stages.corpus.cleaning import split_sentences
 from pipelines.stages.corpus.settings import CorpusSettings, PlainText
 from pipelines.stages.corpus.stage import build_corpus

@@ -17,8 +17,8 @@ from pathlib import Path
 import psutil
 
 from pipelines.artifacts import ArtifactStore
-from pipelines.core.cluster.connection import connect, disconnect
-from pipelines.core.stage import StageContext
+from pipelines.cluster.connection import connect, disconnect
+from pipelines.stage import StageContext
 from pipelines.stages.corpus.settings import CorpusSettings, PlainText
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.examples.stage import ExampleSettings, build_examples

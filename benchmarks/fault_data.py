@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.artifacts import ArtifactStore
-from pipelines.core.cluster.connection import disconnect
-from pipelines.core.stage import StageContext
+from pipelines.cluster.connection import disconnect
+from pipelines.stage import StageContext
 from pipelines.stages.corpus.settings import CorpusSettings, InstalledDocumentation
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.examples.stage import ExampleSettings, build_examples

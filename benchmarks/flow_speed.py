@@ -124,7 +124,7 @@ def plain_rank(
     size: str, num_steps: int, store: str, rank: int, num_ranks: int, num_threads: int, port: int
 ) -> None:
     """One process of a plain loop; rank 0 prints the tokens a second of all of them."""
-    import pipelines.core.cluster.connection  # noqa: F401  (the environment that Ray's workers compute in)
+    import pipelines.cluster.connection  # noqa: F401  (the environment that Ray's workers compute in)
 
     import torch  # isort: skip
     import torch.distributed as dist

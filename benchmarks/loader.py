@@ -21,7 +21,7 @@ from transformers import BertTokenizer, DataCollatorForLanguageModeling
 
 from bert_core.randomness import Permutation
 from pipelines.artifacts import Artifact, ArtifactStore
-from pipelines.core.stage import StageContext
+from pipelines.stage import StageContext
 from pipelines.stages.corpus.settings import CorpusSettings, PlainText
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.examples.batches import ExampleReader, micro_batches

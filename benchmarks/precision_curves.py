@@ -33,7 +33,7 @@ from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW, OptimizationConfig
 from pipelines.artifacts import ArtifactStore
-from pipelines.core.stage import StageContext
+from pipelines.stage import StageContext
 from pipelines.stages.corpus.settings import CorpusSettings, PlainText
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.examples.batches import ExampleReader, micro_batches

@@ -13,9 +13,9 @@ from bert_core.hugging_face.reading import import_model
 from bert_core.model.catalogue import Model
 from bert_core.training.state import load_model
 from pipelines.artifacts import Artifact, ArtifactStore
-from pipelines.core.recipes.files import read_recipe
-from pipelines.core.recipes.ladder import PretrainingRecipe
-from pipelines.core.stage import StageContext
+from pipelines.recipes.files import read_recipe
+from pipelines.recipes.models import PretrainingRecipe
+from pipelines.stage import StageContext
 from pipelines.stages.corpus.settings import CorpusSettings, PlainText
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.examples.stage import ExampleSettings, build_examples

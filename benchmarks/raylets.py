@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.alternating import ROOT
 from flows.services.health import free_port
-from pipelines.core.cluster import connection  # sets the environment of Ray's processes
+from pipelines.cluster import connection  # sets the environment of Ray's processes
 
 assert connection
 

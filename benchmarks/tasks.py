@@ -24,8 +24,8 @@ from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, ArtifactStore
-from pipelines.core.cluster.connection import connect, disconnect
-from pipelines.core.stage import StageContext
+from pipelines.cluster.connection import connect, disconnect
+from pipelines.stage import StageContext
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.finetuning.stage import build_task_model
 from pipelines.stages.labelled.settings import LabelledFile, LabelledSettings

@@ -37,7 +37,7 @@ from bert_core.training.optimization import AdamW, OptimizationConfig
 from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import ArtifactStore
-from pipelines.core.stage import StageContext
+from pipelines.stage import StageContext
 from pipelines.stages.labelled.stage import read_items
 from pipelines.tasks import Items, Reading, family
 from pipelines.tasks.encoding.sequences import shuffled

@@ -27,7 +27,7 @@ HELDOUT_NOVELS = 5
 
 def our_step(folder: Path, files: list[str], size: int) -> Callable[[], None]:
     from pipelines.artifacts import ArtifactStore
-    from pipelines.core.stage import StageContext
+    from pipelines.stage import StageContext
     from pipelines.stages.corpus.settings import CorpusSettings, PlainText
     from pipelines.stages.corpus.stage import build_corpus
     from pipelines.stages.vocabulary.settings import VocabularySettings

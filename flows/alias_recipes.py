@@ -2,9 +2,9 @@
 
 from pydantic import Field
 
-from pipelines.core.place import PlaceSettings
-from pipelines.core.settings import Settings
-from pipelines.registry.settings import Alias
+from pipelines.config.settings import Settings
+from pipelines.recipes.place import PlaceSettings
+from pipelines.recipes.registration import Alias
 
 
 class AliasRecipe(Settings):

@@ -14,9 +14,9 @@ from flows.services.reconciliation import recorded_run
 from flows.stopping import cancel_if_stopped, stops_noted
 from flows.tasks import task_that_reaches_out
 from pipelines.artifacts import Artifact
-from pipelines.core.place import PlaceSettings
-from pipelines.core.redaction import redacted
+from pipelines.config.redaction import redacted
 from pipelines.inference.batch_prediction import KIND, BatchSettings, build_predictions
+from pipelines.recipes.place import PlaceSettings
 
 
 class BatchPredictionRecipe(BatchSettings):

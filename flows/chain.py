@@ -12,16 +12,16 @@ from flows.run import Overrides, Run, started_run
 from flows.stopping import cancel_if_stopped
 from flows.tasks import plain_task, task_that_reaches_out
 from pipelines.artifacts import Artifact
-from pipelines.core.recipes.files import read_recipe
-from pipelines.core.recipes.ladder import (
+from pipelines.recipes.files import read_recipe
+from pipelines.recipes.models import (
     CorpusRecipe,
     FinetuningRecipe,
     PretrainingRecipe,
     narrowest_recipe,
 )
-from pipelines.core.stage import Stage, StageContext
-from pipelines.core.tracking.tracker import Tracker
+from pipelines.stage import Stage, StageContext
 from pipelines.stages import CHAIN, asked_for, with_what_they_need
+from pipelines.tracking.tracker import Tracker
 
 RecipeType = TypeVar("RecipeType", bound=CorpusRecipe)
 
@@ -94,7 +94,7 @@ def given_artifacts(recipe: CorpusRecipe, context: StageContext) -> dict[str, Ar
 
 
 def _resolve(reference: str, tracker: Tracker, context: StageContext) -> str:
-    from pipelines.registry.starting import settled_encoder  # torch takes a second
+    from pipelines.registry.opening import settled_encoder  # torch takes a second
 
     return settled_encoder(reference, tracker, context).fingerprint
 

@@ -17,13 +17,13 @@ from pydantic import Field
 from flows.promote import emit_promotion
 from flows.run import Run
 from flows.tasks import task_that_reaches_out
-from pipelines.core.errors import UserError
-from pipelines.core.recipes.ladder import EndToEndRecipe
+from pipelines.config.errors import UserError
+from pipelines.recipes.models import EndToEndRecipe
+from pipelines.recipes.registration import RegistrationSettings
 from pipelines.registry.comparison.evaluation import Evaluation
 from pipelines.registry.comparison.judgement import Judgement, judge
 from pipelines.registry.promotion import settle
 from pipelines.registry.registration import RegisteredModel
-from pipelines.registry.settings import RegistrationSettings
 
 RecipeType = TypeVar("RecipeType", bound=EndToEndRecipe)
 

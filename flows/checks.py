@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from pipelines.core.errors import UserError
-from pipelines.core.recipes.ladder import CorpusRecipe
-from pipelines.core.stage import Stage
+from pipelines.config.errors import UserError
+from pipelines.recipes.models import CorpusRecipe
+from pipelines.stage import Stage
 from pipelines.stages import asked_for, look_at_inputs, with_what_they_need
 from pipelines.stages.examples import EXAMPLES
 from pipelines.training.placement import refuse_idle_ranks

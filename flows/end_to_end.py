@@ -9,13 +9,13 @@ from flows.run import Overrides, Run, started_run
 from flows.stopping import cancel_if_stopped
 from flows.tasks import plain_task, task_that_reaches_out
 from pipelines.artifacts import Artifact
-from pipelines.core.recipes.files import read_recipe
-from pipelines.core.recipes.ladder import EndToEndRecipe
-from pipelines.core.stage import StageContext
 from pipelines.insight import showcase
+from pipelines.recipes.files import read_recipe
+from pipelines.recipes.models import EndToEndRecipe
 from pipelines.registry.promotion import due_for_promotion
 from pipelines.registry.registration import RegisteredModel, Submission, register
 from pipelines.registry.verification import Proof, verify
+from pipelines.stage import StageContext
 from pipelines.stages import CHAIN
 from pipelines.training.starting import starting_encoder
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from flows.services.credentials import read_credentials
 from flows.services.local_api import LocalApi
 from flows.services.record import Services, read_services
-from pipelines.core.home import home_folder as home_folder
-from pipelines.core.tracking.sign_in import home_variables
+from pipelines.config.home import home_folder as home_folder
+from pipelines.tracking.sign_in import home_variables
 
 # Chatter and calls home that a run has no use for, and what it needs of Prefect; a person's own
 # setting wins. The image says the same to programs that are not ours: infra/Dockerfile.
@@ -88,7 +88,7 @@ def _spare_the_proxy() -> None:
 def _let_in(home: Path, services: Services) -> None:
     """Bring the home's credentials along, to its own servers and to no others.
 
-    MLflow's go with requests to the home's server alone: pipelines.core.tracking.sign_in.
+    MLflow's go with requests to the home's server alone: pipelines.tracking.sign_in.
     """
     credentials = read_credentials(home)
     if credentials is None:

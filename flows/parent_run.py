@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pipelines.artifacts import Artifact
-from pipelines.core.errors import UserError
-from pipelines.core.recipes.files import flattened
-from pipelines.core.recipes.ladder import CorpusRecipe
-from pipelines.core.redaction import redacted
-from pipelines.core.tracking.tracker import Tracker
+from pipelines.config.errors import UserError
+from pipelines.config.redaction import redacted
+from pipelines.recipes.files import flattened
+from pipelines.recipes.models import CorpusRecipe
 from pipelines.stages import stage_of_kind
+from pipelines.tracking.tracker import Tracker
 from pipelines.training.results import numbers
 
 logger = logging.getLogger(__name__)

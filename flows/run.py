@@ -23,12 +23,12 @@ from flows.services.place_block import use_place_of_deployment
 from flows.services.reconciliation import recorded_run
 from flows.stopping import stop_in_order_inside_flow, stops_noted, wait_for_last_try
 from pipelines.artifacts import Artifact
-from pipelines.core.recipes.files import completed, differences
-from pipelines.core.recipes.ladder import CorpusRecipe
-from pipelines.core.redaction import redacted
-from pipelines.core.run_metrics import RunMetrics, published_metrics
-from pipelines.core.stage import Progress, StageContext
-from pipelines.core.tracking.tracker import Tracker
+from pipelines.config.redaction import redacted
+from pipelines.recipes.files import completed, differences
+from pipelines.recipes.models import CorpusRecipe
+from pipelines.run_metrics import RunMetrics, published_metrics
+from pipelines.stage import Progress, StageContext
+from pipelines.tracking.tracker import Tracker
 from pipelines.training.telemetry.undelivered import deliver_kept
 
 Recipe = TypeVar("Recipe", bound=CorpusRecipe, covariant=True)  # a wider one will do

@@ -13,14 +13,14 @@ from prefect import Task, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 
-from pipelines.core.redaction import without_secrets
+from pipelines.config.redaction import without_secrets
 
 _RETRY_DELAYS_SECONDS = [2.0, 15.0, 60.0]
 
 
 def _world_failed(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
     """Whether a disk or a server did not answer, which waiting may mend."""
-    from pipelines.core.tracking.tracker import (
+    from pipelines.tracking.tracker import (
         is_transient,  # MLflow takes a second that others need not
     )
 

@@ -64,7 +64,7 @@ inside sh -c 'touch /var/lib/bertsmith/x && rm /var/lib/bertsmith/x && ! touch /
 echo "== every role's command is there"
 inside prefect version
 inside ray --version
-inside python -m pipelines.core.tracking.server --help | sed -n 1p
+inside python -m pipelines.tracking.server --help | sed -n 1p
 inside python -m flows.services.first_start credentials /credentials
 echo "== a run, from raw text to registered models"
 inside sh -c 'cat > small.yaml' << 'RECIPE'

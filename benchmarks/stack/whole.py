@@ -18,7 +18,7 @@ from benchmarks.stack.postgres import Postgres, binaries
 from benchmarks.stack.processes import Server
 from flows.services.credentials import Credentials
 from flows.services.health import answers, free_port
-from pipelines.core.tracking.sign_in import home_variables
+from pipelines.tracking.sign_in import home_variables
 
 STORE = f"s3://{BUCKET}/store"
 _FOREIGN = ("PREFECT_", "MLFLOW_", "BERTSMITH_", "AWS_", "RAY_")
@@ -124,7 +124,7 @@ class Stack:
         port = self.mlflow_url.rpartition(":")[2]
         return Server(
             "MLflow server",
-            [sys.executable, "-m", "pipelines.core.tracking.server", "--port", port],
+            [sys.executable, "-m", "pipelines.tracking.server", "--port", port],
             {
                 **_plain_environment(),
                 **home_variables(self.mlflow_url, self.credentials.user, self.credentials.password),

@@ -24,8 +24,8 @@ from flows.cli.commands import (
     services,
     store,
 )
-from pipelines.core.errors import UserError
-from pipelines.core.versions import code_version
+from pipelines.config.errors import UserError
+from pipelines.config.versions import code_version
 
 DONE, FAILED, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 

@@ -30,7 +30,7 @@ def asked_model(
 
     Raises UserError where there is none.
     """
-    from pipelines.registry.lookups.references import is_folder
+    from pipelines.registry.tags import is_folder
 
     if model is None or not is_folder(model):  # before torch is imported
         refuse_no_registry(home, needs=kinds if model is None else ())

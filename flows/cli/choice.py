@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from flows.cli.options import Home, Overrides, Store
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 
 OWN_TEXT_PRESET = "own-text"
 OWN_ENCODER_PRESET = "own-encoder"
@@ -25,7 +25,7 @@ _GRID_OF_THE_PAPER = {
 
 
 def _presets(incomplete: str) -> list[str]:
-    from pipelines.core.recipes.files import preset_names
+    from pipelines.recipes.files import preset_names
 
     return [name for name in preset_names() if name.startswith(incomplete)]
 

@@ -8,7 +8,7 @@ from flows.environment import home_folder, prepare_flows, set_defaults
 from flows.stopping import stop_in_order
 
 if TYPE_CHECKING:
-    from pipelines.core.recipes.ladder import CorpusRecipe
+    from pipelines.recipes.models import CorpusRecipe
 
 END_TO_END = "run"
 
@@ -35,7 +35,7 @@ def execute(command: str, choice: Choice, *, show_recipe: bool) -> None:
 
     from flows.reporting.progress_line import progress_on_terminal
     from flows.reporting.publishing import print_report
-    from pipelines.core.cluster.connection import disconnect
+    from pipelines.cluster.connection import disconnect
 
     if surroundings.local_api is not None:
         surroundings.local_api.wait()
@@ -55,8 +55,8 @@ def checked_recipe(command: str, choice: Choice) -> "CorpusRecipe":
     Raises UserError where a value, the place or an input that the recipe names cannot work.
     """
     from flows.checks import check_recipe
-    from pipelines.core.recipes.files import read_recipe
-    from pipelines.core.recipes.ladder import EndToEndRecipe, narrowest_recipe
+    from pipelines.recipes.files import read_recipe
+    from pipelines.recipes.models import EndToEndRecipe, narrowest_recipe
     from pipelines.stages import CHAIN, with_what_they_need
 
     goals = [stage for stage in CHAIN if command in (END_TO_END, stage.command)]
@@ -81,8 +81,8 @@ def _flow_of(command: str) -> Any:
 def long_form(recipe: "CorpusRecipe") -> str:
     """The recipe with every value, and what its automatic rates come to where that is known."""
     from pipelines.artifacts import ArtifactStore
-    from pipelines.core.stage import StageContext
     from pipelines.registry.opening import automatic_rates_said
+    from pipelines.stage import StageContext
 
     context = StageContext(store=ArtifactStore(recipe.place.store_url()))  # makes no home
     notes = automatic_rates_said(recipe, context)
@@ -93,7 +93,7 @@ def short_form(recipe: "CorpusRecipe") -> str:
     """The recipe's name and what it sets other than the defaults, a line for each section."""
     import yaml
 
-    from pipelines.core.recipes.files import differences
+    from pipelines.recipes.files import differences
 
     lines = [f"Recipe {recipe.name} (bertsmith recipes show prints every value)"]
     usual = type(recipe)().model_dump(mode="json")

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flows.environment import home_folder, set_defaults
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 
 if TYPE_CHECKING:
-    from pipelines.core.place import PlaceSettings
-    from pipelines.core.stage import Progress, StageContext
-    from pipelines.core.tracking.tracker import Tracker
+    from pipelines.recipes.place import PlaceSettings
+    from pipelines.stage import Progress, StageContext
+    from pipelines.tracking.tracker import Tracker
 
 Model = Annotated[
     str | None,
@@ -28,7 +28,7 @@ Model = Annotated[
 def tracker_of(home: Path | None) -> "Tracker":
     """The tracker of this home; raises UserError, in seconds, where it does not answer."""
     refuse_no_registry(home)
-    from pipelines.core.place import PlaceSettings
+    from pipelines.recipes.place import PlaceSettings
 
     return PlaceSettings().tracker({})
 
@@ -50,8 +50,8 @@ def place_of(home: Path | None, store: str | None = None) -> "PlaceSettings":
     set_defaults(home_folder(home))
     from pydantic import ValidationError
 
-    from pipelines.core.place import PlaceSettings
-    from pipelines.core.recipes.files import explain
+    from pipelines.recipes.files import explain
+    from pipelines.recipes.place import PlaceSettings
 
     try:
         return PlaceSettings(store=store or "")
@@ -65,7 +65,7 @@ def context_of(home: Path | None, store: str | None = None) -> "StageContext":
     Raises UserError where `store` cannot be one.
     """
     from pipelines.artifacts import ArtifactStore
-    from pipelines.core.stage import StageContext
+    from pipelines.stage import StageContext
 
     return StageContext(store=ArtifactStore(place_of(home, store).store_url()))
 
@@ -74,7 +74,7 @@ def registered_name(name: str) -> str:
     """`name`, where the registry takes it; raises UserError where it does not."""
     from pydantic import TypeAdapter, ValidationError
 
-    from pipelines.registry.settings import RegistryName
+    from pipelines.recipes.registration import RegistryName
 
     try:
         TypeAdapter(RegistryName).validate_python(name)
@@ -97,7 +97,7 @@ def named(model: str | None, home: Path | None) -> str | None:
         return None
     if not model.strip():
         raise UserError("--model is empty; name a model or a folder")
-    from pipelines.registry.lookups.folders import local_model
+    from pipelines.registry.opening import local_model
 
     return local_model(model, replace(context_of(home), observe=_say_note))
 
@@ -113,7 +113,7 @@ def newest(tracker: "Tracker", *kinds: str, fills_gaps: bool = False) -> str:
     With `fills_gaps` one that learned to predict tokens goes before others. Raises UserError where
     no version proved itself.
     """
-    from pipelines.registry.lookups.newest import newest_of
+    from pipelines.registry.finding import newest_of
 
     found = newest_of(tracker.client(), kinds, fills_gaps)
     if found is None:

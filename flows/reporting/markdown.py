@@ -9,7 +9,7 @@ from flows.reporting.pages import model_page
 from flows.reporting.quantities import duration, memory, number
 from flows.reporting.run_report import RunReport, figures_of
 from pipelines.artifacts import Artifact
-from pipelines.core.redaction import redacted
+from pipelines.config.redaction import redacted
 from pipelines.stages import stage_of_kind
 from pipelines.tasks import family_title
 

@@ -6,12 +6,11 @@ A fresh browser would open MLflow's view for language-model applications; the ad
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
 
 from prefect.runtime import flow_run
 
 from flows.services.local_api import LocalApi
-from pipelines.core.redaction import redacted
+from pipelines.config.redaction import redacted
 from pipelines.registry.registration import RegisteredModel
 
 _VIEW = "?workflowType=machine_learning"

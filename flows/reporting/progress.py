@@ -13,8 +13,8 @@ from prefect.exceptions import PrefectHTTPStatusError
 from prefect.logging import get_run_logger
 
 from flows.reporting.progress_line import current_progress_line, sentence
-from pipelines.core.redaction import redacted
-from pipelines.core.stage import Progress
+from pipelines.config.redaction import redacted
+from pipelines.stage import Progress
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from typing import TextIO
 
 from flows.reporting.quantities import duration, memory, number
-from pipelines.core.stage import Progress
+from pipelines.stage import Progress
 
 _REDRAW_SECONDS = 0.1
 _PIPE_SECONDS = 15.0  # between two lines where the output is a file or a pipe

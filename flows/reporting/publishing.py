@@ -7,8 +7,8 @@ from prefect.artifacts import create_markdown_artifact
 from flows.reporting.markdown import details, next_commands, summary
 from flows.reporting.pages import run_page
 from flows.reporting.run_report import RunReport
-from pipelines.core.errors import UserError
-from pipelines.core.tracking.tracker import Tracker
+from pipelines.config.errors import UserError
+from pipelines.tracking.tracker import Tracker
 
 
 def publish_report(report: RunReport, tracker: Tracker) -> None:

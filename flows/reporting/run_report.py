@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipelines.artifacts import Artifact
-from pipelines.core.recipes.ladder import CorpusRecipe
 from pipelines.insight.showcase import FilledMask, Prediction
+from pipelines.recipes.models import CorpusRecipe
 from pipelines.registry.comparison.judgement import Judgement
 from pipelines.registry.promotion import Promotion
 from pipelines.registry.registration import RegisteredModel

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flows.services.record import Services
-from pipelines.core.errors import UserError
-from pipelines.core.home import make_home
-from pipelines.core.tracking.sign_in import home_variables
+from pipelines.config.errors import UserError
+from pipelines.config.home import make_home
+from pipelines.tracking.sign_in import home_variables
 
 CREDENTIALS_NAME = "credentials"
 _USER = "bertsmith"

@@ -21,7 +21,7 @@ from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.flows import load_flow_from_entrypoint
 from prefect.utilities.callables import parameter_schema
 
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 
 _STEPS = "prefect.deployments.steps"  # where Prefect's own steps are
 

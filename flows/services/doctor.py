@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from flows.reporting.quantities import memory
 from flows.services.health import is_free
 from flows.services.record import NAMES, read_record
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 
 State = Literal["ok", "warn", "fail"]
 _GIBIBYTE = 2**30

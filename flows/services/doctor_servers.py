@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import httpx
 
 from flows.services.doctor import Check, nearest, try_to_write
-from pipelines.core.errors import UserError
-from pipelines.core.redaction import redacted
+from pipelines.config.errors import UserError
+from pipelines.config.redaction import redacted
 
 if TYPE_CHECKING:  # importing Prefect takes seconds that a check without --platform need not spend
     from prefect.client.orchestration import SyncPrefectClient
@@ -23,9 +23,9 @@ _RAY_PROBE = """
 import os, sys
 from flows.services.doctor_servers import place_to_try
 from pipelines.artifacts import ArtifactStore
-from pipelines.core.cluster.connection import connect, disconnect, local_cpus, nodes
-from pipelines.core.cluster.strangers import refuse_strangers
-from pipelines.core.errors import UserError
+from pipelines.cluster.connection import connect, disconnect, local_cpus, nodes
+from pipelines.cluster.strangers import refuse_strangers
+from pipelines.config.errors import UserError
 try:
     connect()
     refuse_strangers(ArtifactStore(place_to_try(sys.argv[1])))
@@ -102,7 +102,7 @@ def check_store(url: str) -> Check:
 
 def check_tracker() -> Check:
     """The MLflow tracker and its registry answer; a home's own may not be made yet."""
-    from pipelines.core.place import DATABASE_NAME, PlaceSettings
+    from pipelines.recipes.place import DATABASE_NAME, PlaceSettings
 
     place = PlaceSettings()
     home = place.home_folder()

@@ -1,7 +1,7 @@
 """What `bertsmith metrics` serves to Prometheus: the store's size and Prefect's queues.
 
 Threads ask store and Prefect: a request of Prometheus is answered from memory. The figures of a
-run come from Ray: pipelines/core/run_metrics.py.
+run come from Ray: pipelines/run_metrics.py.
 """
 
 import hmac
@@ -17,8 +17,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, Gauge, make_wsgi_app
 
-from pipelines.core.errors import UserError
-from pipelines.core.redaction import redacted
+from pipelines.config.errors import UserError
+from pipelines.config.redaction import redacted
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pipelines.artifacts.access import explained, open_store
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 
 USER = "bertsmith"
 # Not for the owner alone: PostgreSQL, Prometheus and Grafana run as users of their own images.

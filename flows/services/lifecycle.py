@@ -31,8 +31,8 @@ from flows.services.record import (
     remove_record,
     write_record,
 )
-from pipelines.core.errors import UserError
-from pipelines.core.home import make_home
+from pipelines.config.errors import UserError
+from pipelines.config.home import make_home
 
 WORK_POOL = "bertsmith"
 _START_SECONDS = 180.0  # the first start makes two databases
@@ -116,7 +116,7 @@ def _start_missing(
     environment = service_variables(home, services, credentials)
     commands = {
         PREFECT_SERVER: ["prefect", "server", "start", "--host", "127.0.0.1"],
-        MLFLOW_SERVER: ["pipelines.core.tracking.server", "--home", str(home)],
+        MLFLOW_SERVER: ["pipelines.tracking.server", "--home", str(home)],
         WORKER: ["prefect", "worker", "start", "--pool", WORK_POOL, "--name", "local"],
     }
     health = _health(services)
@@ -201,7 +201,7 @@ def _reconcile(
 ) -> None:
     """Tell both servers which runs nothing runs any more."""
     from flows.services.reconciliation import end_dead_flow_runs, is_over
-    from pipelines.core.tracking.abandoned import end_abandoned_runs
+    from pipelines.tracking.abandoned import end_abandoned_runs
 
     for name in end_dead_flow_runs(home, WORK_POOL, worker_is_gone=worker_is_gone, why=why):
         say(f"The run {name!r} no longer runs: Prefect says so now.")

@@ -14,8 +14,8 @@ from filelock import BaseFileLock, FileLock, Timeout
 
 from flows.services.credentials import Credentials, make_credentials
 from flows.services.health import answers, free_port
-from pipelines.core.errors import UserError
-from pipelines.core.home import make_home
+from pipelines.config.errors import UserError
+from pipelines.config.home import make_home
 
 _START_SECONDS = 180.0  # its first start makes a database, on a busy machine slowly
 _POLL_SECONDS = 0.05

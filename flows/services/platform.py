@@ -22,9 +22,9 @@ from pydantic import Field
 
 from flows.services.deployments import Source, declared_file, deploy_flows
 from flows.services.place_block import save_place
-from pipelines.core.errors import UserError
-from pipelines.core.redaction import redacted
-from pipelines.core.settings import Settings
+from pipelines.config.errors import UserError
+from pipelines.config.redaction import redacted
+from pipelines.config.settings import Settings
 
 PROCESS = "process"
 NOTIFY_VARIABLE = "BERTSMITH_NOTIFY_URL"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 
 MARK_VARIABLE = "BERTSMITH_SERVICE"
 _STOP_SECONDS = 15.0

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from flows.services.processes import is_running
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 
 RECORD_NAME = "services.json"
 PREFECT_SERVER = "Prefect server"

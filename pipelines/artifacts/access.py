@@ -11,7 +11,7 @@ from fsspec import AbstractFileSystem
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
-from pipelines.core.errors import UserError, first_line
+from pipelines.config.errors import UserError, first_line
 
 NO_CREDENTIALS = (
     "no credentials for it were found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "

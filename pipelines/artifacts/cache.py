@@ -13,7 +13,7 @@ from fsspec import AbstractFileSystem
 from pipelines.artifacts.access import room_for
 from pipelines.artifacts.layout import check_file_name
 from pipelines.artifacts.manifest import FileRecord
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 
 DEFAULT_CACHE_BYTES = 50 * 2**30
 

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from pipelines.artifacts.fingerprint import has_checksum
 from pipelines.artifacts.layout import MANIFEST_NAME, ArtifactPaths, check_file_name
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 
 
 def _check_published_name(name: str) -> str:

@@ -9,7 +9,7 @@ from fsspec import AbstractFileSystem
 
 from pipelines.artifacts.access import explained, store_errors
 from pipelines.artifacts.store import ArtifactStore
-from pipelines.core.errors import first_line
+from pipelines.config.errors import first_line
 
 _PREFIX = ".probe-"  # no kind of artifact has such a name
 

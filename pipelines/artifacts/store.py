@@ -23,7 +23,7 @@ from pipelines.artifacts.draft import Built, Draft, keep_only
 from pipelines.artifacts.fingerprint import fingerprint_of
 from pipelines.artifacts.layout import MANIFEST_NAME, ArtifactPaths, paths_of
 from pipelines.artifacts.manifest import DamagedManifestError, Manifest, read_manifest
-from pipelines.core.versions import code_version, library_versions
+from pipelines.config.versions import code_version, library_versions
 
 logger = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ from bert_core.inference import Candidate, fill_mask
 from bert_core.inference.tables import Question, answer_table, first_gap, question_of
 from bert_core.model.catalogue import Model, PretrainingModel, described
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.core.errors import UserError
-from pipelines.core.reading.text import Tally
+from pipelines.config.errors import UserError
 from pipelines.inference.tables import FileTable, Table, format_of
-from pipelines.registry.lookups.folders import OpenedModel
+from pipelines.io.text import Tally
+from pipelines.registry.opening import OpenedModel
 from pipelines.stages.labelled.cells import is_nothing, words_in, written_in
 
 _ROWS_AT_ONCE: Final = 2048

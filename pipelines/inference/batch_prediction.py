@@ -13,18 +13,18 @@ from pydantic import Field
 
 from bert_core.inference.tables import question_of
 from pipelines.artifacts import Artifact, Built, Draft
-from pipelines.core.errors import UserError
-from pipelines.core.reading.files import expand, size_and_digest
-from pipelines.core.redaction import Uri
-from pipelines.core.settings import Settings
-from pipelines.core.stage import Progress, StageContext
-from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
-from pipelines.core.versions import versions_of
+from pipelines.config.errors import UserError
+from pipelines.config.redaction import Uri
+from pipelines.config.settings import Settings
+from pipelines.config.versions import versions_of
 from pipelines.inference.answers import answers_to, asked_of, check_gaps
 from pipelines.inference.tables import FileTable, format_of, read_table
+from pipelines.io.files import expand, size_and_digest
 from pipelines.registry.finding import find_model
 from pipelines.registry.opening import OpenedModel, open_model
 from pipelines.registry.tags import digest_of
+from pipelines.stage import Progress, StageContext
+from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 
 KIND = "predictions"
 _VERSION = 3

@@ -4,8 +4,7 @@ import logging
 from typing import Any
 
 from pipelines.artifacts import ArtifactStore
-from pipelines.core.errors import UserError
-from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
+from pipelines.config.errors import UserError
 from pipelines.registry.finding import find_model
 from pipelines.registry.opening import open_model, registered_task, versioned
 from pipelines.registry.tags import is_folder
@@ -15,6 +14,7 @@ from pipelines.stages.labelled.items import LeftOut, read_labelled
 from pipelines.stages.labelled.settings import LabelledDataset, LabelledFile
 from pipelines.tasks import Items, Reading, family, family_module, family_of_model
 from pipelines.tasks.encoding.texts import class_names
+from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 
 logger = logging.getLogger(__name__)
 

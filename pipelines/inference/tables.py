@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from pipelines.core.errors import UserError
-from pipelines.core.reading.files import format_suffix
-from pipelines.core.reading.records import BadRow, TableFormat, opened, table_rows
-from pipelines.core.reading.text import decode, refuse_binary, restored_in
+from pipelines.config.errors import UserError
+from pipelines.io.files import format_suffix
+from pipelines.io.records import BadRow, TableFormat, opened, table_rows
+from pipelines.io.text import decode, refuse_binary, restored_in
 
 Table = dict[str, list[Any]]  # columns of one length
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from bert_core.hugging_face import export_model
 from pipelines.artifacts import Artifact
-from pipelines.core.tracking.tracker import Tracker
 from pipelines.insight.pictures import confusion_picture, draw, training_panels
 from pipelines.registry.opening import opened
+from pipelines.tracking.tracker import Tracker
 
 _FOLDER = "hugging_face"  # of the run, opens with transformers' Auto classes
 _MOST_CLASSES = 40  # of a matrix that can be read

@@ -11,12 +11,12 @@ from bert_core.model.catalogue import SequenceClassifier
 from bert_core.randomness import random_bits
 from bert_core.vocabulary import MASK
 from pipelines.artifacts import Artifact
-from pipelines.core.errors import UserError
-from pipelines.core.tracking.tracker import Tracker
+from pipelines.config.errors import UserError
 from pipelines.inference.answers import answers_to, fill
 from pipelines.registry.opening import open_model
 from pipelines.stages.corpus.shards import read_documents
 from pipelines.stages.labelled.stage import read_items
+from pipelines.tracking.tracker import Tracker
 
 VOCABULARY_FILE = "vocab.txt"
 _WORD = re.compile(r"[^\W\d_]{4,}")

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from bert_core.inference import AttentionMaps, attention_maps, embed
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 from pipelines.insight.pictures import png_of
 from pipelines.registry.opening import opened
 

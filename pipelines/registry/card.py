@@ -11,7 +11,7 @@ from typing import Any, Final
 from bert_core.inference.tables import Question, question_of_head
 from bert_core.training.state import CONFIG_FILE
 from pipelines.artifacts import Artifact
-from pipelines.core.redaction import redacted
+from pipelines.config.redaction import redacted
 from pipelines.stages import CHAIN
 from pipelines.stages.evaluation.baselines import beside
 from pipelines.tasks import family, family_names

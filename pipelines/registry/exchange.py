@@ -10,12 +10,12 @@ from bert_core.files.folders import publish
 from bert_core.hugging_face import export_model, reads_mean
 from bert_core.model.catalogue import count_parameters, described
 from pipelines.artifacts import Artifact
-from pipelines.core.errors import UserError
-from pipelines.core.reading.hugging_face import FROM_THE_HUB
-from pipelines.core.stage import StageContext
-from pipelines.core.tracking.tracker import Tracker
+from pipelines.config.errors import UserError
+from pipelines.io.hugging_face import FROM_THE_HUB
 from pipelines.registry.opening import open_model
+from pipelines.stage import StageContext
 from pipelines.stages.vocabulary.stage import import_vocabulary
+from pipelines.tracking.tracker import Tracker
 from pipelines.training.starting import take_in
 
 

@@ -7,10 +7,10 @@ from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
-from pipelines.core.errors import UserError
-from pipelines.core.reading.hugging_face import FROM_THE_HUB
-from pipelines.core.tracking.paging import pages
+from pipelines.config.errors import UserError
+from pipelines.io.hugging_face import FROM_THE_HUB
 from pipelines.registry.tags import KIND_TAG, OF_ENCODERS, PROOF_TAG, REGISTERED, VERIFIED_TAG
+from pipelines.tracking.paging import pages
 
 Found = TypeVar("Found")
 # As recipes name them, if they say nothing.

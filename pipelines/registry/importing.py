@@ -7,15 +7,15 @@ import yaml
 
 from bert_core.training.state import load_model
 from pipelines.artifacts import Artifact
-from pipelines.core.errors import UserError
-from pipelines.core.stage import StageContext
-from pipelines.core.tracking.tracker import Tracker
+from pipelines.config.errors import UserError
+from pipelines.recipes.registration import RegistrationSettings
 from pipelines.registry.finding import version_with_alias
 from pipelines.registry.promotion import promote
 from pipelines.registry.registration import RegisteredModel, Submission, register
-from pipelines.registry.settings import RegistrationSettings
 from pipelines.registry.verification import Proof, Verification, verify
+from pipelines.stage import StageContext
 from pipelines.tasks import family_of_model
+from pipelines.tracking.tracker import Tracker
 from pipelines.training.results import numbers
 from pipelines.training.starting import IMPORTED
 

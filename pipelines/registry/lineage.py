@@ -10,15 +10,15 @@ from mlflow.exceptions import MlflowException
 
 from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.artifacts.layout import is_fingerprint
-from pipelines.core.errors import UserError, first_line
-from pipelines.core.recipes.files import differences, flattened
-from pipelines.core.recipes.ladder import EndToEndRecipe
-from pipelines.core.tracking.paging import pages
-from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
+from pipelines.config.errors import UserError, first_line
+from pipelines.recipes.files import differences, flattened
+from pipelines.recipes.models import EndToEndRecipe
 from pipelines.registry.card import headline
 from pipelines.registry.finding import find_model
 from pipelines.registry.tags import CODE_TAG, DIGEST_TAG, JUDGEMENT_TAG, KIND_TAG, PROOF_TAG
 from pipelines.stages import CHAIN
+from pipelines.tracking.paging import pages
+from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 from pipelines.training.starting import IMPORTED
 
 _STAGES = {stage.kind: stage for stage in CHAIN}

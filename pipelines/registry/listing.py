@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from mlflow import MlflowClient
 
 from pipelines.artifacts.layout import is_fingerprint
-from pipelines.core.tracking.paging import pages
-from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker, final
 from pipelines.registry.finding import GONE_OR_CLOSED, if_there
 from pipelines.registry.history import Move, moves_of
 from pipelines.registry.tags import JUDGEMENT_TAG, KIND_TAG, PROOF_TAG, VERIFIED_TAG
+from pipelines.tracking.paging import pages
+from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker, final
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,10 +17,10 @@ from bert_core.model.catalogue import Model
 from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact
-from pipelines.core.errors import UserError
-from pipelines.core.stage import StageContext
+from pipelines.config.errors import UserError
 from pipelines.registry.serving.integrity import sealed_files
 from pipelines.registry.tags import KIND_TAG, REGISTERED, digest_of, is_folder, task_of_kind
+from pipelines.stage import StageContext
 from pipelines.training.rates import Shape, Use, automatic_rate_said
 from pipelines.training.starting import (
     find_model_artifact,
@@ -31,7 +31,7 @@ from pipelines.training.starting import (
 )
 
 if TYPE_CHECKING:
-    from pipelines.core.tracking.tracker import Tracker
+    from pipelines.tracking.tracker import Tracker
 
 OpenedModel = tuple[Model, WordPieceTokenizer]
 _UNKNOWN = "learning_rate=auto follows the size of {}"
@@ -92,8 +92,8 @@ def located(tracker: "Tracker", reference: str) -> Iterator[Path]:
         return
     import mlflow.artifacts
 
-    from pipelines.core.tracking.tracker import server_address
     from pipelines.registry.finding import find_model
+    from pipelines.tracking.tracker import server_address
 
     client = tracker.client()
     version = find_model(client, reference)

@@ -22,11 +22,9 @@ import bert_core
 from bert_core.inference.tables import Question
 from bert_core.training.state import CONFIG_FILE, WEIGHTS_FILE
 from pipelines.artifacts import Artifact
-from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
 from pipelines.registry import serving
 from pipelines.registry.card import question_of
 from pipelines.registry.serving import integrity
-from pipelines.training.results import TOKENIZER_FILES
 from pipelines.registry.tags import (
     CODE_TAG,
     DIGEST_TAG,
@@ -34,6 +32,8 @@ from pipelines.registry.tags import (
     REGISTERED_AS_TAG,
     REQUIREMENTS_TAG,
 )
+from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
+from pipelines.training.results import TOKENIZER_FILES
 
 _REQUIREMENTS = ("torch", "numpy", "safetensors", "tokenizers", "pandas", "mlflow")
 # How MLflow calls what a column holds.

@@ -6,7 +6,7 @@ Nothing here loads a model or moves an alias, so a refusal comes at once.
 from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 from pipelines.registry.finding import find_source, version_with_alias, versions_of
 from pipelines.registry.history import before_it, moves_of
 from pipelines.registry.tags import (

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 
-from pipelines.core.errors import UserError
-from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
+from pipelines.config.errors import UserError
+from pipelines.recipes.registration import RegistrationSettings
 from pipelines.registry.card import with_comparison
 from pipelines.registry.comparison.judgement import Judgement
 from pipelines.registry.finding import find_source, version_with_alias
@@ -24,9 +24,9 @@ from pipelines.registry.person_choice import (
     version_before,
 )
 from pipelines.registry.registration import RegisteredModel
-from pipelines.registry.settings import RegistrationSettings
 from pipelines.registry.tags import BETTER, JUDGEMENT_TAG, OWED_TAG, PROMOTION
 from pipelines.registry.verification import Verification
+from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

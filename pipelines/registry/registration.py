@@ -10,10 +10,9 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from pipelines.artifacts import Artifact
-from pipelines.core.recipes.files import flattened
-from pipelines.core.redaction import redacted
-from pipelines.core.tracking.tracker import COMPUTED_ON_TAG, FINGERPRINT_TAG, Tracker, final
-from pipelines.core.versions import code_version
+from pipelines.config.redaction import redacted
+from pipelines.config.versions import code_version
+from pipelines.recipes.files import flattened
 from pipelines.registry.card import model_card, question_of
 from pipelines.registry.finding import versions_of
 from pipelines.registry.packaging import clear_half_made, declared_requirements, logged_package
@@ -28,6 +27,7 @@ from pipelines.registry.tags import (
     VERIFIED_TAG,
     entries,
 )
+from pipelines.tracking.tracker import COMPUTED_ON_TAG, FINGERPRINT_TAG, Tracker, final
 from pipelines.training.results import numbers
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 
 if TYPE_CHECKING:  # importing MLflow takes two seconds
     from mlflow.entities.model_registry import ModelVersion

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from mlflow import MlflowClient
 
 from pipelines.artifacts import Artifact
-from pipelines.core.tracking.tracker import COMPUTED_ON_TAG, Tracker
 from pipelines.registry.comparison.evaluation import (
     CannotCompareError,
     Evaluation,
@@ -26,6 +25,7 @@ from pipelines.registry.tags import (
     task_of_kind,
 )
 from pipelines.tasks import family, family_names
+from pipelines.tracking.tracker import COMPUTED_ON_TAG, Tracker
 from pipelines.training.starting import IMPORTED, PROBE
 
 _AT_ONCE = 2  # models, each loaded in a process

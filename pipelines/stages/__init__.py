@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import Any
 
-from pipelines.core.errors import UserError
-from pipelines.core.settings import Settings
-from pipelines.core.stage import Stage
+from pipelines.config.errors import UserError
+from pipelines.config.settings import Settings
+from pipelines.stage import Stage
 from pipelines.stages.corpus import CORPUS
 from pipelines.stages.evaluation import EVALUATION
 from pipelines.stages.examples import EXAMPLES

@@ -14,7 +14,7 @@ from bert_core.config import EncoderConfig
 from bert_core.inference.texts import EncodedTexts, encode_texts
 from bert_core.model.catalogue import Model, MultipleChoice, TrainableModel
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading, TaskFamily
 from pipelines.tasks.baselines import tfidf
 from pipelines.tasks.encoding.sequences import Sequences

@@ -15,7 +15,7 @@ from bert_core.inference.answers import best_span, inside
 from bert_core.inference.texts import EncodedTexts
 from bert_core.model.catalogue import Model, SpanPredictor, TrainableModel
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading, TaskFamily, by_split
 from pipelines.tasks.baselines.rules import best_sentences
 from pipelines.tasks.encoding.sequences import Sequences

@@ -13,7 +13,7 @@ import torch
 from bert_core.config import EncoderConfig
 from bert_core.model.catalogue import Model, SequenceRegressor, TrainableModel
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 from pipelines.tasks import Answers, BadItemError, Item, Items, Reading, TaskFamily
 from pipelines.tasks.baselines import tfidf
 from pipelines.tasks.encoding.sequences import Sequences

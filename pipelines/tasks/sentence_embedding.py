@@ -13,7 +13,7 @@ import torch
 from bert_core.config import EmbeddingConfig, EncoderConfig
 from bert_core.model.catalogue import Model, SentenceEncoder, TrainableModel
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading, TaskFamily
 from pipelines.tasks.baselines.tfidf import mean_embedding_cosines, tfidf_cosines
 from pipelines.tasks.encoding.sequences import Pairs, encoded_pairs

@@ -16,7 +16,7 @@ from bert_core.inference.tags import sequences_of
 from bert_core.inference.windows import WordWindow, word_windows
 from bert_core.model.catalogue import Model, TokenClassifier, TrainableModel
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading, TaskFamily, by_split
 from pipelines.tasks.baselines.rules import tags
 from pipelines.tasks.encoding.sequences import Sequences

@@ -8,14 +8,14 @@ from typing import Any, Literal
 import torch
 
 from bert_core.backends.precision import Precision, compute_dtype
-from pipelines.core.cluster.connection import connect, nodes
-from pipelines.core.cluster.ranks import Ranks
-from pipelines.core.errors import UserError
-from pipelines.core.stage import Observer, StageContext, ignore
+from pipelines.cluster.connection import connect, nodes
+from pipelines.cluster.ranks import Ranks
+from pipelines.config.errors import UserError
+from pipelines.stage import Observer, StageContext, ignore
 from pipelines.training.autoscaling import wait_for_room
 from pipelines.training.placement import after_waiting, uses_gpu
 
-import ray  # isort: skip  (after pipelines.core.cluster.connection, which sets its environment)
+import ray  # isort: skip  (after pipelines.cluster.connection, which sets its environment)
 from ray.exceptions import GetTimeoutError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

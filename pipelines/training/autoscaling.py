@@ -11,12 +11,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from pipelines.core.cluster.connection import nodes
-from pipelines.core.cluster.ranks import Ranks
-from pipelines.core.stage import Observer, Progress
+from pipelines.cluster.connection import nodes
+from pipelines.cluster.ranks import Ranks
+from pipelines.stage import Observer, Progress
 from pipelines.training.placement import Node, least_workers, listed, room_on_nodes, uses_gpu
 
-import ray  # isort: skip  (after pipelines.core.cluster.connection, which sets its environment)
+import ray  # isort: skip  (after pipelines.cluster.connection, which sets its environment)
 from ray.util.placement_group import placement_group, remove_placement_group
 
 _SLICE_SECONDS = 1.0  # Ray interrupts a task that it cancels without a signal that would wake it

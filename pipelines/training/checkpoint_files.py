@@ -12,9 +12,9 @@ from pydantic import BaseModel, ConfigDict
 
 from pipelines.artifacts import sha256_of_file
 from pipelines.artifacts.attempts.commit import write_to_disk
-from pipelines.core.cluster.ranks import Keeping
-from pipelines.core.errors import UserError
-from pipelines.core.processes import ProcessIdentity
+from pipelines.cluster.ranks import Keeping
+from pipelines.config.errors import UserError
+from pipelines.config.processes import ProcessIdentity
 
 _PREFIX = "bertsmith-checkpoint-"
 

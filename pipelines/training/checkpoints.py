@@ -18,8 +18,8 @@ from pydantic import ValidationError
 
 from pipelines.artifacts.access import store_errors
 from pipelines.artifacts.attempts.commit import flush, flush_folders
-from pipelines.core.cluster.ranks import Keeping
-from pipelines.core.errors import UserError
+from pipelines.cluster.ranks import Keeping
+from pipelines.config.errors import UserError
 from pipelines.training.checkpoint_files import (
     Checkpoint,
     DamagedCheckpointError,

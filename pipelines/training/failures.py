@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pipelines.core.cluster.connection import nodes
-from pipelines.core.errors import UserError, first_line
+from pipelines.cluster.connection import nodes
+from pipelines.config.errors import UserError, first_line
 from pipelines.training.placement import Node, Placement, listed, room_on_nodes
 
 from ray.exceptions import RayActorError  # isort: skip  (after its environment)

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
-from pipelines.core.cluster.connection import (
+from pipelines.cluster.connection import (
     connect,
     disconnect,
     is_driver,
     keep_signal_handlers,
     nodes,
 )
-from pipelines.core.cluster.strangers import refuse_strangers
-from pipelines.core.stage import Progress, StageContext
-from pipelines.core.tracking.reachability import database_file
+from pipelines.cluster.strangers import refuse_strangers
+from pipelines.stage import Progress, StageContext
+from pipelines.tracking.reachability import database_file
 from pipelines.training.autoscaling import wait_for_room
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.failures import (
@@ -32,7 +32,7 @@ from pipelines.training.failures import (
 from pipelines.training.messages import PATIENCE_SECONDS, messages_of_workers
 from pipelines.training.placement import BatchSplit, cut_short, place, refuse_idle_ranks
 
-from ray.train import (  # isort: skip  (after pipelines.core.cluster.connection, which sets its environment)
+from ray.train import (  # isort: skip  (after pipelines.cluster.connection, which sets its environment)
     ControllerError,
     FailureConfig,
     RunConfig,

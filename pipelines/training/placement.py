@@ -7,8 +7,8 @@ ever, and a training that quietly goes on without its GPUs or with an idle rank 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pipelines.core.cluster.ranks import Ranks
-from pipelines.core.errors import UserError
+from pipelines.cluster.ranks import Ranks
+from pipelines.config.errors import UserError
 
 Node = Mapping[str, float]  # its resources, as Ray counts them: {"CPU": 64.0, "GPU": 8.0}
 

@@ -21,9 +21,9 @@ from torch.distributed.distributed_c10d import _get_default_store  # no public n
 
 from bert_core.model.catalogue import TrainableModel
 from bert_core.training.optimization import OptimizationConfig, state_size
-from pipelines.core.cluster.ranks import Keeping
-from pipelines.core.errors import UserError, first_line
-from pipelines.core.versions import computing_versions
+from pipelines.cluster.ranks import Keeping
+from pipelines.config.errors import UserError, first_line
+from pipelines.config.versions import computing_versions
 from pipelines.training.ranks import all_gather
 from pipelines.training.work import Work
 

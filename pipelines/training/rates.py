@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, Literal, Protocol
 
-from pipelines.core.stage import Observer, Progress
+from pipelines.stage import Observer, Progress
 
 Use = Literal["pretraining", "finetuning"]
 

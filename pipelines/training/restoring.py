@@ -10,7 +10,7 @@ import torch
 
 from bert_core.training.ranks import this_rank
 from bert_core.training.state import Position, load_checkpoint
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 from pipelines.training.checkpoint_files import (
     Checkpoint,
     DamagedCheckpointError,

@@ -17,7 +17,7 @@ from bert_core.training.optimization import Optimizer
 from bert_core.training.state import Position, save_checkpoint, save_model
 from pipelines.artifacts.access import FULL, store_errors
 from pipelines.artifacts.attempts.claims import ClaimLostError
-from pipelines.core.errors import UserError, first_line
+from pipelines.config.errors import UserError, first_line
 from pipelines.training.checkpoint_files import scratch_folder
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.early_stopping import Best

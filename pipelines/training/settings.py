@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, model_validator
 from pydantic.functional_validators import WrapValidator
 
-from pipelines.core.settings import Settings
+from pipelines.config.settings import Settings
 
 Schedule = Literal["linear", "cosine", "constant", "warmup_stable_decay"]
 Momentum = Annotated[float, Field(ge=0, lt=1)]

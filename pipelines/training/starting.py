@@ -18,11 +18,11 @@ from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.artifacts.fingerprint import fingerprint_of, sha256_of_file
 from pipelines.artifacts.layout import is_fingerprint
-from pipelines.core.cluster.machine import computing_machine
-from pipelines.core.errors import UserError
-from pipelines.core.reading.hugging_face import FROM_THE_HUB
-from pipelines.core.redaction import redacted
-from pipelines.core.stage import Progress, StageContext
+from pipelines.cluster.machine import computing_machine
+from pipelines.config.errors import UserError
+from pipelines.config.redaction import redacted
+from pipelines.io.hugging_face import FROM_THE_HUB
+from pipelines.stage import Progress, StageContext
 
 IMPORTED: Final = "imported_model"
 PROBE_FILE: Final = "probe.json"  # the texts whose answers it is recognized by

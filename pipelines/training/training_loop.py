@@ -14,7 +14,7 @@ from bert_core.training.guard import RECORD, SkippedStepsError
 from bert_core.training.loop import train
 from bert_core.training.state import Position
 from bert_core.training.step import StepReport
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 from pipelines.training.ranks import broadcast, wait_for_all
 from pipelines.training.restoring import go_back
 from pipelines.training.saving import End, TrainState, save

@@ -18,9 +18,9 @@ from bert_core.config import EncoderConfig
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.state import save_model
 from pipelines.artifacts import ArtifactStore
-from pipelines.core.cluster.connection import connect, disconnect
-from pipelines.core.cluster.ranks import Ranks
-from pipelines.core.stage import StageContext
+from pipelines.cluster.connection import connect, disconnect
+from pipelines.cluster.ranks import Ranks
+from pipelines.stage import StageContext
 from pipelines.stages.corpus.settings import CorpusSettings, PlainText
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.evaluation.stage import build_evaluation

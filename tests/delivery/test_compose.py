@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from flows.services.platform import read_platform
-from pipelines.core.tracking import migration
+from pipelines.tracking import migration
 from pipelines.training.messages import PATIENCE_SECONDS
 from tests.delivery.composition import COMPOSE, read, written
 from tests.delivery.declared import (

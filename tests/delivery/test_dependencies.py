@@ -33,11 +33,11 @@ NOT_INSTALLED = {"psycopg2": ["psycopg2-binary"]}  # `make test-platform` does
 
 _HANDLERS = "how a training ends and what is said of it: pipelines/training/failures.py"
 _MONITORS = "the machine's figures beside a training's: pipelines/training/telemetry/system.py"
-_SERVER = "MLflow behind a password: serve() of pipelines/core/tracking/server.py"
+_SERVER = "MLflow behind a password: serve() of pipelines/tracking/server.py"
 # What no library promises to keep, and which part of ours stands on it.
 PRIVATE = {
     "ray._private.services.ConsolePopen": (
-        "a local Ray out of reach of signals to our group: pipelines/core/cluster/connection.py"
+        "a local Ray out of reach of signals to our group: pipelines/cluster/connection.py"
     ),
     "ray.train.v2._internal.exceptions.WorkerHealthCheckFailedError": _HANDLERS,
     "ray.train.v2._internal.exceptions.WorkerHealthCheckTimeoutError": _HANDLERS,
@@ -55,7 +55,7 @@ PRIVATE = {
     "mlflow.server.constants": _SERVER,
     "mlflow.server.fastapi_app.app": _SERVER,
     "mlflow.server.handlers.initialize_backend_stores": _SERVER,
-    "mlflow.db.upgrade": "the database's migration: pipelines/core/tracking/migration.py",
+    "mlflow.db.upgrade": "the database's migration: pipelines/tracking/migration.py",
     "torch._dynamo.config": "tracing: bert_core/training/compilation.py",
     "torch._foreach_mul_": "LAMB: bert_core/training/optimization/rules.py",
     "torch._foreach_norm": "LAMB: bert_core/training/optimization/rules.py",

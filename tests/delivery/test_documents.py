@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from flows.services.place_block import BertsmithPlace
-from pipelines.core.recipes.files import read_recipe
-from pipelines.core.recipes.ladder import EndToEndRecipe
+from pipelines.recipes.files import read_recipe
+from pipelines.recipes.models import EndToEndRecipe
 from tests.delivery.composition import COMPOSE, read
 from tests.delivery.declared import ROOT, as_prefect_takes_them, foreign_names, is_command
 
@@ -71,8 +71,8 @@ def test_commands_are_found_wherever_they_stand() -> None:
         "prefect worker start --pool a --no-create-pool",
         "ray start --headless",
         "ray stat",
-        "python -m pipelines.core.tracking.server --hots=0.0.0.0",
-        "python -m pipelines.core.tracking.servant",
+        "python -m pipelines.tracking.server --hots=0.0.0.0",
+        "python -m pipelines.tracking.servant",
     ],
 )  # fmt: skip
 def test_a_command_or_option_that_is_none_is_noticed(words: str) -> None:

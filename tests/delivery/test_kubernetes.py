@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.core.tracking import migration
+from pipelines.tracking import migration
 from tests.delivery.declared import (
     DEPLOYING,
     ROOT,

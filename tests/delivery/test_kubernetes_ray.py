@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipelines.core.place import PlaceSettings
+from pipelines.recipes.place import PlaceSettings
 from tests.delivery.declared import AGENT_PORTS, INFRA, KUBERNETES, is_command
 from tests.delivery.overlays import Manifest, containers, of_kind, pod_templates, work_pool
 
@@ -110,8 +110,8 @@ def test_the_run_is_a_command_on_that_cluster(overlay: list[Manifest]) -> None:
     assert is_command(words)
 
     from flows.checks import check_recipe
-    from pipelines.core.recipes.files import read_recipe
-    from pipelines.core.recipes.ladder import EndToEndRecipe
+    from pipelines.recipes.files import read_recipe
+    from pipelines.recipes.models import EndToEndRecipe
     from pipelines.stages import CHAIN
 
     given = [words[n + 1] for n, word in enumerate(words) if word == "--set"]

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from flows.services import exporter
-from pipelines.core.run_metrics import RunMetrics
-from pipelines.core.stage import Progress
+from pipelines.run_metrics import RunMetrics
+from pipelines.stage import Progress
 from tests.delivery.declared import INFRA, PROMETHEUS, ROOT
 
 MONITORING = INFRA / "monitoring"

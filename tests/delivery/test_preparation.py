@@ -8,7 +8,7 @@ from s3fs import S3FileSystem
 
 from flows.services.first_start import make_buckets
 from pipelines.artifacts import ArtifactStore
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 from tests.integration.object_stores import s3_server
 
 

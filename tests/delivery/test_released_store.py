@@ -11,8 +11,8 @@ from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.artifacts.housekeeping.inventory import take_inventory
-from pipelines.core.cluster.ranks import Ranks
-from pipelines.core.stage import StageContext
+from pipelines.cluster.ranks import Ranks
+from pipelines.stage import StageContext
 from pipelines.stages import CHAIN
 from pipelines.stages.corpus.shards import read_documents
 from pipelines.stages.evaluation.stage import REPORT_FILE, build_evaluation

@@ -54,8 +54,8 @@ def whole_run(
 ) -> Iterator[WholeRun]:
     """The end-to-end flow, run once with real components."""
     from flows.end_to_end import end_to_end
-    from pipelines.core.recipes.files import read_recipe
-    from pipelines.core.recipes.ladder import EndToEndRecipe
+    from pipelines.recipes.files import read_recipe
+    from pipelines.recipes.models import EndToEndRecipe
 
     home = tmp_path_factory.mktemp("whole run")  # a path with a space
     recipe = read_recipe(EndToEndRecipe, str(small_recipe), [f"place.home={home}"])

@@ -15,11 +15,11 @@ from prefect.runtime import flow_run
 
 from flows.champions import Approval, approval_of, approved
 from flows.end_to_end import end_to_end
-from pipelines.core.errors import UserError
-from pipelines.core.recipes.files import read_recipe
-from pipelines.core.recipes.ladder import EndToEndRecipe
+from pipelines.config.errors import UserError
+from pipelines.recipes.files import read_recipe
+from pipelines.recipes.models import EndToEndRecipe
+from pipelines.recipes.registration import RegistrationSettings
 from pipelines.registry.comparison.judgement import Judgement
-from pipelines.registry.settings import RegistrationSettings
 
 JUDGEMENT = Judgement(name="bert", version=7, is_better=True, reason="better than models:/bert/3")
 

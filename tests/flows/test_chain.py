@@ -9,9 +9,9 @@ import yaml
 
 import flows.chain
 from flows.cli.app import DONE, run
-from pipelines.core.recipes.ladder import EndToEndRecipe, narrowest_recipe
-from pipelines.core.settings import Settings
-from pipelines.core.stage import Stage
+from pipelines.config.settings import Settings
+from pipelines.recipes.models import EndToEndRecipe, narrowest_recipe
+from pipelines.stage import Stage
 from pipelines.stages import CHAIN, asked_for, with_what_they_need
 
 ROOT = Path(__file__).parents[2]

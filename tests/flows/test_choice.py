@@ -6,9 +6,9 @@ import pytest
 
 from flows.cli.app import DONE, run
 from flows.cli.choice import Choice
-from pipelines.core.errors import UserError
-from pipelines.core.recipes.files import read_recipe
-from pipelines.core.recipes.ladder import EndToEndRecipe
+from pipelines.config.errors import UserError
+from pipelines.recipes.files import read_recipe
+from pipelines.recipes.models import EndToEndRecipe
 from pipelines.tasks import family, family_names
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from flows.chain import flow_of
-from pipelines.core.recipes.files import read_recipe
-from pipelines.core.recipes.ladder import PretrainingRecipe
+from pipelines.recipes.files import read_recipe
+from pipelines.recipes.models import PretrainingRecipe
 from tests.flows.conftest import WholeRun
 
 pytestmark = pytest.mark.slow

@@ -20,8 +20,8 @@ from flows.services.credentials import (
     shell_variables,
 )
 from flows.services.record import Services, write_record
-from pipelines.core.errors import UserError
-from pipelines.core.tracking.tracker import server_address
+from pipelines.config.errors import UserError
+from pipelines.tracking.tracker import server_address
 
 PREFECT, MLFLOW = "http://127.0.0.1:4999", "http://127.0.0.1:5999"
 

@@ -17,8 +17,8 @@ from prefect.client.schemas.filters import (
 from flows.chain import flow_of
 from flows.reporting.publishing import print_report
 from flows.reporting.run_report import RunReport, figures_of
-from pipelines.core.recipes.files import read_recipe
-from pipelines.core.recipes.ladder import EndToEndRecipe, ExamplesRecipe
+from pipelines.recipes.files import read_recipe
+from pipelines.recipes.models import EndToEndRecipe, ExamplesRecipe
 from tests.flows.conftest import WholeRun
 
 STAGES = (
@@ -221,7 +221,7 @@ def test_a_registered_classifier_is_evaluated_on_a_labelled_file(
 
 def test_a_version_is_promoted_under_another_alias(whole_run: WholeRun) -> None:
     from flows.promote import PromotionRecipe, promote
-    from pipelines.core.place import PlaceSettings
+    from pipelines.recipes.place import PlaceSettings
 
     place = PlaceSettings(home=str(whole_run.home))
     promotion = promote(

@@ -18,8 +18,8 @@ from flows.services.record import (
     read_services,
     write_record,
 )
-from pipelines.core.errors import UserError
-from pipelines.core.place import PlaceSettings
+from pipelines.config.errors import UserError
+from pipelines.recipes.place import PlaceSettings
 
 
 @pytest.fixture

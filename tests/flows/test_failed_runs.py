@@ -27,9 +27,9 @@ from flows.reporting.run_report import RunReport
 from flows.run import started_run
 from flows.services.local_api import LocalApi
 from flows.tasks import plain_task
-from pipelines.core.errors import UserError
-from pipelines.core.recipes.files import read_recipe
-from pipelines.core.recipes.ladder import CorpusRecipe
+from pipelines.config.errors import UserError
+from pipelines.recipes.files import read_recipe
+from pipelines.recipes.models import CorpusRecipe
 from pipelines.registry.registration import RegisteredModel
 from pipelines.stages.corpus import CORPUS
 

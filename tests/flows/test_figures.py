@@ -6,7 +6,7 @@ import pytest
 
 from flows.reporting.run_report import RunReport, StageRecord, figures_of
 from pipelines.artifacts import ArtifactStore, Built
-from pipelines.core.recipes.ladder import CorpusRecipe
+from pipelines.recipes.models import CorpusRecipe
 
 
 @pytest.mark.parametrize(

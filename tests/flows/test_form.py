@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from flows.end_to_end import end_to_end
-from pipelines.core.recipes.ladder import EndToEndRecipe
+from pipelines.recipes.models import EndToEndRecipe
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from flows.services.health import free_port
 from flows.services.place_block import VARIABLE, save_place
 from flows.services.platform import Platform, WorkPool, make_pool, read_template
 from pipelines.artifacts.attempts import commit
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 from tests.integration.object_stores import BUCKET, s3_server
 
 

@@ -9,7 +9,7 @@ from prefect import flow
 
 from flows.reporting.progress import ProgressReporter
 from flows.reporting.progress_line import ProgressLine, progress_on_terminal, sentence
-from pipelines.core.stage import Progress
+from pipelines.stage import Progress
 
 HALF_WAY = Progress(
     stage="pretraining", done=60, total=120, unit="steps", figures={"train/loss": 5.1234}

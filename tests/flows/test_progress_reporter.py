@@ -19,7 +19,7 @@ def _warned() -> list[str]:
         )
         logging.getLogger("pipelines.artifacts.attempts").info("nothing to see")
         for _ in range(2):
-            logging.getLogger("pipelines.core.tracking.tracker").warning(
+            logging.getLogger("pipelines.tracking.tracker").warning(
                 "the tracker %s does not answer", "http://me:secret123@127.0.0.1"
             )
         logging.getLogger("somebody.else").warning("nothing to see")

@@ -7,8 +7,8 @@ import pytest
 
 from flows.reporting.publishing import print_report
 from flows.reporting.run_report import RunReport
-from pipelines.core.place import PlaceSettings
-from pipelines.core.recipes.ladder import EndToEndRecipe
+from pipelines.recipes.models import EndToEndRecipe
+from pipelines.recipes.place import PlaceSettings
 
 SERVER = "http://127.0.0.1:5000"
 

@@ -14,10 +14,10 @@ from flows.chain import with_resolved_encoders
 from flows.cli.execution import long_form
 from flows.end_to_end import _lineage
 from pipelines.artifacts import ArtifactStore
-from pipelines.core.errors import UserError
-from pipelines.core.recipes.files import read_recipe
-from pipelines.core.recipes.ladder import EndToEndRecipe, PretrainingRecipe
-from pipelines.core.stage import StageContext
+from pipelines.config.errors import UserError
+from pipelines.recipes.files import read_recipe
+from pipelines.recipes.models import EndToEndRecipe, PretrainingRecipe
+from pipelines.stage import StageContext
 
 
 @pytest.fixture

@@ -8,15 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pipelines.core import run_metrics
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.parser import text_string_to_metric_families
 
 from flows.services.exporter import TOKEN_VARIABLE, keep_asking, metrics_server, store_bytes
 from pipelines.artifacts.store import building
-from pipelines.core import run_metrics
-from pipelines.core.errors import UserError
-from pipelines.core.run_metrics import RunMetrics, published_metrics
-from pipelines.core.stage import Progress
+from pipelines.config.errors import UserError
+from pipelines.run_metrics import RunMetrics, published_metrics
+from pipelines.stage import Progress
 
 FINGERPRINT = "0123456789abcdef0123456789abcdef"
 

@@ -25,7 +25,7 @@ from flows.services.record import (
     read_record,
     write_record,
 )
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 
 FLOWS = {
     "corpus", "vocabulary", "examples", "pretrain", "labelled", "finetune", "evaluate", "promote",

@@ -30,8 +30,8 @@ def test_the_store_is_listed_and_pruned_only_when_asked(
     assert [each["kind"] for each in found["artifacts"]] == ["corpus", "encoder"]
     assert found["artifacts"][0]["used_by"] == [encoder.fingerprint]
 
-    from pipelines.core.place import PlaceSettings
-    from pipelines.core.tracking.tracker import FINGERPRINT_TAG
+    from pipelines.recipes.place import PlaceSettings
+    from pipelines.tracking.tracker import FINGERPRINT_TAG
 
     client = PlaceSettings(home=str(own_home)).tracker({}).client()
     client.create_registered_model("model")

@@ -9,8 +9,8 @@ from s3fs import S3FileSystem
 
 from pipelines.artifacts import ArtifactStore, Built, Draft
 from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
-from pipelines.core.errors import UserError
-from pipelines.core.tracking.tracker import is_transient
+from pipelines.config.errors import UserError
+from pipelines.tracking.tracker import is_transient
 from tests.integration.busy_stores import BusyStore, busy_store
 from tests.integration.object_stores import BUCKET, s3_server
 

@@ -42,7 +42,7 @@ SETTINGS: dict[str, Any] = {
 DATA_STAGES = """
 import json, sys
 from pipelines.artifacts import ArtifactStore
-from pipelines.core.stage import StageContext
+from pipelines.stage import StageContext
 from pipelines.stages.corpus.settings import CorpusSettings, PlainText
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.examples.stage import ExampleSettings, build_examples

@@ -22,8 +22,8 @@ pytestmark = pytest.mark.slow
 NUM_STEPS = 20
 MOST_NODES = 2
 WAITING = """
-from pipelines.core.cluster.connection import connect
-from pipelines.core.cluster.ranks import Ranks
+from pipelines.cluster.connection import connect
+from pipelines.cluster.ranks import Ranks
 from pipelines.training.autoscaling import wait_for_room
 
 connect()
@@ -31,8 +31,8 @@ ranks = Ranks(workers=64, wait_for_nodes_seconds=600)  # more than there will ev
 wait_for_room(ranks, lambda progress: print(progress.note, flush=True), "pretraining")
 """
 BRINGING = """
-from pipelines.core.cluster.connection import connect, nodes
-from pipelines.core.cluster.ranks import Ranks
+from pipelines.cluster.connection import connect, nodes
+from pipelines.cluster.ranks import Ranks
 from pipelines.training.autoscaling import wait_for_room
 
 connect()
@@ -42,7 +42,7 @@ print(sorted(node["GPU"] for node in nodes() if "GPU" in node), len(nodes()) - 1
 """
 LOOKING = """
 import ray
-from pipelines.core.cluster.connection import connect, nodes
+from pipelines.cluster.connection import connect, nodes
 
 connect()
 states = {group["state"] for group in ray.util.placement_group_table().values()}

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 # Another user of this machine, who names no cluster.
 NEIGHBOUR = """
 import json
-from pipelines.core.cluster.connection import connect, disconnect, local_cpus, nodes
+from pipelines.cluster.connection import connect, disconnect, local_cpus, nodes
 connect()
 print(json.dumps([node["CPU"] for node in nodes()] == [local_cpus()]))
 disconnect()
@@ -30,7 +30,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipelines.core.cluster.connection import connect, nodes
+from pipelines.cluster.connection import connect, nodes
 
 import ray
 import ray.train
@@ -40,9 +40,9 @@ from pyarrow.fs import LocalFileSystem
 
 from pipelines.artifacts import ArtifactStore
 from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
-from pipelines.core.errors import UserError
-from pipelines.core.cluster.ranks import Ranks
-from pipelines.core.stage import StageContext
+from pipelines.config.errors import UserError
+from pipelines.cluster.ranks import Ranks
+from pipelines.stage import StageContext
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.launch import Launch, launch
 from pipelines.training.placement import BatchSplit

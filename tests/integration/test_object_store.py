@@ -11,7 +11,7 @@ import boto3
 import pytest
 
 from pipelines.artifacts import ArtifactStore
-from pipelines.core.stage import StageContext
+from pipelines.stage import StageContext
 from pipelines.stages.corpus.settings import CorpusSettings, PlainText
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.examples.stage import ExampleSettings, build_examples
@@ -26,7 +26,7 @@ from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.corpus.settings import CorpusSettings, PlainText
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.examples.stage import ExampleSettings, build_examples
-from pipelines.core.stage import StageContext
+from pipelines.stage import StageContext
 from pipelines.stages.vocabulary.stage import VocabularySettings, build_vocabulary
 
 context = StageContext(store=ArtifactStore("s3://bertsmith/store"), num_workers=2)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from pipelines.core.versions import source_folders
+from pipelines.config.versions import source_folders
 
 pytestmark = pytest.mark.slow
 
@@ -48,17 +48,17 @@ import json, os, sys, time
 from pathlib import Path
 import ray
 from pipelines.artifacts import ArtifactStore
-from pipelines.core.cluster.connection import connect
-from pipelines.core.cluster.mapping import map_tasks
-from pipelines.core.cluster.strangers import refuse_strangers
-from pipelines.core.errors import UserError
-from pipelines.core.versions import computing_versions
+from pipelines.cluster.connection import connect
+from pipelines.cluster.mapping import map_tasks
+from pipelines.cluster.strangers import refuse_strangers
+from pipelines.config.errors import UserError
+from pipelines.config.versions import computing_versions
 
 store, is_shipped, *files = sys.argv[1], json.loads(sys.argv[2]), *map(Path, sys.argv[3:])
 deadline = time.monotonic() + 120
 
 def versions(item):
-    from pipelines.core.versions import computing_versions
+    from pipelines.config.versions import computing_versions
     return computing_versions()
 
 if not is_shipped:

@@ -20,7 +20,7 @@ TRAINING = """
 import json, os, signal, sys
 from pipelines.artifacts import ArtifactStore
 from pipelines.stages.pretraining.stage import build_encoder
-from pipelines.core.stage import StageContext
+from pipelines.stage import StageContext
 from pipelines.stages.pretraining.settings import PretrainingSettings
 
 data, examples, vocabulary, store, kill_at = sys.argv[1:]

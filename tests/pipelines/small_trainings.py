@@ -17,8 +17,8 @@ from bert_core.model.catalogue import PretrainingModel, TrainableModel
 from bert_core.training.state import load_model
 from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
-from pipelines.core.cluster.ranks import Keeping, Ranks
-from pipelines.core.stage import Progress, StageContext
+from pipelines.cluster.ranks import Keeping, Ranks
+from pipelines.stage import Progress, StageContext
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.pretraining.figures import pretraining_figures
 from pipelines.training.launch import Launch, launch

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from pipelines.artifacts import ArtifactStore, Built, Draft
-from pipelines.core.stage import StageContext
-from pipelines.core.tracking.abandoned import FLOW_RUN_TAG, end_abandoned_runs
-from pipelines.core.tracking.tracker import Tracker
+from pipelines.stage import StageContext
+from pipelines.tracking.abandoned import FLOW_RUN_TAG, end_abandoned_runs
+from pipelines.tracking.tracker import Tracker
 from pipelines.training.telemetry.runs import open_run
 
 

@@ -9,10 +9,10 @@ import torch
 
 from bert_core.backends.precision import compute_dtype
 from pipelines.artifacts import ArtifactStore
-from pipelines.core.cluster.connection import local_cpus
-from pipelines.core.cluster.ranks import Ranks
-from pipelines.core.errors import UserError
-from pipelines.core.stage import StageContext
+from pipelines.cluster.connection import local_cpus
+from pipelines.cluster.ranks import Ranks
+from pipelines.config.errors import UserError
+from pipelines.stage import StageContext
 from pipelines.training import arithmetic
 from pipelines.training.arithmetic import Arithmetic, arithmetic_of, resolve
 from pipelines.training.placement import BatchSplit, place

@@ -12,7 +12,7 @@ import pytest
 
 from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
 from pipelines.artifacts.fingerprint import canonical_json
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 
 
 @pytest.fixture(params=["local", "remote"])

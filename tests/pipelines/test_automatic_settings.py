@@ -13,7 +13,7 @@ from bert_core.model.catalogue import EncoderModel
 from bert_core.training.state import save_model
 from bert_core.vocabulary import SPECIAL_PIECES, WordPieceTokenizer
 from pipelines.artifacts import Artifact, ArtifactStore
-from pipelines.core.stage import Progress, StageContext
+from pipelines.stage import Progress, StageContext
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.finetuning.stage import automatic_epochs, resolved_settings
 from pipelines.stages.labelled.settings import LabelledSettings

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 from ray.util import placement_group_table
 
-from pipelines.core.cluster.ranks import Ranks
-from pipelines.core.stage import Progress
+from pipelines.cluster.ranks import Ranks
+from pipelines.stage import Progress
 from pipelines.training import autoscaling
 from pipelines.training.autoscaling import bundles, wait_for_room
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bert_core.batch import LabelledBatch, PretrainingBatch
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 from pipelines.stages.examples.batches import (
     ExampleReader,
     epoch_of,

@@ -10,11 +10,11 @@ from pydantic import ValidationError
 
 from bert_core.training.loop import SETTLING_BATCHES
 from pipelines.artifacts import ArtifactStore
-from pipelines.core.cluster.ranks import Keeping, Ranks
-from pipelines.core.errors import UserError
-from pipelines.core.recipes.files import read_recipe
-from pipelines.core.recipes.ladder import PretrainingRecipe
-from pipelines.core.stage import Progress
+from pipelines.cluster.ranks import Keeping, Ranks
+from pipelines.config.errors import UserError
+from pipelines.recipes.files import read_recipe
+from pipelines.recipes.models import PretrainingRecipe
+from pipelines.stage import Progress
 from pipelines.stages.pretraining import budget
 from pipelines.stages.pretraining.budget import (
     MOST_MEASURED,

@@ -13,7 +13,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from pipelines.artifacts.cache import LocalCache
 from pipelines.artifacts.manifest import FileRecord
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 
 
 @pytest.fixture

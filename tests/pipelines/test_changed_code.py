@@ -14,7 +14,7 @@ from pipelines.artifacts.attempts.attempt import attempt
 from pipelines.artifacts.attempts.code import Code, code_of
 from pipelines.artifacts.housekeeping.inventory import take_inventory
 from pipelines.artifacts.layout import ArtifactPaths
-from pipelines.core.versions import source_folders
+from pipelines.config.versions import source_folders
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.labelled.stage import build_labelled
 from pipelines.stages.pretraining.stage import build_encoder
@@ -29,7 +29,7 @@ import json, logging, sys
 from pathlib import Path
 from pipelines.artifacts import ArtifactStore
 from pipelines.artifacts.attempts.code import code_of
-from pipelines.core.stage import StageContext
+from pipelines.stage import StageContext
 from pipelines.stages.corpus.settings import CorpusSettings, PlainText
 from pipelines.stages.corpus.stage import build_corpus
 
@@ -118,14 +118,14 @@ def test_an_attempt_without_a_file_is_silently_ours(
 
 def test_a_stage_s_code_is_what_it_imports_without_the_surroundings() -> None:
     corpus, labelled, encoder = map(code_of, (build_corpus, build_labelled, build_encoder))
-    assert {"pipelines.stages.corpus.cleaning", "pipelines.core.reading.files"} <= {*corpus}
+    assert {"pipelines.stages.corpus.cleaning", "pipelines.io.files"} <= {*corpus}
     assert "pipelines.stages.corpus.sources.markup" in corpus  # imported by a name put together
     assert {"pipelines.tasks.tagging", "pipelines.tasks.scoring.entities"} <= {*labelled}
     assert {"bert_core.training.optimization.rules", "bert_core.backends.cpu.layout"} <= {*encoder}
     assert {"pipelines.training.worker", "pipelines.stages.examples.batches"} <= {*encoder}
     for code in (corpus, labelled, encoder):
         assert "pipelines.artifacts.store" not in code
-        assert "pipelines.core.redaction" not in code
+        assert "pipelines.config.redaction" not in code
     assert not any(name.startswith(("bert_core.model", "pipelines.training")) for name in corpus)
 
 
@@ -150,8 +150,12 @@ def test_an_edited_stage_begins_its_corpus_again(tmp_path: Path) -> None:
     code, modules, shards, _ = build("store", "stop")
     assert code == code_of(build_corpus)  # wherever the sources lie
     missing = {*modules} - {*code}  # of what was imported: the store and what it stands on
-    assert all(name.startswith(("pipelines.artifacts.", "pipelines.core.")) for name in missing)
-    assert not any(name.startswith("pipelines.core.reading.") for name in missing)
+    assert all(
+        name.startswith(("pipelines.artifacts.", "pipelines.config.", "pipelines.cluster."))
+        or name == "pipelines.stage"
+        for name in missing
+    )
+    assert not any(name.startswith("pipelines.io.") for name in missing)
     assert not shards
     (first,) = (tmp_path / "store").glob("corpus/.draft-*/train-*.arrow")
     made = first.stat().st_mtime_ns

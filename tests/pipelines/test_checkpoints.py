@@ -13,8 +13,8 @@ import torch
 from pyarrow import PythonFile
 from pyarrow.fs import FileSelector, FSSpecHandler, LocalFileSystem, PyFileSystem
 
-from pipelines.core.cluster.ranks import Keeping
-from pipelines.core.errors import UserError
+from pipelines.cluster.ranks import Keeping
+from pipelines.config.errors import UserError
 from pipelines.training.checkpoint_files import (
     Checkpoint,
     kept_by,

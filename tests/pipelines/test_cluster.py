@@ -9,11 +9,11 @@ import time
 import psutil
 import pytest
 
-from pipelines.core.cluster import connection as cluster
-from pipelines.core.cluster import strangers
-from pipelines.core.errors import UserError
+from pipelines.cluster import connection as cluster
+from pipelines.cluster import strangers
+from pipelines.config.errors import UserError
 
-import ray  # isort: skip  (after pipelines.core.cluster.connection, which sets its environment)
+import ray  # isort: skip  (after pipelines.cluster.connection, which sets its environment)
 from ray.exceptions import TaskCancelledError, WorkerCrashedError
 
 
@@ -24,7 +24,7 @@ def test_an_address_where_nobody_answers_is_named_at_once():
         result = subprocess.run(
             [
                 sys.executable, "-c",
-                "from pipelines.core.cluster.connection import connect; connect()",
+                "from pipelines.cluster.connection import connect; connect()",
             ],
             env=os.environ | {"RAY_ADDRESS": address}, capture_output=True, text=True, timeout=400,
         )  # fmt: skip

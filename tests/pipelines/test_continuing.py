@@ -17,8 +17,8 @@ from bert_core.training.initialization import load_encoder_into
 from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import SPECIAL_PIECES, WordPieceTokenizer
 from pipelines.artifacts import ArtifactStore
-from pipelines.core.cluster.ranks import Ranks
-from pipelines.core.errors import UserError
+from pipelines.cluster.ranks import Ranks
+from pipelines.config.errors import UserError
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.pretraining.continuing import continued_model, settings_for

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipelines.core.errors import UserError
-from pipelines.core.recipes.files import read_recipe
-from pipelines.core.recipes.ladder import EndToEndRecipe, PretrainingRecipe, VocabularyRecipe
+from pipelines.config.errors import UserError
+from pipelines.recipes.files import read_recipe
+from pipelines.recipes.models import EndToEndRecipe, PretrainingRecipe, VocabularyRecipe
 
 
 def test_the_vocabulary_of_a_recipe_goes_with_its_encoder() -> None:

@@ -19,8 +19,8 @@ pytestmark = pytest.mark.slow
 TRAINING = """
 import json, os, signal, sys
 from pipelines.artifacts import ArtifactStore
-from pipelines.core.cluster.ranks import Keeping, Ranks
-from pipelines.core.stage import StageContext
+from pipelines.cluster.ranks import Keeping, Ranks
+from pipelines.stage import StageContext
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
 

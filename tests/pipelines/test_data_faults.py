@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from pipelines.artifacts import ArtifactStore
-from pipelines.core.errors import UserError
-from pipelines.core.stage import StageContext
-from pipelines.core.tracking.tracker import is_transient
+from pipelines.config.errors import UserError
+from pipelines.stage import StageContext
 from pipelines.stages.corpus.settings import CorpusSettings, PlainText
 from pipelines.stages.corpus.shards import read_documents
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.labelled.settings import LabelledFile, LabelledSettings
 from pipelines.stages.labelled.stage import build_labelled
+from pipelines.tracking.tracker import is_transient
 from tests.pipelines.small_data import invented_text
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pipelines.artifacts import Artifact, ArtifactStore
-from pipelines.core.errors import UserError
-from pipelines.core.stage import Progress, StageContext
+from pipelines.config.errors import UserError
+from pipelines.stage import Progress, StageContext
 from pipelines.stages.corpus.settings import CleaningSettings, CorpusSettings, PlainText
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.examples.stage import ExampleSettings, build_examples
@@ -105,7 +105,7 @@ import os, signal
 from pipelines.artifacts import ArtifactStore
 from pipelines.stages.corpus.settings import CorpusSettings
 from pipelines.stages.corpus.stage import build_corpus
-from pipelines.core.stage import StageContext
+from pipelines.stage import StageContext
 
 def kill(progress):
     if progress.done >= {parts_before_the_kill}:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 from pipelines.stages.examples.batches import (
     ExampleReader,
 )

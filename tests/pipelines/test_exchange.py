@@ -10,13 +10,13 @@ from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import ArtifactStore
-from pipelines.core.errors import UserError
-from pipelines.core.stage import StageContext
-from pipelines.core.tracking.tracker import Tracker
+from pipelines.config.errors import UserError
 from pipelines.inference.answers import fill
 from pipelines.insight.text_pictures import draw_similarities, inspect, similarities
 from pipelines.registry.exchange import bring_in, take_out, write_out
 from pipelines.registry.opening import opened
+from pipelines.stage import StageContext
+from pipelines.tracking.tracker import Tracker
 
 NOWHERE = Tracker(uri="sqlite:////nowhere.db", experiment="unused")  # folders need no tracker
 PNG = b"\x89PNG"

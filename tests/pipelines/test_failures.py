@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from pipelines.core.errors import UserError
-from pipelines.core.tracking.tracker import is_transient
+from pipelines.config.errors import UserError
+from pipelines.tracking.tracker import is_transient
 from pipelines.training.failures import EndOnLongOutage, raise_sentence
 from pipelines.training.memory import within_memory
 from pipelines.training.placement import Placement

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from pipelines.core.errors import UserError
-from pipelines.core.recipes.files import completed, flattened, read_recipe
-from pipelines.core.recipes.ladder import EndToEndRecipe
+from pipelines.config.errors import UserError
+from pipelines.recipes.files import completed, flattened, read_recipe
+from pipelines.recipes.models import EndToEndRecipe
 
 CASES = {
     "examples.mask_fractoin=0.2": "no setting 'examples.mask_fractoin'; did you mean "
@@ -69,7 +69,7 @@ PATHS = list(_paths(EndToEndRecipe().model_dump(mode="json")))
 def test_no_word_of_pydantic_comes_through(path: str) -> None:
     from pydantic import ValidationError
 
-    from pipelines.core.recipes.faults import explain
+    from pipelines.recipes.faults import explain
 
     for wrong in WRONG:
         values: dict[str, Any] = {}

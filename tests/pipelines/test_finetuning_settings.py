@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from pipelines.core.errors import UserError
-from pipelines.core.recipes.files import read_recipe
-from pipelines.core.recipes.ladder import EndToEndRecipe
+from pipelines.config.errors import UserError
+from pipelines.recipes.files import read_recipe
+from pipelines.recipes.models import EndToEndRecipe
 from pipelines.stages.finetuning.preparation import check_settings
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.tasks import family

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import datasets
 import pytest
 
-from pipelines.core.reading.text import Tally
-from pipelines.core.versions import versions_of
+from pipelines.config.versions import versions_of
+from pipelines.io.text import Tally
 from pipelines.stages.corpus.settings import (
     HuggingFaceDataset,
     InstalledDocumentation,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.artifacts import Artifact, ArtifactStore
-from pipelines.core.stage import Stage, StageContext
+from pipelines.stage import Stage, StageContext
 from pipelines.stages.corpus import CORPUS
 from pipelines.stages.corpus import stage as corpus_stage
 from pipelines.stages.corpus.settings import CorpusSettings, DelimitedText, JsonLines, PlainText

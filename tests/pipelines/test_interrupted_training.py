@@ -19,7 +19,7 @@ from pyarrow.fs import LocalFileSystem
 
 from pipelines.artifacts import ArtifactStore
 from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
-from pipelines.core.stage import StageContext
+from pipelines.stage import StageContext
 from pipelines.training import launch as launching
 from pipelines.training.launch import Launch, launch
 from pipelines.training.placement import BatchSplit

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 from pipelines.stages.labelled import checks
 from pipelines.stages.labelled.checks import check_inputs
 from pipelines.stages.labelled.settings import (

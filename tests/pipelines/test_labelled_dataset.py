@@ -10,8 +10,8 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 
 from pipelines.artifacts import Artifact, ArtifactStore
-from pipelines.core.errors import UserError
-from pipelines.core.stage import StageContext
+from pipelines.config.errors import UserError
+from pipelines.stage import StageContext
 from pipelines.stages.labelled.checks import check_inputs
 from pipelines.stages.labelled.items import LeftOut, read_labelled
 from pipelines.stages.labelled.settings import LabelledDataset, LabelledFile, LabelledSettings

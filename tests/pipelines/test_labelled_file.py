@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 from pipelines.stages.labelled.items import LeftOut, read_labelled
 from pipelines.stages.labelled.records import name_of_file
 from pipelines.stages.labelled.settings import LabelledFile

@@ -8,8 +8,8 @@ import pytest
 
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import ArtifactStore
-from pipelines.core.errors import UserError
-from pipelines.core.stage import StageContext
+from pipelines.config.errors import UserError
+from pipelines.stage import StageContext
 from pipelines.stages.corpus.settings import CorpusSettings, PlainText
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.labelled.settings import (

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from pipelines.core.errors import UserError
-from pipelines.core.recipes.files import read_recipe
-from pipelines.core.recipes.ladder import PretrainingRecipe
+from pipelines.config.errors import UserError
+from pipelines.recipes.files import read_recipe
+from pipelines.recipes.models import PretrainingRecipe
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples

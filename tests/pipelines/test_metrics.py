@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from pipelines.core.tracking.tracker import Tracker
+from pipelines.tracking.tracker import Tracker
 from pipelines.training.telemetry.curve import Telemetry
 from pipelines.training.telemetry.metrics import MetricLog, Point
 from pipelines.training.telemetry.speed import Speed

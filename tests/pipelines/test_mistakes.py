@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 
 Mistake = Callable[[Path, pytest.MonkeyPatch], object]
 ANSWER_SECONDS = 200  # of a very busy machine; before it were minutes

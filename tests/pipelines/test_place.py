@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.core.errors import UserError
-from pipelines.core.place import PlaceSettings
-from pipelines.core.tracking.reachability import database_file
+from pipelines.config.errors import UserError
+from pipelines.recipes.place import PlaceSettings
+from pipelines.tracking.reachability import database_file
 
 
 def test_a_tilde_is_the_persons_own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

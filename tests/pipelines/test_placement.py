@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipelines.core.cluster.ranks import Ranks
-from pipelines.core.errors import UserError
+from pipelines.cluster.ranks import Ranks
+from pipelines.config.errors import UserError
 from pipelines.training.placement import BatchSplit, Placement, cut_short, place, refuse_idle_ranks
 
 LAPTOP = [{"CPU": 2.0}]

@@ -10,9 +10,9 @@ import torch
 
 from bert_core.training.state import Position
 from pipelines.artifacts import ArtifactStore
-from pipelines.core.cluster.ranks import Keeping, Ranks
-from pipelines.core.errors import UserError
-from pipelines.core.stage import StageContext
+from pipelines.cluster.ranks import Keeping, Ranks
+from pipelines.config.errors import UserError
+from pipelines.stage import StageContext
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.training import worker

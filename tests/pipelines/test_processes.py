@@ -7,7 +7,7 @@ import time
 import psutil
 import pytest
 
-from pipelines.core.processes import ProcessIdentity
+from pipelines.config.processes import ProcessIdentity
 
 
 def test_the_process_itself_is_alive_and_stays_the_same():

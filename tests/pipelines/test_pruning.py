@@ -11,9 +11,9 @@ from flows.parent_run import open_parent_run
 from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
 from pipelines.artifacts.housekeeping.inventory import take_inventory
 from pipelines.artifacts.housekeeping.pruning import carry_out, plan
-from pipelines.core.recipes.ladder import CorpusRecipe
-from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
+from pipelines.recipes.models import CorpusRecipe
 from pipelines.registry.lineage import fingerprints_in_use
+from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 
 LATER = datetime.now(UTC) + timedelta(days=100)
 

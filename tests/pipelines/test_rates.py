@@ -3,10 +3,10 @@
 import pytest
 
 from bert_core.config import SIZES, EncoderConfig, encoder_config
-from pipelines.core.errors import UserError
-from pipelines.core.recipes.files import preset_names, read_recipe
-from pipelines.core.recipes.ladder import EndToEndRecipe
-from pipelines.core.stage import Progress, ignore
+from pipelines.config.errors import UserError
+from pipelines.recipes.files import preset_names, read_recipe
+from pipelines.recipes.models import EndToEndRecipe
+from pipelines.stage import Progress, ignore
 from pipelines.training.rates import automatic_rate, resolved_rate
 
 BASE, TINY = (encoder_config(size, 100) for size in ("base", "tiny"))

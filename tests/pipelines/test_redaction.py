@@ -9,10 +9,10 @@ from functools import partial
 import pytest
 import yaml
 
-from pipelines.core.errors import UserError
-from pipelines.core.recipes.files import completed, read_recipe
-from pipelines.core.recipes.ladder import CorpusRecipe, EndToEndRecipe
-from pipelines.core.redaction import clean_error, redacted, split_credentials, without_secrets
+from pipelines.config.errors import UserError
+from pipelines.config.redaction import clean_error, redacted, split_credentials, without_secrets
+from pipelines.recipes.files import completed, read_recipe
+from pipelines.recipes.models import CorpusRecipe, EndToEndRecipe
 from pipelines.stages.corpus.settings import PlainText
 from pipelines.stages.corpus.sources.text_files import resolve
 
@@ -157,8 +157,8 @@ def test_a_tracker_that_cannot_be_there_is_refused_at_once_and_without_mlflow(
 ) -> None:
     script = (
         "import sys, time\n"
-        "from pipelines.core.errors import UserError\n"
-        "from pipelines.core.place import PlaceSettings\n"
+        "from pipelines.config.errors import UserError\n"
+        "from pipelines.recipes.place import PlaceSettings\n"
         "try:\n"
         f"    PlaceSettings(tracking_uri={uri!r}).refuse_unreachable_tracker()\n"
         "except UserError as error:\n"
@@ -174,7 +174,7 @@ def test_a_tracker_that_cannot_be_there_is_refused_at_once_and_without_mlflow(
 
 
 def test_the_trackers_that_may_be_there_are_let_pass(tmp_path, monkeypatch) -> None:
-    from pipelines.core.place import PlaceSettings
+    from pipelines.recipes.place import PlaceSettings
 
     for uri in (
         f"sqlite:///{tmp_path / 'mlflow.db'}", "postgresql://db/mlflow", "mysql+pymysql://db/x",

@@ -9,9 +9,9 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
 from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
-from pipelines.core.errors import UserError
-from pipelines.core.stage import StageContext
-from pipelines.core.tracking.tracker import Tracker
+from pipelines.config.errors import UserError
+from pipelines.stage import StageContext
+from pipelines.tracking.tracker import Tracker
 from pipelines.training.telemetry.metrics import MetricLog
 from pipelines.training.telemetry.runs import Trained, _keep_run, open_run, recorded
 

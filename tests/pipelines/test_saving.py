@@ -17,8 +17,8 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.optimization import OptimizationConfig, build_optimizer
 from bert_core.training.state import Position
-from pipelines.core.cluster.ranks import Keeping
-from pipelines.core.errors import UserError
+from pipelines.cluster.ranks import Keeping
+from pipelines.config.errors import UserError
 from pipelines.training import early_stopping, saving
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.early_stopping import Best

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from flows.cli.registry import newest
-from pipelines.core.tracking.tracker import Tracker
 from pipelines.registry.listing import list_models
 from pipelines.registry.tags import KIND_TAG, VERIFIED_TAG
+from pipelines.tracking.tracker import Tracker
 from tests.pipelines.trackers import home, server_port, tracker
 
 __all__ = ["home", "server_port", "tracker"]

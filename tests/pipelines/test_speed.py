@@ -13,10 +13,10 @@ from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.step_operations import batch_operations
 from pipelines.artifacts import Artifact, ArtifactStore
-from pipelines.core.stage import Progress, StageContext
-from pipelines.core.tracking.tracker import Tracker
+from pipelines.stage import Progress, StageContext
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
+from pipelines.tracking.tracker import Tracker
 from pipelines.training.telemetry import system as machine
 from pipelines.training.telemetry.speed import Speed
 from pipelines.training.telemetry.system import SystemMetrics

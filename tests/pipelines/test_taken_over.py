@@ -11,9 +11,9 @@ from bert_core.hugging_face import export_model
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.state import load_model
 from bert_core.vocabulary import AddedToken, Normalization, WordPieceTokenizer
-from pipelines.core.errors import UserError
-from pipelines.core.recipes.files import read_recipe
-from pipelines.core.recipes.ladder import PretrainingRecipe
+from pipelines.config.errors import UserError
+from pipelines.recipes.files import read_recipe
+from pipelines.recipes.models import PretrainingRecipe
 from pipelines.registry.exchange import bring_in
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples

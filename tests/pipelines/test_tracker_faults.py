@@ -13,11 +13,11 @@ from s3fs import S3FileSystem
 
 from pipelines.artifacts import ArtifactStore, Built, Draft
 from pipelines.artifacts.attempts.claims import ClaimLostError
-from pipelines.core.errors import UserError
-from pipelines.core.stage import StageContext
-from pipelines.core.tracking import tracker as tracker_module
-from pipelines.core.tracking.tracker import Tracker, is_transient
+from pipelines.config.errors import UserError
 from pipelines.registry.finding import find_source
+from pipelines.stage import StageContext
+from pipelines.tracking import tracker as tracker_module
+from pipelines.tracking.tracker import Tracker, is_transient
 from pipelines.training.telemetry.runs import Trained, open_run, recorded
 
 

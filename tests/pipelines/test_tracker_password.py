@@ -16,8 +16,8 @@ import pytest
 import requests
 from mlflow.exceptions import MlflowException
 
-from pipelines.core.errors import UserError
-from pipelines.core.tracking.tracker import Tracker
+from pipelines.config.errors import UserError
+from pipelines.tracking.tracker import Tracker
 
 
 @contextmanager

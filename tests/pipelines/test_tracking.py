@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.core.errors import UserError
-from pipelines.core.place import PlaceSettings
-from pipelines.core.tracking.tracker import Tracker
+from pipelines.config.errors import UserError
+from pipelines.recipes.place import PlaceSettings
+from pipelines.tracking.tracker import Tracker
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_a_file_kept_with_a_run_can_be_read_back(tracker: Tracker, tmp_path: Pat
 def test_processes_that_are_the_first_at_once_make_the_tracker_in_turn(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     ask = (
-        "import sys; from pipelines.core.tracking.tracker import Tracker; "
+        "import sys; from pipelines.tracking.tracker import Tracker; "
         "print(Tracker(uri=sys.argv[1], experiment='one').experiment_id())"
     )
     asking = [

@@ -13,8 +13,8 @@ from mlflow.store.db import utils
 from mlflow.store.tracking.dbmodels.initial_models import Base
 
 from benchmarks.stack.postgres import Postgres, binaries
-from pipelines.core.errors import UserError
-from pipelines.core.tracking import migration
+from pipelines.config.errors import UserError
+from pipelines.tracking import migration
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ import pytest
 from mlflow import MlflowClient
 
 from flows.services.health import answers, free_port
-from pipelines.core.errors import UserError
-from pipelines.core.tracking.server import stores
-from pipelines.core.tracking.sign_in import home_variables
+from pipelines.config.errors import UserError
+from pipelines.tracking.server import stores
+from pipelines.tracking.sign_in import home_variables
 
 CREATE = "/api/2.0/mlflow/registered-models/create"
 READ = "/api/2.0/mlflow/registered-models/get?name=mine"
@@ -31,7 +31,7 @@ def served(folder: Path, *arguments: str, **environment: str) -> Iterator[str]:
     secret = home_variables(f"http://127.0.0.1:{port}", "bertsmith", "secret")
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "pipelines.core.tracking.server", "--port", str(port),
+            [sys.executable, "-m", "pipelines.tracking.server", "--port", str(port),
              *arguments],
             env={**os.environ, **secret, **environment}, stdout=log, stderr=log,
         )  # fmt: skip

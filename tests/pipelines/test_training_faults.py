@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from pipelines.artifacts import Artifact, ArtifactStore
-from pipelines.core.cluster.ranks import Ranks
-from pipelines.core.stage import Progress, StageContext
+from pipelines.cluster.ranks import Ranks
+from pipelines.stage import Progress, StageContext
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
 

@@ -15,8 +15,8 @@ from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.guard import GuardConfig
 from bert_core.training.optimization import OptimizationConfig, build_optimizer
 from bert_core.training.state import Position
-from pipelines.core.cluster.ranks import Keeping
-from pipelines.core.errors import UserError
+from pipelines.cluster.ranks import Keeping
+from pipelines.config.errors import UserError
 from pipelines.training import training_loop
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.saving import TrainState

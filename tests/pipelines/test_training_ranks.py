@@ -17,13 +17,13 @@ from bert_core.model.catalogue import PretrainingModel, TrainableModel
 from bert_core.training.state import TRAINING_STATE_FILE, load_model
 from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
-from pipelines.core.cluster.ranks import Ranks
-from pipelines.core.errors import UserError
-from pipelines.core.stage import StageContext
-from pipelines.core.tracking.tracker import Tracker
+from pipelines.cluster.ranks import Ranks
+from pipelines.config.errors import UserError
+from pipelines.stage import StageContext
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.pretraining.figures import HeldoutExamples, pretraining_figures
 from pipelines.stages.vocabulary.stage import load_tokenizer
+from pipelines.tracking.tracker import Tracker
 from pipelines.training.launch import Launch
 from pipelines.training.placement import BatchSplit
 from pipelines.training.ranks import rank_and_world_size

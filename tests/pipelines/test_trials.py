@@ -13,9 +13,9 @@ import pytest
 
 from flows.reporting.run_report import _over_seeds
 from pipelines.artifacts import Artifact, ArtifactStore
-from pipelines.core.errors import UserError
-from pipelines.core.stage import Progress, StageContext
+from pipelines.config.errors import UserError
 from pipelines.registry.comparison.candidates import twin_of
+from pipelines.stage import Progress, StageContext
 from pipelines.stages.finetuning import headline
 from pipelines.stages.finetuning.settings import FinetuningSettings, SearchSettings
 from pipelines.stages.finetuning.stage import build_task_model

@@ -15,8 +15,8 @@ from bert_core.training.state import WEIGHTS_FILE, load_model
 from pipelines.artifacts import ArtifactStore
 from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
 from pipelines.artifacts.fingerprint import sha256_of_file
-from pipelines.core.cluster.ranks import Ranks
-from pipelines.core.stage import StageContext
+from pipelines.cluster.ranks import Ranks
+from pipelines.stage import StageContext
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.pretraining.phases import phases_of

@@ -6,8 +6,8 @@ import pytest
 
 from pipelines.artifacts import ArtifactStore, Built, Draft
 from pipelines.artifacts.housekeeping.inventory import take_inventory
-from pipelines.core.stage import StageContext
-from pipelines.core.tracking.tracker import Tracker
+from pipelines.stage import StageContext
+from pipelines.tracking.tracker import Tracker
 from pipelines.training.telemetry.metrics import MetricLog, Point
 from pipelines.training.telemetry.runs import Trained, open_run, recorded
 from pipelines.training.telemetry.undelivered import Ending, deliver_kept

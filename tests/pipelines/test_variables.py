@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from pipelines.core.variables import VARIABLES
+from pipelines.config.variables import VARIABLES
 
 ROOT = Path(__file__).parents[2]
 NAME = re.compile(r"\bBERTSMITH_[A-Z_]*[A-Z]\b")

@@ -6,7 +6,7 @@ import pytest
 import ray
 
 from pipelines.artifacts import ArtifactStore
-from pipelines.core.stage import Progress, StageContext
+from pipelines.stage import Progress, StageContext
 from pipelines.training import messages as sending
 from pipelines.training.messages import ProgressSender, messages_of_workers
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from pipelines.artifacts import Artifact
-from pipelines.core.errors import UserError
-from pipelines.core.tracking.tracker import Tracker
+from pipelines.config.errors import UserError
+from pipelines.tracking.tracker import Tracker
 from tests.pipelines.small_trainings import train_small, worker_that_meets
 
 pytestmark = pytest.mark.slow

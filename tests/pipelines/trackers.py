@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.core.tracking.tracker import Tracker
+from pipelines.tracking.tracker import Tracker
 
 _PATIENCE_SECONDS = 240
 

@@ -8,8 +8,8 @@ import typer
 
 from flows.cli.choice import Choice, choosing
 from flows.cli.execution import END_TO_END, execute
-from pipelines.core.errors import UserError
-from pipelines.core.stage import Stage
+from pipelines.config.errors import UserError
+from pipelines.stage import Stage
 from pipelines.stages import (
     CHAIN,
     EVALUATION,

@@ -11,7 +11,7 @@ from flows.cli.choice import Choice, choosing
 from flows.cli.execution import execute
 from flows.cli.options import AsJson
 from flows.cli.registry import context_of, named, tracker_of
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 
 if TYPE_CHECKING:
     from pipelines.stages.labelled.settings import LabelledDataset, LabelledFile
@@ -93,8 +93,8 @@ def _labels_for_model(choice: Choice) -> str:
 
 def _labelled_by(choice: Choice) -> "LabelledDataset | LabelledFile":
     """The items that a choice names; of a dataset those of the held-out split alone."""
-    from pipelines.core.recipes.files import read_recipe
-    from pipelines.core.recipes.ladder import EndToEndRecipe
+    from pipelines.recipes.files import read_recipe
+    from pipelines.recipes.models import EndToEndRecipe
     from pipelines.stages.labelled.settings import LabelledDataset, LabelledFile
 
     source = read_recipe(EndToEndRecipe, choice.source, choice.all_overrides()).labelled.source

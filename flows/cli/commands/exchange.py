@@ -8,7 +8,7 @@ import typer
 from flows.cli.asked_model import model_address, say
 from flows.cli.options import Home, Store
 from flows.cli.registry import context_of, named, place_of, registered_name, tracker_of
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 
 if TYPE_CHECKING:
     from pipelines.artifacts import Artifact

@@ -12,13 +12,13 @@ import typer
 from flows.cli.commands.pictures import attention, similar
 from flows.cli.options import AsJson, Home, Store
 from flows.cli.registry import place_of, tracker_of
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 
 if TYPE_CHECKING:
     from rich.tree import Tree
 
     from pipelines.registry.comparison.versus import Versus
-    from pipelines.registry.lookups.descent import Origin
+    from pipelines.registry.lineage import Origin
 
 _WHOLE_LINES = 100_000
 _SHOWN_MOVES = 10  # of a name; --json has all
@@ -106,7 +106,7 @@ def lineage(
     """
     tracker = tracker_of(home)
     from pipelines.artifacts import ArtifactStore
-    from pipelines.registry.lookups.descent import descent_of
+    from pipelines.registry.lineage import descent_of
 
     root = descent_of(tracker, ArtifactStore(place_of(home, store).store_url()), model)
     if as_json:

@@ -11,7 +11,7 @@ import typer
 from flows.cli.asked_model import asked_model
 from flows.cli.options import AsJson, Home
 from flows.cli.registry import Model
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 
 
 def fill_mask(
@@ -32,7 +32,7 @@ def fill_mask(
         )
     with asked_model(model, home, "encoder", fills_gaps=True) as (folder, called):
         from pipelines.inference.answers import fill
-        from pipelines.registry.lookups.folders import opened
+        from pipelines.registry.opening import opened
 
         gaps = fill(opened(folder), called, text, top_k=top)
     if as_json:

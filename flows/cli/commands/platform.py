@@ -8,8 +8,8 @@ import typer
 
 from flows.cli.options import Home, Store
 from flows.environment import home_folder, set_defaults
-from pipelines.core.errors import UserError
-from pipelines.core.redaction import redacted
+from pipelines.config.errors import UserError
+from pipelines.config.redaction import redacted
 
 MetricsPort = Annotated[int, typer.Option(min=1, max=65535, help="Port to serve Prometheus on.")]
 MetricsHost = Annotated[
@@ -93,7 +93,7 @@ def metrics(
     folder = home_folder(home)
     set_defaults(folder)
     from flows.services.exporter import metrics_server, store_and_queues
-    from pipelines.core.place import PlaceSettings
+    from pipelines.recipes.place import PlaceSettings
 
     store_url = PlaceSettings(home=str(folder), store=store or "").store_url()
     try:

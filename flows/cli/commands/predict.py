@@ -10,7 +10,7 @@ import typer
 from flows.cli.asked_model import asked_model, say
 from flows.cli.options import AsJson, Home
 from flows.cli.registry import Model
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 from pipelines.tasks import family_module, family_names, family_title
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def predict(
             asked_of_texts,
             question_for,
         )
-        from pipelines.registry.lookups.folders import opened
+        from pipelines.registry.opening import opened
 
         opened_model = opened(folder)
     question = question_for(opened_model[0], called)

@@ -9,7 +9,7 @@ import typer
 from flows.cli.options import Home
 from flows.cli.registry import tracker_of
 from flows.environment import home_folder, prepare_flows, set_defaults
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 
 if TYPE_CHECKING:
     from pipelines.registry.promotion import Promotion
@@ -108,7 +108,7 @@ def _recipe(name: str, values: dict[str, Any], home: Path | None) -> Any:
     from pydantic import ValidationError
 
     from flows import alias_recipes
-    from pipelines.core.recipes.files import explain
+    from pipelines.recipes.files import explain
 
     try:
         return getattr(alias_recipes, name)(**values)

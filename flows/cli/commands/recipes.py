@@ -17,7 +17,7 @@ def list_recipes() -> None:
 
     Example: bertsmith recipes list
     """
-    from pipelines.core.recipes.files import preset_names
+    from pipelines.recipes.files import preset_names
 
     names = preset_names()
     width = max(map(len, names))
@@ -34,8 +34,8 @@ def show_recipe(
 
     Example: bertsmith recipes show demo > mine.yaml
     """
-    from pipelines.core.recipes.files import read_recipe
-    from pipelines.core.recipes.ladder import EndToEndRecipe
+    from pipelines.recipes.files import read_recipe
+    from pipelines.recipes.models import EndToEndRecipe
 
     print(read_recipe(EndToEndRecipe, recipe, overrides or ()).to_yaml(), end="")
 
@@ -60,6 +60,6 @@ def sizes() -> None:
 
 def _purpose(preset: str) -> str:
     """The first paragraph of the comment that the preset's file opens with."""
-    text = (files("pipelines.core.recipes") / "presets" / f"{preset}.yaml").read_text()
+    text = (files("pipelines.recipes") / "presets" / f"{preset}.yaml").read_text()
     comment = takewhile(lambda line: line.startswith("# "), text.splitlines())
     return " ".join(line.lstrip("# ") for line in comment)

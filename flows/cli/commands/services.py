@@ -11,7 +11,7 @@ import typer
 
 from flows.cli.options import Home, Store
 from flows.environment import home_folder, set_defaults
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 
 if TYPE_CHECKING:  # importing it takes a moment that help need not spend
     from flows.services.doctor import Check
@@ -133,7 +133,7 @@ def _results(
 ) -> Iterator["Check"]:
     """Quick checks first."""
     from flows.services import doctor, doctor_servers
-    from pipelines.core.place import PlaceSettings
+    from pipelines.recipes.place import PlaceSettings
 
     if platform:
         yield from _platform_results()

@@ -12,7 +12,7 @@ from flows.cli.options import AsJson, Home, Store
 from flows.cli.registry import tracker_of
 from flows.environment import home_folder
 from flows.reporting.quantities import duration, memory
-from pipelines.core.redaction import redacted
+from pipelines.config.redaction import redacted
 
 if TYPE_CHECKING:
     from pipelines.artifacts import ArtifactStore
@@ -113,7 +113,7 @@ def _command(home: Path | None, store: str | None, days: float) -> str:
 
 def _open(home: Path | None, store: str | None) -> "ArtifactStore":
     from pipelines.artifacts import ArtifactStore
-    from pipelines.core.place import PlaceSettings
+    from pipelines.recipes.place import PlaceSettings
 
     place = PlaceSettings(home=str(home_folder(home)), store=store or "")
     return ArtifactStore(place.store_url(), is_patient=False)  # a person waits

@@ -15,7 +15,7 @@ from pipelines.artifacts.attempts.commit import write_to_disk
 from pipelines.artifacts.draft import Draft, remove_partial_files
 from pipelines.artifacts.layout import INPUTS_NAME, ArtifactPaths
 from pipelines.artifacts.manifest import DamagedManifestError, read_manifest
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 
 logger = logging.getLogger(__name__)
 

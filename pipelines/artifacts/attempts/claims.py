@@ -23,8 +23,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pipelines.artifacts.access import names_in, store_errors
 from pipelines.artifacts.attempts.code import CODE_NAME, Code, code_in, difference
 from pipelines.artifacts.attempts.commit import create_only
-from pipelines.core.errors import UserError
-from pipelines.core.processes import ProcessIdentity
+from pipelines.config.errors import UserError
+from pipelines.config.processes import ProcessIdentity
 
 logger = logging.getLogger(__name__)
 

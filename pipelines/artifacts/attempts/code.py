@@ -1,7 +1,7 @@
 """The code that an attempt is made with: another code starts it over.
 
 It is what the building function's module reaches by imports, within Bertsmith. What a stage's
-surroundings import (`pipelines.core.stage`: store, ranks, observer) is left out, for none of them
+surroundings import (`pipelines.stage`: store, ranks, observer) is left out, for none of them
 changes a byte of what it makes.
 """
 
@@ -16,10 +16,10 @@ from typing import Any, Final
 
 from fsspec import AbstractFileSystem
 
-from pipelines.core.versions import source_folders
+from pipelines.config.versions import source_folders
 
 CODE_NAME: Final = ".code.json"  # in an attempt's working folder
-_SURROUNDINGS: Final = "pipelines.core.stage"
+_SURROUNDINGS: Final = "pipelines.stage"
 _DIGITS: Final = 16
 
 Code = Mapping[str, str]

@@ -19,7 +19,7 @@ from pipelines.artifacts.layout import (
 )
 from pipelines.artifacts.manifest import Manifest, read_manifest
 from pipelines.artifacts.store import ArtifactStore
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 
 _DATES = ("LastModified", "mtime", "created", "last_modified", "updated")  # by file system
 

@@ -6,7 +6,6 @@ from mlflow.entities.model_registry import ModelVersion
 
 from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.artifacts.fingerprint import fingerprint_of
-from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
 from pipelines.registry.comparison.evaluation import (
     CannotCompareError,
     Evaluation,
@@ -15,6 +14,7 @@ from pipelines.registry.comparison.evaluation import (
 )
 from pipelines.registry.tags import KIND_TAG, PROOF_TAG, task_of_kind, uri_of
 from pipelines.tasks import family_names
+from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 
 _ENCODER = "encoder"
 _MODEL_FILES = "artifacts/model/"  # in a package

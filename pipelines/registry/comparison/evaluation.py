@@ -13,11 +13,11 @@ from typing import Any
 from mlflow.entities.model_registry import ModelVersion
 
 from pipelines.artifacts import Artifact
-from pipelines.core.redaction import redacted
-from pipelines.core.tracking.tracker import Tracker
+from pipelines.config.redaction import redacted
 from pipelines.registry import serving
 from pipelines.registry.serving.proof import CHANGED, OTHER, TRY_AGAIN
 from pipelines.registry.tags import digest_of, uri_of
+from pipelines.tracking.tracker import Tracker
 
 _SCRIPT = "proof.py"
 

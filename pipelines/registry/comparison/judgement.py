@@ -6,8 +6,8 @@ from functools import partial
 from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, ArtifactStore
-from pipelines.core.errors import UserError
-from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
+from pipelines.config.errors import UserError
+from pipelines.recipes.registration import ComparisonSettings
 from pipelines.registry.comparison.bootstrap import Difference
 from pipelines.registry.comparison.candidates import (
     Candidate,
@@ -24,12 +24,12 @@ from pipelines.registry.comparison.evaluation import (
 from pipelines.registry.comparison.pairing import ComparedItems, compared_items, difference_from
 from pipelines.registry.finding import find_source, version_with_alias
 from pipelines.registry.history import is_taken_back, moves_of
-from pipelines.registry.settings import ComparisonSettings
 from pipelines.registry.tags import uri_of
 from pipelines.stages.evaluation.baselines import answers_in, build_baselines
 from pipelines.stages.labelled.stage import family_of, read_items
 from pipelines.tasks import Reading
 from pipelines.tasks.scoring.weighted import WeightedScore
+from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 
 _CORRELATIONS = ("eval/pearson", "eval/spearman", "eval/matthews")  # 0 for any constant answer
 _REMEDY = (

@@ -14,16 +14,16 @@ from mlflow.entities.model_registry import ModelVersion
 from bert_core.model.catalogue import described
 from bert_core.training.state import CONFIG_FILE
 from pipelines.artifacts import Artifact, ArtifactStore
-from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
+from pipelines.recipes.registration import ComparisonSettings
 from pipelines.registry.comparison.bootstrap import Difference, paired_bootstrap
 from pipelines.registry.comparison.candidates import Candidate, answers_of, kind_of
 from pipelines.registry.comparison.evaluation import CannotCompareError, Evaluation
 from pipelines.registry.serving.proof import unmet_requirements
-from pipelines.registry.settings import ComparisonSettings
 from pipelines.registry.tags import REQUIREMENTS_TAG, digest_of, uri_of
 from pipelines.stages.labelled.stage import family_of, read_items
 from pipelines.tasks import Answers, Items
 from pipelines.tasks.scoring.weighted import WeightedScore, ratio
+from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 
 _LOSS = "loss of masked tokens"
 _VOCABULARY = "vocab.txt"

@@ -11,16 +11,16 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from pipelines.artifacts import ArtifactStore
-from pipelines.core.errors import UserError
-from pipelines.core.recipes.files import flattened
-from pipelines.core.tracking.tracker import FINGERPRINT_TAG, Tracker
+from pipelines.config.errors import UserError
+from pipelines.recipes.files import flattened
+from pipelines.recipes.registration import ComparisonSettings
 from pipelines.registry.comparison.bootstrap import Difference
 from pipelines.registry.comparison.candidates import candidate_of
 from pipelines.registry.comparison.evaluation import CannotCompareError, VerificationError
 from pipelines.registry.comparison.pairing import difference_from
 from pipelines.registry.finding import find_model
-from pipelines.registry.settings import ComparisonSettings
 from pipelines.registry.tags import CODE_TAG, PROOF_TAG, REQUIREMENTS_TAG, uri_of
+from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 
 _SURROUNDINGS = "place."  # changes nothing of what is made
 _DATA = ("corpus", "vocabulary", "examples", "labelled", "went_on_from")

@@ -27,7 +27,7 @@ class OtherQuestionError(Exception):
 
 def main() -> None:
     """Answer the request on standard input; the answers to single items go into a file."""
-    from pipelines.core.tracking.tracker import is_transient
+    from pipelines.tracking.tracker import is_transient
 
     request = json.load(sys.stdin)
     with tempfile.TemporaryDirectory(prefix="bertsmith-proof-") as scratch:
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def _fetched_package(request: dict[str, Any], scratch: str) -> Path:
-    from pipelines.core.tracking.tracker import make_default, server_address
+    from pipelines.tracking.tracker import make_default, server_address
 
     make_default(server_address(request["tracking_uri"]))
     return Path(mlflow.artifacts.download_artifacts(request["uri"], dst_path=scratch))
@@ -88,7 +88,7 @@ def _reached(request: dict[str, Any], package: Path, data: Any) -> dict[str, Any
     """The model's figure, what computed it, and what it is; without network and pickles."""
     import torch
 
-    from pipelines.core.cluster.machine import computing_machine
+    from pipelines.cluster.machine import computing_machine
 
     if request["threads"]:
         torch.set_num_threads(int(request["threads"]))  # sums are split among them

@@ -1,6 +1,6 @@
 """Stage: text of any origin in, clean and deduplicated documents in Arrow shards out."""
 
-from pipelines.core.stage import Stage
+from pipelines.stage import Stage
 
 CORPUS = Stage(
     name="corpus",

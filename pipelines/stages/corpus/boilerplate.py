@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.artifacts import Workspace
-from pipelines.core.reading.text import Tally
+from pipelines.io.text import Tally
 from pipelines.stages.corpus.settings import CorpusSettings
 from pipelines.stages.corpus.sources.inputs import Part, read_span
 

@@ -7,9 +7,9 @@ local. What only shows when all is read is found out in the stage.
 import io
 from typing import Final, NamedTuple
 
-from pipelines.core.reading.files import reached, read_head, require_answer
-from pipelines.core.reading.records import BadRow, delimited_rows, dialect_of, json_record
-from pipelines.core.reading.text import refuse_binary
+from pipelines.io.files import reached, read_head, require_answer
+from pipelines.io.records import BadRow, delimited_rows, dialect_of, json_record
+from pipelines.io.text import refuse_binary
 from pipelines.stages.corpus.cleaning import check_codes
 from pipelines.stages.corpus.division import too_few_documents
 from pipelines.stages.corpus.settings import (
@@ -63,7 +63,7 @@ def _look(source: Source, min_characters: int) -> Look:
             installed(package)
         return Look(None, frozenset([source.name] if source.name else source.packages))
     if isinstance(source, HuggingFaceDataset):
-        from pipelines.core.reading.hugging_face import commit_of
+        from pipelines.io.hugging_face import commit_of
         from pipelines.stages.corpus.sources.records import label_of_dataset
 
         commit_of(source.dataset, source.revision)

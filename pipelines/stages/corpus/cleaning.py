@@ -8,8 +8,8 @@ from typing import Final
 
 import blingfire
 
-from pipelines.core.errors import UserError
-from pipelines.core.reading.text import CONTROL_BYTES
+from pipelines.config.errors import UserError
+from pipelines.io.text import CONTROL_BYTES
 
 _C1_CONTROLS: Final = re.compile("[\x80-\x84\x86-\x9f]")
 _LINE_SEPARATORS: Final = re.compile("[\x85\u2028\u2029]")

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bert_core.randomness import random_bits, uniform
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 from pipelines.stages.corpus.settings import FEWEST_DOCUMENTS
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.artifacts import Workspace
-from pipelines.core.reading.text import Tally
+from pipelines.io.text import Tally
 from pipelines.stages.corpus.boilerplate import hash_of_line, read_boilerplate
 from pipelines.stages.corpus.cleaning import language_of, split_sentences
 from pipelines.stages.corpus.duplicates import Signature, content_hash, document_id, signature

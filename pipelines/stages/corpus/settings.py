@@ -4,8 +4,8 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from pipelines.core.redaction import Uri
-from pipelines.core.settings import Settings, Tabs
+from pipelines.config.redaction import Uri
+from pipelines.config.settings import Settings, Tabs
 
 FEWEST_DOCUMENTS: Final = 4  # of a corpus: two to learn from, two to be held out
 

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.artifacts import Artifact, Built, Draft, Workspace
-from pipelines.core.cluster.mapping import map_tasks
-from pipelines.core.reading.text import Tally
-from pipelines.core.redaction import redacted
-from pipelines.core.stage import Progress, StageContext
-from pipelines.core.versions import versions_of
+from pipelines.cluster.mapping import map_tasks
+from pipelines.config.redaction import redacted
+from pipelines.config.versions import versions_of
+from pipelines.io.text import Tally
+from pipelines.stage import Progress, StageContext
 from pipelines.stages.corpus import CORPUS
 from pipelines.stages.corpus.boilerplate import count_lines, find_boilerplate
 from pipelines.stages.corpus.cleaning import check_codes, count_languages

@@ -1,6 +1,6 @@
 """Stage: what a fine-tuned model answers on held-out items."""
 
-from pipelines.core.stage import Stage
+from pipelines.stage import Stage
 from pipelines.stages.finetuning import headline
 
 EVALUATION = Stage(

@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any, Final
 
 from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
-from pipelines.core.stage import StageContext
-from pipelines.core.versions import versions_of
+from pipelines.config.versions import versions_of
+from pipelines.stage import StageContext
 from pipelines.stages.labelled.stage import family_of, read_items
 from pipelines.tasks import Answers, Items
 from pipelines.training.starting import find_model_artifact

@@ -6,7 +6,7 @@ from functools import partial
 from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, Built, Draft
-from pipelines.core.stage import StageContext
+from pipelines.stage import StageContext
 from pipelines.stages.evaluation import EVALUATION
 from pipelines.stages.evaluation.baselines import build_baselines
 from pipelines.stages.finetuning.training import figures_of

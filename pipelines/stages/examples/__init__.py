@@ -1,6 +1,6 @@
 """Stage: documents in, training examples in Arrow shards out, and reading them back."""
 
-from pipelines.core.stage import Stage
+from pipelines.stage import Stage
 
 EXAMPLES = Stage(
     name="examples",

@@ -19,7 +19,7 @@ from torch import Tensor
 from bert_core.batch import Batch, LabelledBatch, PretrainingBatch, RaggedBatch, next_token_labels
 from bert_core.masking import MaskingConfig, mask_tokens
 from bert_core.randomness import Bits, Permutation, random_bits
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 from pipelines.stages.examples.reader import ExampleReader as ExampleReader
 from pipelines.stages.examples.reader import Rows
 

@@ -20,7 +20,7 @@ from bert_core.masking import MaskableVocabulary, MaskingConfig
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact
 from pipelines.artifacts.cache import LocalCache
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 from pipelines.stages.examples.settings import ExampleSet, ExampleSettings
 from pipelines.stages.examples.shards import FORMAT_VERSION, list_column, read_example_batch
 

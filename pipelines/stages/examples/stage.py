@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from pipelines.artifacts import Artifact, Built, Draft, Workspace
-from pipelines.core.cluster.mapping import map_tasks
-from pipelines.core.errors import UserError
-from pipelines.core.stage import StageContext
-from pipelines.core.versions import versions_of
+from pipelines.cluster.mapping import map_tasks
+from pipelines.config.errors import UserError
+from pipelines.config.versions import versions_of
+from pipelines.stage import StageContext
 from pipelines.stages.examples import EXAMPLES
 from pipelines.stages.examples.settings import ExampleSet, ExampleSettings
 from pipelines.stages.examples.shards import list_column, read_example_batch

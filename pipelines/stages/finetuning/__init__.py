@@ -1,6 +1,6 @@
 """Stage: from a pretrained encoder and labelled items to a model of their task."""
 
-from pipelines.core.stage import Stage, Statistics
+from pipelines.stage import Stage, Statistics
 
 
 def headline(statistics: Statistics) -> str:

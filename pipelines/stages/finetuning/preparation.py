@@ -8,7 +8,7 @@ from bert_core.model.catalogue import Model, TrainableModel, model_class
 from bert_core.model.classes import OneOfClasses
 from bert_core.model.preparation import freeze
 from bert_core.model.task_models import TextLabeller, TextModel
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.tasks import TaskExamples, TaskFamily
 

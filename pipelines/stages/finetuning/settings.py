@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from pipelines.core.settings import Settings
+from pipelines.config.settings import Settings
 from pipelines.training.placement import BatchSplit
 from pipelines.training.settings import PeakRate, TrainingSettings, in_one_sentence
 

@@ -6,7 +6,7 @@ from typing import Final, Literal
 from bert_core.model.task_models import TextModel
 from bert_core.training.state import read_config
 from pipelines.artifacts import Artifact
-from pipelines.core.stage import Observer, Progress, StageContext, ignore
+from pipelines.stage import Observer, Progress, StageContext, ignore
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.finetuning.training import Initialization, config_of, train_task_model
 from pipelines.stages.finetuning.trials import best_of_trials

@@ -15,8 +15,8 @@ from bert_core.training.state import read_config
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
-from pipelines.core.errors import UserError
-from pipelines.core.stage import StageContext
+from pipelines.config.errors import UserError
+from pipelines.stage import StageContext
 from pipelines.stages.finetuning import FINETUNING
 from pipelines.stages.finetuning.preparation import prepare
 from pipelines.stages.finetuning.settings import FinetuningSettings, split_of

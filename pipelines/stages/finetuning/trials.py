@@ -9,9 +9,9 @@ from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from pipelines.artifacts import Artifact, Built, Draft
-from pipelines.core.cluster.connection import connect, nodes
-from pipelines.core.cluster.mapping import map_tasks
-from pipelines.core.stage import Progress, StageContext, ignore
+from pipelines.cluster.connection import connect, nodes
+from pipelines.cluster.mapping import map_tasks
+from pipelines.stage import Progress, StageContext, ignore
 from pipelines.stages.finetuning import FINETUNING
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.finetuning.training import (

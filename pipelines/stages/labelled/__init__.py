@@ -1,6 +1,6 @@
 """Stage: labelled items, divided into train and held-out."""
 
-from pipelines.core.stage import Stage
+from pipelines.stage import Stage
 
 LABELLED = Stage(
     name="labelled",

@@ -7,7 +7,7 @@ import math
 import tokenize
 from typing import Any, Final
 
-from pipelines.core.reading.text import Tally, restored
+from pipelines.io.text import Tally, restored
 
 _NOTHING: Final = ("nan", "<na>")  # stand in tables of text for a cell without a value
 

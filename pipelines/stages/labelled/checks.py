@@ -4,9 +4,9 @@ from typing import Final
 
 from fsspec.core import url_to_fs
 
-from pipelines.core.errors import UserError
-from pipelines.core.reading.files import compression_of, reached, require_answer
-from pipelines.core.reading.records import opened
+from pipelines.config.errors import UserError
+from pipelines.io.files import compression_of, reached, require_answer
+from pipelines.io.records import opened
 from pipelines.stages.labelled.hugging_face import num_bytes_of, resolved
 from pipelines.stages.labelled.items import LeftOut, read_labelled, read_parts, with_labels
 from pipelines.stages.labelled.records import format_of

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 from pipelines.stages.labelled.settings import LabelledDataset, LabelledFile
 from pipelines.tasks import Form
 

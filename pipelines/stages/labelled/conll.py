@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable, Iterator
 from typing import IO, Final, NamedTuple
 
-from pipelines.core.errors import UserError
-from pipelines.core.reading.records import BadRow, opened
-from pipelines.core.reading.text import Tally, refuse_binary, restored
+from pipelines.config.errors import UserError
+from pipelines.io.records import BadRow, opened
+from pipelines.io.text import Tally, refuse_binary, restored
 from pipelines.stages.labelled.records import Record
 from pipelines.stages.labelled.settings import LabelledFile
 

@@ -6,8 +6,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pipelines.core.errors import UserError
-from pipelines.core.reading.hugging_face import commit_of, name_of, rows_of
+from pipelines.config.errors import UserError
+from pipelines.io.hugging_face import commit_of, name_of, rows_of
 from pipelines.stages.labelled.settings import LabelledDataset
 from pipelines.tasks import Form
 

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_core.randomness import random_bits, uniform
-from pipelines.core.errors import UserError
-from pipelines.core.reading.records import BadRow
-from pipelines.core.reading.text import Tally
+from pipelines.config.errors import UserError
+from pipelines.io.records import BadRow
+from pipelines.io.text import Tally
 from pipelines.stages.labelled.conll import conll_records
 from pipelines.stages.labelled.hugging_face import rows_of_split
 from pipelines.stages.labelled.records import Record, format_of, squad_records

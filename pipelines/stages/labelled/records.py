@@ -14,9 +14,9 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from pipelines.core.errors import UserError
-from pipelines.core.reading.files import format_suffix
-from pipelines.core.reading.records import dialect_of, opened, without_lone_surrogates
+from pipelines.config.errors import UserError
+from pipelines.io.files import format_suffix
+from pipelines.io.records import dialect_of, opened, without_lone_surrogates
 from pipelines.tasks import Form
 
 _COLUMNS: Final = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}

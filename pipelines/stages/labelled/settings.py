@@ -4,8 +4,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from pipelines.core.redaction import Uri
-from pipelines.core.settings import Settings, Tabs
+from pipelines.config.redaction import Uri
+from pipelines.config.settings import Settings, Tabs
 from pipelines.tasks import family_module, family_names, family_title
 
 

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipelines.artifacts import Artifact, Built, Draft
-from pipelines.core.errors import UserError
-from pipelines.core.reading.text import Tally
-from pipelines.core.stage import Progress, StageContext
-from pipelines.core.versions import versions_of
+from pipelines.config.errors import UserError
+from pipelines.config.versions import versions_of
+from pipelines.io.text import Tally
+from pipelines.stage import Progress, StageContext
 from pipelines.stages.corpus.shards import Split, read_documents
 from pipelines.stages.labelled import LABELLED
 from pipelines.stages.labelled.hugging_face import name_of_dataset, resolved

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from pipelines.core.errors import UserError
-from pipelines.core.reading import records
-from pipelines.core.reading.records import BadRow, table_rows
-from pipelines.core.reading.text import Tally, restored_in
+from pipelines.config.errors import UserError
+from pipelines.io import records
+from pipelines.io.records import BadRow, table_rows
+from pipelines.io.text import Tally, restored_in
 from pipelines.stages.labelled.cells import (
     is_nothing,
     labels_in,

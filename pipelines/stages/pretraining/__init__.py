@@ -1,6 +1,6 @@
 """Stage: from training examples to a pretrained encoder."""
 
-from pipelines.core.stage import Stage
+from pipelines.stage import Stage
 
 PRETRAINING = Stage(
     name="pretraining",

@@ -19,8 +19,8 @@ from pyarrow.fs import FileSystem
 from bert_core.batch import Batch
 from bert_core.model.catalogue import TrainableModel
 from bert_core.training.loop import SETTLING_BATCHES, MicroBatches
-from pipelines.core.errors import UserError
-from pipelines.core.stage import Progress
+from pipelines.config.errors import UserError
+from pipelines.stage import Progress
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.pretraining.phases import MANY_STEPS, phases_of, split_of
 from pipelines.stages.pretraining.settings import PretrainingSettings

@@ -9,8 +9,8 @@ from bert_core.training.initialization import load_encoder_into
 from bert_core.training.state import load_model, read_config
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact
-from pipelines.core.errors import UserError
-from pipelines.core.stage import Observer, ignore
+from pipelines.config.errors import UserError
+from pipelines.stage import Observer, ignore
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.vocabulary.stage import load_tokenizer

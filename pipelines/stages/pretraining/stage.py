@@ -7,8 +7,8 @@ from typing import Any
 
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
-from pipelines.core.errors import UserError
-from pipelines.core.stage import StageContext
+from pipelines.config.errors import UserError
+from pipelines.stage import StageContext
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.pretraining import PRETRAINING
 from pipelines.stages.pretraining.budget import with_steps_in_budget

@@ -1,6 +1,6 @@
 """Stage: a corpus in, WordPiece pieces out, the same bytes in every run."""
 
-from pipelines.core.stage import Stage
+from pipelines.stage import Stage
 
 VOCABULARY = Stage(
     name="vocabulary",

@@ -16,8 +16,8 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from bert_core.vocabulary import Normalization, build_normalizer
 from pipelines.artifacts import Artifact, Workspace
-from pipelines.core.cluster.mapping import map_tasks
-from pipelines.core.stage import StageContext
+from pipelines.cluster.mapping import map_tasks
+from pipelines.stage import StageContext
 from pipelines.stages.corpus.shards import read_batches
 
 MAX_WORDS: Final = 4_000_000  # kept at once; about 0.6 GB

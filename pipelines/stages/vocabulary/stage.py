@@ -12,10 +12,10 @@ from bert_core.files.tokenizer_files import read_pieces
 from bert_core.vocabulary import SPECIAL_PIECES, Normalization, WordPieceTokenizer
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.artifacts.layout import is_fingerprint
-from pipelines.core.errors import UserError
-from pipelines.core.redaction import redacted
-from pipelines.core.stage import StageContext
-from pipelines.core.versions import versions_of
+from pipelines.config.errors import UserError
+from pipelines.config.redaction import redacted
+from pipelines.config.versions import versions_of
+from pipelines.stage import StageContext
 from pipelines.stages.corpus.shards import read_tables
 from pipelines.stages.vocabulary import VOCABULARY
 from pipelines.stages.vocabulary.counting import counted_words

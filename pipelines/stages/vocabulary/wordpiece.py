@@ -24,7 +24,7 @@ from bert_core.vocabulary import (
     UNK,
     WordPieceTokenizer,
 )
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 
 _MAX_TOTAL: Final = 40_000_000  # words shown to the trainer; larger counts are scaled down
 

@@ -11,7 +11,7 @@ from bert_core.inference.texts import BATCH_TOKENS, EncodedTexts, Text, encode_t
 from bert_core.inference.windows import TextWindows, Window, question_windows, text_windows
 from bert_core.model.catalogue import Model, MultiLabelClassifier, SequenceClassifier
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 from pipelines.tasks import BadItemError, Item, Items, Reading
 from pipelines.training.reduction import sum_over_ranks
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bert_core.training.guard import Finding
-from pipelines.core.stage import Progress
-from pipelines.core.tracking.tracker import now_ms
+from pipelines.stage import Progress
+from pipelines.tracking.tracker import now_ms
 from pipelines.training.messages import ProgressSender
 from pipelines.training.telemetry.metrics import MetricLog, Point
 from pipelines.training.telemetry.speed import Speed

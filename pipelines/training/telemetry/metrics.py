@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 # Before MLflow itself: it sets the time limits that MLflow reads when it is imported.
-from pipelines.core.tracking.tracker import now_ms, server_address  # isort: skip
+from pipelines.tracking.tracker import now_ms, server_address  # isort: skip
 from mlflow import MlflowClient
 from mlflow.entities import Metric
 
-from pipelines.core.errors import first_line
+from pipelines.config.errors import first_line
 
 logger = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pipelines.artifacts import Artifact, Draft
 from pipelines.artifacts.attempts.claims import ClaimLostError
 from pipelines.artifacts.attempts.commit import write_to_disk
-from pipelines.core.redaction import redacted
-from pipelines.core.stage import StageContext
-from pipelines.core.tracking.tracker import Tracker, now_ms
+from pipelines.config.redaction import redacted
+from pipelines.stage import StageContext
+from pipelines.tracking.tracker import Tracker, now_ms
 from pipelines.training.results import numbers
 from pipelines.training.telemetry.metrics import Point
 from pipelines.training.telemetry.undelivered import Ending, deliver_kept, is_there

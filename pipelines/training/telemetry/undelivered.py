@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pipelines.artifacts import ArtifactStore
 from pipelines.artifacts.access import explained
-from pipelines.core.tracking.tracker import Tracker, is_transient, tracker_errors
+from pipelines.tracking.tracker import Tracker, is_transient, tracker_errors
 from pipelines.training.telemetry.metrics import MetricLog, Point
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 from pipelines.stages.corpus.checks import check_inputs
 from pipelines.stages.corpus.settings import (
     Columnar,
@@ -124,7 +124,7 @@ def test_what_is_not_there_is_told():
 def test_servers_that_do_not_answer_are_told_at_once(monkeypatch):
     """By a connection alone: libraries of object stores try again and again."""
     monkeypatch.setattr("fsspec.core.url_to_fs", lambda *_, **__: pytest.fail("was asked"))
-    monkeypatch.setattr("pipelines.core.reading.files.url_to_fs", fsspec.core.url_to_fs)
+    monkeypatch.setattr("pipelines.io.files.url_to_fs", fsspec.core.url_to_fs)
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 from pipelines.stages.corpus.cleaning import check_codes, count_languages
 from pipelines.stages.corpus.duplicates import find_near, signature
 from pipelines.stages.corpus.settings import CleaningSettings, CorpusSettings, PlainText

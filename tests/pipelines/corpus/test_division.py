@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bert_core.randomness import random_bits
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 from pipelines.stages.corpus.division import copies, heldout_draws, heldout_threshold
 from pipelines.stages.corpus.duplicates import find_repeated
 from pipelines.stages.corpus.screening import KEY_TYPE

@@ -4,8 +4,8 @@ import ast
 
 import pytest
 
-from pipelines.core.errors import UserError
-from pipelines.core.reading.text import Tally
+from pipelines.config.errors import UserError
+from pipelines.io.text import Tally
 from pipelines.stages.corpus.settings import InstalledDocumentation
 from pipelines.stages.corpus.sources import documentation
 from pipelines.stages.corpus.sources.inputs import Span

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.core.reading.text import Tally
+from pipelines.io.text import Tally
 from pipelines.stages.corpus.cleaning import split_sentences
 from pipelines.stages.corpus.settings import PlainText
 from pipelines.stages.corpus.sources.inputs import Span, inputs_fingerprint, read_span, resolve

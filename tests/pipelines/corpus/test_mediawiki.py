@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.core.reading.text import Tally
+from pipelines.io.text import Tally
 from pipelines.stages.corpus.settings import (
     MediaWiki,
 )

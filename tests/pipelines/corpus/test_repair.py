@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from pipelines.core.errors import UserError
-from pipelines.core.reading.text import decode, refuse_binary
+from pipelines.config.errors import UserError
+from pipelines.io.text import decode, refuse_binary
 from pipelines.stages.corpus.cleaning import mend
 
 

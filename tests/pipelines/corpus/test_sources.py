@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from pipelines.core.errors import UserError
-from pipelines.core.reading.text import Tally
+from pipelines.config.errors import UserError
+from pipelines.io.text import Tally
 from pipelines.stages.corpus.settings import (
     Columnar,
     CorpusSettings,
@@ -181,9 +181,7 @@ def test_an_unreadable_file_is_named(tmp_path, monkeypatch):
     def deny(*args: object, **kwargs: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(
-        "pipelines.core.reading.files.sha256_of_file", deny
-    )  # tests may run as root
+    monkeypatch.setattr("pipelines.io.files.sha256_of_file", deny)  # tests may run as root
     with pytest.raises(UserError, match=r"secret\.jsonl cannot be read"):
         resolve(JsonLines(paths=(str(path),)))
 

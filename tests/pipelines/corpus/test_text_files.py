@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from pipelines.core.errors import UserError
-from pipelines.core.reading.text import Tally
+from pipelines.config.errors import UserError
+from pipelines.io.text import Tally
 from pipelines.stages.corpus.settings import PlainText
 from pipelines.stages.corpus.sources import text_files
 from pipelines.stages.corpus.sources.inputs import InputFile, Span, resolve

@@ -14,11 +14,11 @@ from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW, OptimizationConfig
 from bert_core.training.state import save_model
 from pipelines.artifacts import Artifact, Built, Draft
-from pipelines.core.cluster.machine import computing_machine
+from pipelines.cluster.machine import computing_machine
+from pipelines.recipes.registration import RegistrationSettings
 from pipelines.registry.comparison.judgement import Judgement, judge
 from pipelines.registry.promotion import settle
 from pipelines.registry.registration import RegisteredModel, Submission, register
-from pipelines.registry.settings import RegistrationSettings
 from pipelines.registry.verification import Proof, verify
 from pipelines.stages.finetuning.training import figures_of
 from pipelines.stages.labelled.settings import LabelledFile, LabelledSettings

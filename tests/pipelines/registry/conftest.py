@@ -15,16 +15,16 @@ from bert_core.training.optimization import AdamW, OptimizationConfig
 from bert_core.training.state import save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, Built, Draft
-from pipelines.core.cluster.machine import computing_machine
-from pipelines.core.stage import StageContext
-from pipelines.core.tracking.tracker import Tracker
+from pipelines.cluster.machine import computing_machine
 from pipelines.registry.registration import RegisteredModel, Submission, register
 from pipelines.registry.serving.integrity import seal
 from pipelines.registry.tags import DIGEST_TAG
 from pipelines.registry.verification import Proof, verify
+from pipelines.stage import StageContext
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.pretraining.figures import HeldoutExamples
 from pipelines.stages.vocabulary.stage import load_tokenizer
+from pipelines.tracking.tracker import Tracker
 
 MAX_EXAMPLES = 50
 

@@ -9,11 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.artifacts import ArtifactStore
-from pipelines.core.errors import UserError
-from pipelines.core.stage import StageContext
+from pipelines.config.errors import UserError
 from pipelines.inference import batch_prediction
 from pipelines.inference.batch_prediction import LISTING, BatchSettings, build_predictions
 from pipelines.registry.registration import Submission, register
+from pipelines.stage import StageContext
 from tests.integration.object_stores import BUCKET, s3_server
 from tests.pipelines.registry.conftest import Models
 from tests.pipelines.registry.test_serving import untrained

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from pipelines.recipes.registration import ComparisonSettings
 from pipelines.registry.comparison.bootstrap import paired_bootstrap
 from pipelines.registry.comparison.judgement import told
-from pipelines.registry.settings import ComparisonSettings
 from pipelines.tasks.scoring.weighted import mean
 
 SETTINGS = ComparisonSettings()

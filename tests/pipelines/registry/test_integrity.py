@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 from pipelines.registry.opening import open_model
 from pipelines.registry.serving.integrity import SEAL_FILE, ChangedPackageError, seal, sealed_files
 from pipelines.registry.tags import DIGEST_TAG

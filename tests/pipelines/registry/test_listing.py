@@ -9,11 +9,11 @@ import pytest
 from mlflow.exceptions import MlflowException
 
 from flows.cli.registry import newest
-from pipelines.core.errors import UserError
-from pipelines.core.tracking.tracker import Tracker
+from pipelines.config.errors import UserError
 from pipelines.registry.finding import find_model
 from pipelines.registry.listing import list_models
 from pipelines.registry.tags import KIND_TAG, VERIFIED_TAG
+from pipelines.tracking.tracker import Tracker
 
 
 def registered(tracker: Tracker, tmp_path: Path, name: str, count: int, **aliases: int) -> None:

@@ -150,7 +150,7 @@ def test_lineage_on_the_command_line(
 
 
 def test_a_version_is_not_compared_with_itself(models: Models) -> None:
-    from pipelines.core.errors import UserError
+    from pipelines.config.errors import UserError
 
     models.register(models.encoder(1))
     with pytest.raises(UserError, match="name two versions"):

@@ -20,7 +20,7 @@ from bert_core.inference.tables import answer_table, question_of_head
 from bert_core.model.catalogue import MODELS, PretrainingModel, SequenceRegressor
 from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 from pipelines.registry.packaging import signature_of
 from pipelines.stages.finetuning.preparation import check_settings
 from pipelines.stages.finetuning.settings import FinetuningSettings

@@ -9,7 +9,7 @@ import pytest
 
 from bert_core.training.state import load_model
 from flows.cli.app import DONE, MISTAKE, run
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 from pipelines.registry.opening import local_model, located, open_model
 from pipelines.registry.tags import VERIFIED_TAG
 from tests.integration.object_stores import BUCKET, s3_server

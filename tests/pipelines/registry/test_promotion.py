@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 from pipelines.registry.comparison.judgement import judge
 from pipelines.registry.finding import version_with_alias
 from pipelines.registry.history import moves_of

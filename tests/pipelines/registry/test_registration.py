@@ -112,7 +112,7 @@ _REGISTERS = """
 import sys, time
 from pathlib import Path
 from pipelines.artifacts import ArtifactStore
-from pipelines.core.tracking.tracker import Tracker
+from pipelines.tracking.tracker import Tracker
 from pipelines.registry.registration import Submission, register
 
 store, kind, fingerprint, uri, files, waiting, go = sys.argv[1:]

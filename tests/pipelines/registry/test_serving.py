@@ -22,9 +22,9 @@ from bert_core.training.state import save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from flows.services.health import free_port
 from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
-from pipelines.core.tracking.tracker import Tracker
 from pipelines.registry.registration import Submission, register
 from pipelines.tasks import family
+from pipelines.tracking.tracker import Tracker
 
 pytestmark = pytest.mark.slow
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 from pipelines.registry.opening import settled_encoder
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 from pipelines.registry.finding import version_with_alias
 from pipelines.registry.promotion import due_for_promotion, promote
 from pipelines.registry.registration import RegisteredModel

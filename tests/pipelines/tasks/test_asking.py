@@ -16,7 +16,7 @@ from bert_core.model.sentence_encoder import SentenceEncoder
 from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from flows.cli.app import DONE, MISTAKE, run
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 from pipelines.inference.answers import asked_of
 from pipelines.inference.tables import json_lines, read_table, write_table
 from tests.pipelines.tasks.letters import CONFIG, PIECES

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 from tests.pipelines.tasks.labelled_lines import items, written
 
 

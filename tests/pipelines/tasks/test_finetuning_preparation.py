@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 from pipelines.stages.finetuning.preparation import balanced_weights, prepare
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.tasks import Items, Reading, family

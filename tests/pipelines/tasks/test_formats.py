@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 from tests.pipelines.tasks.labelled_lines import items, written
 
 DATA = Path("../shared/data")

@@ -22,8 +22,8 @@ from bert_core.training.optimization import AdamW, OptimizationConfig
 from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import ArtifactStore
-from pipelines.core.errors import UserError
-from pipelines.core.stage import StageContext
+from pipelines.config.errors import UserError
+from pipelines.stage import StageContext
 from pipelines.stages.labelled.items import LeftOut, read_labelled
 from pipelines.stages.labelled.settings import LabelledFile, LabelledSettings
 from pipelines.stages.labelled.stage import build_labelled, read_items

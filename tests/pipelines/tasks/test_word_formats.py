@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 from tests.pipelines.tasks.labelled_lines import items, written
 
 CONLL_2003 = """-DOCSTART- -X- -X- O

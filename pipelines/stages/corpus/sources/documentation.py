@@ -11,8 +11,8 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from pipelines.core.errors import UserError
-from pipelines.core.reading.text import Tally, decode
+from pipelines.config.errors import UserError
+from pipelines.io.text import Tally, decode
 from pipelines.stages.corpus.cleaning import mend
 from pipelines.stages.corpus.settings import InstalledDocumentation
 from pipelines.stages.corpus.sources.inputs import MEGABYTE, InputFile, RawDocument, Resolved, Span

@@ -13,10 +13,10 @@ from pathlib import PurePosixPath
 from typing import Any, Final, NamedTuple
 
 from pipelines.artifacts.fingerprint import canonical_json
-from pipelines.core.errors import UserError
-from pipelines.core.reading.files import compression_of, expand, size_and_digest, without_query
-from pipelines.core.reading.records import Dialect
-from pipelines.core.reading.text import Tally
+from pipelines.config.errors import UserError
+from pipelines.io.files import compression_of, expand, size_and_digest, without_query
+from pipelines.io.records import Dialect
+from pipelines.io.text import Tally
 from pipelines.stages.corpus.settings import Source
 
 MEGABYTE = 10**6

@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 import mwparserfromhell
 from markdown_it import MarkdownIt
 
-from pipelines.core.reading.files import open_binary
-from pipelines.core.reading.text import Tally, decode, refuse_binary
+from pipelines.io.files import open_binary
+from pipelines.io.text import Tally, decode, refuse_binary
 from pipelines.stages.corpus.cleaning import mend
 from pipelines.stages.corpus.settings import Markdown, MediaWiki
 from pipelines.stages.corpus.sources.inputs import RawDocument, Resolved, Span, list_files

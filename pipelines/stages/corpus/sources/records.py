@@ -8,18 +8,18 @@ from typing import IO, Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipelines.core.errors import UserError
-from pipelines.core.reading.files import open_binary
-from pipelines.core.reading.hugging_face import commit_of, name_of, rows_of
-from pipelines.core.reading.parquet import whole_file
-from pipelines.core.reading.records import (
+from pipelines.config.errors import UserError
+from pipelines.io.files import open_binary
+from pipelines.io.hugging_face import commit_of, name_of, rows_of
+from pipelines.io.parquet import whole_file
+from pipelines.io.records import (
     LONGEST_RECORD_BYTES,
     BadRow,
     delimited_rows,
     dialect_of,
     json_record,
 )
-from pipelines.core.reading.text import Tally, restored
+from pipelines.io.text import Tally, restored
 from pipelines.stages.corpus.cleaning import mend
 from pipelines.stages.corpus.settings import (
     Columnar,

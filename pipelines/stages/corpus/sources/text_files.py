@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import IO, Final
 
-from pipelines.core.reading.files import open_binary, read_head
-from pipelines.core.reading.text import Tally, decode, refuse_binary
-from pipelines.core.redaction import redacted
+from pipelines.config.redaction import redacted
+from pipelines.io.files import open_binary, read_head
+from pipelines.io.text import Tally, decode, refuse_binary
 from pipelines.stages.corpus.cleaning import mend
 from pipelines.stages.corpus.duplicates import content_hash
 from pipelines.stages.corpus.settings import PlainText

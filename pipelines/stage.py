@@ -7,11 +7,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pipelines.artifacts import ArtifactStore
-from pipelines.core.cluster.ranks import Ranks
+from pipelines.cluster.ranks import Ranks
 
 if TYPE_CHECKING:  # importing MLflow takes a second that data workers need not spend
-    from pipelines.core.settings import Settings
-    from pipelines.core.tracking.tracker import Tracker
+    from pipelines.config.settings import Settings
+    from pipelines.tracking.tracker import Tracker
 
 Statistics = Mapping[str, Any]
 

@@ -12,9 +12,9 @@ import yaml
 from pydantic import Field, model_validator
 
 from bert_core.config import SIZES
-from pipelines.core.place import PlaceSettings
-from pipelines.core.settings import Settings
-from pipelines.registry.settings import RegistrationSettings
+from pipelines.config.settings import Settings
+from pipelines.recipes.place import PlaceSettings
+from pipelines.recipes.registration import RegistrationSettings
 from pipelines.stages.corpus.settings import CorpusSettings
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.finetuning.settings import FinetuningSettings

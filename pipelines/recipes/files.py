@@ -9,16 +9,16 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from pipelines.core.errors import UserError
-from pipelines.core.reading.text import refuse_binary
-from pipelines.core.recipes.faults import explain as explain
-from pipelines.core.recipes.faults import nearest, shortened
-from pipelines.core.recipes.ladder import EndToEndRecipe, RecipeType
+from pipelines.config.errors import UserError
+from pipelines.io.text import refuse_binary
+from pipelines.recipes.faults import explain as explain
+from pipelines.recipes.faults import nearest, shortened
+from pipelines.recipes.models import EndToEndRecipe, RecipeType
 
 
 def preset_names() -> list[str]:
     """Names of the recipes that come with Bertsmith."""
-    folder = files("pipelines.core.recipes") / "presets"
+    folder = files("pipelines.recipes") / "presets"
     return sorted(Path(item.name).stem for item in folder.iterdir() if item.name.endswith(".yaml"))
 
 
@@ -102,7 +102,7 @@ def _read_source(source: str) -> dict[str, Any]:
     # A task's preset is called as the task is, with either stroke.
     preset = source if Path(source).is_file() else source.replace("_", "-")
     if preset in preset_names():
-        text = (files("pipelines.core.recipes") / "presets" / f"{preset}.yaml").read_text()
+        text = (files("pipelines.recipes") / "presets" / f"{preset}.yaml").read_text()
     elif Path(source).is_file():
         text = _text_of(source)
     else:

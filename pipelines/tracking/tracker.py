@@ -20,11 +20,11 @@ from filelock import FileLock
 from mlflow import MlflowClient
 from mlflow.entities import DatasetInput, Metric, Param, RunTag
 
-from pipelines.core.errors import UserError, first_line
-from pipelines.core.redaction import redacted, split_credentials
-from pipelines.core.tracking.sign_in import make_default, sign_in
-from pipelines.core.tracking.transient import is_transient as is_transient
-from pipelines.core.tracking.transient import tracker_errors
+from pipelines.config.errors import UserError, first_line
+from pipelines.config.redaction import redacted, split_credentials
+from pipelines.tracking.sign_in import make_default, sign_in
+from pipelines.tracking.transient import is_transient as is_transient
+from pipelines.tracking.transient import tracker_errors
 
 logger = logging.getLogger(__name__)
 logging.getLogger("mlflow").setLevel(logging.WARNING)  # it tells of every table it creates

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 from pipelines.artifacts import ArtifactStore
 from pipelines.artifacts.probe import Probe, probe
-from pipelines.core.cluster.connection import connect
-from pipelines.core.errors import UserError
-from pipelines.core.versions import computing_versions
+from pipelines.cluster.connection import connect
+from pipelines.config.errors import UserError
+from pipelines.config.versions import computing_versions
 
-import ray  # isort: skip  (after pipelines.core.cluster.connection, which sets its environment)
+import ray  # isort: skip  (after pipelines.cluster.connection, which sets its environment)
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
-from pipelines.core.redaction import Credentials, split_credentials
+from pipelines.config.redaction import Credentials, split_credentials
 
 # http://user:password@host:port of the home's own server; MLflow never reads this name.
 LOGIN: Final = "BERTSMITH_MLFLOW_LOGIN"

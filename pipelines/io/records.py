@@ -18,10 +18,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from pipelines.core.errors import UserError
-from pipelines.core.reading.files import format_suffix, is_local, open_binary, require_regular
-from pipelines.core.reading.parquet import whole_file
-from pipelines.core.reading.text import refuse_binary
+from pipelines.config.errors import UserError
+from pipelines.io.files import format_suffix, is_local, open_binary, require_regular
+from pipelines.io.parquet import whole_file
+from pipelines.io.text import refuse_binary
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 
 
 def home_folder(home: str | Path | None = None) -> Path:

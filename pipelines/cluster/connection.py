@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipelines.core.errors import UserError
-from pipelines.core.versions import source_folders
+from pipelines.config.errors import UserError
+from pipelines.config.versions import source_folders
 
 # Read by Ray when it is imported or started; a person's own setting wins.
 for _name, _value in {

@@ -23,7 +23,7 @@ from fsspec.core import url_to_fs
 
 from pipelines.artifacts import sha256_of_file
 from pipelines.artifacts.access import NO_CREDENTIALS, lacks_credentials, store_errors
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 
 COMPRESSIONS: Final = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}
 _DECOMPRESSION_ERRORS: Final = (

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from pipelines.core.cluster.connection import connect
-from pipelines.core.errors import UserError
+from pipelines.cluster.connection import connect
+from pipelines.config.errors import UserError
 
-import ray  # isort: skip  (after pipelines.core.cluster.connection, which sets its environment)
+import ray  # isort: skip  (after pipelines.cluster.connection, which sets its environment)
 from ray.exceptions import RayTaskError
 
 _END_SECONDS = 90.0  # of tasks that are interrupted

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from pipelines.core.tracking.tracker import server_address  # isort: skip  (MLflow's environment)
+from pipelines.tracking.tracker import server_address  # isort: skip  (MLflow's environment)
 from mlflow import MlflowClient
 from mlflow.entities import RunStatus, ViewType
 

@@ -1,6 +1,6 @@
 """Errors that a person can act on."""
 
-from pipelines.core.redaction import redacted
+from pipelines.config.redaction import redacted
 
 
 def first_line(error: BaseException) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 
 
 @contextmanager

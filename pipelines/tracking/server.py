@@ -1,8 +1,8 @@
 """An MLflow server that asks every request who it is.
 
-    python -m pipelines.core.tracking.server --port 5000 --home /path/of/the/home
+    python -m pipelines.tracking.server --port 5000 --home /path/of/the/home
     MLFLOW_BACKEND_STORE_URI=postgresql://… MLFLOW_ARTIFACTS_DESTINATION=s3://… \
-        python -m pipelines.core.tracking.server --host 0.0.0.0 --allowed-hosts mlflow:5000
+        python -m pipelines.tracking.server --host 0.0.0.0 --allowed-hosts mlflow:5000
 
 The first keeps everything in a home, for clients of this machine. The second is a team's: runs in
 its database, files in its object store, which clients reach through the server alone. Addresses
@@ -25,10 +25,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-import pipelines.core.tracking.tracker  # noqa: F401  (MLflow's environment, before MLflow)
-from pipelines.core.errors import UserError
-from pipelines.core.redaction import Credentials
-from pipelines.core.tracking.sign_in import LOGIN, authorization, home_login
+import pipelines.tracking.tracker  # noqa: F401  (MLflow's environment, before MLflow)
+from pipelines.config.errors import UserError
+from pipelines.config.redaction import Credentials
+from pipelines.tracking.sign_in import LOGIN, authorization, home_login
 
 _OPEN_PATHS = ("/health", "/version")  # they tell nothing, and are how one waits for a server
 _ASK = {"WWW-Authenticate": 'Basic realm="Bertsmith: MLflow"'}

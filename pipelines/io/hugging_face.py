@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pipelines.artifacts import sha256_of_file
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 
 # For whoever names what is no folder and no name in the registry.
 FROM_THE_HUB: Final = (

@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 
 # C0 controls but for tab, line feed and carriage return, and DEL. As bytes they are the same in
 # UTF-8, where deleting them is the fastest.

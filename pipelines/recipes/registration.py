@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
-from pipelines.core.settings import Settings
+from pipelines.config.settings import Settings
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"  # MLflow refuses '/' and ':'
 _ALIAS = r"^[A-Za-z0-9_-]+$"

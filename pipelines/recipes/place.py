@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, model_validator
 
 from pipelines.artifacts import ArtifactStore
-from pipelines.core.cluster.ranks import DeviceKind, Keeping, Ranks
-from pipelines.core.errors import UserError
-from pipelines.core.home import expanded, home_folder, make_home
-from pipelines.core.redaction import Uri
-from pipelines.core.settings import Settings
-from pipelines.core.stage import Observer, StageContext, ignore
-from pipelines.core.tracking.reachability import database_file, refuse_unreachable_tracker
+from pipelines.cluster.ranks import DeviceKind, Keeping, Ranks
+from pipelines.config.errors import UserError
+from pipelines.config.home import expanded, home_folder, make_home
+from pipelines.config.redaction import Uri
+from pipelines.config.settings import Settings
+from pipelines.stage import Observer, StageContext, ignore
+from pipelines.tracking.reachability import database_file, refuse_unreachable_tracker
 
 if TYPE_CHECKING:  # importing MLflow takes a second that reading a recipe need not spend
-    from pipelines.core.tracking.tracker import Tracker
+    from pipelines.tracking.tracker import Tracker
 
 
 DATABASE_NAME = "mlflow.db"  # of the home's own tracker
@@ -163,7 +163,7 @@ class PlaceSettings(Settings):
         `trains`, would find another tracker than this process, since that is a file.
         """
         if os.environ.get("RAY_ADDRESS"):
-            from pipelines.core.cluster.strangers import refuse_strangers  # imports Ray
+            from pipelines.cluster.strangers import refuse_strangers  # imports Ray
 
             uri = self._named_tracker()
             database = database_file(uri) if uri else self.home_folder() / DATABASE_NAME
@@ -171,7 +171,7 @@ class PlaceSettings(Settings):
 
     def tracker(self, tags: Mapping[str, str]) -> "Tracker":
         """The MLflow server; a local home keeps SQLite and files, and is made where missing."""
-        from pipelines.core.tracking.tracker import Tracker
+        from pipelines.tracking.tracker import Tracker
 
         uri = self._named_tracker()
         if uri:

@@ -5,7 +5,7 @@ from requests import HTTPError
 from sqlalchemy.exc import SQLAlchemyError
 
 from pipelines.artifacts.access import FULL, is_away, store_errors
-from pipelines.core.errors import UserError
+from pipelines.config.errors import UserError
 
 _WILL_FAIL_AGAIN = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 _TRANSIENT_CODES = frozenset(

@@ -1,6 +1,6 @@
 """The database of an MLflow server, brought to the schema of the MLflow that is installed.
 
-    MLFLOW_BACKEND_STORE_URI=postgresql://… python -m pipelines.core.tracking.migration
+    MLFLOW_BACKEND_STORE_URI=postgresql://… python -m pipelines.tracking.migration
 
 A server does it by itself where tables are missing. Where a newer MLflow changed others, it refuses
 to start instead. `mlflow db upgrade` does the same as this, but takes the URI, which holds a
@@ -10,9 +10,9 @@ password, as an argument that everybody on the machine sees. There is no way bac
 import os
 import sys
 
-import pipelines.core.tracking.tracker  # noqa: F401  (MLflow's environment, before MLflow)
-from pipelines.core.errors import UserError
-from pipelines.core.redaction import redacted
+import pipelines.tracking.tracker  # noqa: F401  (MLflow's environment, before MLflow)
+from pipelines.config.errors import UserError
+from pipelines.config.redaction import redacted
 
 URI_VARIABLE = "MLFLOW_BACKEND_STORE_URI"
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from pipelines.artifacts.store import being_built
-from pipelines.core.stage import Progress
+from pipelines.stage import Progress
 
 if TYPE_CHECKING:  # importing Ray takes a second that a run which reuses everything need not spend
     from ray.util.metrics import Gauge

@@ -1,0 +1,1 @@
+"""What everything else builds on: settings, errors, versions."""

@@ -1,1 +1,0 @@
-"""What every stage builds on: settings, recipes, places, the cluster, the tracker, errors."""
