@@ -61,7 +61,7 @@ def opened(folder: Path) -> OpenedModel:
     """The model in `folder` and its tokenizer; UserError, naming it, where it holds none whole."""
     with explained(folder):
         model, tokenizer = load_model(folder), WordPieceTokenizer.from_directory(folder)
-        tokenizer.refuse_other_table(model.config.vocab_size)
+        tokenizer.check_embedding_rows(model.config.vocab_size)
         return model, tokenizer
 
 
