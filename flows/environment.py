@@ -72,7 +72,7 @@ def prepare_flows(home: Path) -> Surroundings:
     local_api = None
     if not _prefect_api_is_configured():
         local_api = LocalApi.start(home)
-        os.environ["PREFECT_API_URL"] = local_api.url
+        os.environ["PREFECT_API_URL"] = LocalApi.url_of_this_process = local_api.url
         os.environ.update(local_api.credentials.for_prefect_clients())
     return Surroundings(home, services, local_api)
 

@@ -66,7 +66,6 @@ class LocalApi:
             )
         local_api = cls(f"{page}/api", credentials, process, log, turn)
         atexit.register(local_api.stop)
-        LocalApi.url_of_this_process = local_api.url
         return local_api
 
     def wait(self) -> None:

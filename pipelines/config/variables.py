@@ -14,7 +14,6 @@ VARIABLES: Final[Mapping[str, str]] = {
     "BERTSMITH_WAIT_FOR_NODES_SECONDS": "how long a training run waits for nodes; default 0",
     "BERTSMITH_PLACE": "Prefect block that a worker's runs take their store and tracker from",
     "BERTSMITH_NOTIFY_URL": "where the platform's automations write",
-    "BERTSMITH_LOGS": "json: log lines are JSON objects",
     "BERTSMITH_METRICS_HOST": "address that figures for Prometheus are served on",
     "BERTSMITH_METRICS_PORT": "port that a run serves its own figures on",
     "BERTSMITH_METRICS_TOKEN": "bearer token that Prometheus has to bring",

@@ -179,9 +179,10 @@ def _create_version(
 
 def _what(submission: Submission) -> str:
     kind, question = submission.kind, question_of(submission.kind, submission.artifact)
-    made = "pretrained from raw text" if kind == "encoder" else f"for {kind.replace('_', ' ')}"
+    of_task = f"model for {kind.replace('_', ' ')}"
+    what = "encoder pretrained from raw text" if kind == "encoder" else of_task
     takes, gives = ", ".join(question.columns), ", ".join(question.answers)
-    return f"A BERT model {made}: takes {takes}, gives {gives}."
+    return f"A BERT {what}: takes {takes}, gives {gives}."
 
 
 def _recipe_values(recipe_yaml: str) -> dict[str, object]:

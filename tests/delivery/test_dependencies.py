@@ -28,7 +28,8 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
 }
 SHIPPED = ("bert_core", "pipelines", "flows")
 OURS = {*EXTRAS, *(path.stem for path in (ROOT / "benchmarks").rglob("*.py"))}
-NAMED_BY_OTHERS = {"s3fs"}  # fsspec imports it for addresses of S3
+# fsspec imports s3fs for addresses of S3, and the errors of its clients are known by name.
+NAMED_BY_OTHERS = {"aiohttp", "botocore", "s3fs"}
 NOT_INSTALLED = {"psycopg2": ["psycopg2-binary"]}  # `make test-platform` does
 
 _HANDLERS = "how a training ends and what is said of it: pipelines/training/failures.py"
@@ -55,6 +56,9 @@ PRIVATE = {
     "mlflow.server.constants": _SERVER,
     "mlflow.server.fastapi_app.app": _SERVER,
     "mlflow.server.handlers.initialize_backend_stores": _SERVER,
+    "mlflow.tracking.request_auth.registry._request_auth_provider_registry": (
+        "passwords by address: pipelines/tracking/sign_in.py"
+    ),
     "mlflow.db.upgrade": "the database's migration: pipelines/tracking/migration.py",
     "torch._dynamo.config": "tracing: bert_core/training/compilation.py",
     "torch._foreach_mul_": "LAMB: bert_core/training/optimization/rules.py",

@@ -84,7 +84,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a number that is no number": (
         lambda folder: rewrite(folder / "config.json", layer_norm_eps=float("nan")),
-        "layer_norm_eps must be a number, got nan",
+        "layer_norm_eps must be positive and finite, got nan",
     ),
     "sizes beyond any memory": (
         lambda folder: rewrite(folder / "config.json", vocab_size=10**15, intermediate_size=10**12),

@@ -70,9 +70,9 @@ def test_a_home_that_is_a_file_gets_a_sentence(tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     file.write_text("mine")
     for home in (file, file / "below"):
-        with pytest.raises(UserError, match=r"must be a folder, but .*notes.txt is a file"):
+        with pytest.raises(UserError, match=r"notes\.txt is a file and cannot be the home"):
             environment.home_folder(home)
-        with pytest.raises(UserError, match="must be a folder"):
+        with pytest.raises(UserError, match="cannot be the home folder"):
             PlaceSettings(home=str(home)).store_url()
 
 

@@ -14,8 +14,8 @@ from tests.flows.published_folders import WORDS, saved
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["import", ""], "an empty name"),
-        (["import", "{here}/none"], "found neither at {here}/none"),
+        (["import", ""], "name the folder"),
+        (["import", "{here}/none"], "neither a model's folder nor a vocab.txt at {here}/none"),
         (["import", "bert-base-uncased"], "is downloaded first: hf download NAME"),
         (["embed", "x", "--model", ""], "--model is empty"),
         (["import", "{model}", "--name", ""], "--name"),

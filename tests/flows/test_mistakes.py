@@ -26,7 +26,7 @@ CASES = {
     "a recipe in UTF-16": (["run", "{here}/utf16.yaml"], "UTF-16"),
     "a recipe in Latin-1": (["run", "{here}/latin1.yaml"], "UTF-8"),
     "a recipe that is binary": (["run", "{here}/binary.yaml"], "is not text"),
-    "a recipe that is empty": (["run", "{here}/empty.txt"], "found nothing"),
+    "a recipe that is empty": (["run", "{here}/empty.txt"], "is empty"),
     "an empty text": (["run", "--corpus", "{here}/empty.txt"], "at least"),
     "one document": (["run", "--corpus", "{here}/single.txt"], "layout"),
     "a pipe as text": (["run", "--corpus", "{here}/pipe"], "pipe"),
@@ -85,11 +85,11 @@ CASES = {
     ),
     "more workers than micro-batches": (
         ["run", "--set", "place.training_workers=4"],
-        "found 4 workers for the 2 micro-batches of pretraining",
+        "4 training workers cannot share the 2 micro-batches of a step of pretraining",
     ),
     "more workers than texts": (
         ["run", "--set", "place.training_workers=2", "--set", "finetuning.micro_batch_examples=99"],
-        "micro-batches of finetuning",
+        "micro-batches of a step of finetuning",
     ),
     "rates beyond one": (["run", "--set", "examples.random_share=0.9"], "exceed 1 together"),
     "longer than is read": (["run", "--set", "finetuning.max_tokens=512"], "examples.max_tokens"),
@@ -128,9 +128,12 @@ CASES = {
     ),
     "a left-to-right encoder": (
         ["run", "--set", "examples.objective=clm"],
-        "found clm",
+        "and clm has none",
     ),
-    "a left-to-right classifier": (["finetune", "--set", "examples.objective=clm"], "found clm"),
+    "a left-to-right classifier": (
+        ["finetune", "--set", "examples.objective=clm"],
+        "and clm has none",
+    ),
     "a family that is none": (["run", "--set", "labelled.family=poetry"], "classification"),
 }
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pipelines.core import run_metrics
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.parser import text_string_to_metric_families
 
 from flows.services.exporter import TOKEN_VARIABLE, keep_asking, metrics_server, store_bytes
+from pipelines import run_metrics
 from pipelines.artifacts.store import building
 from pipelines.config.errors import UserError
 from pipelines.run_metrics import RunMetrics, published_metrics

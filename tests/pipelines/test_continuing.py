@@ -178,7 +178,7 @@ def test_examples_in_other_pieces_or_for_another_objective_are_refused(
     encoder = starting_encoder(str(folder), small_context)
     other = build_vocabulary(VocabularySettings(size=180), small_corpus, small_context)
     examples = examples_in(other, small_corpus, small_context)
-    with pytest.raises(UserError, match=r"in the pieces of pretraining\.encoder"):
+    with pytest.raises(UserError, match=r"does not begin with the tokens of pretraining\.encoder"):
         settings_for(PretrainingSettings(), encoder, examples, other)
     own = build_vocabulary(VocabularySettings(encoder=str(folder)), small_corpus, small_context)
     examples = examples_in(own, small_corpus, small_context, objective="clm")

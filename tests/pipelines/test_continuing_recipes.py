@@ -13,7 +13,7 @@ def test_the_vocabulary_of_a_recipe_goes_with_its_encoder() -> None:
     recipe = read_recipe(PretrainingRecipe, "demo", [*override, "vocabulary.encoder=other"])
     assert recipe.resolved().vocabulary.encoder == "other"
     assert read_recipe(PretrainingRecipe, "demo").resolved().vocabulary.encoder is None
-    with pytest.raises(UserError, match=r"initialization must be left .* got informed"):
+    with pytest.raises(UserError, match=r"initialization=informed is for random weights"):
         read_recipe(PretrainingRecipe, "demo", [*override, "pretraining.initialization=informed"])
     with pytest.raises(UserError, match=r"added_pieces=\d+ requires pretraining\.encoder"):
         read_recipe(PretrainingRecipe, "demo", ["vocabulary.added_pieces=5"])

@@ -179,7 +179,7 @@ def test_features_that_cannot_be_understood_are_one_sentence(tmp_path: Path) -> 
     metadata = {b"huggingface": b'{"info": {"features": {"label": {"_type": "Later"}}}}'}
     table = pa.table({"text": ["x"], "label": [1]}).replace_schema_metadata(metadata)
     pq.write_table(table, tmp_path / "a.parquet")
-    with pytest.raises(UserError, match=r"the names of the classes of .* must be readable"):
+    with pytest.raises(UserError, match=r"cannot read the names of the classes of"):
         of_file(tmp_path / "a.parquet", "classification")
 
 
@@ -203,7 +203,7 @@ def test_a_mistake_is_told_before_anything_is_built(
 
 def test_a_saved_split_has_no_other_one(tmp_path: Path) -> None:
     rows(20).save_to_disk(str(tmp_path / "one"))
-    with pytest.raises(UserError, match="which holds one split alone"):
+    with pytest.raises(UserError, match="holds a single split"):
         built(tmp_path, dataset=str(tmp_path / "one"), heldout_split="validation")
 
 

@@ -33,7 +33,7 @@ import os, signal, threading, time
 from pipelines.training import launch
 
 class Wish:
-    class say:
+    class stop:
         remote = staticmethod(lambda: print("asked to stop", flush=True))
 
 class Trainer:

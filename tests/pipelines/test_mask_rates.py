@@ -64,7 +64,7 @@ def test_a_rate_changes_how_many_are_masked_and_nothing_else(small_examples):
     ],
 )
 def test_rates_without_dynamic_masks_are_refused_when_the_recipe_is_read(overrides):
-    with pytest.raises(UserError, match=r"mask_fraction .* dynamic masks"):
+    with pytest.raises(UserError, match=r"mask_fraction needs masks that training draws itself"):
         read_recipe(PretrainingRecipe, "demo", overrides)
 
 
@@ -73,7 +73,7 @@ def test_the_stage_refuses_them_too(small_corpus, small_vocabulary, small_contex
         ExampleSettings(max_tokens=64, masking="static"), small_corpus, small_vocabulary,
         small_context,
     )  # fmt: skip
-    with pytest.raises(UserError, match=r"mask_fraction .* dynamic masks"):
+    with pytest.raises(UserError, match=r"mask_fraction needs masks that training draws itself"):
         build_encoder(
             PretrainingSettings(mask_fraction=0.2), examples, small_vocabulary, small_context
         )

@@ -149,7 +149,7 @@ def test_errors_lose_their_secrets_and_keep_their_kind() -> None:
         ("http://ann:hidden@127.0.0.1:9", "must answer at http://127.0.0.1:9, but no connection"),
         ("http://127.0.0.1:port", "must be a number"),
         ("http://no-such-host.invalid:5000", "no connection could be made"),
-        ("sqlite:////no/such/folder/mlflow.db", "in a folder that exists"),
+        ("sqlite:////no/such/folder/mlflow.db", "cannot be written; make its folder"),
     ],
 )
 def test_a_tracker_that_cannot_be_there_is_refused_at_once_and_without_mlflow(

@@ -79,5 +79,5 @@ def test_a_database_of_a_newer_mlflow_and_none_at_all_get_a_sentence(
     with pytest.raises(UserError, match=r"of this MLflow or an older one, but it said: .*'later'"):
         migration.migrate(uri)
     monkeypatch.delenv(migration.URI_VARIABLE, raising=False)
-    with pytest.raises(SystemExit, match="found none; set it"):
+    with pytest.raises(SystemExit, match="names no database; set it"):
         migration.main()

@@ -179,7 +179,7 @@ def _judgement(
         name=candidate.version.name,
         version=int(candidate.version.version),
         is_better=is_better,
-        reason=_sentence(against, items.metric, difference, settings, is_better, items.left_out),
+        reason=in_words(against, items.metric, difference, settings, is_better, items.left_out),
         against=against,
         champion=champion,
         metric=items.metric,
@@ -189,7 +189,7 @@ def _judgement(
     )
 
 
-def _sentence(
+def in_words(
     against: str,
     metric: str,
     difference: Difference,

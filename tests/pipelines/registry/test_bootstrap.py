@@ -5,7 +5,7 @@ import pytest
 
 from pipelines.recipes.registration import ComparisonSettings
 from pipelines.registry.comparison.bootstrap import paired_bootstrap
-from pipelines.registry.comparison.judgement import told
+from pipelines.registry.comparison.judgement import in_words
 from pipelines.tasks.scoring.weighted import mean
 
 SETTINGS = ComparisonSettings()
@@ -77,7 +77,7 @@ def test_the_sentence_says_in_whose_favour_a_difference_is() -> None:
     high, low = mean(np.array([1.0] * 9 + [0.0])), mean(np.array([0.0] * 9 + [1.0]))
     better = paired_bootstrap(high, low, 10, SETTINGS, margin=0.0)
     worse = paired_bootstrap(low, high, 10, SETTINGS, margin=0.0)
-    said = told("x", "eval/accuracy", better, SETTINGS, is_better=True)
+    said = in_words("x", "eval/accuracy", better, SETTINGS, is_better=True)
     assert "accuracy 0.9000 beside 0.1000, +0.8000 in its favour (95% interval +" in said
-    said = told("x", "eval/accuracy", worse, SETTINGS, is_better=False)
+    said = in_words("x", "eval/accuracy", worse, SETTINGS, is_better=False)
     assert "accuracy 0.1000 beside 0.9000, +0.8000 in the other's favour (95% interval +" in said

@@ -76,7 +76,7 @@ def test_a_package_that_is_sealed_again_is_not_what_the_registry_names(models: M
         open_model(models.tracker, model.reference)
     client = models.tracker.client()
     client.delete_model_version_tag("encoder", "1", DIGEST_TAG)
-    with pytest.raises(UserError, match=f"as the tag {DIGEST_TAG}.*has none"):
+    with pytest.raises(UserError, match=f"has no tag {DIGEST_TAG}"):
         open_model(models.tracker, model.reference)
     # Who may change the tags, too, is believed: the store's artifact tells them, see promotion.
     client.set_model_version_tag("encoder", "1", DIGEST_TAG, digest)

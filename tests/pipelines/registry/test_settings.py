@@ -13,8 +13,8 @@ from pipelines.recipes.models import EndToEndRecipe
         ("alias=latest", "keeps `latest` and numbers"),
         ("alias=Latest", "keeps `latest` and numbers"),
         ("alias=v1", "keeps `latest` and numbers"),
-        ("candidate_alias=V12", "or a version's number"),
-        ("alias='3'", "or a version's number"),  # `--from 3` would mean the version
+        ("candidate_alias=V12", "keeps `latest` and numbers"),
+        ("alias='3'", "keeps `latest` and numbers"),  # `--from 3` would mean the version
         ("alias=best.one", "must fit the pattern"),  # MLflow takes no dot in an alias
         ("alias=candidate", "candidate_alias and challenger_alias must differ"),
         ("encoder_name=bertsmith-classifier", "encoder_name and classifier_name must differ"),
