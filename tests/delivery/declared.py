@@ -9,9 +9,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import pipelines.core.variables as variables
 import pytest
 from typer.main import get_command
+
+from pipelines.config import variables
 
 ROOT = Path(__file__).parents[2]
 INFRA = ROOT / "infra"

@@ -53,7 +53,7 @@ def test_out_and_in_again_changes_no_bit(
 
 
 def test_what_is_no_model_is_refused(folder: Path, context: StageContext, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="there is neither a model's folder nor a vocab.txt at"):
+    with pytest.raises(UserError, match="there is neither a model's folder"):
         bring_in(tmp_path / "nothing", context)
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=r"must hold config\.json"):

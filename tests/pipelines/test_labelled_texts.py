@@ -129,7 +129,7 @@ def test_labels_that_teach_nothing_are_refused(
 
 
 def test_no_task_is_not_built(context: StageContext) -> None:
-    with pytest.raises(UserError, match="labelled.source is of kind 'none'"):
+    with pytest.raises(UserError, match="is of kind 'none'"):
         build_labelled(LabelledSettings(source=NoLabels()), None, context)
 
 
