@@ -113,7 +113,7 @@ def _is_read(name: str) -> bool:
     if name.startswith("MLFLOW_"):
         import mlflow.environment_variables as known
 
-        stated = name in _names_in(ROOT / "pipelines" / "core" / "tracking")
+        stated = name in _names_in(ROOT / "pipelines" / "tracking")
         return stated or hasattr(known, name)
     if name.startswith("RAY_"):
         return name.encode() in _words_of_ray()

@@ -62,7 +62,7 @@ def test_what_is_no_model_is_refused(folder: Path, context: StageContext, tmp_pa
     with pytest.raises(UserError, match="must be new or empty"):
         take_out(NOWHERE, str(folder), folder, None)
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(UserError, match="must be a new folder"):
+    with pytest.raises(UserError, match="cannot be written"):
         take_out(NOWHERE, str(folder), tmp_path / "file" / "new", None)
 
 

@@ -20,7 +20,7 @@ def test_a_card_says_what_it_is_from_what_how_good_and_how_it_is_asked(models: M
     models.register(artifact)
     card = models.tracker.client().get_model_version("encoder", "1").description
     for words in (
-        "A BERT model pretrained from raw text", "## Made from", models.examples.fingerprint,
+        "A BERT encoder pretrained from raw text", "## Made from", models.examples.fingerprint,
         "## Held-out figures", f"{artifact.statistics['eval/mlm_loss']:.4f}",
         f"without looking {artifact.statistics['baseline/mlm_loss']:.4f}", "## Limits",
         "at most 64 tokens", 'mlflow.pyfunc.load_model("models:/encoder/1")',
