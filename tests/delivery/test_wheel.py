@@ -16,7 +16,7 @@ from tests.conftest import SMALL_RECIPE
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-PRESETS = ROOT / "pipelines" / "core" / "recipes" / "presets"
+PRESETS = ROOT / "pipelines" / "recipes" / "presets"
 # What one installation must not tell another of.
 OWN = ("PYTHONPATH", "PYTHONHOME", "BERTSMITH_HOME", "MLFLOW_TRACKING_URI", "PREFECT_API_URL")
 
