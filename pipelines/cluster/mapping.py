@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from pipelines.cluster.connection import connect
-from pipelines.config.errors import UserError
+from pipelines.config.errors import UserError, first_line
 
 import ray  # isort: skip  (after pipelines.cluster.connection, which sets its environment)
-from ray.exceptions import RayTaskError
+from ray.exceptions import RayError, RayTaskError, TaskCancelledError
 
 _END_SECONDS = 90.0  # of tasks that are interrupted
 
@@ -80,3 +80,20 @@ def _result_of(reference: "ray.ObjectRef") -> Any:
         if isinstance(error.cause, UserError):
             raise error.cause from None
         raise
+    except RayError as error:
+        if is_loss(error):
+            raise UserError(
+                f"Ray lost a task: {what_to_do(error)}: what is finished is kept"
+            ) from error
+        raise
+
+
+def is_loss(error: BaseException) -> bool:
+    """Whether a process or node that computed is gone, most often for lack of memory."""
+    return isinstance(error, RayError) and not isinstance(error, (RayTaskError, TaskCancelledError))
+
+
+def what_to_do(loss: BaseException) -> str:
+    """The first of Ray's many lines on a loss, and where to look."""
+    said = first_line(loss).rstrip(".:")
+    return f"{said}; look at the memory and the logs of its node, and run again"

@@ -5,11 +5,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pipelines.cluster.connection import nodes
-from pipelines.config.errors import UserError, first_line
+from pipelines.cluster.mapping import is_loss, what_to_do
+from pipelines.config.errors import UserError
 from pipelines.training.placement import Node, Placement, listed, room_on_nodes
 
 from ray.exceptions import RayActorError  # isort: skip  (after its environment)
-from ray.train import UserCallback, WorkerGroupError  # isort: skip
+from ray.train import ControllerError, UserCallback, WorkerGroupError  # isort: skip
 
 # Ray has no public names for these.
 from ray.train.v2._internal.exceptions import (
@@ -25,23 +26,30 @@ FINAL_ERRORS = (UserError,)
 _DEATHS = (RayActorError, WorkerHealthCheckFailedError, WorkerHealthCheckTimeoutError)
 
 
-def raise_sentence(error: WorkerGroupError, section: str, max_failures: int) -> None:
+def raise_sentence(error: Exception, section: str, max_failures: int) -> None:
     """Raise UserError where a person can mend what ended a training run after all its restarts.
 
-    `section` is the recipe's. Returns where it is a mistake of the program: that needs its
-    traceback.
+    `error` is what Ray Train's `fit` raised, `section` is the recipe's. Returns where it is a
+    mistake of the program: that needs its traceback.
     """
+    cause = error.controller_failure if isinstance(error, ControllerError) else error
+    if isinstance(cause, FINAL_ERRORS):
+        raise cause from None  # not from itself: a cause of its own
+    if is_loss(cause):
+        raise UserError(
+            f"Ray lost {section}: {what_to_do(cause)}: it goes on from its last checkpoint"
+        ) from error
+    if not isinstance(error, WorkerGroupError):
+        return
     for rank, failure in sorted(error.worker_failures.items()):
         if isinstance(failure, OSError):
             # Caused by it: a task is tried again where waiting may mend it.
             raise UserError(f"{section} needs its store and its disks, but {failure}") from failure
         if isinstance(failure, _DEATHS):
-            said = first_line(failure).rstrip(".:")
             raise UserError(
                 f"a worker of {section} (rank {rank}) ended without finishing, and "
-                f"place.max_failures={max_failures} allows no more restarts: {said}; "
-                "look at the memory and the logs of its node, and run again: it goes on from its "
-                "last checkpoint"
+                f"place.max_failures={max_failures} allows no more restarts: "
+                f"{what_to_do(failure)}: it goes on from its last checkpoint"
             ) from error
 
 

@@ -24,7 +24,6 @@ from pipelines.tracking.reachability import database_file
 from pipelines.training.autoscaling import wait_for_room
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.failures import (
-    FINAL_ERRORS,
     EndOnFinalError,
     EndOnLongOutage,
     raise_sentence,
@@ -40,6 +39,7 @@ from ray.train import (  # isort: skip  (after pipelines.cluster.connection, whi
     WorkerGroupError,
 )
 from ray.actor import ActorHandle
+from ray.exceptions import RayError
 from ray.train.torch import TorchTrainer
 
 logger = logging.getLogger(__name__)
@@ -135,11 +135,7 @@ def launch(
         )
         try:
             result = _fit(trainer, messages).return_value
-        except ControllerError as error:
-            if isinstance(error.controller_failure, FINAL_ERRORS):
-                raise error.controller_failure from None  # not from itself: a cause of its own
-            raise
-        except WorkerGroupError as error:
+        except (ControllerError, WorkerGroupError, RayError) as error:
             raise_sentence(error, job.cut.section, context.ranks.max_failures)
             raise
     with Checkpoints(*kept).named(result["checkpoint"]) as folder:

@@ -1,6 +1,7 @@
 """Connecting to Ray, where it is not where it should be."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from pipelines.cluster import connection as cluster
 from pipelines.cluster import strangers
+from pipelines.cluster.mapping import map_tasks
 from pipelines.config.errors import UserError
 
 import ray  # isort: skip  (after pipelines.cluster.connection, which sets its environment)
@@ -106,6 +108,12 @@ def test_a_signal_to_this_process_s_group_does_not_reach_ray(local_ray):
     groups = {each.name(): os.getpgid(each.pid) for each in started if each.is_running()}
     assert {"raylet", "gcs_server"} <= set(groups)
     assert os.getpgid(0) not in {groups["raylet"], groups["gcs_server"]}
+
+
+def test_a_task_that_loses_its_worker_each_time_ends_in_one_line(local_ray):
+    with pytest.raises(UserError, match=r"^Ray lost a task: .*; look at the memory") as raised:
+        map_tasks(lambda item: os.kill(os.getpid(), signal.SIGKILL), [0], num_workers=1)
+    assert len(str(raised.value).splitlines()) == 1
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from pipelines.training.failures import EndOnLongOutage, raise_sentence
 from pipelines.training.memory import within_memory
 from pipelines.training.placement import Placement
 
-from ray.exceptions import RayActorError  # isort: skip  (after Ray's environment)
+from ray.exceptions import OutOfMemoryError, RayActorError  # isort: skip  (after Ray's environment)
 from ray.train import ControllerError, WorkerGroupError  # isort: skip
 from ray.train.v2._internal.exceptions import (
     WorkerGroupStartupFailedError,
@@ -114,6 +114,22 @@ def test_a_worker_that_dies_too_often_is_a_sentence_and_others_that_lost_it_are_
     assert said.startswith("a worker of pretraining (rank 1) ended without finishing, and place.")
     assert "max_failures=3 allows no more restarts: The actor experienced an error" in said
     assert len(said.splitlines()) == 1
+    assert not is_transient(raised.value)
+
+
+@pytest.mark.parametrize("is_of_the_controller", [True, False])
+def test_a_node_without_memory_is_one_line_and_not_sixty(is_of_the_controller: bool) -> None:
+    lost = OutOfMemoryError(
+        "4 worker(s) were killed due to the node running low on memory.\n"
+        + "Object store memory usage: [- objects spillable: 1\n" * 60
+    )
+    error = ControllerError(lost) if is_of_the_controller else lost
+    with pytest.raises(UserError) as raised:
+        raise_sentence(error, "pretraining", 3)
+    assert str(raised.value) == (
+        "Ray lost pretraining: 4 worker(s) were killed due to the node running low on memory; look "
+        "at the memory and the logs of its node, and run again: it goes on from its last checkpoint"
+    )
     assert not is_transient(raised.value)
 
 

@@ -2,13 +2,14 @@
 
 import ast
 import base64
+import csv
 import hashlib
 import inspect
 import re
 import warnings
 from collections.abc import Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
 
 from pipelines.config.errors import UserError
@@ -29,7 +30,8 @@ def resolve(settings: InstalledDocumentation) -> Resolved:
     files: list[InputFile] = []
     for package in settings.packages:
         room = settings.max_source_megabytes * MEGABYTE
-        for path, num_bytes in _python_files(package):
+        found = installed(package)  # looked for once: a package has hundreds of files
+        for path, num_bytes in _python_files(package, found):
             room -= num_bytes
             if room < 0:
                 break
@@ -38,7 +40,7 @@ def resolve(settings: InstalledDocumentation) -> Resolved:
                     path=path,
                     label=settings.name or package,
                     num_bytes=num_bytes,
-                    digest=_digest(_read(path)),
+                    digest=_digest(_read(path, found)),
                     splittable=False,
                 )
             )
@@ -47,7 +49,8 @@ def resolve(settings: InstalledDocumentation) -> Resolved:
 
 def read(settings: InstalledDocumentation, span: Span, tally: Tally) -> Iterator[RawDocument]:
     """The docstrings of one source file, in the order of the code."""
-    source = decode(_read(span.file.path), tally.repaired)
+    package, _, _ = span.file.path.partition(":")
+    source = decode(_read(span.file.path, installed(package)), tally.repaired)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes are the package's own affair
@@ -113,10 +116,10 @@ def installed(package: str) -> Distribution:
         ) from error
 
 
-def _read(path: str) -> bytes:
-    """Bytes of `package:file`; raises UserError where an installation has lost the file."""
+def _read(path: str, found: Distribution) -> bytes:
+    """The bytes of `package:file`; raises UserError where an installation has lost the file."""
     package, _, relative = path.partition(":")
-    file = Path(str(installed(package).locate_file(relative)))
+    file = Path(str(found.locate_file(relative)))
     try:
         return file.read_bytes()
     except OSError as error:
@@ -131,14 +134,13 @@ def _digest(data: bytes) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
 
 
-def _python_files(package: str) -> list[tuple[str, int]]:
+def _python_files(package: str, found: Distribution) -> list[tuple[str, int]]:
     """`package:file` and size of its Python files, as its RECORD has them; shuffled."""
+    record = csv.reader((found.read_text("RECORD") or "").splitlines())
     files = [
-        (f"{package}:{path}", file.size or 0)
-        for file in installed(package).files or ()
-        if (path := PurePosixPath(file)).suffix == ".py"
-        and file.hash is not None
-        and not _SKIPPED_FOLDERS & set(path.parts)
+        (f"{package}:{path}", int(size or 0))
+        for path, digest, size in record
+        if path.endswith(".py") and digest and _SKIPPED_FOLDERS.isdisjoint(path.split("/"))
     ]
     if not files:
         raise UserError(
