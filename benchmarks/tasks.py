@@ -30,7 +30,7 @@ from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.finetuning.stage import build_task_model
 from pipelines.stages.labelled.settings import LabelledFile, LabelledSettings
 from pipelines.stages.labelled.stage import build_labelled
-from pipelines.training.starting import starting_encoder
+from pipelines.training.imported_models import existing_encoder
 
 DATA = ROOT.parent / "shared" / "data"
 GLUE = DATA / "glue"
@@ -113,7 +113,7 @@ def random_encoder(of: Artifact, folder: Path, context: StageContext) -> Artifac
         torch.manual_seed(0)
         save_model(target, PretrainingModel(config))
         WordPieceTokenizer.from_directory(of.local_folder()).save(target)
-    return starting_encoder(str(target), context)
+    return existing_encoder(str(target), context)
 
 
 def measured(
@@ -170,7 +170,7 @@ def main() -> None:
     arguments.folder.mkdir(parents=True, exist_ok=True)
     store = ArtifactStore(str(arguments.folder.absolute() / "store"))
     context = StageContext(store=store, num_workers=2)
-    encoder = starting_encoder(str(arguments.encoder), context)
+    encoder = existing_encoder(str(arguments.encoder), context)
     connect()
     lines = [
         f"{arguments.called or arguments.encoder.name}. AdamW at {arguments.rate:g}, 32 items a "

@@ -11,8 +11,8 @@ from flows.reporting.pages import costing_the_page_alone
 from flows.reporting.progress import ProgressReporter
 from flows.services.place_block import use_place_of_deployment
 from flows.services.reconciliation import recorded_run
-from flows.stopping import cancel_if_stopped, stops_noted
-from flows.tasks import task_that_reaches_out
+from flows.stopping import cancel_if_stopped, note_stops
+from flows.tasks import network_task
 from pipelines.artifacts import Artifact
 from pipelines.config.redaction import redacted
 from pipelines.inference.batch_prediction import KIND, BatchSettings, build_predictions
@@ -39,15 +39,15 @@ _DEFAULT = BatchPredictionRecipe()
 def batch_prediction(recipe: BatchPredictionRecipe = _DEFAULT) -> Artifact:
     """Answer every row of files with a registered model; a killed run goes on at its shard."""
     use_place_of_deployment()
-    recipe.place.refuse_unreachable()
+    recipe.place.check_reachable()
     settings = BatchSettings(**recipe.model_dump(exclude={"place"}))
     with (
-        stops_noted(flow_run.id),
+        note_stops(flow_run.id),
         recorded_run(flow_run.id),
         ProgressReporter("batch-prediction") as progress,
     ):
         context = recipe.place.context(observe=progress.observe)
-        task = task_that_reaches_out(build_predictions).with_options(
+        task = network_task(build_predictions).with_options(
             task_run_name=f"answers of {recipe.model}"
         )
         predictions = cast(Artifact, task(settings, recipe.place.tracker({}), context))

@@ -10,7 +10,7 @@ from flows.checks import check_recipe
 from flows.reporting.run_report import RunReport
 from flows.run import Overrides, Run, started_run
 from flows.stopping import cancel_if_stopped
-from flows.tasks import plain_task, task_that_reaches_out
+from flows.tasks import network_task, plain_task
 from pipelines.artifacts import Artifact
 from pipelines.recipes.files import read_recipe
 from pipelines.recipes.models import (
@@ -36,12 +36,12 @@ def build_chain(run: Run[CorpusRecipe], goals: Iterable[Stage]) -> dict[str, Art
     goals = list(goals)
     check_recipe(run.recipe, goals)
     if any(stage.cut for stage in asked_for(run.recipe, goals)):
-        run.recipe.place.refuse_strangers(trains=True)
+        run.recipe.place.check_nodes(trains=True)
     recipe = with_resolved_encoders(run).resolved()
     made = given_artifacts(recipe, run.context)
     for stage in asked_for(recipe, goals):
         settings = stage.settings_of(recipe)
-        as_task = task_that_reaches_out if stage.reaches_out else plain_task
+        as_task = network_task if stage.uses_network else plain_task
         build = as_task(stage.builder())
         inputs = [made.get(name) for name in stage.needs]
         arguments = [settings, *inputs] if stage.section else inputs
@@ -70,17 +70,17 @@ def with_resolved_encoders(run: Run[RecipeType]) -> RecipeType:
             continue
         if settings.encoder not in run.encoders:
             run.encoders[settings.encoder] = run.stage(
-                "encoder to start from", task_that_reaches_out(_resolve),
+                "encoder to start from", network_task(_resolve),
                 settings.encoder, run.tracker, run.context,
             )  # fmt: skip
         fingerprint = run.encoders[settings.encoder]
         changed[section] = settings.model_copy(update={"encoder": fingerprint})
     if isinstance(recipe, PretrainingRecipe) and "pretraining" in changed and not recipe.given:
-        from pipelines.stages.pretraining.continuing import refuse_other_objective
-        from pipelines.training.starting import starting_encoder
+        from pipelines.stages.pretraining.continuing import check_objective
+        from pipelines.training.imported_models import existing_encoder
 
-        encoder = starting_encoder(changed["pretraining"].encoder, run.context)
-        refuse_other_objective(recipe.examples, encoder)
+        encoder = existing_encoder(changed["pretraining"].encoder, run.context)
+        check_objective(recipe.examples, encoder)
     return recipe.model_copy(update=changed)
 
 
@@ -88,15 +88,15 @@ def given_artifacts(recipe: CorpusRecipe, context: StageContext) -> dict[str, Ar
     """What replaces the stages that a recipe with resolved encoders leaves out, by their names."""
     if not isinstance(recipe, FinetuningRecipe) or recipe.finetuning.encoder is None:
         return {}
-    from pipelines.training.starting import starting_encoder
+    from pipelines.training.imported_models import existing_encoder
 
-    return {"pretraining": starting_encoder(recipe.finetuning.encoder, context)}
+    return {"pretraining": existing_encoder(recipe.finetuning.encoder, context)}
 
 
 def _resolve(reference: str, tracker: Tracker, context: StageContext) -> str:
-    from pipelines.registry.opening import settled_encoder  # torch takes a second
+    from pipelines.registry.opening import resolved_encoder  # torch takes a second
 
-    return settled_encoder(reference, tracker, context).fingerprint
+    return resolved_encoder(reference, tracker, context).fingerprint
 
 
 @cache

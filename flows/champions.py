@@ -16,19 +16,19 @@ from pydantic import Field
 
 from flows.promote import emit_promotion
 from flows.run import Run
-from flows.tasks import task_that_reaches_out
+from flows.tasks import network_task
 from pipelines.config.errors import UserError
 from pipelines.recipes.models import EndToEndRecipe
 from pipelines.recipes.registration import RegistrationSettings
 from pipelines.registry.comparison.evaluation import Evaluation
-from pipelines.registry.comparison.judgement import Judgement, judge
-from pipelines.registry.promotion import settle
+from pipelines.registry.comparison.judgement import Comparison, judge
+from pipelines.registry.promotion import promote_if_better
 from pipelines.registry.registration import RegisteredModel
 
 RecipeType = TypeVar("RecipeType", bound=EndToEndRecipe)
 
-comparison = task_that_reaches_out(judge)
-promotion = task_that_reaches_out(settle)
+comparison = network_task(judge)
+promotion = network_task(promote_if_better)
 
 _NOBODY = "nobody in time"
 # Prefect's server calls a run failed whose pause is over: the run's own waiting ends before that.
@@ -68,7 +68,7 @@ def compare_and_promote(
         emit_promotion(promoted)
 
 
-def refuse_approval_under_a_limit(names: RegistrationSettings) -> None:
+def check_approval_limit(names: RegistrationSettings) -> None:
     """Raise UserError where the run asks a person and its deployment has a limit of its own.
 
     Prefect gives the slot to another run while one waits, and ends the one that waited because it
@@ -86,7 +86,7 @@ def refuse_approval_under_a_limit(names: RegistrationSettings) -> None:
         )
 
 
-def approval_of(judgement: Judgement, names: RegistrationSettings) -> Approval | None:
+def approval_of(judgement: Comparison, names: RegistrationSettings) -> Approval | None:
     """What a person answers on the flow run's page; None where nobody did in time."""
     asked = Approval.with_initial_data(
         description=f"Shall **{judgement.name} version {judgement.version}** become "
@@ -124,7 +124,7 @@ def _answer_for_nobody(run_id: UUID) -> None:
         resume_flow_run(run_id, run_input={"approve": False, "who": _NOBODY})
 
 
-def approved(judgement: Judgement, answer: Approval | None) -> Judgement:
+def approved(judgement: Comparison, answer: Approval | None) -> Comparison:
     """The judgement after a person was asked; without an answer the version waits for one."""
     if answer is None:
         by_hand = f"bertsmith promote {judgement.name} --version {judgement.version}"

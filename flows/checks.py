@@ -7,7 +7,7 @@ from pipelines.recipes.models import CorpusRecipe
 from pipelines.stage import Stage
 from pipelines.stages import asked_for, look_at_inputs, with_what_they_need
 from pipelines.stages.examples import EXAMPLES
-from pipelines.training.placement import refuse_idle_ranks
+from pipelines.training.placement import check_ranks
 
 
 def check_recipe(recipe: CorpusRecipe, goals: Iterable[Stage]) -> None:
@@ -30,5 +30,5 @@ def check_recipe(recipe: CorpusRecipe, goals: Iterable[Stage]) -> None:
     for stage in asked_for(recipe, goals):
         cut = stage.cut_of(recipe)
         if cut is not None:
-            refuse_idle_ranks(recipe.place.ranks(), cut)
+            check_ranks(recipe.place.ranks(), cut)
     look_at_inputs(recipe, goals)

@@ -3,11 +3,11 @@
 from prefect import flow
 
 from flows.chain import build_chain, with_resolved_encoders
-from flows.champions import compare_and_promote, refuse_approval_under_a_limit
+from flows.champions import check_approval_limit, compare_and_promote
 from flows.reporting.run_report import RunReport
 from flows.run import Overrides, Run, started_run
 from flows.stopping import cancel_if_stopped
-from flows.tasks import plain_task, task_that_reaches_out
+from flows.tasks import network_task, plain_task
 from pipelines.artifacts import Artifact
 from pipelines.insight import showcase
 from pipelines.recipes.files import read_recipe
@@ -17,14 +17,14 @@ from pipelines.registry.registration import RegisteredModel, Submission, registe
 from pipelines.registry.verification import Proof, verify
 from pipelines.stage import StageContext
 from pipelines.stages import CHAIN
-from pipelines.training.starting import starting_encoder
+from pipelines.training.imported_models import existing_encoder
 
 _DEMO = read_recipe(EndToEndRecipe, "demo")
 _ENCODER_LINEAGE = ("corpus", "vocabulary", "examples", "pretraining")
 _WENT_ON_FROM = "went_on_from"  # the encoder that the pretraining began with, among the lineage
 
-registration = task_that_reaches_out(register)
-verification = task_that_reaches_out(verify)
+registration = network_task(register)
+verification = network_task(verify)
 filled_masks = plain_task(showcase.filled_masks)
 predictions = plain_task(showcase.predictions)
 
@@ -40,7 +40,7 @@ def end_to_end(recipe: EndToEndRecipe = _DEMO, overrides: Overrides = ()) -> Run
     the models, have each repeat its held-out accuracy in a fresh process, and make what is better
     than its champion champion."""
     with started_run("end-to-end", recipe, overrides, default=_DEMO) as run:
-        refuse_approval_under_a_limit(run.recipe.registration)
+        check_approval_limit(run.recipe.registration)
         made = build_chain(run, CHAIN)
         _register_and_prove(run, made)
         _show(run, made)
@@ -78,7 +78,7 @@ def _register_and_prove(run: Run[EndToEndRecipe], made: dict[str, Artifact]) -> 
         if not model.reused or not model.is_verified:
             from pipelines.insight.evidence import log_evidence  # matplotlib takes a second
 
-            evidence = task_that_reaches_out(log_evidence)
+            evidence = network_task(log_evidence)
             run.stage(f"evidence, {kind}", evidence, tracker, model.run_id, artifact, evaluation)
         if not model.is_verified:
             proofs.append(_proof(run.recipe, model, heldout))
@@ -99,7 +99,7 @@ def _lineage(
     """What the encoder was made from; `recipe` names what it went on from by its fingerprint."""
     lineage = {made[name].kind: made[name] for name in _ENCODER_LINEAGE if name in made}
     if not recipe.given and recipe.pretraining.encoder is not None:
-        lineage[_WENT_ON_FROM] = starting_encoder(recipe.pretraining.encoder, context)
+        lineage[_WENT_ON_FROM] = existing_encoder(recipe.pretraining.encoder, context)
     return lineage
 
 

@@ -13,7 +13,7 @@ from flows.alias_recipes import PromotionRecipe, RollbackRecipe
 from flows.reporting.pages import costing_the_page_alone
 from flows.services.place_block import use_place_of_deployment
 from flows.services.reconciliation import recorded_run
-from flows.tasks import task_that_reaches_out
+from flows.tasks import network_task
 from pipelines.registry import promotion as registry
 from pipelines.registry.promotion import Promotion
 
@@ -31,8 +31,8 @@ _PROMOTION, _ROLLBACK = PromotionRecipe(), RollbackRecipe()
 def promote(recipe: PromotionRecipe = _PROMOTION) -> Promotion:
     """Give an alias to the version that another alias or a number names."""
     use_place_of_deployment()
-    recipe.place.refuse_unreachable_tracker()
-    move = task_that_reaches_out(registry.promote).with_options(
+    recipe.place.check_tracker_reachable()
+    move = network_task(registry.promote).with_options(
         task_run_name=f"{recipe.alias} of {recipe.name}"
     )
     with recorded_run(flow_run.id):
@@ -51,8 +51,8 @@ def promote(recipe: PromotionRecipe = _PROMOTION) -> Promotion:
 def rollback(recipe: RollbackRecipe = _ROLLBACK) -> Promotion:
     """Give an alias back to the version that had it before; no run of a recipe undoes that."""
     use_place_of_deployment()
-    recipe.place.refuse_unreachable_tracker()
-    move = task_that_reaches_out(registry.rollback).with_options(
+    recipe.place.check_tracker_reachable()
+    move = network_task(registry.rollback).with_options(
         task_run_name=f"{recipe.alias} of {recipe.name} goes back"
     )
     with recorded_run(flow_run.id):

@@ -21,7 +21,7 @@ from flows.reporting.run_report import RunReport, StageRecord
 from flows.reporting.usage import MemorySampler
 from flows.services.place_block import use_place_of_deployment
 from flows.services.reconciliation import recorded_run
-from flows.stopping import stop_in_order_inside_flow, stops_noted, wait_for_last_try
+from flows.stopping import note_stops, stop_in_order_inside_flow, wait_for_last_try
 from pipelines.artifacts import Artifact
 from pipelines.config.redaction import redacted
 from pipelines.recipes.files import completed, differences
@@ -128,8 +128,8 @@ def started_run(
     stop_in_order_inside_flow()
     use_place_of_deployment()
     recipe, changed = _resolved(recipe, overrides, default)
-    recipe.place.refuse_unreachable()
-    recipe.place.refuse_strangers()
+    recipe.place.check_reachable()
+    recipe.place.check_nodes()
     report = RunReport(flow=flow, recipe=recipe, flow_run_url=flow_run_page())
     tags = {
         "bertsmith.flow_run": flow_run.id or "",
@@ -138,7 +138,7 @@ def started_run(
     }
     name = f"{recipe.name} {str(flow_run.id)[:8]}"
     with (
-        stops_noted(flow_run.id),
+        note_stops(flow_run.id),
         recorded_run(flow_run.id),
         published_metrics(name) as metrics,
         MemorySampler() as sampler,

@@ -52,7 +52,7 @@ def _stop(number: int, frame: Any) -> None:
 
 
 @contextmanager
-def stops_noted(flow_run_id: str | None) -> Iterator[None]:
+def note_stops(flow_run_id: str | None) -> Iterator[None]:
     """Remember of this flow run that Ctrl-C or a signal ended the block; raises it again."""
     from prefect.exceptions import TerminationSignal
 

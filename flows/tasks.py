@@ -32,7 +32,7 @@ def plain_task(function: Callable[..., Any]) -> Task[..., Any]:
     return task(cache_policy=NO_CACHE, persist_result=False)(without_secrets(function))
 
 
-def task_that_reaches_out(function: Callable[..., Any]) -> Task[..., Any]:
+def network_task(function: Callable[..., Any]) -> Task[..., Any]:
     """`function` as a task that is tried again where the world failed."""
     return task(
         cache_policy=NO_CACHE,

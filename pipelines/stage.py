@@ -47,7 +47,7 @@ class Stage:
     check: str = ""
     # cut(settings): how a step of its training is shared among workers; None where none share one.
     cut: str = ""
-    reaches_out: bool = False  # to sources or servers, which may fail and come back
+    uses_network: bool = False  # to sources or servers, which may fail and come back
     # Whether settings ask for it at all; where not, what needs it is left out as well.
     is_wanted: Callable[[Any], bool] = _always
     # More artifacts of the same settings, by title: further arguments of `build`.

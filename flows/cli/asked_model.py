@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from flows.cli.registry import named, newest, refuse_no_registry, tracker_of
+from flows.cli.registry import named, newest, require_registry, tracker_of
 
 
 def say(sentence: str) -> None:
@@ -33,7 +33,7 @@ def asked_model(
     from pipelines.registry.tags import is_folder
 
     if model is None or not is_folder(model):  # before torch is imported
-        refuse_no_registry(home, needs=kinds if model is None else ())
+        require_registry(home, needs=kinds if model is None else ())
     reference = named(model, home)
     if reference is not None and is_folder(reference):
         say(f"model: {reference}")

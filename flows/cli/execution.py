@@ -63,7 +63,7 @@ def checked_recipe(command: str, choice: Choice) -> "CorpusRecipe":
     sections = {stage.section for stage in with_what_they_need(goals) if stage.section}
     recipe_type = EndToEndRecipe if command == END_TO_END else narrowest_recipe(sections)
     recipe = read_recipe(recipe_type, choice.source, choice.all_overrides())
-    recipe.place.refuse_unreachable()
+    recipe.place.check_reachable()
     check_recipe(recipe, goals)
     return recipe
 
@@ -81,11 +81,11 @@ def _flow_of(command: str) -> Any:
 def long_form(recipe: "CorpusRecipe") -> str:
     """The recipe with every value, and what its automatic rates come to where that is known."""
     from pipelines.artifacts import ArtifactStore
-    from pipelines.registry.opening import automatic_rates_said
+    from pipelines.registry.opening import automatic_rates_note
     from pipelines.stage import StageContext
 
     context = StageContext(store=ArtifactStore(recipe.place.store_url()))  # makes no home
-    notes = automatic_rates_said(recipe, context)
+    notes = automatic_rates_note(recipe, context)
     return "".join([recipe.to_yaml(), *(f"# {note}\n" for note in notes)])
 
 

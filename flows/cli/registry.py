@@ -27,17 +27,17 @@ Model = Annotated[
 
 def tracker_of(home: Path | None) -> "Tracker":
     """The tracker of this home; raises UserError, in seconds, where it does not answer."""
-    refuse_no_registry(home)
+    require_registry(home)
     from pipelines.recipes.place import PlaceSettings
 
     return PlaceSettings().tracker({})
 
 
-def refuse_no_registry(home: Path | None, *, needs: tuple[str, ...] = ()) -> None:
+def require_registry(home: Path | None, *, needs: tuple[str, ...] = ()) -> None:
     """Raise UserError, in seconds, where the tracker of this home does not answer, and at once
     where a home without a registry cannot hold a model of the kinds that a command `needs`."""
     place = place_of(home)
-    place.refuse_unreachable_tracker()
+    place.check_tracker_reachable()
     if needs and not place.has_registry():
         raise _no_model(f"of {place.home_folder()}", needs)
 

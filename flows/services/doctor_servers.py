@@ -24,11 +24,11 @@ import os, sys
 from flows.services.doctor_servers import place_to_try
 from pipelines.artifacts import ArtifactStore
 from pipelines.cluster.connection import connect, disconnect, local_cpus, nodes
-from pipelines.cluster.strangers import refuse_strangers
+from pipelines.cluster.node_checks import check_nodes
 from pipelines.config.errors import UserError
 try:
     connect()
-    refuse_strangers(ArtifactStore(place_to_try(sys.argv[1])))
+    check_nodes(ArtifactStore(place_to_try(sys.argv[1])))
 except UserError as error:
     sys.exit(str(error))
 found = nodes()

@@ -46,7 +46,7 @@ def open_store(url: str, *, is_patient: bool = True) -> tuple[AbstractFileSystem
         ) from None
     root = root.rstrip("/")
     if isinstance(filesystem, LocalFileSystem):
-        _refuse_file(Path(root))
+        _check_is_folder(Path(root))
     elif not root.strip("/"):
         raise UserError(f"the store {url} names no bucket; write for example s3://bucket/prefix")
     return filesystem, root
@@ -57,7 +57,7 @@ def _takes_patience(url: str) -> bool:
     return url.startswith(("s3://", "s3a://")) and not is_told
 
 
-def _refuse_file(root: Path) -> None:
+def _check_is_folder(root: Path) -> None:
     for path in (root, *root.parents):
         if path.is_dir():
             return

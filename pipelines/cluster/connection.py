@@ -66,7 +66,7 @@ def connect() -> None:
         return
     with keep_signal_handlers():
         if address := os.environ.get("RAY_ADDRESS"):
-            _refuse_silent(address)
+            _check_answers(address)
             _join(address)
         else:
             _start_here()
@@ -171,7 +171,7 @@ def _apart_from_signals() -> Iterator[None]:
         starting.ConsolePopen = usual
 
 
-def _refuse_silent(address: str) -> None:
+def _check_answers(address: str) -> None:
     """Ray itself would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not port.isdigit():

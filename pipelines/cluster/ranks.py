@@ -9,7 +9,7 @@ DeviceKind = Literal["auto", "cpu", "gpu"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keeping:
+class Retention:
     """Which checkpoints of a training stay while it lasts; each that one of these names."""
 
     latest: int = 2
@@ -35,4 +35,4 @@ class Ranks:
     shard_optimizer_state: bool = False  # each worker holds the moments of a share of the weights
     checkpointed_layers: int = 0  # of the encoder, the lowest, at most all
     checkpoint_seconds: float = 0.0  # between two at most, beside those due by step; 0: only those
-    keeping: Keeping = Keeping()
+    keeping: Retention = Retention()

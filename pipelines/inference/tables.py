@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from pipelines.config.errors import UserError
 from pipelines.io.files import format_suffix
 from pipelines.io.records import BadRow, TableFormat, opened, table_rows
-from pipelines.io.text import decode, refuse_binary, restored_in
+from pipelines.io.text import check_is_text, decode, restored_in
 
 Table = dict[str, list[Any]]  # columns of one length
 
@@ -68,7 +68,7 @@ def read_table(path: str) -> FileTable:
 
 def text_lines(data: bytes, name: str) -> dict[int, str]:
     """The lines that hold something, by their number from 0; line feeds alone part them."""
-    refuse_binary(data, name)
+    check_is_text(data, name)
     lines = enumerate(decode(data, Counter()).split("\n"))
     return {number: line.strip() for number, line in lines if line.strip()}
 

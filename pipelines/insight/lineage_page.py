@@ -2,7 +2,7 @@
 
 import html
 
-from pipelines.registry.lineage import Origin
+from pipelines.registry.lineage import LineageNode
 
 _STYLE = """
 body{font:14px/1.4 system-ui,sans-serif;margin:24px;color:#1d2733;background:#f7f8fa}
@@ -20,7 +20,7 @@ tr.changed td{font-weight:600}
 """
 
 
-def lineage_page(root: Origin) -> str:
+def lineage_page(root: LineageNode) -> str:
     """The tree below `root`, each artifact once, with its settings."""
     return (
         "<!doctype html><html lang='en'><meta charset='utf-8'>"
@@ -32,7 +32,7 @@ def lineage_page(root: Origin) -> str:
     )
 
 
-def _branch(origin: Origin, shown: set[tuple[str, str]]) -> str:
+def _branch(origin: LineageNode, shown: set[tuple[str, str]]) -> str:
     key = origin.title, origin.fingerprint
     name = f"{_text(origin.title)} <code>{_text(origin.fingerprint)}</code>"
     if key in shown and origin.settings:

@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from pipelines.config.errors import UserError
 from pipelines.io.files import format_suffix, is_local, open_binary, require_regular
 from pipelines.io.parquet import whole_file
-from pipelines.io.text import refuse_binary
+from pipelines.io.text import check_is_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -112,7 +112,7 @@ def table_rows(
             yield from _parquet_rows(path, whole, head_bytes is not None, decoders_of)
             return
         stream = whole if head_bytes is None else io.BytesIO(whole.read(head_bytes))
-        refuse_binary(stream.read(_HEAD_BYTES), path)
+        check_is_text(stream.read(_HEAD_BYTES), path)
         stream.seek(0)
         if table_format == "jsonl":
             yield from _json_rows(stream)

@@ -63,7 +63,7 @@ def restored_in(value: Any, counts: Counter[str]) -> Any:
     return value
 
 
-def refuse_binary(data: bytes, name: str) -> None:
+def check_is_text(data: bytes, name: str) -> None:
     """Raise UserError where the beginning of a file cannot be text."""
     sample = data[:_SAMPLE_BYTES]
     if sample.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):

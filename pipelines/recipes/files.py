@@ -10,7 +10,7 @@ import yaml
 from pydantic import ValidationError
 
 from pipelines.config.errors import UserError
-from pipelines.io.text import refuse_binary
+from pipelines.io.text import check_is_text
 from pipelines.recipes.faults import explain as explain
 from pipelines.recipes.faults import nearest, shortened
 from pipelines.recipes.models import EndToEndRecipe, RecipeType
@@ -129,7 +129,7 @@ def _read_source(source: str) -> dict[str, Any]:
 def _text_of(source: str) -> str:
     try:
         data = Path(source).read_bytes()
-        refuse_binary(data, f"the recipe {source!r}")
+        check_is_text(data, f"the recipe {source!r}")
         return data.decode("utf-8-sig")
     except OSError as error:
         raise UserError(f"the recipe {source!r} cannot be read: {error.strerror}") from None

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, model_validator
 
 from pipelines.artifacts import ArtifactStore
-from pipelines.cluster.ranks import DeviceKind, Keeping, Ranks
+from pipelines.cluster.ranks import DeviceKind, Ranks, Retention
 from pipelines.config.errors import UserError
 from pipelines.config.home import expanded, home_folder, make_home
 from pipelines.config.redaction import Uri
 from pipelines.config.settings import Settings
 from pipelines.stage import Observer, StageContext, ignore
-from pipelines.tracking.reachability import database_file, refuse_unreachable_tracker
+from pipelines.tracking.reachability import check_tracker_reachable, database_file
 
 if TYPE_CHECKING:  # importing MLflow takes a second that reading a recipe need not spend
     from pipelines.tracking.tracker import Tracker
@@ -133,16 +133,16 @@ class PlaceSettings(Settings):
         store = named or str(self.home_folder() / "store")
         return store if "://" in store else str(expanded(Path(store)).absolute())
 
-    def refuse_unreachable_tracker(self) -> None:
+    def check_tracker_reachable(self) -> None:
         """Return in seconds where a tracker may answer; call it before anything is built.
 
         Raises UserError for an unknown scheme, a host without an open port, an unwritable file.
         """
         uri = self._named_tracker()
         if uri:
-            refuse_unreachable_tracker(uri)
+            check_tracker_reachable(uri)
 
-    def refuse_unreachable(self) -> None:
+    def check_reachable(self) -> None:
         """Return in seconds where store and tracker may answer; call it before anything is built.
 
         Raises UserError for a store or a tracker that cannot be one, or that does not answer.
@@ -154,20 +154,20 @@ class PlaceSettings(Settings):
             )
         store = ArtifactStore(self.store_url(), is_patient=False)
         store.find("corpus", "0" * 32)  # any look-up asks the store
-        self.refuse_unreachable_tracker()
+        self.check_tracker_reachable()
 
-    def refuse_strangers(self, *, trains: bool = False) -> None:
+    def check_nodes(self, *, trains: bool = False) -> None:
         """Return where every node of the cluster that RAY_ADDRESS names can take part.
 
         Raises UserError for one that runs other code, does not see the store or, where something
         `trains`, would find another tracker than this process, since that is a file.
         """
         if os.environ.get("RAY_ADDRESS"):
-            from pipelines.cluster.strangers import refuse_strangers  # imports Ray
+            from pipelines.cluster.node_checks import check_nodes  # imports Ray
 
             uri = self._named_tracker()
             database = database_file(uri) if uri else self.home_folder() / DATABASE_NAME
-            refuse_strangers(ArtifactStore(self.store_url()), database if trains else None)
+            check_nodes(ArtifactStore(self.store_url()), database if trains else None)
 
     def tracker(self, tags: Mapping[str, str]) -> "Tracker":
         """The MLflow server; a local home keeps SQLite and files, and is made where missing."""
@@ -203,7 +203,7 @@ class PlaceSettings(Settings):
             shard_optimizer_state=self.shard_optimizer_state,
             checkpointed_layers=self.checkpointed_layers,
             checkpoint_seconds=self.checkpoint_seconds,
-            keeping=Keeping(
+            keeping=Retention(
                 latest=self.keep_checkpoints,
                 best=self.keep_best_checkpoints,
                 every_steps=self.keep_checkpoints_every_steps,

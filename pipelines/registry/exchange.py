@@ -16,7 +16,7 @@ from pipelines.registry.opening import open_model
 from pipelines.stage import StageContext
 from pipelines.stages.vocabulary.stage import import_vocabulary
 from pipelines.tracking.tracker import Tracker
-from pipelines.training.starting import take_in
+from pipelines.training.imported_models import import_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ def bring_in(
         raise UserError(
             f"there is neither a model's folder nor a vocab.txt at {path}; {FROM_THE_HUB}"
         )
-    return take_in(path, context, source=str(path), head=head, lowercase=lowercase)
+    return import_folder(path, context, source=str(path), head=head, lowercase=lowercase)
 
 
 def write_out(artifact: Artifact, target: Path) -> None:

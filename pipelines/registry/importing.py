@@ -16,8 +16,8 @@ from pipelines.registry.verification import Proof, Verification, verify
 from pipelines.stage import StageContext
 from pipelines.tasks import family_of_model
 from pipelines.tracking.tracker import Tracker
+from pipelines.training.imported_models import IMPORTED
 from pipelines.training.results import numbers
-from pipelines.training.starting import IMPORTED
 
 _OF_ENCODERS = ("encoder", "pretraining")
 

@@ -19,7 +19,7 @@ from pipelines.registry.tags import CODE_TAG, DIGEST_TAG, JUDGEMENT_TAG, KIND_TA
 from pipelines.stages import CHAIN
 from pipelines.tracking.paging import pages
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
-from pipelines.training.starting import IMPORTED
+from pipelines.training.imported_models import IMPORTED
 
 _STAGES = {stage.kind: stage for stage in CHAIN}
 _KINDS = (*_STAGES, "imported_encoder", IMPORTED)
@@ -35,7 +35,7 @@ _SAID = ("format", "heldout_format", "libraries")  # inputs that are no bytes bu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class LineageNode:
     """One thing that a version stands on: an artifact, or bytes that came from outside."""
 
     title: str
@@ -43,7 +43,7 @@ class Origin:
     facts: Mapping[str, str]  # what is worth knowing of it
     settings: Mapping[str, Any] = field(default_factory=dict)  # all of them, by dotted path
     changed: Mapping[str, Any] = field(default_factory=dict)  # those that are not the default
-    origins: tuple["Origin", ...] = ()
+    origins: tuple["LineageNode", ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Ready for JSON, whole."""
@@ -56,7 +56,7 @@ class Origin:
         }
 
 
-def descent_of(tracker: Tracker, store: ArtifactStore, reference: str) -> Origin:
+def lineage_of(tracker: Tracker, store: ArtifactStore, reference: str) -> LineageNode:
     """The tree below the version that `reference` names.
 
     What the store no longer holds ends its branch, and the tree says so. Raises UserError where
@@ -73,7 +73,7 @@ def descent_of(tracker: Tracker, store: ArtifactStore, reference: str) -> Origin
     facts = {name: version.tags[tag] for name, tag in _OF_VERSION.items() if version.tags.get(tag)}
     fingerprint = version.tags.get(FINGERPRINT_TAG, "")
     kind = "encoder" if version.tags.get(KIND_TAG) == "encoder" else "finetuned"
-    return Origin(
+    return LineageNode(
         title=f"models:/{version.name}/{version.version}",
         fingerprint=fingerprint,
         facts={"aliases": ", ".join(sorted(aliases)) or "none", **facts},
@@ -81,10 +81,12 @@ def descent_of(tracker: Tracker, store: ArtifactStore, reference: str) -> Origin
     )
 
 
-def _of_artifact(name: str, fingerprint: str, store: ArtifactStore) -> Origin:
+def _of_artifact(name: str, fingerprint: str, store: ArtifactStore) -> LineageNode:
     artifact = _found(name, fingerprint, store)
     if artifact is None:
-        return Origin(title=name, fingerprint=fingerprint, facts={"not in this store": store.url})
+        return LineageNode(
+            title=name, fingerprint=fingerprint, facts={"not in this store": store.url}
+        )
     manifest, stage = artifact.manifest, _STAGES.get(artifact.kind)
     inputs = dict(manifest.inputs)
     reading = {name: inputs.pop(name) for name in _SAID if name in inputs}
@@ -97,7 +99,7 @@ def _of_artifact(name: str, fingerprint: str, store: ArtifactStore) -> Origin:
     usual = getattr(EndToEndRecipe(), stage.section, None) if stage and stage.section else None
     default = usual.model_dump(mode="json") if usual is not None else {}
     settings = manifest.settings
-    return Origin(
+    return LineageNode(
         title=artifact.kind if stage is None else stage.title,
         fingerprint=fingerprint,
         facts={key: value for key, value in facts.items() if value},
@@ -112,12 +114,12 @@ def _of_artifact(name: str, fingerprint: str, store: ArtifactStore) -> Origin:
     )
 
 
-def _of_bytes(name: str, value: str, artifact: Artifact) -> Origin:
+def _of_bytes(name: str, value: str, artifact: Artifact) -> LineageNode:
     """An input that is no artifact: raw text, labelled files, and how they were read."""
     read = artifact.statistics.get("input", {}) if artifact.kind == "corpus" else {}
     facts = {"paths": ", ".join(read["paths"])} if read.get("paths") else {}
     facts |= {key: f"{read[key]:,}" for key in ("files", "bytes") if key in read}
-    return Origin(title=name, fingerprint=value, facts=facts)
+    return LineageNode(title=name, fingerprint=value, facts=facts)
 
 
 def _files(artifact: Artifact) -> str:

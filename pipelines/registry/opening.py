@@ -21,14 +21,14 @@ from pipelines.config.errors import UserError
 from pipelines.registry.serving.integrity import sealed_files
 from pipelines.registry.tags import KIND_TAG, REGISTERED, digest_of, is_folder, task_of_kind
 from pipelines.stage import StageContext
-from pipelines.training.rates import Shape, Use, automatic_rate_said
-from pipelines.training.starting import (
+from pipelines.training.imported_models import (
+    existing_encoder,
     find_model_artifact,
+    import_folder,
     is_fingerprint,
     is_ours,
-    starting_encoder,
-    take_in,
 )
+from pipelines.training.rates import Shape, Use, automatic_rate_note
 
 if TYPE_CHECKING:
     from pipelines.tracking.tracker import Tracker
@@ -53,7 +53,7 @@ def local_model(reference: str, context: StageContext) -> str:
             )
         return str(found.local_folder())
     if is_folder(reference) and not is_ours(Path(reference)):
-        return str(take_in(Path(reference), context, source=reference).local_folder())
+        return str(import_folder(Path(reference), context, source=reference).local_folder())
     return reference
 
 
@@ -140,16 +140,16 @@ def registered_task(tracker: "Tracker", reference: str) -> str | None:
     return None if kind in (None, "encoder") else task_of_kind(kind)
 
 
-def settled_encoder(reference: str, tracker: "Tracker", context: StageContext) -> Artifact:
+def resolved_encoder(reference: str, tracker: "Tracker", context: StageContext) -> Artifact:
     """The encoder that `reference` names: models:/name@alias, a folder, or a fingerprint.
 
     A registered one is taken into the store as it is now: when its alias moves, the same recipe
     names another one. Raises UserError where there is none.
     """
     if not reference.startswith(REGISTERED):
-        return starting_encoder(reference, context)
+        return existing_encoder(reference, context)
     with located(tracker, reference) as folder:
-        return take_in(folder, context, source=reference)
+        return import_folder(folder, context, source=reference)
 
 
 class _Sizes(NamedTuple):
@@ -157,7 +157,7 @@ class _Sizes(NamedTuple):
     hidden_size: int
 
 
-def automatic_rates_said(recipe: Any, context: StageContext) -> list[str]:
+def automatic_rates_note(recipe: Any, context: StageContext) -> list[str]:
     """What `auto` comes to in each section of `recipe` that has it, without starting a run.
 
     That of an encoder in the registry is known once a run has looked it up.
@@ -170,7 +170,7 @@ def automatic_rates_said(recipe: Any, context: StageContext) -> list[str]:
             continue
         reference = settings.encoder or recipe.pretraining.encoder
         shape = _shape_of(reference, recipe.pretraining.size, context)
-        rest = automatic_rate_said(use, shape) if shape else _UNKNOWN.format(reference)
+        rest = automatic_rate_note(use, shape) if shape else _UNKNOWN.format(reference)
         said.append(f"{use}: {rest}")
     return said
 

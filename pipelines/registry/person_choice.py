@@ -67,7 +67,7 @@ def check_proved(version: ModelVersion) -> None:
 
 def check_record(client: MlflowClient, version: ModelVersion, alias: str) -> None:
     """Raise UserError where what is on record speaks against giving `alias` to `version`."""
-    against = what_speaks_against(client, version, alias)
+    against = recorded_objection(client, version, alias)
     if against:
         raise UserError(
             f"this version is not better than {alias}; use --force (`force` in the recipe) to "
@@ -75,7 +75,7 @@ def check_record(client: MlflowClient, version: ModelVersion, alias: str) -> Non
         )
 
 
-def what_speaks_against(client: MlflowClient, version: ModelVersion, alias: str) -> str:
+def recorded_objection(client: MlflowClient, version: ModelVersion, alias: str) -> str:
     """What is on record against taking `alias` from the version that has it; empty: nothing is.
 
     That is their comparison, whichever of the two was the candidate then; where they were never

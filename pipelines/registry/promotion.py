@@ -13,7 +13,7 @@ from mlflow.entities.model_registry import ModelVersion
 from pipelines.config.errors import UserError
 from pipelines.recipes.registration import RegistrationSettings
 from pipelines.registry.card import with_comparison
-from pipelines.registry.comparison.judgement import Judgement
+from pipelines.registry.comparison.judgement import Comparison
 from pipelines.registry.finding import find_source, version_with_alias
 from pipelines.registry.history import How, Move, now, record
 from pipelines.registry.opening import located
@@ -52,8 +52,8 @@ def due_for_promotion(
     return [model for model in models if model.awaits_promotion or model.reference in proved]
 
 
-def settle(
-    tracker: Tracker, judgement: Judgement, names: RegistrationSettings, by: str
+def promote_if_better(
+    tracker: Tracker, judgement: Comparison, names: RegistrationSettings, by: str
 ) -> Promotion:
     """Give the version the alias that its judgement earned, and record why.
 
@@ -159,13 +159,13 @@ def _move(
     return Promotion(name=name, alias=alias, version=number, previous_version=before, reason=reason)
 
 
-def _decision(judgement: Judgement) -> str:
+def _decision(judgement: Comparison) -> str:
     if judgement.awaits_approval:
         return f"{BETTER}, awaits approval"
     return BETTER if judgement.is_better else f"not {BETTER}"
 
 
-def _write_down(client: MlflowClient, judgement: Judgement) -> None:
+def _write_down(client: MlflowClient, judgement: Comparison) -> None:
     """What the comparison came to, as tags of the version and at the end of its description."""
     number = str(judgement.version)
     card = client.get_model_version(judgement.name, number).description or ""

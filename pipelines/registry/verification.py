@@ -26,7 +26,7 @@ from pipelines.registry.tags import (
 )
 from pipelines.tasks import family, family_names
 from pipelines.tracking.tracker import COMPUTED_ON_TAG, Tracker
-from pipelines.training.starting import IMPORTED, PROBE
+from pipelines.training.imported_models import IMPORTED, PROBE
 
 _AT_ONCE = 2  # models, each loaded in a process
 _TOLERANCE = 0.001  # between two machines; an answer that hangs by a rounding may always differ

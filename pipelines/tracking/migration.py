@@ -28,7 +28,7 @@ def migrate(uri: str) -> None:
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
-        _refuse_other_encodings(uri)
+        _check_encodings(uri)
         upgrade.main([uri], standalone_mode=False)
     except (SQLAlchemyError, CommandError) as error:
         raise UserError(
@@ -38,7 +38,7 @@ def migrate(uri: str) -> None:
         ) from error
 
 
-def _refuse_other_encodings(uri: str) -> None:
+def _check_encodings(uri: str) -> None:
     """PostgreSQL makes a database of SQL_ASCII where it was set up without a locale.
 
     It would do until the first description with another character: at the end of a training.

@@ -16,7 +16,7 @@ _CONNECT_SECONDS = 3.0
 _PLUGINS = "mlflow.tracking_store"  # where packages announce further schemes to MLflow
 
 
-def refuse_unreachable_tracker(uri: str) -> None:
+def check_tracker_reachable(uri: str) -> None:
     """Return where an MLflow tracker may answer at `uri`; takes at most a few seconds.
 
     Raises UserError for a scheme that MLflow does not know, a host without a name or an open
@@ -30,9 +30,9 @@ def refuse_unreachable_tracker(uri: str) -> None:
         ) from None
     scheme = parts.scheme.partition("+")[0]  # a database may name its driver, as in mysql+pymysql
     if scheme in _SERVERS:
-        _refuse_closed_port(uri, parts.hostname or "", _port(uri), scheme)
+        _check_port(uri, parts.hostname or "", _port(uri), scheme)
     elif scheme == "sqlite":
-        _refuse_unwritable(uri)
+        _check_writable(uri)
     elif uri not in _DATABRICKS and scheme not in (*_DATABASES, *_DATABRICKS, *_plugin_schemes()):
         raise UserError(
             f"place.tracking_uri={uri!r} begins with none of http://, https://, sqlite:///, "
@@ -47,7 +47,7 @@ def _port(uri: str) -> int | None:
         raise UserError(f"the port in place.tracking_uri must be a number, found {uri!r}") from None
 
 
-def _refuse_closed_port(uri: str, host: str, port: int | None, scheme: str) -> None:
+def _check_port(uri: str, host: str, port: int | None, scheme: str) -> None:
     if not host:
         raise UserError(f"place.tracking_uri must name a host, as http://host:5000, found {uri!r}")
     if urllib.request.getproxies().get(scheme) and not urllib.request.proxy_bypass(host):
@@ -75,7 +75,7 @@ def _path_of(uri: str) -> str:
     return urlsplit(uri).path.removeprefix("/")  # sqlite:////absolute and sqlite:///relative
 
 
-def _refuse_unwritable(uri: str) -> None:
+def _check_writable(uri: str) -> None:
     path = _path_of(uri)
     if not path or path == ":memory:":
         raise UserError(

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from pipelines.artifacts import sha256_of_file
 from pipelines.artifacts.attempts.commit import write_to_disk
-from pipelines.cluster.ranks import Keeping
+from pipelines.cluster.ranks import Retention
 from pipelines.config.errors import UserError
 from pipelines.config.processes import ProcessIdentity
 
@@ -83,7 +83,7 @@ def write_whole(filesystem: FileSystem, path: str, text: str) -> None:
         file.write(text.encode())
 
 
-def kept_by(keep: Keeping, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+def kept_by(keep: Retention, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
     """Which of these stay: the newest, and what the rule says of the regular ones."""
     newest_first = sorted(checkpoints, key=lambda each: each.step, reverse=True)
     regular = [each for each in newest_first if each.is_regular]

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from pipelines.artifacts.access import store_errors
 from pipelines.artifacts.attempts.commit import flush, flush_folders
-from pipelines.cluster.ranks import Keeping
+from pipelines.cluster.ranks import Retention
 from pipelines.config.errors import UserError
 from pipelines.training.checkpoint_files import (
     Checkpoint,
@@ -43,7 +43,7 @@ class Checkpoints:
     What is handed over to be stored is stored by a thread while the training goes on.
     """
 
-    def __init__(self, folder: str, filesystem: FileSystem, keep: Keeping) -> None:
+    def __init__(self, folder: str, filesystem: FileSystem, keep: Retention) -> None:
         self.folder = folder
         self._filesystem = filesystem
         self._keep = keep

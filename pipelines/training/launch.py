@@ -18,7 +18,7 @@ from pipelines.cluster.connection import (
     keep_signal_handlers,
     nodes,
 )
-from pipelines.cluster.strangers import refuse_strangers
+from pipelines.cluster.node_checks import check_nodes
 from pipelines.stage import Progress, StageContext
 from pipelines.tracking.reachability import database_file
 from pipelines.training.autoscaling import wait_for_room
@@ -29,7 +29,7 @@ from pipelines.training.failures import (
     raise_sentence,
 )
 from pipelines.training.messages import PATIENCE_SECONDS, messages_of_workers
-from pipelines.training.placement import BatchSplit, cut_short, place, refuse_idle_ranks
+from pipelines.training.placement import BatchSplit, check_ranks, cut_short, place
 
 from ray.train import (  # isort: skip  (after pipelines.cluster.connection, which sets its environment)
     ControllerError,
@@ -76,10 +76,10 @@ def launch(
     for which it has `PATIENCE_SECONDS` or until it is stopped once more, and this process leaves
     Ray.
     """
-    refuse_idle_ranks(context.ranks, job.cut)  # before nodes come for them
+    check_ranks(context.ranks, job.cut)  # before nodes come for them
     connect()
     waited_seconds = wait_for_room(context.ranks, context.observe, job.cut.section)
-    refuse_strangers(context.store, database_file(context.tracker.uri) if context.tracker else None)
+    check_nodes(context.store, database_file(context.tracker.uri) if context.tracker else None)
     placement = place(
         context.ranks, nodes(), job.cut,
         one_thread_each=job.one_thread_each, waited_seconds=waited_seconds,

@@ -48,7 +48,7 @@ class Placement:
         return f"workers: {workers}, each with {_count(self.cpus, 'CPU')}{device}"
 
 
-def refuse_idle_ranks(ranks: Ranks, cut: BatchSplit) -> None:
+def check_ranks(ranks: Ranks, cut: BatchSplit) -> None:
     """Return where a step has a micro-batch for each of the least workers that are asked for.
 
     No cluster is needed to know it. Raises UserError where some of them would have nothing to do.
@@ -91,7 +91,7 @@ def place(
     worker as many. Raises UserError where the workers do not fit, which says how long nodes were
     waited for, or where some would have nothing to do.
     """
-    refuse_idle_ranks(ranks, cut)
+    check_ranks(ranks, cut)
     use_gpu = uses_gpu(ranks, nodes)
     if ranks.workers == "auto" and one_thread_each and not use_gpu:
         # On one node: between nodes the exchange would take longer than the step.

@@ -21,7 +21,7 @@ from torch.distributed.distributed_c10d import _get_default_store  # no public n
 
 from bert_core.model.catalogue import TrainableModel
 from bert_core.training.optimization import OptimizationConfig, state_size
-from pipelines.cluster.ranks import Keeping
+from pipelines.cluster.ranks import Retention
 from pipelines.config.errors import UserError, first_line
 from pipelines.config.versions import computing_versions
 from pipelines.training.ranks import all_gather
@@ -45,7 +45,7 @@ def check_ranks_agree(
     _meet(stage, device, node, seconds)
     digest = hashlib.sha256(settings.encode()).hexdigest()[:8]
     facts = {"node": node, **computing_versions(), "settings": digest}
-    _refuse_different(stage, [json.loads(each) for each in all_gather(json.dumps(facts), device)])
+    _check_alike(stage, [json.loads(each) for each in all_gather(json.dumps(facts), device)])
 
 
 def _meet(stage: str, device: torch.device, node: str, seconds: float) -> None:
@@ -90,7 +90,7 @@ def _absence(stage: str, store: Any, num_ranks: int, seconds: float, error: Exce
     )
 
 
-def _refuse_different(stage: str, facts: Sequence[dict[str, str]]) -> None:
+def _check_alike(stage: str, facts: Sequence[dict[str, str]]) -> None:
     first = facts[0]
     for rank, other in enumerate(facts):
         different = [key for key in first if key != "node" and other[key] != first[key]]
@@ -144,7 +144,7 @@ def check_disk_space(
             )
 
 
-def note_on_best(work: Work, keeping: Keeping) -> str:
+def note_on_best(work: Work, keeping: Retention) -> str:
     """That checkpoints are to be kept by losses that they will not have; empty where they will."""
     evaluated, stored = work.evaluate_every_steps, work.settings.checkpoint_every_steps
     is_last_alone = stored >= work.num_steps  # nothing to choose among

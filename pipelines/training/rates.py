@@ -53,12 +53,12 @@ def resolved_rate(
     """`rate`, or what `auto` means for this encoder, which is said to `observe`."""
     if isinstance(rate, float):
         return rate
-    note = f"{use}: {automatic_rate_said(use, encoder)}"
+    note = f"{use}: {automatic_rate_note(use, encoder)}"
     observe(Progress(stage=use, done=0, total=0, unit="steps", note=note))
     return automatic_rate(use, encoder)
 
 
-def automatic_rate_said(use: Use, encoder: Shape) -> str:
+def automatic_rate_note(use: Use, encoder: Shape) -> str:
     """What `auto` means for this encoder, in a phrase."""
     return (
         f"learning_rate=auto is {automatic_rate(use, encoder):g} for an encoder of "

@@ -37,11 +37,11 @@ from pathlib import Path
 from prefect import flow
 from prefect.exceptions import TerminationSignal
 from prefect.runtime import flow_run
-from flows.stopping import cancel_if_stopped, stops_noted
+from flows.stopping import cancel_if_stopped, note_stops
 
 @flow(on_crashed=[cancel_if_stopped])
 def learns(folder: str) -> None:
-    with stops_noted(flow_run.id):
+    with note_stops(flow_run.id):
         Path(folder, "begun").touch()
         try:
             time.sleep(300)

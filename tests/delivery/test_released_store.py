@@ -23,7 +23,7 @@ from pipelines.stages.labelled.stage import read_items
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.stages.vocabulary.stage import load_tokenizer
-from pipelines.training.starting import starting_encoder
+from pipelines.training.imported_models import existing_encoder
 
 ROOT = Path(__file__).parents[2]
 STORES = Path(__file__).parent / "stores"
@@ -125,7 +125,7 @@ def test_trainings_go_on_from_them(
     )  # fmt: skip
     encoder = build_encoder(further, artifacts["examples"], artifacts["vocabulary"], context)
     assert encoder.statistics["num_steps"] == 2
-    taken = starting_encoder(str(old), context)
+    taken = existing_encoder(str(old), context)
     finetuning = FinetuningSettings(num_epochs=1, num_evaluations=1, **small)
     model = build_task_model(finetuning, artifacts["labelled"], taken, context)
     assert model.manifest.inputs["labelled"] == artifacts["labelled"].fingerprint

@@ -19,9 +19,9 @@ from pipelines.config.errors import UserError
 from pipelines.recipes.files import read_recipe
 from pipelines.recipes.models import EndToEndRecipe
 from pipelines.recipes.registration import RegistrationSettings
-from pipelines.registry.comparison.judgement import Judgement
+from pipelines.registry.comparison.judgement import Comparison
 
-JUDGEMENT = Judgement(name="bert", version=7, is_better=True, reason="better than models:/bert/3")
+JUDGEMENT = Comparison(name="bert", version=7, is_better=True, reason="better than models:/bert/3")
 
 
 def answered(values: dict[str, object]) -> list[object]:

@@ -17,7 +17,7 @@ from bert_core.model.catalogue import PretrainingModel, TrainableModel
 from bert_core.training.state import load_model
 from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
-from pipelines.cluster.ranks import Keeping, Ranks
+from pipelines.cluster.ranks import Ranks, Retention
 from pipelines.stage import Progress, StageContext
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.pretraining.figures import pretraining_figures
@@ -104,7 +104,7 @@ def train_small(
     folder: Path,
     *,
     ranks: int = 1,
-    keeping: Keeping = Keeping(),  # noqa: B008  (frozen)
+    keeping: Retention = Retention(),  # noqa: B008  (frozen)
     work: str | None = None,
     filesystem: FileSystem | None = None,
     notes: list[str] | None = None,

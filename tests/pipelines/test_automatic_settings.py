@@ -18,7 +18,7 @@ from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.finetuning.stage import automatic_epochs, resolved_settings
 from pipelines.stages.labelled.settings import LabelledSettings
 from pipelines.stages.labelled.stage import build_labelled
-from pipelines.training.starting import starting_encoder
+from pipelines.training.imported_models import existing_encoder
 
 PIECES = [*SPECIAL_PIECES, "good", "bad", "one"]
 
@@ -65,7 +65,7 @@ def encoder(context: StageContext, folder: Path, pooling: Any = None, *, is_ours
         tokenizer.save(folder)
     else:
         export_model(folder, model, tokenizer)
-    return starting_encoder(str(folder), context)
+    return existing_encoder(str(folder), context)
 
 
 @pytest.mark.parametrize(

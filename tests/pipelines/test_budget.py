@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from bert_core.training.loop import SETTLING_BATCHES
 from pipelines.artifacts import ArtifactStore
-from pipelines.cluster.ranks import Keeping, Ranks
+from pipelines.cluster.ranks import Ranks, Retention
 from pipelines.config.errors import UserError
 from pipelines.recipes.files import read_recipe
 from pipelines.recipes.models import PretrainingRecipe
@@ -154,7 +154,7 @@ def test_a_run_that_goes_on_where_a_step_takes_another_time_keeps_its_steps(monk
     monkeypatch.setattr(budget, "ProgressSender", lambda queue: Listener(notes))
     wanted = settings(budget_minutes=10)
     values = {
-        "checkpoints": (str(tmp_path / "work"), LocalFileSystem(), Keeping()),
+        "checkpoints": (str(tmp_path / "work"), LocalFileSystem(), Retention()),
         "messages": None,
     }
     monkeypatch.setattr(budget, "_measured_phases", lambda *_: None)

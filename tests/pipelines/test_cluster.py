@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from pipelines.cluster import connection as cluster
-from pipelines.cluster import strangers
+from pipelines.cluster import node_checks
 from pipelines.cluster.mapping import map_tasks
 from pipelines.config.errors import UserError
 
@@ -118,10 +118,10 @@ def test_a_task_that_loses_its_worker_each_time_ends_in_one_line(local_ray):
 
 @pytest.mark.slow
 def test_a_node_that_answers_too_late_is_asked_nothing_more(local_ray, monkeypatch):
-    monkeypatch.setattr(strangers, "_ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(node_checks, "_ANSWER_SECONDS", 0.1)
     asked = ray.remote(num_cpus=0, max_retries=0)(lambda: time.sleep(600)).remote()
     with pytest.raises(UserError, match="the node did not answer within 0 s"):
-        strangers._answer(asked, "the node")
+        node_checks._answer(asked, "the node")
     with pytest.raises((TaskCancelledError, WorkerCrashedError)):
         ray.get(asked, timeout=60)
 

@@ -28,7 +28,7 @@ from pipelines.stages.vocabulary.settings import VocabularySettings
 from pipelines.stages.vocabulary.stage import build_vocabulary, load_tokenizer
 from pipelines.stages.vocabulary.wordpiece import extended
 from pipelines.training.arithmetic import trains_best_on_single_threads
-from pipelines.training.starting import starting_encoder
+from pipelines.training.imported_models import existing_encoder
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def test_its_tokenizer_is_taken_over_and_its_weights_are_where_training_begins(
 ):
     wanted = VocabularySettings(encoder=str(folder))
     vocabulary = build_vocabulary(wanted, small_corpus, small_context)
-    encoder = starting_encoder(str(folder), small_context)
+    encoder = existing_encoder(str(folder), small_context)
     assert vocabulary.manifest.inputs["encoder"] == encoder.fingerprint
     assert "corpus" not in vocabulary.manifest.inputs
     assert load_tokenizer(vocabulary).pieces == load_tokenizer(small_vocabulary).pieces
@@ -82,17 +82,17 @@ def test_its_tokenizer_is_taken_over_and_its_weights_are_where_training_begins(
 
 
 def test_a_folder_is_named_by_what_is_in_it(folder, small_context, tmp_path):
-    first = starting_encoder(str(folder), small_context)
+    first = existing_encoder(str(folder), small_context)
     moved = tmp_path / "elsewhere"
     moved.mkdir()
     for file in folder.iterdir():
         (moved / file.name).write_bytes(file.read_bytes())
-    again = starting_encoder(str(moved), small_context)
+    again = existing_encoder(str(moved), small_context)
     assert again.reused and again.fingerprint == first.fingerprint
-    assert starting_encoder(first.fingerprint, small_context).fingerprint == first.fingerprint
+    assert existing_encoder(first.fingerprint, small_context).fingerprint == first.fingerprint
     (moved / "vocab.txt").write_text("[PAD]\n")
     with pytest.raises(UserError, match="must hold the same vocabulary"):
-        starting_encoder(str(moved), small_context)
+        existing_encoder(str(moved), small_context)
 
 
 def published(path, model, tokenizer, architecture, **more) -> Path:
@@ -117,7 +117,7 @@ def test_an_older_checkpoint_with_a_pooler_that_nothing_reads_is_taken(
     }
     tokenizer = load_tokenizer(small_vocabulary)
     folder = published(tmp_path / "model", plain, tokenizer, "BertForMaskedLM", **pooler)
-    encoder = starting_encoder(str(folder), small_context)
+    encoder = existing_encoder(str(folder), small_context)
     assert encoder.statistics["head"] == "pretraining"
     kept = load_model(encoder.local_folder()).state_dict()
     assert torch.equal(kept["vocabulary_head.bias"], plain.state_dict()["vocabulary_head.bias"])
@@ -131,7 +131,7 @@ def test_of_a_model_for_another_task_the_encoder_is_taken(
     crf = {"crf.transitions": torch.ones(3, 3)}
     tokenizer = load_tokenizer(small_vocabulary)
     folder = published(tmp_path / "model", bare, tokenizer, "BertCrfForNer", **crf)
-    encoder = starting_encoder(str(folder), small_context)
+    encoder = existing_encoder(str(folder), small_context)
     assert encoder.statistics["head"] == "encoder"
     kept = load_model(encoder.local_folder()).state_dict()
     assert torch.equal(kept["encoder.embeddings.token"], source.encoder.embeddings.token)
@@ -144,7 +144,7 @@ def test_a_checkpoint_that_lacks_its_head_is_still_refused(
     tokenizer = load_tokenizer(small_vocabulary)
     folder = published(tmp_path / "model", bare, tokenizer, "BertForMaskedLM")
     with pytest.raises(UserError, match=r"without cls\.predictions\.bias"):
-        starting_encoder(str(folder), small_context)
+        existing_encoder(str(folder), small_context)
 
 
 def test_words_of_the_corpus_become_pieces_at_the_end(folder, source, small_corpus, small_context):
@@ -162,7 +162,7 @@ def test_words_of_the_corpus_become_pieces_at_the_end(folder, source, small_corp
     assert heldout[0]["pieces_per_word"] < heldout[1]["pieces_per_word"]
     alone = replace(small_context, num_workers=1)
     assert build_vocabulary(settings, small_corpus, alone).fingerprint == vocabulary.fingerprint
-    encoder = starting_encoder(str(folder), small_context)
+    encoder = existing_encoder(str(folder), small_context)
     examples = examples_in(vocabulary, small_corpus, small_context)
     chosen = settings_for(PretrainingSettings(), encoder, examples, vocabulary)
     model = continued_model(chosen, encoder, examples)
@@ -175,7 +175,7 @@ def test_words_of_the_corpus_become_pieces_at_the_end(folder, source, small_corp
 def test_examples_in_other_pieces_or_for_another_objective_are_refused(
     folder, small_corpus, small_context
 ):
-    encoder = starting_encoder(str(folder), small_context)
+    encoder = existing_encoder(str(folder), small_context)
     other = build_vocabulary(VocabularySettings(size=180), small_corpus, small_context)
     examples = examples_in(other, small_corpus, small_context)
     with pytest.raises(UserError, match=r"does not begin with the tokens of pretraining\.encoder"):
@@ -189,7 +189,7 @@ def test_examples_in_other_pieces_or_for_another_objective_are_refused(
 @pytest.mark.parametrize("reference", ["0" * 32, "no such folder", "models:/name@champion"])
 def test_what_is_no_encoder_is_a_sentence(reference, small_context):
     with pytest.raises(UserError, match=r"an encoder must be"):
-        starting_encoder(reference, small_context)
+        existing_encoder(reference, small_context)
 
 
 def test_more_pieces_than_there_are_words_to_cut_up_are_refused(
@@ -222,7 +222,7 @@ def test_added_pieces_do_not_begin_with_rows_that_nothing_trained(
         padded.vocabulary_head.bias[-6:] = 100.0
     save_model(tmp_path, padded)
     load_tokenizer(small_vocabulary).save(tmp_path)
-    encoder = starting_encoder(str(tmp_path), small_context)
+    encoder = existing_encoder(str(tmp_path), small_context)
     for added in (4, 10):  # within the padding, and beyond
         wanted = VocabularySettings(encoder=str(tmp_path), added_pieces=added)
         vocabulary = build_vocabulary(wanted, small_corpus, small_context)
@@ -241,7 +241,7 @@ def test_an_encoder_of_no_named_size_has_none(
     model = PretrainingModel(replace(source.config, num_layers=3))
     save_model(tmp_path, model)
     load_tokenizer(small_vocabulary).save(tmp_path)
-    encoder = starting_encoder(str(tmp_path), small_context)
+    encoder = existing_encoder(str(tmp_path), small_context)
     wanted = VocabularySettings(encoder=str(tmp_path))
     vocabulary = build_vocabulary(wanted, small_corpus, small_context)
     examples = examples_in(vocabulary, small_corpus, small_context)
@@ -274,7 +274,7 @@ def test_a_training_that_goes_on_is_named_by_its_encoder_and_begins_where_that_w
         micro_batch_examples=2, evaluation_examples=8, final_evaluation_examples=8,
     )  # fmt: skip
     encoder = build_encoder(settings, examples, vocabulary, context)
-    started_from = starting_encoder(reference, context).fingerprint
+    started_from = existing_encoder(reference, context).fingerprint
     assert encoder.manifest.inputs["encoder"] == started_from
     by_name = settings.model_copy(update={"encoder": started_from})
     assert build_encoder(by_name, examples, vocabulary, context).reused
@@ -290,7 +290,7 @@ def test_what_follows_from_an_encoder_is_settled_before_its_successor_is_named(
     model = source if head == "pretraining" else build_model("encoder", source.config)
     save_model(tmp_path, model)
     load_tokenizer(small_vocabulary).save(tmp_path)
-    encoder = starting_encoder(str(tmp_path), small_context)
+    encoder = existing_encoder(str(tmp_path), small_context)
     wanted = VocabularySettings(encoder=str(tmp_path))
     vocabulary = build_vocabulary(wanted, small_corpus, small_context)
     examples = examples_in(vocabulary, small_corpus, small_context)

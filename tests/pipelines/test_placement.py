@@ -4,7 +4,7 @@ import pytest
 
 from pipelines.cluster.ranks import Ranks
 from pipelines.config.errors import UserError
-from pipelines.training.placement import BatchSplit, Placement, cut_short, place, refuse_idle_ranks
+from pipelines.training.placement import BatchSplit, Placement, check_ranks, cut_short, place
 
 LAPTOP = [{"CPU": 2.0}]
 WORKSTATION = [{"CPU": 16.0}]
@@ -131,7 +131,7 @@ def test_what_is_placed_fits_and_no_rank_idles(num_workers, nodes, device):
 )
 def test_ranks_without_a_micro_batch_are_refused_where_no_cluster_is_known(workers, is_refused):
     try:
-        refuse_idle_ranks(Ranks(workers=workers), TWO)
+        check_ranks(Ranks(workers=workers), TWO)
     except UserError:
         assert is_refused
     else:

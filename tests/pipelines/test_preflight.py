@@ -10,7 +10,7 @@ import torch
 
 from bert_core.training.state import Position
 from pipelines.artifacts import ArtifactStore
-from pipelines.cluster.ranks import Keeping, Ranks
+from pipelines.cluster.ranks import Ranks, Retention
 from pipelines.config.errors import UserError
 from pipelines.stage import StageContext
 from pipelines.stages.pretraining.settings import PretrainingSettings
@@ -108,7 +108,7 @@ def test_the_disk_is_asked_for_as_much_as_a_checkpoint_takes(
     state = replace(loop.state, best=best)
     if best is not None:
         best.consider(state.model, [{"step": 2, "eval/loss": 1.0}])
-    values = {"checkpoints": ["", None, Keeping()], "checkpoint_folder": None}
+    values = {"checkpoints": ["", None, Retention()], "checkpoint_folder": None}
     worker._prepare_first_step(loop.work, state, values, 1)
     assert save(state, Position(seed=0, step=2), is_last=False)
     state.checkpoints.wait()
@@ -139,7 +139,7 @@ def test_checkpoints_that_are_never_evaluated_are_told_of_before_the_first_step(
     work = replace(loop.work, settings=settings, evaluate_every_steps=evaluated, num_steps=12)
     said: list[str] = []
     monkeypatch.setattr(loop.state.telemetry, "warn", said.append)
-    values = {"checkpoints": ["", None, Keeping(best=best)], "checkpoint_folder": None}
+    values = {"checkpoints": ["", None, Retention(best=best)], "checkpoint_folder": None}
     worker._prepare_first_step(work, loop.state, values, 1)
     sentence = (
         f"place.keep_best_checkpoints finds none to keep: evaluations every {evaluated} steps and "
@@ -151,14 +151,16 @@ def test_checkpoints_that_are_never_evaluated_are_told_of_before_the_first_step(
 @pytest.mark.parametrize(
     ("keeping", "most"),
     [
-        (Keeping(latest=2), 2),
-        (Keeping(latest=1000), 3),  # the training stores no more: at 8, 16 and 20
-        (Keeping(latest=1, every_steps=4), 3),  # 8 and 16
-        (Keeping(latest=1, every_steps=12), 1),  # none: 24 is too far
-        (Keeping(latest=0, best=1, every_steps=16), 2),
+        (Retention(latest=2), 2),
+        (Retention(latest=1000), 3),  # the training stores no more: at 8, 16 and 20
+        (Retention(latest=1, every_steps=4), 3),  # 8 and 16
+        (Retention(latest=1, every_steps=12), 1),  # none: 24 is too far
+        (Retention(latest=0, best=1, every_steps=16), 2),
     ],
 )
-def test_no_more_checkpoints_are_reckoned_with_than_a_training_stores(keeping: Keeping, most: int):
+def test_no_more_checkpoints_are_reckoned_with_than_a_training_stores(
+    keeping: Retention, most: int
+):
     assert keeping.most_of(20, checkpoint_every_steps=8) == most
 
 

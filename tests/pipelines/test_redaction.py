@@ -160,7 +160,7 @@ def test_a_tracker_that_cannot_be_there_is_refused_at_once_and_without_mlflow(
         "from pipelines.config.errors import UserError\n"
         "from pipelines.recipes.place import PlaceSettings\n"
         "try:\n"
-        f"    PlaceSettings(tracking_uri={uri!r}).refuse_unreachable_tracker()\n"
+        f"    PlaceSettings(tracking_uri={uri!r}).check_tracker_reachable()\n"
         "except UserError as error:\n"
         "    print(error)\n"
         "assert 'mlflow' not in sys.modules\n"
@@ -180,6 +180,6 @@ def test_the_trackers_that_may_be_there_are_let_pass(tmp_path, monkeypatch) -> N
         f"sqlite:///{tmp_path / 'mlflow.db'}", "postgresql://db/mlflow", "mysql+pymysql://db/x",
         "databricks", "databricks://profile", "",
     ):  # fmt: skip
-        PlaceSettings(tracking_uri=uri, home=str(tmp_path)).refuse_unreachable_tracker()
+        PlaceSettings(tracking_uri=uri, home=str(tmp_path)).check_tracker_reachable()
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # the proxy alone knows the way
-    PlaceSettings(tracking_uri="http://mlflow.example:5000").refuse_unreachable_tracker()
+    PlaceSettings(tracking_uri="http://mlflow.example:5000").check_tracker_reachable()

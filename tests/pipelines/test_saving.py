@@ -17,7 +17,7 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.optimization import OptimizationConfig, build_optimizer
 from bert_core.training.state import Position
-from pipelines.cluster.ranks import Keeping
+from pipelines.cluster.ranks import Retention
 from pipelines.config.errors import UserError
 from pipelines.training import early_stopping, saving
 from pipelines.training.checkpoints import Checkpoints
@@ -63,7 +63,7 @@ def state_on(
     said: list[str] = []
     telemetry = Telemetry("pretraining", 10, None, None, Speed(10, num_ranks=1, matrix_rate=1e9))
     telemetry.warn = said.append  # type: ignore[method-assign]
-    checkpoints = Checkpoints(str(folder), filesystem, Keeping(latest=5))
+    checkpoints = Checkpoints(str(folder), filesystem, Retention(latest=5))
     state = TrainState(
         model=model, optimizer=optimizer, telemetry=telemetry, checkpoints=checkpoints,
         is_writer=True, node="here",

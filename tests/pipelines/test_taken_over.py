@@ -23,7 +23,7 @@ from pipelines.stages.vocabulary.encoding import SentenceEncoder
 from pipelines.stages.vocabulary.settings import VocabularySettings
 from pipelines.stages.vocabulary.stage import build_vocabulary, load_tokenizer
 from pipelines.stages.vocabulary.wordpiece import extended
-from pipelines.training.starting import starting_encoder
+from pipelines.training.imported_models import existing_encoder
 
 USER = AddedToken(content="<user>", special=True, normalized=False)
 PHRASE = AddedToken(content="of the")
@@ -83,7 +83,7 @@ def test_added_tokens_are_whole_in_examples_and_grow_with_the_embeddings(
     torch.manual_seed(3)
     model = PretrainingModel(encoder_config("tiny", tokenizer.vocab_size))
     export_model(tmp_path / "model", model, tokenizer)
-    encoder = starting_encoder(str(tmp_path / "model"), small_context)
+    encoder = existing_encoder(str(tmp_path / "model"), small_context)
     assert encoder.statistics["added_tokens"] == 2
     wanted = VocabularySettings(encoder=encoder.fingerprint, added_pieces=10)
     vocabulary = build_vocabulary(wanted, small_corpus, small_context)

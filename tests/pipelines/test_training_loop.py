@@ -15,7 +15,7 @@ from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.guard import GuardConfig
 from bert_core.training.optimization import OptimizationConfig, build_optimizer
 from bert_core.training.state import Position
-from pipelines.cluster.ranks import Keeping
+from pipelines.cluster.ranks import Retention
 from pipelines.config.errors import UserError
 from pipelines.training import training_loop
 from pipelines.training.checkpoints import Checkpoints
@@ -59,7 +59,7 @@ def loop_that_meets(factors: Mapping[int, float], folder: Path, **settings: Any)
         model=model,
         optimizer=optimizer,
         telemetry=Telemetry("finetuning from scratch", NUM_STEPS, None, None, speed),
-        checkpoints=Checkpoints(str(folder / "work"), LocalFileSystem(), Keeping(latest=5)),
+        checkpoints=Checkpoints(str(folder / "work"), LocalFileSystem(), Retention(latest=5)),
         is_writer=True,
         node="here",
     )

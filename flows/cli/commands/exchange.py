@@ -47,7 +47,7 @@ def bring_in(
         registered_name(name)
         if exchange.is_vocabulary(path):
             raise UserError("--name registers models, and this is a vocabulary; leave it out")
-        place_of(home, store).refuse_unreachable_tracker()
+        place_of(home, store).check_tracker_reachable()
         say(f"reading {path}")
     context = context_of(home, store)
     artifact = exchange.bring_in(path, context, head=head, lowercase=is_uncased)
@@ -77,7 +77,7 @@ def bring_in(
 
 def _what_it_is(artifact: "Artifact") -> list[str]:
     """What was imported, a line each."""
-    from pipelines.training.starting import CAUSAL
+    from pipelines.training.imported_models import CAUSAL
 
     told = artifact.statistics
     found = "already in the store" if artifact.reused else "imported into the store"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.tree import Tree
 
     from pipelines.registry.comparison.versus import Versus
-    from pipelines.registry.lineage import Origin
+    from pipelines.registry.lineage import LineageNode
 
 _WHOLE_LINES = 100_000
 _SHOWN_MOVES = 10  # of a name; --json has all
@@ -106,9 +106,9 @@ def lineage(
     """
     tracker = tracker_of(home)
     from pipelines.artifacts import ArtifactStore
-    from pipelines.registry.lineage import descent_of
+    from pipelines.registry.lineage import lineage_of
 
-    root = descent_of(tracker, ArtifactStore(place_of(home, store).store_url()), model)
+    root = lineage_of(tracker, ArtifactStore(place_of(home, store).store_url()), model)
     if as_json:
         print(json.dumps(root.to_json(), indent=2, ensure_ascii=False, default=str))
         return
@@ -174,7 +174,7 @@ def _lines(found: "Versus") -> list[str]:
     return lines
 
 
-def _tree(origin: "Origin", shown: set[tuple[str, str]]) -> "Tree":
+def _tree(origin: "LineageNode", shown: set[tuple[str, str]]) -> "Tree":
     """What several artifacts were made from is shown once; later mentions refer to it."""
     from rich.markup import escape
     from rich.tree import Tree
@@ -195,7 +195,7 @@ def _tree(origin: "Origin", shown: set[tuple[str, str]]) -> "Tree":
     return tree
 
 
-def _draw(root: "Origin", page: Path, *, opened: bool) -> None:
+def _draw(root: "LineageNode", page: Path, *, opened: bool) -> None:
     from pipelines.insight.lineage_page import lineage_page
 
     try:

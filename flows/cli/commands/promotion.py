@@ -54,12 +54,12 @@ def promote(
     from pipelines.registry.person_choice import (
         baselines_speak_against,
         chosen_version,
-        what_speaks_against,
+        recorded_objection,
     )
 
     client = tracker_of(home).client()
     found = chosen_version(client, name, recipe.source)
-    against = what_speaks_against(client, found, alias)
+    against = recorded_objection(client, found, alias)
     if against and not force:
         _ask(f"{name} version {found.version}", alias, against)
     # Nobody has the alias yet: the person is informed, not asked.

@@ -79,7 +79,7 @@ def _remote(paths: ArtifactPaths, code: Code, lease_seconds: float) -> Iterator[
 
 
 @contextmanager
-def left_alone(paths: ArtifactPaths, lease_seconds: float = LEASE_SECONDS) -> Iterator[bool]:
+def unless_building(paths: ArtifactPaths, lease_seconds: float = LEASE_SECONDS) -> Iterator[bool]:
     """Whether nobody builds the artifact of `paths`; while this is held, no local builder starts.
 
     On an object store a builder may start at any time, in a new attempt of its own.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.artifacts.access import explained, names_in
-from pipelines.artifacts.attempts.attempt import left_alone
+from pipelines.artifacts.attempts.attempt import unless_building
 from pipelines.artifacts.layout import (
     INPUTS_NAME,
     ArtifactPaths,
@@ -156,7 +156,7 @@ def _begun(store: ArtifactStore, entry: str) -> datetime:
 def _is_held(store: ArtifactStore, paths: ArtifactPaths) -> bool:
     if paths.is_local and not Path(paths.lock).exists():
         return False
-    with left_alone(paths, store.lease_seconds) as is_free:
+    with unless_building(paths, store.lease_seconds) as is_free:
         return not is_free
 
 

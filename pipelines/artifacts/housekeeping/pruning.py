@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from pipelines.artifacts.attempts.attempt import left_alone
+from pipelines.artifacts.attempts.attempt import unless_building
 from pipelines.artifacts.attempts.claims import attempts, is_abandoned, remove, take_over
 from pipelines.artifacts.housekeeping.inventory import Entry, Inventory
 from pipelines.artifacts.store import ArtifactStore
@@ -37,7 +37,7 @@ def carry_out(store: ArtifactStore, removals: Iterable[Entry]) -> list[Entry]:
             done.append(removal)
             continue
         # A builder that waits for the lock takes a new one where this removes it.
-        with left_alone(removal.paths, store.lease_seconds) as is_free:
+        with unless_building(removal.paths, store.lease_seconds) as is_free:
             if is_free:
                 _remove(store, removal)
                 done.append(removal)

@@ -39,7 +39,7 @@ _REMEDY = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class Comparison:
     """What a comparison showed."""
 
     name: str
@@ -63,7 +63,7 @@ def judge(
     alias: str,
     settings: ComparisonSettings,
     evaluation: Evaluation | None = None,
-) -> Judgement:
+) -> Comparison:
     """Compare version `number` of `name` with the version that has `alias`, or with its baselines.
 
     `evaluation` are its answers on its held-out data, where they are known; what is missing is
@@ -76,7 +76,7 @@ def judge(
     champion = version_with_alias(client, name, alias)
     champion_number = int(champion.version) if champion is not None else None
     refused = partial(
-        Judgement, name=name, version=number, is_better=False, champion=champion_number
+        Comparison, name=name, version=number, is_better=False, champion=champion_number
     )
     if champion_number == number:
         return refused(reason=f"it is {alias} already")
@@ -109,7 +109,7 @@ def _against_baselines(
     evaluation: Evaluation,
     store: ArtifactStore,
     settings: ComparisonSettings,
-) -> Judgement:
+) -> Comparison:
     """Every baseline has to be beaten; the reason names the one that is beaten by least.
 
     Where that is a simpler model, which learned from the same items, the reason says what to do.
@@ -173,9 +173,9 @@ def _judgement(
     items: ComparedItems,
     difference: Difference,
     settings: ComparisonSettings,
-) -> Judgement:
+) -> Comparison:
     is_better = difference.holds(settings.confidence)
-    return Judgement(
+    return Comparison(
         name=candidate.version.name,
         version=int(candidate.version.version),
         is_better=is_better,

@@ -13,6 +13,6 @@ CORPUS = Stage(
     version=2,
     build="pipelines.stages.corpus.stage:build_corpus",
     check="pipelines.stages.corpus.checks:check_inputs",
-    reaches_out=True,
+    uses_network=True,
     headline=lambda statistics: f"{statistics['train']['documents']:,} documents to learn from",
 )

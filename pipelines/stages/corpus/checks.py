@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from pipelines.io.files import reached, read_head, require_answer
 from pipelines.io.records import BadRow, delimited_rows, dialect_of, json_record
-from pipelines.io.text import refuse_binary
+from pipelines.io.text import check_is_text
 from pipelines.stages.corpus.cleaning import check_codes
 from pipelines.stages.corpus.division import too_few_documents
 from pipelines.stages.corpus.settings import (
@@ -102,7 +102,7 @@ def _count_in_head(source: FileSource, path: str) -> int | None:
     from pipelines.stages.corpus.sources.records import require_fields
 
     head, is_whole = read_head(path, HEAD_BYTES)
-    refuse_binary(head, path)
+    check_is_text(head, path)
     if isinstance(source, Markdown):
         return int(bool(head.strip()))
     if isinstance(source, MediaWiki):

@@ -10,7 +10,7 @@ from pipelines.config.versions import versions_of
 from pipelines.stage import StageContext
 from pipelines.stages.labelled.stage import family_of, read_items
 from pipelines.tasks import Answers, Items
-from pipelines.training.starting import find_model_artifact
+from pipelines.training.imported_models import find_model_artifact
 
 BASELINES: Final = "baselines"
 _VERSION = 1

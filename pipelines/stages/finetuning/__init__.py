@@ -29,7 +29,7 @@ FINETUNING = Stage(
     build="pipelines.stages.finetuning.stage:build_task_model",
     check="pipelines.stages.finetuning.preparation:check_settings",
     cut="pipelines.stages.finetuning.settings:shared_split",
-    reaches_out=True,  # its run is opened at the tracker before the first step
+    uses_network=True,  # its run is opened at the tracker before the first step
     variants=lambda settings: (
         {"fine-tuning, random": {"initialization": "random"}}
         if settings.compare_with_random

@@ -14,7 +14,7 @@ LABELLED = Stage(
     needs=("corpus",),
     build="pipelines.stages.labelled.stage:build_labelled",
     check="pipelines.stages.labelled.checks:check_inputs",
-    reaches_out=True,
+    uses_network=True,
     is_wanted=lambda settings: settings.source.kind != "none",
     headline=lambda statistics: f"{sum(statistics['items'].values()):,} items",
 )

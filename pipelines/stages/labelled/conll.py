@@ -13,7 +13,7 @@ from typing import IO, Final, NamedTuple
 
 from pipelines.config.errors import UserError
 from pipelines.io.records import BadRow, opened
-from pipelines.io.text import Tally, refuse_binary, restored
+from pipelines.io.text import Tally, check_is_text, restored
 from pipelines.stages.labelled.records import Record
 from pipelines.stages.labelled.settings import LabelledFile
 
@@ -88,7 +88,7 @@ def _sentences(path: str, tally: Tally, head_bytes: int | None) -> list[list[_Li
     """The lines between empty ones, and those that the file ends with, however few."""
     with opened(path) as stream:
         head = stream.read(_HEAD_BYTES)
-        refuse_binary(head, path)
+        check_is_text(head, path)
         stream.seek(0)
         separator = "\t" if b"\t" in head else None
         sentences: list[list[_Line]] = [[]]

@@ -19,7 +19,7 @@ _METADATA: Final = b"huggingface"  # under which `datasets` writes its features 
 
 def resolved(settings: LabelledDataset) -> LabelledDataset:
     """The same data set at one commit; raises UserError where it is not found."""
-    _refuse_one_split(settings)
+    _check_second_split(settings)
     return settings.model_copy(update={"revision": commit_of(settings.dataset, settings.revision)})
 
 
@@ -54,7 +54,7 @@ def rows_of_split(
         )
 
 
-def _refuse_one_split(settings: LabelledDataset) -> None:
+def _check_second_split(settings: LabelledDataset) -> None:
     if settings.heldout_split and (Path(settings.dataset) / "state.json").is_file():
         raise UserError(
             f"{settings.dataset} holds a single split; leave out labelled.source.heldout_split: "

@@ -14,6 +14,6 @@ PRETRAINING = Stage(
     needs=("examples", "vocabulary"),
     build="pipelines.stages.pretraining.stage:build_encoder",
     cut="pipelines.stages.pretraining.phases:split_of",
-    reaches_out=True,  # its run is opened at the tracker before the first step
+    uses_network=True,  # its run is opened at the tracker before the first step
     headline=lambda statistics: f"{statistics['num_parameters']:,} parameters",
 )

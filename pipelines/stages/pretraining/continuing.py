@@ -44,7 +44,7 @@ def settings_for(
             "tokens of pretraining.encoder; set vocabulary.encoder to the same encoder and build "
             "the examples again"
         )
-    refuse_other_objective(ExampleSettings.model_validate(examples.manifest.settings), encoder)
+    check_objective(ExampleSettings.model_validate(examples.manifest.settings), encoder)
     shape = config.num_layers, config.hidden_size, config.num_attention_heads
     names = {shape: name for name, shape in SIZES.items()}
     head = read_config(encoder.local_folder())["head"]
@@ -58,7 +58,7 @@ def settings_for(
     )
 
 
-def refuse_other_objective(examples: ExampleSettings, encoder: Artifact) -> None:
+def check_objective(examples: ExampleSettings, encoder: Artifact) -> None:
     """Raise UserError where `encoder` reads in both directions and is asked for the next token.
 
     Or the other way round.

@@ -18,9 +18,9 @@ from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.work import STAGE, pretraining_work
 from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.training.arithmetic import Arithmetic, resolve, trains_best_on_single_threads
+from pipelines.training.imported_models import existing_encoder
 from pipelines.training.launch import Launch, launch
 from pipelines.training.results import MODEL_FILES, publish_model, throughput
-from pipelines.training.starting import starting_encoder
 from pipelines.training.telemetry.runs import Trained, open_run, recorded, training_input
 from pipelines.training.worker import run
 
@@ -46,7 +46,7 @@ def build_encoder(
     arithmetic, context = resolve(settings.precision, context)
     inputs = {"examples": examples, "vocabulary": vocabulary}
     if settings.encoder is not None:
-        encoder = starting_encoder(settings.encoder, context)
+        encoder = existing_encoder(settings.encoder, context)
         settings = settings_for(settings, encoder, examples, vocabulary, context.observe)
         inputs["encoder"] = encoder
     plain = settings.model_dump(mode="json")

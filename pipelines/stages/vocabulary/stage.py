@@ -22,7 +22,7 @@ from pipelines.stages.vocabulary.counting import counted_words
 from pipelines.stages.vocabulary.encoding import SentenceEncoder
 from pipelines.stages.vocabulary.settings import VocabularySettings
 from pipelines.stages.vocabulary.wordpiece import choose_alphabet, extended, learn_pieces
-from pipelines.training.starting import starting_encoder
+from pipelines.training.imported_models import existing_encoder
 
 Inputs = dict[str, Artifact | str]
 
@@ -42,7 +42,7 @@ def build_vocabulary(
     if fault:
         raise UserError(fault)
     if settings.encoder is not None:
-        encoder = starting_encoder(settings.encoder, context)
+        encoder = existing_encoder(settings.encoder, context)
         return _of_another(settings, {"encoder": encoder}, corpus, context)
     if settings.tokenizer is not None:
         tokenizer = taken_over(settings.tokenizer, context)

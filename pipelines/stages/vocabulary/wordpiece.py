@@ -131,13 +131,13 @@ def extended(
             "lower added_pieces"
         )
     added = sorted(savings, key=lambda word: (-savings[word], word))[:num_pieces]
-    _refuse_added_words(tokenizer)
+    _check_no_added_words(tokenizer)
     return WordPieceTokenizer(
         [*tokenizer.pieces, *added], tokenizer.normalization, tokenizer.added_tokens
     )
 
 
-def _refuse_added_words(tokenizer: WordPieceTokenizer) -> None:
+def _check_no_added_words(tokenizer: WordPieceTokenizer) -> None:
     """Return where added tokens keep their meaning when pieces follow them.
 
     They become pieces of the vocabulary then, which words may be cut into. That changes nothing for

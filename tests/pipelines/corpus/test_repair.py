@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from pipelines.config.errors import UserError
-from pipelines.io.text import decode, refuse_binary
+from pipelines.io.text import check_is_text, decode
 from pipelines.stages.corpus.cleaning import mend
 
 
@@ -53,17 +53,17 @@ def test_other_line_separators_break_lines():
 
 
 def test_unicode_text_of_many_scripts_is_not_taken_for_binary():
-    refuse_binary("Ünïcödé 東京 हिन्दी עברית".encode() * 100, "file.txt")
+    check_is_text("Ünïcödé 東京 हिन्दी עברית".encode() * 100, "file.txt")
 
 
 def test_a_binary_file_is_refused_by_name():
     with pytest.raises(UserError, match=r"photo\.txt is not text"):
-        refuse_binary(bytes(range(256)) * 10, "photo.txt")
+        check_is_text(bytes(range(256)) * 10, "photo.txt")
 
 
 def test_utf16_is_refused_with_what_to_do():
     with pytest.raises(UserError, match="is UTF-16; convert it"):
-        refuse_binary("text".encode("utf-16"), "old.txt")
+        check_is_text("text".encode("utf-16"), "old.txt")
 
 
 def test_half_a_surrogate_pair_becomes_a_question_mark():

@@ -16,8 +16,8 @@ from bert_core.training.state import save_model
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.cluster.machine import computing_machine
 from pipelines.recipes.registration import RegistrationSettings
-from pipelines.registry.comparison.judgement import Judgement, judge
-from pipelines.registry.promotion import settle
+from pipelines.registry.comparison.judgement import Comparison, judge
+from pipelines.registry.promotion import promote_if_better
 from pipelines.registry.registration import RegisteredModel, Submission, register
 from pipelines.registry.verification import Proof, verify
 from pipelines.stages.finetuning.training import figures_of
@@ -126,11 +126,11 @@ def proved(
     return model
 
 
-def judged(models: Models, model: RegisteredModel) -> Judgement:
+def judged(models: Models, model: RegisteredModel) -> Comparison:
     """What a run of its recipe finds, and does."""
     judgement = judge(
         models.tracker, models.context.store, model.name, model.version, "champion",
         NAMES.comparison,
     )  # fmt: skip
-    settle(models.tracker, judgement, NAMES, "the test")
+    promote_if_better(models.tracker, judgement, NAMES, "the test")
     return judgement

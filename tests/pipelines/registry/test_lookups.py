@@ -9,9 +9,9 @@ import pytest
 from flows.cli.app import DONE, MISTAKE, run
 from pipelines.insight.lineage_page import lineage_page
 from pipelines.registry.comparison.versus import versus
-from pipelines.registry.lineage import Origin, descent_of
+from pipelines.registry.lineage import LineageNode, lineage_of
 from pipelines.registry.promotion import promote, rollback
-from pipelines.training.starting import take_in
+from pipelines.training.imported_models import import_folder
 from tests.pipelines.registry.conftest import Models
 
 
@@ -22,7 +22,7 @@ def own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
 
 
-def titles(origin: Origin) -> list[str]:
+def titles(origin: LineageNode) -> list[str]:
     return [origin.title, *(title for each in origin.origins for title in titles(each))]
 
 
@@ -37,7 +37,7 @@ def verified_by_hand(models: Models, *numbers: str) -> None:
 def test_the_lineage_goes_down_to_files_and_settings(models: Models) -> None:
     models.register(models.encoder(1))
     # The encoder of these tests names no inputs: below it is what the version's own artifact says.
-    root = descent_of(models.tracker, models.context.store, "models:/encoder@candidate")
+    root = lineage_of(models.tracker, models.context.store, "models:/encoder@candidate")
     assert root.title == "models:/encoder/1"
     assert root.facts["aliases"] == "candidate"
     (encoder,) = root.origins
@@ -81,7 +81,7 @@ class Page(html.parser.HTMLParser):
 def test_what_was_imported_is_found_under_whatever_its_reader_calls_it(models: Models) -> None:
     from pipelines.registry.lineage import _of_artifact
 
-    imported = take_in(models.encoder(1).local_folder(), models.context, source="theirs")
+    imported = import_folder(models.encoder(1).local_folder(), models.context, source="theirs")
     for name in ("encoder", "finetuned", "went_on_from"):
         found = _of_artifact(name, imported.fingerprint, models.context.store)
         assert found.title == "imported_model"
@@ -92,7 +92,7 @@ def test_the_page_holds_everything_and_loads_nothing(models: Models) -> None:
     from pipelines.registry.lineage import _of_artifact
 
     found = _of_artifact("examples", models.examples.fingerprint, models.context.store)
-    evil = Origin(title="<script>x</script>", fingerprint="a" * 64, facts={}, settings={},
+    evil = LineageNode(title="<script>x</script>", fingerprint="a" * 64, facts={}, settings={},
                   changed={}, origins=(found,))  # fmt: skip
     page = Page()
     page.feed(lineage_page(evil))
@@ -138,7 +138,7 @@ def test_lineage_on_the_command_line(
     said = capsys.readouterr().out
     assert "models:/encoder/1" in said
     assert "seed: 1" in said
-    files = descent_of(models.tracker, models.context.store, "encoder/1").origins[0].facts["files"]
+    files = lineage_of(models.tracker, models.context.store, "encoder/1").origins[0].facts["files"]
     assert len(files) > 80
     assert f"files: {files}\n" in said  # no line is cut where there is no terminal
     assert run(["lineage", "encoder/1", "--json", *store]) == DONE

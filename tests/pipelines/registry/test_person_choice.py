@@ -13,7 +13,7 @@ import pytest
 from flows.cli.app import DONE, MISTAKE, run
 from pipelines.registry.comparison.versus import versus
 from pipelines.registry.history import moves_of
-from pipelines.registry.person_choice import what_speaks_against
+from pipelines.registry.person_choice import recorded_objection
 from pipelines.registry.promotion import Promotion, promote
 from pipelines.registry.tags import JUDGEMENT_TAG, PROOF_TAG, VERIFIED_TAG
 from tests.pipelines.registry.classifiers import finetuned, labelled_texts
@@ -143,7 +143,7 @@ def test_what_is_on_record_of_two_versions_speaks_for_one_of_them(
     client = models.tracker.client()
 
     def said(number: str, alias: str = "champion") -> str:
-        return what_speaks_against(client, client.get_model_version("encoder", number), alias)
+        return recorded_objection(client, client.get_model_version("encoder", number), alias)
 
     assert said("1") == said("2", "blessed") == ""
     tag(models, "2", judged("better, awaits approval", "models:/encoder/1"))

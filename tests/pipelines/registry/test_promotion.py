@@ -8,7 +8,7 @@ from pipelines.config.errors import UserError
 from pipelines.registry.comparison.judgement import judge
 from pipelines.registry.finding import version_with_alias
 from pipelines.registry.history import moves_of
-from pipelines.registry.promotion import due_for_promotion, promote, rollback, settle
+from pipelines.registry.promotion import due_for_promotion, promote, promote_if_better, rollback
 from pipelines.registry.serving.integrity import seal
 from pipelines.registry.tags import DIGEST_TAG
 from tests.pipelines.registry.classifiers import NAMES, finetuned, judged, labelled_texts, proved
@@ -150,7 +150,7 @@ def test_what_was_changed_in_the_registry_is_neither_promoted_nor_compared(
     assert not judgement.is_better
     assert "model.safetensors has other bytes" in judgement.reason
     with pytest.raises(UserError, match=r"model\.safetensors has other bytes"):
-        settle(models.tracker, judgement, NAMES, "the test")
+        promote_if_better(models.tracker, judgement, NAMES, "the test")
 
     # An administrator who changes the digests with it is found out by the store's artifact.
     client, digest = models.tracker.client(), seal(package_of(models, model))
@@ -176,7 +176,7 @@ def test_a_champion_that_moved_while_it_was_compared_is_compared_again(
     assert judgement.is_better
     promote(models.tracker, "classifier", "1", "champion")
     with pytest.raises(UserError, match="was moved meanwhile; run again"):
-        settle(models.tracker, judgement, NAMES, "the test")
+        promote_if_better(models.tracker, judgement, NAMES, "the test")
     assert holder(models, "champion") == 1
     assert proved(models, finetuned(models, labelled, WELL), labelled).awaits_promotion
 

@@ -12,7 +12,7 @@ import mwparserfromhell
 from markdown_it import MarkdownIt
 
 from pipelines.io.files import open_binary
-from pipelines.io.text import Tally, decode, refuse_binary
+from pipelines.io.text import Tally, check_is_text, decode
 from pipelines.stages.corpus.cleaning import mend
 from pipelines.stages.corpus.settings import Markdown, MediaWiki
 from pipelines.stages.corpus.sources.inputs import RawDocument, Resolved, Span, list_files
@@ -48,7 +48,7 @@ def read(settings: Markdown | MediaWiki, span: Span, tally: Tally) -> Iterator[R
     with open_binary(span.file.path) as stream:
         if isinstance(settings, Markdown):
             data = stream.read()
-            refuse_binary(data, span.file.path)
+            check_is_text(data, span.file.path)
             text = mend(prose(decode(data, tally.repaired)), tally.repaired)
             yield RawDocument(text=text, label=span.file.label)
             return

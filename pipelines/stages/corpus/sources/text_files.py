@@ -12,7 +12,7 @@ from typing import IO, Final
 
 from pipelines.config.redaction import redacted
 from pipelines.io.files import open_binary, read_head
-from pipelines.io.text import Tally, decode, refuse_binary
+from pipelines.io.text import Tally, check_is_text, decode
 from pipelines.stages.corpus.cleaning import mend
 from pipelines.stages.corpus.duplicates import content_hash
 from pipelines.stages.corpus.settings import PlainText
@@ -91,7 +91,7 @@ def count_documents(
     """
     heads = [read_head(path, HEAD_BYTES) for path in paths]
     for path, (head, _) in zip(paths, heads, strict=True):
-        refuse_binary(head, path)
+        check_is_text(head, path)
     layout = settings.layout
     if layout == "auto":
         layout = recognize([measure(head, is_whole=is_whole) for head, is_whole in heads]).layout
@@ -146,7 +146,7 @@ def cut_documents(
         stream.seek(offset)
     buffer = stream.read(_BLOCK_BYTES)
     if span.begin == 0:
-        refuse_binary(buffer, span.file.path)
+        check_is_text(buffer, span.file.path)
     # Where the next document begins in the buffer; the first one of a later span is searched for.
     begin: int | None = None if span.begin else 0
     at_end = False

@@ -41,7 +41,7 @@ _READ_WHOLE: Final = (
 )  # fmt: skip
 
 
-def starting_encoder(reference: str, context: StageContext) -> Artifact:
+def existing_encoder(reference: str, context: StageContext) -> Artifact:
     """The encoder that `reference` names: a folder, ours or Hugging Face's, or a fingerprint.
 
     What is in a folder is taken into the store, named by its bytes. Raises UserError where there
@@ -56,7 +56,7 @@ def starting_encoder(reference: str, context: StageContext) -> Artifact:
             f"found none with {reference}; see `bertsmith store`"
         )
     if reference.strip() and Path(reference).is_dir():
-        return take_in(Path(reference), context, source=reference)
+        return import_folder(Path(reference), context, source=reference)
     raise UserError(
         "an encoder must be a folder with a model, models:/<name>@<alias> or the fingerprint of "
         f"one in the store, found no such: {reference or 'an empty name'}; {FROM_THE_HUB}"
@@ -84,7 +84,7 @@ def is_ours(folder: Path) -> bool:
     return "head" in config and "format" in config
 
 
-def take_in(
+def import_folder(
     folder: Path,
     context: StageContext,
     *,

@@ -46,7 +46,7 @@ class _Answer(NamedTuple):
     sees_database: bool
 
 
-def refuse_strangers(store: ArtifactStore, database: Path | None = None) -> None:
+def check_nodes(store: ArtifactStore, database: Path | None = None) -> None:
     """Return where every node of the cluster that RAY_ADDRESS names can work with this process.
 
     `database` is the tracker's, where that is a file that a training's first worker would open.

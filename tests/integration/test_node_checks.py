@@ -50,7 +50,7 @@ import ray
 from pipelines.artifacts import ArtifactStore
 from pipelines.cluster.connection import connect
 from pipelines.cluster.mapping import map_tasks
-from pipelines.cluster.strangers import refuse_strangers
+from pipelines.cluster.node_checks import check_nodes
 from pipelines.config.errors import UserError
 from pipelines.config.versions import computing_versions
 
@@ -71,7 +71,7 @@ while ray.cluster_resources().get("CPU") != 1:
 told = {}
 try:
     for database in files or [None]:
-        refuse_strangers(ArtifactStore(store), database)
+        check_nodes(ArtifactStore(store), database)
     told["same"] = map_tasks(versions, [0], num_workers=1) == [computing_versions()]
 except UserError as error:
     told["refused"] = str(error)
