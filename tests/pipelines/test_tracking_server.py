@@ -78,7 +78,7 @@ def test_nobody_reads_without_the_password(server: str, path: str) -> None:
         {},
         {"Authorization": "Basic d3Jvbmc6d3Jvbmc="},
         {"Authorization": OWN.replace("Basic", "Bearer")},
-        {"LineageNode": "http://page.example"},
+        {"Origin": "http://page.example"},
     ],
 )
 def test_nobody_writes_without_the_password(server: str, headers: Mapping[str, str]) -> None:
@@ -94,7 +94,7 @@ def test_nobody_writes_without_the_password(server: str, headers: Mapping[str, s
 def test_another_page_in_the_persons_browser_neither_writes_nor_reads(
     server: str, origin: str, path: str, body: bytes | None
 ) -> None:
-    assert status(server + path, body, Authorization=OWN, LineageNode=origin) == 403
+    assert status(server + path, body, Authorization=OWN, Origin=origin) == 403
 
 
 def test_a_name_that_points_here_is_not_this_server(server: str) -> None:
@@ -105,7 +105,7 @@ def test_its_own_page_and_clients_read_and_write(
     server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = b'{"name": "mine"}'
-    assert status(server + CREATE, body, Authorization=OWN, LineageNode=server) == 200
+    assert status(server + CREATE, body, Authorization=OWN, Origin=server) == 200
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "bertsmith")
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "secret")
     client = MlflowClient(server, server)
@@ -125,7 +125,7 @@ def test_a_team_s_server_keeps_runs_in_its_database_and_files_behind_itself(
     name = "mlflow.example.org"
     with served(tmp_path, "--allowed-hosts", name, **kept) as url:
         for scheme in ("http", "https"):  # the page behind a proxy that speaks TLS, or none
-            page = {"Authorization": OWN, "Host": name, "LineageNode": f"{scheme}://{name}"}
+            page = {"Authorization": OWN, "Host": name, "Origin": f"{scheme}://{name}"}
             assert status(url + CREATE, b'{"name": "of-%s"}' % scheme.encode(), **page) == 200
         client = MlflowClient(url)
         run = client.create_run(client.create_experiment("proxied"))
