@@ -27,6 +27,7 @@ from pipelines.training.imported_models import (
     import_folder,
     is_fingerprint,
     is_ours,
+    readable,
 )
 from pipelines.training.rates import Shape, Use, automatic_rate_note
 
@@ -59,24 +60,10 @@ def local_model(reference: str, context: StageContext) -> str:
 
 def opened(folder: Path) -> OpenedModel:
     """The model in `folder` and its tokenizer; UserError, naming it, where it holds none whole."""
-    with explained(folder):
+    with readable(folder):
         model, tokenizer = load_model(folder), WordPieceTokenizer.from_directory(folder)
         tokenizer.check_embedding_rows(model.config.vocab_size)
         return model, tokenizer
-
-
-@contextmanager
-def explained(folder: Path) -> Iterator[None]:
-    """What is wrong with the files of a model in `folder` becomes one sentence that names it."""
-    try:
-        yield
-    except UserError:
-        raise
-    except (ValueError, OSError) as error:
-        said = " ".join(str(error).split())
-        if str(folder) not in said:
-            said = f"the model in {folder} cannot be read: {said}"
-        raise UserError(said) from error
 
 
 @contextmanager
@@ -106,7 +93,7 @@ def located(tracker: "Tracker", reference: str) -> Iterator[Path]:
             dst_path=None if urlsplit(address).scheme in ("", "file") else scratch,
             tracking_uri=server_address(tracker.uri),
         )
-        with explained(Path(package)):
+        with readable(Path(package)):
             sealed_files(Path(package), digest)
         yield Path(package) / "artifacts" / "model"
 

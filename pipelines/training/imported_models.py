@@ -79,7 +79,7 @@ def is_ours(folder: Path) -> bool:
 
     Raises UserError where its config.json cannot be read.
     """
-    with _readable(folder):
+    with readable(folder):
         config = read_json(model_folder(folder) / "config.json")
     return "head" in config and "format" in config
 
@@ -101,7 +101,7 @@ def import_folder(
     said = {"head": head, "lowercase": lowercase}
     settings = {name: value for name, value in said.items() if value is not None}
     names = files_of_model(folder)
-    with _readable(folder):
+    with readable(folder):
         files = {name: sha256_of_file(folder / name) for name in names}
     lines = "".join(f"{name} {digest}\n" for name, digest in files.items())
     inputs = {"files": hashlib.sha256(lines.encode()).hexdigest()}
@@ -153,7 +153,7 @@ def files_of_model(folder: Path) -> list[str]:
 
     Raises UserError where the folder cannot be read, or lists modules that are not.
     """
-    with _readable(folder):
+    with readable(folder):
         model = model_folder(folder)
         found = {
             path
@@ -190,7 +190,7 @@ def _statistics(model: Model, tokenizer: WordPieceTokenizer) -> dict[str, Any]:
 def _read(
     folder: Path, head: str | None, lowercase: bool | None
 ) -> tuple[Model, WordPieceTokenizer]:
-    with _readable(folder):
+    with readable(folder):
         where = model_folder(folder)
         if is_ours(folder):
             if head is not None:
@@ -215,7 +215,7 @@ def _other_architecture(config: dict[str, Any]) -> str:
 
 
 @contextmanager
-def _readable(folder: Path) -> Iterator[None]:
+def readable(folder: Path) -> Iterator[None]:
     """Raise UserError, which names the folder, where the block finds nothing that can be read."""
     try:
         yield
@@ -224,5 +224,5 @@ def _readable(folder: Path) -> Iterator[None]:
     except (ValueError, OSError) as error:
         said = " ".join(str(error).split())
         if str(folder) not in said:
-            said = f"{folder} must hold a model and its tokenizer that can be read, but {said}"
+            said = f"{folder} holds no model with its tokenizer that can be read: {said}"
         raise UserError(said) from error
