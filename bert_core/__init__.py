@@ -107,7 +107,7 @@ if not TYPE_CHECKING:  # a type checker would take any name from it
     def __getattr__(name: str) -> Any:
         if name not in _MODULE_OF:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{_MODULE_OF[name]}"), name)
+        value = getattr(import_module(_MODULE_OF[name]), name)
         globals()[name] = value  # asked for once
         return value
 

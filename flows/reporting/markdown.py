@@ -15,11 +15,8 @@ from pipelines.tasks import family_title
 
 _ASKED = {
     "encoder": "fill-mask 'This is a [MASK].'",
-    "tagging": "tag 'Some text.'",
-    "question_answering": "answer 'Who?' 'Some text.'",
-    "multiple_choice": "choose 'Some text' 'one end' 'another'",
-    "regression": "rate 'Some text.'",
-    "sentence_embedding": "embed 'Some text.'",
+    "question_answering": "predict 'Who?' 'Some text.'",
+    "multiple_choice": "predict 'Some text' 'one end' 'another'",
 }
 _LINE = 110  # longer texts are cut
 _HISTORY_FILE, _REPORT_FILE = "history.json", "report.json"

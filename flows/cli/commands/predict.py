@@ -125,6 +125,8 @@ def predict(
 
         opened_model = opened(folder)
     question = question_for(opened_model[0], called)
+    if no_answer_above is not None and "null_lead" not in question.answers:
+        raise UserError(f"--no-answer-above is for question answering, {called} is no such model")
     if table is not None:
         asked = asked_of_file(table, question, text_column, second_text_column)
         if asked.taken:
@@ -134,10 +136,6 @@ def predict(
         asked = asked_of_texts(question, texts) if texts else asked_of_lines(question, lines)
     answers = answer_all(opened_model, asked.columns, _ignore if out is None else _watch)
     if no_answer_above is not None:
-        if "null_lead" not in answers:
-            raise UserError(
-                f"--no-answer-above is for question answering, {called} is no such model"
-            )
         answers["answer"] = [
             "" if lead > no_answer_above else text
             for lead, text in zip(answers["null_lead"], answers["answer"], strict=True)
