@@ -23,6 +23,7 @@ _SAME_STOP_SECONDS = 1.0
 _KILL_SECONDS = 30.0  # after which Prefect kills a process that it asked to stop
 _CLOCKS_SECONDS = 10.0  # by which clocks of two machines may differ
 _last_stop = float("-inf")  # of this process, on the clock of `time.monotonic`
+_handled: set[int] = set()  # signals whose handler this process installed
 _stopped: set[str] = set()  # flow runs of this process
 
 
@@ -31,6 +32,7 @@ def stop_in_order() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
             signal.signal(number, _stop)
+            _handled.add(number)
 
 
 def stop_in_order_inside_flow() -> None:
@@ -40,7 +42,7 @@ def stop_in_order_inside_flow() -> None:
     """
     if threading.current_thread() is not threading.main_thread():
         return
-    if signal.getsignal(signal.SIGINT) is _stop:
+    if signal.SIGTERM in _handled:
         signal.signal(signal.SIGTERM, _stop)
 
 

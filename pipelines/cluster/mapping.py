@@ -1,6 +1,7 @@
 """Ray tasks: a function mapped over shards."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any, TypeVar
 
 from pipelines.cluster.connection import connect
@@ -36,23 +37,26 @@ def map_tasks(
     remote = ray.remote(num_cpus=cpus_each, max_retries=3)(_call)
     handle = ray.put(function)
     results: dict[int, Result] = {}
-    running: dict[ray.ObjectRef, int] = {}
+    # Futures, because a signal that arrives in `ray.wait` is lost if it raises anything other than
+    # KeyboardInterrupt, and Prefect's handler does.
+    running: dict[Future[Any], tuple[int, ray.ObjectRef]] = {}
     pending = iter(enumerate(items))
     try:
         while True:
             for index, item in pending:
-                running[remote.remote(handle, item)] = index
+                task = remote.remote(handle, item)
+                running[task.future()] = index, task
                 if len(running) >= num_workers:
                     break
             if not running:
                 return [results[index] for index in range(len(items))]
-            (ready,), _ = ray.wait(list(running), num_returns=1)
-            index = running.pop(ready)
+            ready = next(iter(wait(running, return_when=FIRST_COMPLETED).done))
+            index, _ = running.pop(ready)
             results[index] = _result_of(ready)
             if on_result is not None:
                 on_result(index, results[index])
     finally:
-        _end(list(running), politely=cpus_each == 0)
+        _end([task for _, task in running.values()], politely=cpus_each == 0)
 
 
 def _end(tasks: "list[ray.ObjectRef]", *, politely: bool) -> None:
@@ -73,9 +77,9 @@ def _call(function: Callable[[Any], Any], item: Any) -> Any:
     return function(item)
 
 
-def _result_of(reference: "ray.ObjectRef") -> Any:
+def _result_of(task: Future[Any]) -> Any:
     try:
-        return ray.get(reference)
+        return task.result()
     except RayTaskError as error:
         if isinstance(error.cause, UserError):
             raise error.cause from None

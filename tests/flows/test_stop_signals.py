@@ -30,6 +30,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     clock = Clock()
     monkeypatch.setattr(stopping, "time", clock)
     monkeypatch.setattr(stopping, "_last_stop", float("-inf"))
+    monkeypatch.setattr(stopping, "_handled", set())
     yield clock
     for number, handler in kept.items():
         signal.signal(number, handler)
@@ -61,10 +62,16 @@ def test_a_command_in_the_background_outlives_its_terminal(clock: Clock) -> None
     assert not is_stopped_by(signal.SIGHUP)
 
 
-def test_inside_a_flow_prefects_handler_gives_way_to_the_commands_own(clock: Clock) -> None:
+@pytest.mark.parametrize("interrupt", [signal.default_int_handler, signal.SIG_IGN])
+def test_inside_a_flow_prefects_handler_gives_way_to_the_commands_own(
+    clock: Clock, interrupt: Any
+) -> None:
+    """In the background, too, where shells have commands ignore SIGINT."""
+
     def prefects(number: int, frame: Any) -> None:
         raise RuntimeError("at each signal")
 
+    signal.signal(signal.SIGINT, interrupt)
     stopping.stop_in_order()
     signal.signal(signal.SIGTERM, prefects)
     stopping.stop_in_order_inside_flow()

@@ -116,6 +116,24 @@ def test_a_task_that_loses_its_worker_each_time_ends_in_one_line(local_ray):
     assert len(str(raised.value).splitlines()) == 1
 
 
+class _Stop(BaseException):
+    """What a handler raises; Prefect's is no KeyboardInterrupt, which alone Ray's waits pass on."""
+
+
+def test_whatever_a_signal_raises_ends_the_wait_for_tasks(local_ray):
+    def stop(number, frame):
+        raise _Stop
+
+    kept = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, 3)
+    try:
+        with pytest.raises(_Stop):
+            map_tasks(lambda item: time.sleep(30), [0], num_workers=1)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, kept)
+
+
 @pytest.mark.slow
 def test_a_node_that_answers_too_late_is_asked_nothing_more(local_ray, monkeypatch):
     monkeypatch.setattr(node_checks, "_ANSWER_SECONDS", 0.1)
