@@ -38,7 +38,7 @@ from bert_core.hugging_face import export_model, import_model
 from bert_core.inference import classify
 from bert_core.model.catalogue import build_model
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.recipes.place import DATABASE_NAME
+from pipelines.recipes.runtime import DATABASE_NAME
 
 DATA = ROOT.parent / "shared" / "data"
 NUM_SENTENCES = 1000

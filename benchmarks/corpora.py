@@ -205,7 +205,7 @@ def lines_of(name: str, runs: dict[str, list[Artifact]], num_killed: int) -> lis
         "dropped": said["dropped"],
         "languages of samples": said["sample_languages"],
         "vocabulary": f"{vocabulary.fingerprint}, {pieces['size']:,} pieces",
-        "held-out: pieces a word, unknown": f"{pieces['heldout']['pieces_per_word']}, "
+        "held-out: pieces a word, unknown": f"{pieces['heldout']['tokens_per_word']}, "
         f"{pieces['heldout']['unknown_share']:.4%}",
         "examples": f"{examples.fingerprint}, {train['examples']:,} of {train['mean_tokens']} "
         f"tokens, {size / train['tokens']:.2f} bytes a token",

@@ -36,7 +36,7 @@ JOINED_STEPS_LATER = 15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One training that has ended."""
+    """One training run that has ended."""
 
     outcome: Outcome
     noted: list[Beginning]
@@ -54,12 +54,12 @@ class Change:
 
 
 def settings(num_steps: int) -> dict[str, Any]:
-    """Of the trainings that are compared."""
+    """Of the training runs that are compared."""
     return {**SETTINGS, "num_steps": num_steps, "checkpoint_every_steps": 10}
 
 
 def fixed(data: dict[str, str], folder: Path, num_steps: int, counts: list[int]) -> dict[int, Run]:
-    """One training after the other, with each number of workers, on one node."""
+    """One training run after the other, with each number of workers, on one node."""
     runs = {}
     with raylets(max(counts)) as cluster:
         for count in counts:
@@ -73,7 +73,7 @@ def fixed(data: dict[str, str], folder: Path, num_steps: int, counts: list[int])
 
 
 def changing(data: dict[str, str], folder: Path, num_steps: int) -> tuple[Run, list[Change]]:
-    """A training on one or two nodes: two, then one, then two again."""
+    """A training run on one or two nodes: two, then one, then two again."""
     training = Training(
         **data, store=str(folder / "changing"), record=str(folder / "notes"), workers=(1, 2),
         settings=settings(num_steps), slow_seconds=1.0,
@@ -160,7 +160,7 @@ def main() -> None:
         "is started, to the first step with the new number of workers, on a machine whose two "
         "cores carry all nodes.",
     ]
-    report("elastic", "A training whose workers come and go", lines, {})
+    report("elastic", "A training run whose workers come and go", lines, {})
 
 
 if __name__ == "__main__":

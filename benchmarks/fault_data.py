@@ -1,4 +1,4 @@
-"""What the trainings of the fault tables learn from: a small real text, with pairs."""
+"""What the training runs of the fault tables learn from: a small real text, with pairs."""
 
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,8 @@ from pipelines.stages.vocabulary.stage import build_vocabulary
 # default), dropout (the default), next sentences, ragged batches, a point of the curve each step.
 SETTINGS: dict[str, Any] = {
     "size": "tiny",
-    "examples_per_step": 16,
-    "micro_batch_examples": 4,
+    "global_batch_size": 16,
+    "micro_batch_size": 4,
     "log_every_steps": 1,
     "evaluate_every_steps": 100,
     "evaluation_examples": 64,

@@ -50,7 +50,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """What a kill met, and how the training went on."""
+    """What a kill met, and how the training run went on."""
 
     kill: Kill
     last_step: int  # begun by a worker that it met; a raylet's workers live a moment longer
@@ -82,13 +82,13 @@ def plan(num_kills: int, seed: int) -> list[Kill]:
 
 
 def settings(num_kills: int) -> dict[str, Any]:
-    """Of a training that is long enough for so many kills."""
+    """Of a training run that is long enough for so many kills."""
     num_steps = _STEPS_A_KILL * (num_kills + 1)
     return {**SETTINGS, "num_steps": num_steps, "checkpoint_every_steps": 10}
 
 
 class Disturbed:
-    """A training under way, to be killed again and again."""
+    """A training run under way, to be killed again and again."""
 
     def __init__(self, cluster: Raylets, training: Training) -> None:
         self._cluster = cluster
@@ -99,7 +99,7 @@ class Disturbed:
         self._dead: set[int] = set()  # processes of workers that a kill has met
 
     def meet(self, kill: Kill) -> Recovery:
-        """Kill what is to be killed when its time has come; wait until the training goes on."""
+        """Kill what is to be killed when its time has come; wait until the training run goes on."""
         dead = frozenset(self._dead)
         awaited(self._driver, self._notes, lambda b: b.step >= kill.step and b.process not in dead)
         if kill.in_writing:
@@ -166,7 +166,7 @@ class Disturbed:
 
 
 def undisturbed(cluster: Raylets, data: dict[str, str], folder: Path, num_kills: int) -> Outcome:
-    """The same training, left alone, on the same nodes."""
+    """The same training run, left alone, on the same nodes."""
     training = _training(data, folder / "undisturbed", num_kills)
     return Outcome.of(training.start(**cluster.of_drivers))
 
@@ -174,7 +174,7 @@ def undisturbed(cluster: Raylets, data: dict[str, str], folder: Path, num_kills:
 def disturbed(
     data: dict[str, str], folder: Path, kills: list[Kill]
 ) -> tuple[Outcome, Outcome, list[Recovery]]:
-    """What a training left alone ended with, what one met by `kills` did, and how it met them."""
+    """How a training run left alone ended, how one with `kills` did, and how it met them."""
     with raylets() as cluster:
         cluster.join_all(1, 1)
         alone = undisturbed(cluster, data, folder, len(kills))
@@ -226,7 +226,7 @@ def main() -> None:
         f"every 10 steps. SIGKILL, seed {arguments.seed}; the driver is started again at once, and "
         "a new node joins after a lost one. Seconds on a machine whose two cores carry all nodes.",
     ]
-    report("faults", f"A training that is killed {arguments.kills} times", lines, {})
+    report("faults", f"A training run that is killed {arguments.kills} times", lines, {})
     if not all(is_same.values()):
         sys.exit(1)
 

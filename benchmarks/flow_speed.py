@@ -34,7 +34,9 @@ SETTLING_STEPS = 20
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=600, help="optimizer steps of each training")
+    parser.add_argument(
+        "--steps", type=int, default=600, help="optimizer steps of each training run"
+    )
     parser.add_argument("--size", default="tiny", help="of the encoder")
     parser.add_argument("--rank", nargs=5, metavar="N", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -102,7 +104,7 @@ def flow(home: Path, size: str, num_steps: int, *, seed: int) -> float:
 
 
 def plain_loop(store: str, size: str, num_steps: int, num_ranks: int, num_threads: int) -> float:
-    """Tokens a second of a training by `bert_core` alone."""
+    """Tokens a second of a training run by `bert_core` alone."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
@@ -159,7 +161,7 @@ def plain_rank(
 
     def batches_of(step: int):  # type: ignore[no-untyped-def]
         return micro_batches(
-            reader, seed=0, step=step, examples_per_step=32, micro_batch_examples=share,
+            reader, seed=0, step=step, global_batch_size=32, micro_batch_size=share,
             rank=rank, world_size=num_ranks,
         )  # fmt: skip
 

@@ -87,7 +87,7 @@ def queue_runs(stack: Stack, num_runs: int) -> tuple[list[UUID], list[float]]:
             recipe: dict[str, Any] = {
                 "name": f"load-{number}",
                 "corpus": {"sources": [source], "heldout_fraction": 0.2},
-                "place": {"num_workers": 1},
+                "runtime": {"num_workers": 1},
             }
             started = time.perf_counter()
             run = prefect.create_flow_run_from_deployment(deployment, parameters={"recipe": recipe})

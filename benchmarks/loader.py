@@ -79,7 +79,7 @@ def ours(examples: Artifact) -> Callable[[int], int]:
 
     def read(step: int) -> int:
         batches = micro_batches(
-            reader, seed=0, step=step, examples_per_step=EXAMPLES, micro_batch_examples=EXAMPLES
+            reader, seed=0, step=step, global_batch_size=EXAMPLES, micro_batch_size=EXAMPLES
         )
         return sum(batch.tokens.num_tokens for _, batch in batches)
 

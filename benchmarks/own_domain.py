@@ -35,8 +35,8 @@ NUM_HELDOUT = 4000
 MAX_TOKENS = 256  # a review has 230 words; of longer ones the end is cut
 PRETRAINING = {
     "budget": (
-        f"examples.max_tokens={MAX_TOKENS}", "pretraining.examples_per_step=16",
-        "pretraining.micro_batch_examples=8",
+        f"examples.max_tokens={MAX_TOKENS}", "pretraining.global_batch_size=16",
+        "pretraining.micro_batch_size=8",
     ),
     "continue": (f"examples.max_tokens={MAX_TOKENS}", "pretraining.num_steps=null"),
 }  # fmt: skip

@@ -64,7 +64,7 @@ def batches(reader: ExampleReader, seed: int) -> Batches:
 
     def read(step: int) -> PretrainingBatch:
         ((_, batch),) = micro_batches(
-            reader, seed=seed, step=step, examples_per_step=EXAMPLES, micro_batch_examples=EXAMPLES
+            reader, seed=seed, step=step, global_batch_size=EXAMPLES, micro_batch_size=EXAMPLES
         )
         return batch
 

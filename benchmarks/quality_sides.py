@@ -66,7 +66,7 @@ def ours(data: Data, examples: Artifact, recipe: str, minutes: float, size: str)
     overrides = [f"pretraining.size={size}", "examples.max_tokens=128"]
     if recipe == "original":  # which says its steps, and a second length
         overrides += ["examples.short_tokens=null", "pretraining.short_steps_fraction=0.0"]
-        overrides += ["pretraining.short_micro_batch_examples=null"]
+        overrides += ["pretraining.short_micro_batch_size=null"]
         overrides += ["pretraining.num_steps=1000"]
     settings = read_recipe(PretrainingRecipe, recipe, overrides).pretraining
     settings = settings.model_copy(

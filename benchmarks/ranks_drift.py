@@ -66,7 +66,7 @@ def micro_batch(text: NDArray[np.int64], step: int, index: int) -> PretrainingBa
 
 
 def curve(optimizer: str, precision: str, num_steps: int, indices: Iterable[int]) -> Curve:
-    """Loss and gradient norm of every step of a training whose rank takes these micro-batches."""
+    """Loss and gradient norm of each step of a training run; its rank takes these micro-batches."""
     torch.manual_seed(0)
     model = PretrainingModel(encoder_config("tiny", WORDS), next_sentence=False)
     config = OptimizationConfig(
@@ -83,7 +83,7 @@ def curve(optimizer: str, precision: str, num_steps: int, indices: Iterable[int]
 
 
 def rank_main(rank: int, world_size: int, port: int, num_steps: int, results: dict) -> None:
-    """All trainings of one rank of `world_size`."""
+    """All training runs of one rank of `world_size`."""
     torch.set_num_threads(1)
     if world_size > 1:
         store = dist.TCPStore("127.0.0.1", port, world_size, is_master=rank == 0)
@@ -98,7 +98,7 @@ def rank_main(rank: int, world_size: int, port: int, num_steps: int, results: di
 
 
 def curves(world_size: int, num_steps: int) -> dict[tuple[str, str], Curve]:
-    """Of all trainings, with so many ranks."""
+    """Of all training runs, with so many ranks."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -133,8 +133,9 @@ def main() -> None:
         "|---|---|---|---|---|---|---|---|---|",
         *(row(*key, one[key], two[key]) for key in one),
         "",
-        "Relative differences between a training on one worker and the same on two, BERT-tiny with "
-        f"dropout, {2 * SEQUENCES} sequences of {LENGTH} words a step. Two workers and two workers "
+        "Relative differences between a training run on one worker and the same on two, BERT-tiny "
+        f"with dropout, {2 * SEQUENCES} sequences of {LENGTH} words a step. Two workers and two "
+        "workers "
         f"again differ by at most {most:g}.",
     ]
     report("ranks_drift", "One worker and two: how far apart", lines)

@@ -26,7 +26,7 @@ from pipelines.cluster.connection import connect, disconnect, nodes
 from pipelines.cluster.ranks import Ranks
 from pipelines.recipes.files import read_recipe
 from pipelines.recipes.models import EndToEndRecipe
-from pipelines.recipes.place import PlaceSettings
+from pipelines.recipes.runtime import RuntimeSettings
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.pretraining.settings import PretrainingSettings
@@ -49,8 +49,8 @@ class Trial:
 BASE = {
     "size": "tiny",
     "dropout": 0.0,
-    "examples_per_step": 32,
-    "micro_batch_examples": 32,
+    "global_batch_size": 32,
+    "micro_batch_size": 32,
     "optimizer": "adamw",
     "learning_rate": 2e-3,
     "evaluation_examples": 512,
@@ -83,12 +83,12 @@ TRIALS = {
     "short-warm-up": Trial(builds_on="masks", settings={"warmup_fraction": 0.03}),
     "half-batch": Trial(
         builds_on="masks",
-        settings={"examples_per_step": 16, "micro_batch_examples": 16, "learning_rate": 3.5e-3},
+        settings={"global_batch_size": 16, "micro_batch_size": 16, "learning_rate": 3.5e-3},
         steps_factor=2,
     ),
     "double-batch": Trial(
         builds_on="masks",
-        settings={"examples_per_step": 64, "learning_rate": 7e-3},
+        settings={"global_batch_size": 64, "learning_rate": 7e-3},
         steps_factor=0.5,
     ),
     "weight-decay": Trial(builds_on="masks", settings={"weight_decay": 0.1}),
@@ -115,7 +115,7 @@ def resolved(name: str) -> Trial:
 
 
 def run_trial(
-    name: str, steps: int, place: PlaceSettings, inputs: tuple[Artifact, Artifact]
+    name: str, steps: int, runtime: RuntimeSettings, inputs: tuple[Artifact, Artifact]
 ) -> dict[str, float]:
     """Train one trial on one CPU; returns its last figures."""
     trial = resolved(name)
@@ -126,7 +126,7 @@ def run_trial(
         evaluate_every_steps=max(1, num_steps // 4),
         checkpoint_every_steps=num_steps,
     )
-    context = place.context(tags={"recipe": "recipe_search", "trial": name})
+    context = runtime.context(tags={"recipe": "recipe_search", "trial": name})
     ranks = Ranks(workers=1, cpus_per_worker=1, device="cpu")
     encoder = build_encoder(settings, *inputs, replace(context, ranks=ranks))
     return {
@@ -164,8 +164,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if unknown := set(arguments.only) - TRIALS.keys():
         parser.error(f"--only must name trials of {', '.join(TRIALS)}, found {', '.join(unknown)}")
-    place = PlaceSettings(home=arguments.home)
-    context = place.context(tags={"recipe": "recipe_search"})
+    runtime = RuntimeSettings(home=arguments.home)
+    context = runtime.context(tags={"recipe": "recipe_search"})
     demo = read_recipe(EndToEndRecipe, "demo")
     corpus = build_corpus(demo.corpus, context)
     vocabulary = build_vocabulary(demo.vocabulary, corpus, context)
@@ -181,7 +181,7 @@ def main() -> None:
     while waiting or running:
         while waiting and len(running) < at_once:
             name = waiting.pop(0)
-            running[task.remote(name, arguments.steps, place, inputs[name])] = name
+            running[task.remote(name, arguments.steps, runtime, inputs[name])] = name
         (done, *_), _ = ray.wait(list(running), num_returns=1)
         name = running.pop(done)
         figures[name] = ray.get(done)

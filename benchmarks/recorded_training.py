@@ -2,9 +2,9 @@
 
     python benchmarks/recorded_training.py '{"data": "...", "store": "...", ...}'
 
-The training is the product's own (`build_encoder`); only the iterator that hands micro-batches to
-the loop is wrapped. A worker appends a line to a file of its own as it begins a step, so that what
-a killed worker saw is known too.
+The training run is the product's own (`build_encoder`); only the iterator that hands micro-batches
+to the loop is wrapped. A worker appends a line to a file of its own as it begins a step, so that
+what a killed worker saw is known too.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ _HURRY_FILE = "hurry"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """A training to start in a process of its own; starting it again goes on with it."""
+    """A training run to start in a process of its own; starting it again goes on with it."""
 
     data: str  # the store of the two artifacts that it reads
     examples: str
@@ -68,7 +68,7 @@ class Training:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a training ended with."""
+    """What a training run ended with."""
 
     history: list[dict[str, float]]
     weights: str  # their file's SHA-256
@@ -79,7 +79,9 @@ class Outcome:
         """Wait for the driver's end. Raises RuntimeError with what it said where it failed."""
         said, complaints = driver.communicate(timeout=timeout)
         if driver.returncode:
-            raise RuntimeError(f"the training ended with {driver.returncode}: {complaints[-5000:]}")
+            raise RuntimeError(
+                f"the training run ended with {driver.returncode}: {complaints[-5000:]}"
+            )
         return cls(**json.loads(said.splitlines()[-1]))
 
     def losses(self) -> dict[int, float]:
@@ -117,7 +119,7 @@ def awaited(
 ) -> Beginning:
     """The first beginning that is wanted, once there is one.
 
-    Raises RuntimeError where the training ends before it, or nothing comes for so many seconds.
+    Raises RuntimeError where the training run ends before it, or nothing comes for so many seconds.
     """
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline:
@@ -127,7 +129,7 @@ def awaited(
                 return beginning
         if has_ended:
             Outcome.of(driver)  # raises what it said
-            raise RuntimeError("the training ended before it met what it was to meet")
+            raise RuntimeError("the training run ended before it met what it was to meet")
         time.sleep(0.05)
     driver.kill()
     raise RuntimeError(f"waited {patience:.0f} s in vain; it said: {driver.communicate()[1]}")

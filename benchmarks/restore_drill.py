@@ -31,7 +31,7 @@ from benchmarks.stack.object_store import BUCKET
 from benchmarks.stack.runs import bertsmith, client_of, trigger
 from benchmarks.stack.whole import STORE, Stack, missing_servers, started_stack
 from flows.services.health import answers
-from flows.services.place_block import read_place
+from flows.services.runtime_block import read_runtime
 from pipelines.artifacts import ArtifactStore, Built, Draft
 
 _NUM_ARTIFACTS = 5
@@ -106,7 +106,7 @@ def known(stack: Stack) -> dict[str, Any]:
         flow_runs = [run.name for run in client.read_flow_runs(limit=200)]
         deployments = [each.name for each in client.read_deployments()]
         pools = [each.name for each in client.read_work_pools()]
-        place = read_place()
+        place = read_runtime()
         assert place is not None
     return {
         "files of the store": digests,

@@ -41,7 +41,7 @@ TURNS = {"tiny": 15, "mini": 9, "base": 7}
 STEPS_A_TURN = {"tiny": 20, "mini": 4, "base": 1}
 NUM_BATCHES = 2
 Seconds = dict[str, list[tuple[float, float, float]]]
-# How many processes step, whether they are ranks of one training, how many micro-batches each.
+# How many processes step, whether they are ranks of one training run, how many micro-batches each.
 WAYS = {
     "one": (1, False, 1),
     "one, both micro-batches": (1, False, 2),

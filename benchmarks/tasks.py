@@ -6,7 +6,7 @@
 Each row is the fine-tuning stage with its trials (`finetuning.num_seeds`): the published training
 and development parts, one model a CPU at a time, once from the encoder and once from random weights
 of its shape with the same budget. What is there is not trained again (`--folder`). Times are those
-of one training on one core, whatever else the machine did.
+of one training run on one core, whatever else the machine did.
 """
 
 import argparse
@@ -26,10 +26,10 @@ from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.cluster.connection import connect, disconnect
 from pipelines.stage import StageContext
+from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
+from pipelines.stages.dataset.stage import build_dataset
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.finetuning.stage import build_task_model
-from pipelines.stages.labelled.settings import LabelledFile, LabelledSettings
-from pipelines.stages.labelled.stage import build_labelled
 from pipelines.training.imported_models import existing_encoder
 
 DATA = ROOT.parent / "shared" / "data"
@@ -72,7 +72,7 @@ TASKS = {
     ),
     "STS-B as cosines": Task(
         family="sentence_embedding", train=GLUE / "STS-B/train.tsv", heldout=GLUE / "STS-B/dev.tsv",
-        settings={"micro_batch_examples": 32},
+        settings={"micro_batch_size": 32},
     ),
     "WNUT-17": Task(
         family="tagging", train=DATA / "ner/wnut17train.conll",
@@ -90,7 +90,7 @@ TASKS = {
 }  # fmt: skip
 
 
-def labelled(task: Task, folder: Path, context: StageContext) -> Artifact:
+def dataset(task: Task, folder: Path, context: StageContext) -> Artifact:
     """The items of a task, whose training part is cut where the task says so."""
     path = task.train
     if task.first_lines is not None:
@@ -101,8 +101,8 @@ def labelled(task: Task, folder: Path, context: StageContext) -> Artifact:
         path=str(path), heldout_path=str(task.heldout) if task.heldout else "",
         bad_items="skip", **task.columns,
     )  # fmt: skip
-    settings = LabelledSettings(family=task.family, source=source)
-    return build_labelled(settings, None, context)
+    settings = DatasetSettings(family=task.family, source=source)
+    return build_dataset(settings, None, context)
 
 
 def random_encoder(of: Artifact, folder: Path, context: StageContext) -> Artifact:
@@ -122,8 +122,8 @@ def measured(
     """The best of the seeds, with the embeddings at the better of two rates."""
     settings = FinetuningSettings.model_validate(
         {
-            "num_epochs": task.epochs, "learning_rate": rate, "examples_per_step": 32,
-            "micro_batch_examples": 16, "num_evaluations": 1, "num_seeds": task.seeds or seeds,
+            "num_epochs": task.epochs, "learning_rate": rate, "global_batch_size": 32,
+            "micro_batch_size": 16, "num_evaluations": 1, "num_seeds": task.seeds or seeds,
             "search": {"embeddings_rate": EMBEDDINGS_RATES}, **task.settings,
         }
     )  # fmt: skip
@@ -176,15 +176,15 @@ def main() -> None:
         f"{arguments.called or arguments.encoder.name}. AdamW at {arguments.rate:g}, 32 items a "
         "step, linear decay, dropout 0.1; the embeddings at that rate or ten times it, whichever "
         "the first seed's held-out score likes better, for either start. Scores in percent, mean "
-        "and standard deviation over the seeds. Times are those of one training on one core.",
+        "and standard deviation over the seeds. Times are those of one training run on one core.",
         "",
-        "| task | family | train / held out | score | without looking | random weights | "
+        "| task | family | train / held out | score | constant guess | random weights | "
         "the encoder | seeds | times |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for name in arguments.only:
         task = TASKS[name]
-        items = labelled(task, arguments.folder, context)
+        items = dataset(task, arguments.folder, context)
         models = [
             measured(task, items, start, arguments.rate, arguments.seeds, context)
             for start in (encoder, random_encoder(encoder, arguments.folder, context))

@@ -6,7 +6,7 @@ Both begin with the same encoder (ours is exported), a fresh pooler and head, an
 hyper-parameters: AdamW, 32 items a step, linear warm-up over a tenth of the steps and linear decay,
 weight decay 0.01 but on biases and norms, gradients cut to norm 1, dropout 0.1, bf16 where this
 machine computes in it. The Trainer is at its best: its fused AdamW, batches grouped by length and
-padded to their longest. Each training has the same threads, one seed of either side after the
+padded to their longest. Each training run has the same threads, one seed of either side after the
 other; times are those of the training steps alone. Figures are of the published development parts.
 """
 
@@ -27,7 +27,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.alternating import report
-from benchmarks.tasks import TASKS, Task, labelled
+from benchmarks.tasks import TASKS, Task, dataset
 from bert_core.backends.precision import compute_dtype
 from bert_core.hugging_face import export_model
 from bert_core.model.catalogue import EncoderModel, Model, SequenceClassifier
@@ -38,7 +38,7 @@ from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import ArtifactStore
 from pipelines.stage import StageContext
-from pipelines.stages.labelled.stage import read_items
+from pipelines.stages.dataset.stage import read_items
 from pipelines.tasks import Items, Reading, family
 from pipelines.tasks.encoding.sequences import shuffled
 
@@ -47,7 +47,7 @@ NAMES = ("MRPC", "SST-2")
 
 
 class Outcome(NamedTuple):
-    """Of one training."""
+    """Of one training run."""
 
     accuracy: float
     seconds: float
@@ -62,7 +62,7 @@ class Data(NamedTuple):
 
 def data_of(task: Task, folder: Path) -> Data:
     context = StageContext(store=ArtifactStore(str(folder / "store")))
-    items = labelled(task, folder, context)
+    items = dataset(task, folder, context)
     return Data(read_items(items, "train"), read_items(items, "heldout"))
 
 
@@ -177,7 +177,7 @@ def main() -> None:
     load_encoder_into(alone, encoder)
     lines = [
         f"{EPOCHS} epochs at {arguments.rate:g}, {arguments.threads} threads; accuracy in percent, "
-        "mean, deviation and each seed; time of one training, the median.",
+        "mean, deviation and each seed; time of one training run, the median.",
         "",
         "| task | Trainer | time | ours | time | times as fast |",
         "|---|---|---|---|---|---|",

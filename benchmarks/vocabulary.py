@@ -75,7 +75,7 @@ def their_step(folder: Path, files: list[str], size: int) -> Callable[[], None]:
     return step
 
 
-def pieces_per_word(pieces: list[str], texts: list[str]) -> float:
+def tokens_per_word(pieces: list[str], texts: list[str]) -> float:
     """How finely a vocabulary cuts texts."""
     tokenizer = WordPieceTokenizer(pieces)
     num_words = sum(len(text.split()) for text in texts)
@@ -114,7 +114,7 @@ def main() -> None:
             same_order = "same order" if all(run == runs[0] for run in runs) else "other order"
             lines.append(
                 f"| {side} | {timings[side].median_seconds:.2f} | {len(runs[0]):,} "
-                f"| {pieces_per_word(runs[0], unseen):.4f} | {differ}, {same_order} |"
+                f"| {tokens_per_word(runs[0], unseen):.4f} | {differ}, {same_order} |"
             )
     megabytes = sum(Path(file).stat().st_size for file in files) / 1e6
     note = f"{len(files)} novels, {megabytes:.1f} MB; medians of alternating runs."

@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     )
     from bert_core.training.step import StepReport
     from bert_core.vocabulary import (
-        SPECIAL_PIECES,
+        SPECIAL_TOKENS,
         AddedToken,
         Normalization,
         WordPieceTokenizer,

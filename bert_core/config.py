@@ -162,7 +162,7 @@ SIZES: MappingProxyType[str, tuple[int, int, int]] = MappingProxyType(
     }
 )
 
-# Pieces in the published vocabularies.
+# Tokens in the published vocabularies.
 PUBLISHED_VOCABULARIES: MappingProxyType[str, int] = MappingProxyType(
     {"uncased": 30_522, "cased": 28_996, "multilingual": 119_547}
 )

@@ -1,10 +1,10 @@
 """Masked language modelling: which tokens are hidden, and what stands in their place.
 
 As published (Devlin et al., 2019, section 3.1 and appendix A.1): 15% of an example's tokens are to
-be predicted; of these 80% become [MASK], 10% a random piece and 10% stay. Whole-word masking treats
-a word's pieces as one unit and skips a word that would exceed the example's budget.
+be predicted; of these 80% become [MASK], 10% a random token and 10% stay. Whole-word masking treats
+a word's tokens as one unit and skips a word that would exceed the example's budget.
 
-B = examples, T = tokens of all examples in a row, M = masked tokens, U = units (pieces or words).
+B = examples, T = tokens of all examples in a row, M = masked tokens, U = units (tokens or words).
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bert_core.randomness import Bits, fold_in, integers, uniform
 
-_CHOICE, _REPLACEMENT, _PIECE = range(3)  # the three draws made from an example's key
+_CHOICE, _REPLACEMENT, _TOKEN = range(3)  # the three draws made from an example's key
 _LIMIT = 1 << 16  # rows and columns have 16 bits each in the sorting key
 
 
@@ -46,8 +46,8 @@ class MaskableVocabulary:
 
     mask_id: int
     is_maskable: NDArray[np.bool_]  # [V] False at [PAD], [CLS], [SEP]
-    continues_word: NDArray[np.bool_]  # [V] True at pieces that start with ##
-    replacement_ids: NDArray[np.int64]  # pieces a random replacement may draw: nothing special
+    continues_word: NDArray[np.bool_]  # [V] True at tokens that start with ##
+    replacement_ids: NDArray[np.int64]  # tokens a random replacement may draw: nothing special
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -191,13 +191,13 @@ def _replacements(
     vocabulary: MaskableVocabulary,
 ) -> NDArray[np.int64]:
     draw = uniform(fold_in(fold_in(keys, _REPLACEMENT), columns))
-    piece = integers(fold_in(fold_in(keys, _PIECE), columns), vocabulary.replacement_ids.size)
+    token = integers(fold_in(fold_in(keys, _TOKEN), columns), vocabulary.replacement_ids.size)
     return np.where(
         draw < config.mask_share,
         vocabulary.mask_id,
         np.where(
             draw < config.mask_share + config.random_share,
-            vocabulary.replacement_ids[piece],
+            vocabulary.replacement_ids[token],
             labels,
         ),
     )

@@ -11,18 +11,18 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 
-from bert_core.files.added_tokens import SPECIAL_PIECES, AddedToken
+from bert_core.files.added_tokens import SPECIAL_TOKENS, AddedToken
 from bert_core.files.tokenizer_files import Normalization
 
 CONTINUATION: Final = "##"
 LONGEST_WORD: Final = 100  # characters; a longer one is [UNK], as published
-_, _UNK, _CLS, _SEP, _ = SPECIAL_PIECES
+_, _UNK, _CLS, _SEP, _ = SPECIAL_TOKENS
 
 
 def build_tokenizer(
     ids: dict[str, int], normalization: Normalization, added_tokens: Sequence[AddedToken] = ()
 ) -> Tokenizer:
-    """The library's tokenizer for a vocabulary: BERT's normalizer, words, pieces and template."""
+    """The library's tokenizer for a vocabulary: BERT's normalizer, words, tokens and template."""
     model = WordPiece(
         ids,
         unk_token=_UNK,
@@ -39,8 +39,8 @@ def build_tokenizer(
         special_tokens=[(_CLS, ids[_CLS]), (_SEP, ids[_SEP])],
     )
     # In the order of their ids, as the file lists them.
-    special = sorted(SPECIAL_PIECES, key=ids.__getitem__)
-    tokenizer.add_special_tokens([tokenizers.AddedToken(piece, special=True) for piece in special])
+    special = sorted(SPECIAL_TOKENS, key=ids.__getitem__)
+    tokenizer.add_special_tokens([tokenizers.AddedToken(token, special=True) for token in special])
     tokenizer.encode_special_tokens = True  # "[CLS]" in a text is five characters, not a token
     # The library would then pass over all that is special: to it these are not.
     tokenizer.add_tokens(

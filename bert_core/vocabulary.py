@@ -1,4 +1,4 @@
-"""The WordPiece vocabulary and its tokenizer: text to piece ids and back, as BERT was published.
+"""The WordPiece vocabulary and its tokenizer: text to token ids and back, as BERT was published.
 
 Ids equal those of the reference implementation on any text, except that literal "[CLS]" or "[MASK]"
 in a text stays text and never becomes a special token.
@@ -11,45 +11,45 @@ from typing import Any
 
 import numpy as np
 
-from bert_core.files.added_tokens import SPECIAL_PIECES, AddedToken
+from bert_core.files.added_tokens import SPECIAL_TOKENS, AddedToken
 from bert_core.files.tokenizer_files import SAVED_FILES, Normalization, read_tokenizer
 from bert_core.masking import MaskableVocabulary
 from bert_core.tokenization import CONTINUATION, LONGEST_WORD, build_normalizer, build_tokenizer
 
 __all__ = [
-    "CONTINUATION", "LONGEST_WORD", "MASK", "SPECIAL_PIECES", "AddedToken", "Normalization",
+    "CONTINUATION", "LONGEST_WORD", "MASK", "SPECIAL_TOKENS", "AddedToken", "Normalization",
     "WordPieceTokenizer", "build_normalizer",
 ]  # fmt: skip
 
-PAD, UNK, CLS, SEP, MASK = SPECIAL_PIECES
+PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS
 
 
 class WordPieceTokenizer:
     """A vocabulary and the rules to read and write text with it.
 
-    `pieces[i]` is the piece with id i. `added_tokens` are cut out of a text whole, before words are
-    looked for; those that are no pieces have the ids after them, and `pieces` then lists them,
-    too. Raises ValueError unless all five special pieces are there and no piece twice.
+    `tokens[i]` is the token with id i. `added_tokens` are cut out of a text whole, before words are
+    looked for; those that the vocabulary lacks have the ids after its own, and `tokens` then lists
+    them, too. Raises ValueError unless all five special tokens are there and no token twice.
     """
 
     def __init__(
         self,
-        pieces: Sequence[str],
+        tokens: Sequence[str],
         normalization: Normalization | None = None,
         added_tokens: Sequence[AddedToken] = (),
     ) -> None:
-        known = set(pieces)
+        known = set(tokens)
         new = [token.content for token in added_tokens if token.content not in known]
-        self.pieces = (*pieces, *new)
-        self.num_words = len(pieces)  # pieces that words are cut into; the others are found whole
+        self.tokens = (*tokens, *new)
+        self.num_words = len(tokens)  # tokens that words are cut into; the others are found whole
         self.added_tokens = tuple(added_tokens)
         self.normalization = normalization or Normalization()
-        self._ids = {piece: index for index, piece in enumerate(self.pieces)}
-        _check_pieces(self.pieces, self._ids)
+        self._ids = {token: index for index, token in enumerate(self.tokens)}
+        _check_tokens(self.tokens, self._ids)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
-            self._ids[piece] for piece in SPECIAL_PIECES
+            self._ids[token] for token in SPECIAL_TOKENS
         )
-        words = {piece: self._ids[piece] for piece in pieces}
+        words = {token: self._ids[token] for token in tokens}
         self._tokenizer = build_tokenizer(words, self.normalization, self.added_tokens)
         self._maskable: MaskableVocabulary | None = None
 
@@ -66,30 +66,30 @@ class WordPieceTokenizer:
         folder = Path(directory)
         found = read_tokenizer(folder, lowercase)
         try:
-            return cls(found.pieces, found.normalization, found.added_tokens)
+            return cls(found.tokens, found.normalization, found.added_tokens)
         except ValueError as error:
             raise ValueError(f"{folder}: {error}") from error
 
     @property
     def vocab_size(self) -> int:
-        return len(self.pieces)
+        return len(self.tokens)
 
     @property
     def lowercase(self) -> bool:
         return self.normalization.lowercase
 
-    def piece_to_id(self, piece: str) -> int:
-        """Id of `piece`; [UNK]'s for one that the vocabulary lacks."""
-        return self._ids.get(piece, self.unk_id)
+    def token_to_id(self, token: str) -> int:
+        """Id of `token`; [UNK]'s for one that the vocabulary lacks."""
+        return self._ids.get(token, self.unk_id)
 
-    def id_to_piece(self, index: int) -> str:
-        """The piece with id `index`; raises ValueError where there is none."""
+    def id_to_token(self, index: int) -> str:
+        """The token with id `index`; raises ValueError where there is none."""
         if not 0 <= index < self.vocab_size:
-            raise ValueError(f"a piece id must lie in [0, {self.vocab_size}), got {index}")
-        return self.pieces[index]
+            raise ValueError(f"a token id must lie in [0, {self.vocab_size}), got {index}")
+        return self.tokens[index]
 
     def encode(self, text: str) -> list[int]:
-        """Ids of the pieces of `text`, without special tokens."""
+        """Ids of the tokens of `text`, without special tokens."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
@@ -99,25 +99,25 @@ class WordPieceTokenizer:
         return [encoding.ids for encoding in encoded]
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Ids of the pieces and, of each, the span [begin, end) of characters of `text`."""
+        """Ids of the tokens and, of each, the span [begin, end) of characters of `text`."""
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         return encoding.ids, encoding.offsets
 
     def decode(self, ids: Iterable[int], *, keep_special: bool = False) -> str:
-        """A readable text with these pieces; special tokens are left out unless asked for."""
+        """A readable text with these tokens; special tokens are left out unless asked for."""
         special = set() if keep_special else self._special_ids()
-        pieces = [self.id_to_piece(int(index)) for index in ids if int(index) not in special]
-        text: str = self._tokenizer.decoder.decode(pieces) if pieces else ""
+        tokens = [self.id_to_token(int(index)) for index in ids if int(index) not in special]
+        text: str = self._tokenizer.decoder.decode(tokens) if tokens else ""
         return text
 
     def check_embedding_rows(self, num_rows: int) -> None:
-        """Return where an embedding matrix of `num_rows` has a row for every piece.
+        """Return where an embedding matrix of `num_rows` has a row for every token.
 
         It may have more, which no text reads. Raises ValueError where it has fewer.
         """
         if num_rows < self.vocab_size:
             raise ValueError(
-                f"the embedding matrix must have a row for each of the {self.vocab_size:,} pieces "
+                f"the embedding matrix must have a row for each of the {self.vocab_size:,} tokens "
                 f"of the vocabulary, found {num_rows:,}; the tokenizer is another model's, or its "
                 "embeddings were not resized"
             )
@@ -135,20 +135,20 @@ class WordPieceTokenizer:
         return MaskableVocabulary(
             mask_id=self.mask_id,
             is_maskable=is_maskable,
-            continues_word=np.array([piece.startswith(CONTINUATION) for piece in self.pieces]),
+            continues_word=np.array([token.startswith(CONTINUATION) for token in self.tokens]),
             replacement_ids=np.array(
                 [
                     index
-                    for index, piece in enumerate(self.pieces)
-                    if index not in special and not _is_reserved(piece)
+                    for index, token in enumerate(self.tokens)
+                    if index not in special and not _is_reserved(token)
                 ]
             ),
         )
 
     def _special_ids(self) -> set[int]:
-        """Of the published special pieces, and of added tokens that are no part of a text."""
+        """Of the published special tokens, and of added tokens that are no part of a text."""
         added = {self._ids[token.content] for token in self.added_tokens if token.special}
-        return added | {self._ids[piece] for piece in SPECIAL_PIECES}
+        return added | {self._ids[token] for token in SPECIAL_TOKENS}
 
     def save(self, directory: str | Path, *, max_tokens: int = 512) -> None:
         """Write `vocab.txt`, `tokenizer.json` and what `AutoTokenizer` needs beside them.
@@ -168,12 +168,12 @@ class WordPieceTokenizer:
             "strip_accents": self.normalization.strip_accents,
             "tokenize_chinese_chars": self.normalization.split_chinese_characters,
             "model_max_length": max_tokens,
-            **{f"{piece.strip('[]').lower()}_token": piece for piece in SPECIAL_PIECES},
+            **{f"{token.strip('[]').lower()}_token": token for token in SPECIAL_TOKENS},
         }
         whole = self._tokenizer.to_str(pretty=True)
         if self.added_tokens:
             whole = self._with_true_flags(whole, settings)
-        listed = "".join(f"{piece}\n" for piece in self.pieces[: self.num_words])
+        listed = "".join(f"{token}\n" for token in self.tokens[: self.num_words])
         texts = listed, whole + "\n", json.dumps(settings, indent=2) + "\n"
         return dict(zip(SAVED_FILES, texts, strict=True))
 
@@ -194,17 +194,17 @@ class WordPieceTokenizer:
         return json.dumps(values, indent=2, ensure_ascii=False)
 
 
-def _is_reserved(piece: str) -> bool:
-    return piece in SPECIAL_PIECES or (piece.startswith("[unused") and piece.endswith("]"))
+def _is_reserved(token: str) -> bool:
+    return token in SPECIAL_TOKENS or (token.startswith("[unused") and token.endswith("]"))
 
 
-def _check_pieces(pieces: tuple[str, ...], ids: dict[str, int]) -> None:
-    missing = [piece for piece in SPECIAL_PIECES if piece not in ids]
+def _check_tokens(tokens: tuple[str, ...], ids: dict[str, int]) -> None:
+    missing = [token for token in SPECIAL_TOKENS if token not in ids]
     if missing:
         raise ValueError(
-            f"a vocabulary must hold {', '.join(SPECIAL_PIECES)}; {', '.join(missing)} not found "
-            f"among {len(pieces)} pieces; check that the file is a BERT vocabulary"
+            f"a vocabulary must hold {', '.join(SPECIAL_TOKENS)}; {', '.join(missing)} not found "
+            f"among {len(tokens)} tokens; check that the file is a BERT vocabulary"
         )
-    if len(ids) != len(pieces):
-        twice = next(piece for index, piece in enumerate(pieces) if ids[piece] != index)
-        raise ValueError(f"every piece must be listed once, but {twice!r} is there twice")
+    if len(ids) != len(tokens):
+        twice = next(token for index, token in enumerate(tokens) if ids[token] != index)
+        raise ValueError(f"every token must be listed once, but {twice!r} is there twice")

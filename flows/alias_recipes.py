@@ -3,15 +3,15 @@
 from pydantic import Field
 
 from pipelines.config.settings import Settings
-from pipelines.recipes.place import PlaceSettings
 from pipelines.recipes.registration import Alias
+from pipelines.recipes.runtime import RuntimeSettings
 
 
 class AliasRecipe(Settings):
     """Which alias of a registered model is moved, and why."""
 
-    place: PlaceSettings = Field(
-        default_factory=PlaceSettings, description="Where the registry is."
+    runtime: RuntimeSettings = Field(
+        default_factory=RuntimeSettings, description="Where the registry is."
     )
     name: str = Field(
         default="bertsmith-encoder", min_length=1, description="Registered name of the model."

@@ -9,21 +9,21 @@ from pydantic import Field
 
 from flows.reporting.pages import costing_the_page_alone
 from flows.reporting.progress import ProgressReporter
-from flows.services.place_block import use_place_of_deployment
 from flows.services.reconciliation import recorded_run
+from flows.services.runtime_block import use_runtime_of_deployment
 from flows.stopping import cancel_if_stopped, note_stops
 from flows.tasks import network_task
 from pipelines.artifacts import Artifact
 from pipelines.config.redaction import redacted
 from pipelines.inference.batch_prediction import KIND, BatchSettings, build_predictions
-from pipelines.recipes.place import PlaceSettings
+from pipelines.recipes.runtime import RuntimeSettings
 
 
 class BatchPredictionRecipe(BatchSettings):
     """Which model answers the rows of which files, and where the answers are kept."""
 
-    place: PlaceSettings = Field(
-        default_factory=PlaceSettings, description="Where store and registry are."
+    runtime: RuntimeSettings = Field(
+        default_factory=RuntimeSettings, description="Where store and registry are."
     )
 
 
@@ -38,25 +38,25 @@ _DEFAULT = BatchPredictionRecipe()
 )
 def batch_prediction(recipe: BatchPredictionRecipe = _DEFAULT) -> Artifact:
     """Answer every row of files with a registered model; a killed run goes on at its shard."""
-    use_place_of_deployment()
-    recipe.place.check_reachable()
-    settings = BatchSettings(**recipe.model_dump(exclude={"place"}))
+    use_runtime_of_deployment()
+    recipe.runtime.check_reachable()
+    settings = BatchSettings(**recipe.model_dump(exclude={"runtime"}))
     with (
         note_stops(flow_run.id),
         recorded_run(flow_run.id),
         ProgressReporter("batch-prediction") as progress,
     ):
-        context = recipe.place.context(observe=progress.observe)
+        context = recipe.runtime.context(observe=progress.observe)
         task = network_task(build_predictions).with_options(
             task_run_name=f"answers of {recipe.model}"
         )
-        predictions = cast(Artifact, task(settings, recipe.place.tracker({}), context))
-        told = predictions.statistics
+        predictions = cast(Artifact, task(settings, recipe.runtime.tracker({}), context))
+        statistics = predictions.statistics
         with costing_the_page_alone(progress.note):
             create_markdown_artifact(
-                f"**{told['rows']:,}** rows of {told['files']:,} files, answered by "
-                f"`models:/{told['model']}`, in `{redacted(recipe.out or predictions.url)}`.",
+                f"**{statistics['rows']:,}** rows of {statistics['files']:,} files, answered by "
+                f"`models:/{statistics['model']}`, in `{redacted(recipe.out or predictions.url)}`.",
                 key=KIND,
-                description=f"Answers of models:/{told['model']}",
+                description=f"Answers of models:/{statistics['model']}",
             )
     return predictions

@@ -36,7 +36,7 @@ def build_chain(run: Run[CorpusRecipe], goals: Iterable[Stage]) -> dict[str, Art
     goals = list(goals)
     check_recipe(run.recipe, goals)
     if any(stage.cut for stage in asked_for(run.recipe, goals)):
-        run.recipe.place.check_nodes(trains=True)
+        run.recipe.runtime.check_nodes(trains=True)
     recipe = with_resolved_encoders(run).resolved()
     made = given_artifacts(recipe, run.context)
     for stage in asked_for(recipe, goals):

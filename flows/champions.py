@@ -21,14 +21,14 @@ from pipelines.config.errors import UserError
 from pipelines.recipes.models import EndToEndRecipe
 from pipelines.recipes.registration import RegistrationSettings
 from pipelines.registry.comparison.evaluation import Evaluation
-from pipelines.registry.comparison.judgement import Comparison, judge
+from pipelines.registry.comparison.versions import Comparison, compare_versions
 from pipelines.registry.promotion import promote_if_better
 from pipelines.registry.registration import RegisteredModel
 
 RecipeType = TypeVar("RecipeType", bound=EndToEndRecipe)
 
-comparison = network_task(judge)
-promotion = network_task(promote_if_better)
+compare = network_task(compare_versions)
+promote = network_task(promote_if_better)
 
 _NOBODY = "nobody in time"
 # Prefect's server calls a run failed whose pause is over: the run's own waiting ends before that.
@@ -51,18 +51,18 @@ def compare_and_promote(
     Comparison and promotion are part of the run's report.
     """
     names = run.recipe.registration
-    judgement = run.stage(
-        f"comparison, {model.kind}", comparison,
+    comparison = run.stage(
+        f"comparison, {model.kind}", compare,
         run.tracker, run.context.store, model.name, model.version, names.alias,
         names.comparison, evaluation,
     )  # fmt: skip
     by = f"the run {run.report.flow_run_url or run.recipe.name}"
-    if judgement.is_better and names.approval_hours:
+    if comparison.is_better and names.approval_hours:
         # A run that no page shows asks nobody.
-        answer = approval_of(judgement, names) if deployment.id is not None else None
-        judgement, by = approved(judgement, answer), answer.who if answer else by
-    run.report.judgements.append(judgement)
-    promoted = run.stage(f"promotion, {model.kind}", promotion, run.tracker, judgement, names, by)
+        answer = approval_of(comparison, names) if deployment.id is not None else None
+        comparison, by = approved(comparison, answer), answer.who if answer else by
+    run.report.comparisons.append(comparison)
+    promoted = run.stage(f"promotion, {model.kind}", promote, run.tracker, comparison, names, by)
     run.report.promotions.append(promoted)
     if promoted.previous_version != promoted.version:
         emit_promotion(promoted)
@@ -86,11 +86,11 @@ def check_approval_limit(names: RegistrationSettings) -> None:
         )
 
 
-def approval_of(judgement: Comparison, names: RegistrationSettings) -> Approval | None:
+def approval_of(comparison: Comparison, names: RegistrationSettings) -> Approval | None:
     """What a person answers on the flow run's page; None where nobody did in time."""
     asked = Approval.with_initial_data(
-        description=f"Shall **{judgement.name} version {judgement.version}** become "
-        f"`{names.alias}`? It is {judgement.reason}."
+        description=f"Shall **{comparison.name} version {comparison.version}** become "
+        f"`{names.alias}`? It is {comparison.reason}."
     )
     seconds = names.approval_hours * 3600
     try:
@@ -98,7 +98,7 @@ def approval_of(judgement: Comparison, names: RegistrationSettings) -> Approval 
             answer: Approval = pause_flow_run(
                 wait_for_input=asked,
                 timeout=int(seconds) + _GRACE_SECONDS,
-                key=f"{judgement.name}-{judgement.version}",
+                key=f"{comparison.name}-{comparison.version}",
             )
     except FlowPauseTimeout:
         return None
@@ -124,14 +124,14 @@ def _answer_for_nobody(run_id: UUID) -> None:
         resume_flow_run(run_id, run_input={"approve": False, "who": _NOBODY})
 
 
-def approved(judgement: Comparison, answer: Approval | None) -> Comparison:
+def approved(comparison: Comparison, answer: Approval | None) -> Comparison:
     """The judgement after a person was asked; without an answer the version waits for one."""
     if answer is None:
-        by_hand = f"bertsmith promote {judgement.name} --version {judgement.version}"
-        reason = f"{judgement.reason}; it waits for a person's approval: {by_hand}"
-        return replace(judgement, is_better=False, awaits_approval=True, reason=reason)
+        by_hand = f"bertsmith promote {comparison.name} --version {comparison.version}"
+        reason = f"{comparison.reason}; it waits for a person's approval: {by_hand}"
+        return replace(comparison, is_better=False, awaits_approval=True, reason=reason)
     remark = f": {answer.remark}" if answer.remark else ""
     if answer.approve:
-        return replace(judgement, reason=f"{judgement.reason}; approved by {answer.who}{remark}")
-    declined = f"{judgement.reason}; {answer.who} did not approve it{remark}"
-    return replace(judgement, is_better=False, reason=declined)
+        return replace(comparison, reason=f"{comparison.reason}; approved by {answer.who}{remark}")
+    declined = f"{comparison.reason}; {answer.who} did not approve it{remark}"
+    return replace(comparison, is_better=False, reason=declined)

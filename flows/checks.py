@@ -30,5 +30,5 @@ def check_recipe(recipe: CorpusRecipe, goals: Iterable[Stage]) -> None:
     for stage in asked_for(recipe, goals):
         cut = stage.cut_of(recipe)
         if cut is not None:
-            check_ranks(recipe.place.ranks(), cut)
+            check_ranks(recipe.runtime.ranks(), cut)
     look_at_inputs(recipe, goals)

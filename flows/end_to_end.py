@@ -56,9 +56,9 @@ def _register_and_prove(run: Run[EndToEndRecipe], made: dict[str, Artifact]) -> 
     if "examples" in made:
         submitted["encoder"] = (names.encoder_name, made["pretraining"], lineage, made["examples"])
     if "finetuning" in made:
-        lineage = lineage | {made[name].kind: made[name] for name in ("labelled", "finetuning")}
-        submitted[made["labelled"].statistics["family"]] = (
-            names.classifier_name, made["finetuning"], lineage, made["labelled"]
+        lineage = lineage | {made[name].kind: made[name] for name in ("dataset", "finetuning")}
+        submitted[made["dataset"].statistics["family"]] = (
+            names.classifier_name, made["finetuning"], lineage, made["dataset"]
         )  # fmt: skip
     proofs, verifications = [], []
     for kind, (name, artifact, sources, heldout) in submitted.items():
@@ -119,8 +119,8 @@ def _show(run: Run[EndToEndRecipe], made: dict[str, Artifact]) -> None:
             "fill-mask examples", filled_masks,
             tracker, references[0], made["corpus"], made["vocabulary"],
         )  # fmt: skip
-    if "finetuning" in made and made["labelled"].statistics["family"] == "classification":
+    if "finetuning" in made and made["dataset"].statistics["family"] == "classification":
         run.report.predictions = run.stage(
             "example predictions", predictions,
-            tracker, references[-1], made["labelled"],
+            tracker, references[-1], made["dataset"],
         )  # fmt: skip

@@ -79,7 +79,7 @@ class ParentRun:
 
 def open_parent_run(tracker: Tracker, name: str, recipe: CorpusRecipe, page: str) -> ParentRun:
     """A run for the flow run `name`, with the whole recipe as parameters; `page` shows it."""
-    values = recipe.model_dump(mode="json", exclude={"place"})
+    values = recipe.model_dump(mode="json", exclude={"runtime"})
     address = redacted(page)
     note = f"[The flow run in Prefect]({address})" if address else "A run without a Prefect server."
     try:

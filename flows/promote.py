@@ -11,8 +11,8 @@ from prefect.runtime import flow_run
 
 from flows.alias_recipes import PromotionRecipe, RollbackRecipe
 from flows.reporting.pages import costing_the_page_alone
-from flows.services.place_block import use_place_of_deployment
 from flows.services.reconciliation import recorded_run
+from flows.services.runtime_block import use_runtime_of_deployment
 from flows.tasks import network_task
 from pipelines.registry import promotion as registry
 from pipelines.registry.promotion import Promotion
@@ -30,14 +30,14 @@ _PROMOTION, _ROLLBACK = PromotionRecipe(), RollbackRecipe()
 )
 def promote(recipe: PromotionRecipe = _PROMOTION) -> Promotion:
     """Give an alias to the version that another alias or a number names."""
-    use_place_of_deployment()
-    recipe.place.check_tracker_reachable()
+    use_runtime_of_deployment()
+    recipe.runtime.check_tracker_reachable()
     move = network_task(registry.promote).with_options(
         task_run_name=f"{recipe.alias} of {recipe.name}"
     )
     with recorded_run(flow_run.id):
         moved = move(
-            recipe.place.tracker({}), recipe.name, recipe.source, recipe.alias,
+            recipe.runtime.tracker({}), recipe.name, recipe.source, recipe.alias,
             recipe.reason, recipe.who, overrules=recipe.force,
         )  # fmt: skip
     return _published(cast(Promotion, moved))  # a coroutine only where the task is one
@@ -50,13 +50,15 @@ def promote(recipe: PromotionRecipe = _PROMOTION) -> Promotion:
 )
 def rollback(recipe: RollbackRecipe = _ROLLBACK) -> Promotion:
     """Give an alias back to the version that had it before; no run of a recipe undoes that."""
-    use_place_of_deployment()
-    recipe.place.check_tracker_reachable()
+    use_runtime_of_deployment()
+    recipe.runtime.check_tracker_reachable()
     move = network_task(registry.rollback).with_options(
         task_run_name=f"{recipe.alias} of {recipe.name} goes back"
     )
     with recorded_run(flow_run.id):
-        moved = move(recipe.place.tracker({}), recipe.name, recipe.alias, recipe.reason, recipe.who)
+        moved = move(
+            recipe.runtime.tracker({}), recipe.name, recipe.alias, recipe.reason, recipe.who
+        )
     return _published(cast(Promotion, moved))
 
 

@@ -19,8 +19,8 @@ from flows.reporting.publishing import publish_report
 from flows.reporting.quantities import duration, memory
 from flows.reporting.run_report import RunReport, StageRecord
 from flows.reporting.usage import MemorySampler
-from flows.services.place_block import use_place_of_deployment
 from flows.services.reconciliation import recorded_run
+from flows.services.runtime_block import use_runtime_of_deployment
 from flows.stopping import note_stops, stop_in_order_inside_flow, wait_for_last_try
 from pipelines.artifacts import Artifact
 from pipelines.config.redaction import redacted
@@ -126,10 +126,10 @@ def started_run(
     node of the cluster cannot take part.
     """
     stop_in_order_inside_flow()
-    use_place_of_deployment()
+    use_runtime_of_deployment()
     recipe, changed = _resolved(recipe, overrides, default)
-    recipe.place.check_reachable()
-    recipe.place.check_nodes()
+    recipe.runtime.check_reachable()
+    recipe.runtime.check_nodes()
     report = RunReport(flow=flow, recipe=recipe, flow_run_url=flow_run_page())
     tags = {
         "bertsmith.flow_run": flow_run.id or "",
@@ -152,9 +152,9 @@ def started_run(
             progress.observe(state)
 
         parent = open_parent_run(
-            recipe.place.tracker(tags), f"{flow} of {recipe.name}", recipe, report.flow_run_url
+            recipe.runtime.tracker(tags), f"{flow} of {recipe.name}", recipe, report.flow_run_url
         )
-        context = recipe.place.context(observe=observe, tags={**tags, **parent.tags})
+        context = recipe.runtime.context(observe=observe, tags={**tags, **parent.tags})
         run = Run(
             recipe=recipe, context=context, report=report, progress=progress, sampler=sampler,
             parent=parent, metrics=metrics,

@@ -74,7 +74,7 @@ corpus:
 vocabulary: {size: 1000}
 examples: {max_tokens: 64}
 pretraining:
-  {size: tiny, num_steps: 20, examples_per_step: 16, micro_batch_examples: 8,
+  {size: tiny, num_steps: 20, global_batch_size: 16, micro_batch_size: 8,
    evaluation_examples: 64, final_evaluation_examples: 64}
 finetuning: {num_epochs: 1, num_evaluations: 1}
 RECIPE

@@ -95,7 +95,7 @@ class RunMetrics:
 
 
 def _values(reported: _Reported) -> Iterator[tuple[str, str, float]]:
-    """Name, quantile and value of each figure that the stage told."""
+    """Name, quantile and value of each figure of the stage."""
     progress, figures = reported.progress, reported.progress.figures
     done, total = (
         ("step", "steps_planned") if progress.unit == _STEPS else ("shards_done", "shards_total")

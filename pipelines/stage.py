@@ -45,7 +45,8 @@ class Stage:
     # check(settings, *what the checks of its needs returned): refuses what the recipe names and
     # cannot be read, before anything is built.
     check: str = ""
-    # cut(settings): how a step of its training is shared among workers; None where none share one.
+    # cut(settings): how a step of its training run is shared among workers; None where none share
+    # one.
     cut: str = ""
     uses_network: bool = False  # to sources or servers, which may fail and come back
     # Whether settings ask for it at all; where not, what needs it is left out as well.
@@ -62,7 +63,7 @@ class Stage:
         """The function that `build` names."""
         return _imported(self.build)
 
-    def looked_at(self, recipe: "Settings", earlier: Mapping[str, Any]) -> Any:
+    def inspected(self, recipe: "Settings", earlier: Mapping[str, Any]) -> Any:
         """What a look at the inputs that `recipe` names for this stage tells; None without a check.
 
         `earlier` are the results of stages before it, by name. Raises UserError where an input
@@ -73,7 +74,7 @@ class Stage:
         return _imported(self.check)(self.settings_of(recipe), *map(earlier.get, self.needs))
 
     def cut_of(self, recipe: "Settings") -> Any:
-        """How a step of its training is shared among workers; None where nothing is shared."""
+        """How a step of its training run is shared among workers; None where nothing is shared."""
         return _imported(self.cut)(self.settings_of(recipe)) if self.cut else None
 
 
@@ -114,7 +115,7 @@ class StageContext:
 
     store: ArtifactStore
     num_workers: int = 1  # tasks at once in the data stages
-    ranks: Ranks = field(default_factory=Ranks)  # the processes that share a training
+    ranks: Ranks = field(default_factory=Ranks)  # the processes that share a training run
     observe: Observer = ignore
     tracker: "Tracker | None" = None  # stages that train record their runs there
 

@@ -39,8 +39,8 @@ examples: {max_tokens: 64}
 pretraining:
   size: tiny
   num_steps: 30
-  examples_per_step: 16
-  micro_batch_examples: 8
+  global_batch_size: 16
+  micro_batch_size: 8
   evaluate_every_steps: 15
   checkpoint_every_steps: 10
   evaluation_examples: 64

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from bert_core.files.json_files import entry, read_json
 
-SPECIAL_PIECES: Final = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-_OF_SPECIAL_PIECES: Final = dict(
-    zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL_PIECES,
+SPECIAL_TOKENS: Final = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_OF_SPECIAL_TOKENS: Final = dict(
+    zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL_TOKENS,
         strict=True)
 )  # fmt: skip
 _FLAGS: Final = ("special", "single_word", "lstrip", "rstrip", "normalized")
@@ -49,13 +49,13 @@ class _Found:
 
 
 def read_added_tokens(
-    folder: Path, num_pieces: int, ids: Mapping[str, int]
+    folder: Path, num_tokens: int, ids: Mapping[str, int]
 ) -> tuple[AddedToken, ...]:
     """The tokens that the files of a tokenizer add, those with ids of their own in that order.
 
-    `ids` are those of the `num_pieces` pieces of the vocabulary. The five special pieces, which
+    `ids` are those of the `num_tokens` tokens of the vocabulary. The five special tokens, which
     every tokenizer has, are not among them. Raises ValueError, naming the file, for ids that do not
-    go on after the vocabulary's, for files that contradict each other, and for other special pieces
+    go on after the vocabulary's, for files that contradict each other, and for other special tokens
     than the published ones.
     """
     merged: dict[str, _Found] = {}
@@ -65,7 +65,7 @@ def read_added_tokens(
             raise ValueError(f"{found.path} must give every added token a text, found an empty one")
         before = merged.get(content)
         merged[content] = found if before is None else _same(before, found)
-    tokens = [found for content, found in merged.items() if content not in SPECIAL_PIECES]
+    tokens = [found for content, found in merged.items() if content not in SPECIAL_TOKENS]
     for found in merged.values():
         wanted = ids.get(found.token.content)
         if wanted is not None and found.index not in (None, wanted):
@@ -75,11 +75,11 @@ def read_added_tokens(
             )
     new = [found for found in tokens if found.token.content not in ids]
     numbered = sorted((each for each in new if each.index is not None), key=_index_of)
-    for expected, found in enumerate(numbered, start=num_pieces):
+    for expected, found in enumerate(numbered, start=num_tokens):
         if found.index != expected:
             raise ValueError(
-                f"{found.path} must number the tokens that it adds on from the {num_pieces:,} "
-                f"pieces of the vocabulary, found {found.index} for {found.token.content!r} "
+                f"{found.path} must number the tokens that it adds on from the {num_tokens:,} "
+                f"tokens of the vocabulary, found {found.index} for {found.token.content!r} "
                 f"instead of {expected}"
             )
     unnumbered = [found for found in new if found.index is None]
@@ -125,7 +125,7 @@ def _named(values: dict[str, Any], path: Path) -> Iterator[_Found]:
     for key, value in values.items():
         if key.endswith("_token") and isinstance(value, str | dict):
             found = _special(value, path)
-            wanted = _OF_SPECIAL_PIECES.get(key)
+            wanted = _OF_SPECIAL_TOKENS.get(key)
             if wanted is not None and found.token.content != wanted:
                 raise ValueError(
                     f"{path} must call the {key} {wanted}, as published, found "
@@ -171,7 +171,7 @@ def _same(before: _Found, found: _Found) -> _Found:
             f"{before.path} and {found.path.name} must give {found.token.content!r} one id, found "
             f"{before.index} and {found.index}"
         )
-    is_published = found.token.content in SPECIAL_PIECES  # never looked for in a text
+    is_published = found.token.content in SPECIAL_TOKENS  # never looked for in a text
     if before.says_flags and found.says_flags and not is_published:
         alike = replace(found.token, special=before.token.special)
         if alike != before.token:

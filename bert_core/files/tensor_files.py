@@ -15,7 +15,7 @@ from torch import Tensor
 from bert_core.files.json_files import check_fetched
 
 # What readers raise for bytes that are none of theirs: torch says RuntimeError of an archive that
-# is cut off, and its reader of pickles whatever comes of what it is told to do.
+# is cut off, and its reader of pickles whatever the pickle makes it do.
 _BROKEN: Final = (
     SafetensorError, pickle.UnpicklingError, struct.error, ArithmeticError, AssertionError,
     AttributeError, EOFError, LookupError, OSError, RecursionError, RuntimeError, TypeError,

@@ -1,4 +1,4 @@
-"""What lies in the folder of a published tokenizer: its pieces, its rules, its added tokens."""
+"""What lies in the folder of a published tokenizer: its tokens, its rules, its added tokens."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ _CASE: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Normalization:
-    """What happens to a text before it is cut into pieces."""
+    """What happens to a text before it is cut into tokens."""
 
     lowercase: bool = True
     strip_accents: bool | None = None  # None: as published, together with lowercase
@@ -32,7 +32,7 @@ class Normalization:
 class TokenizerFiles:
     """What the files of a tokenizer say."""
 
-    pieces: tuple[str, ...]  # of the vocabulary, in the order of their ids
+    tokens: tuple[str, ...]  # of the vocabulary, in the order of their ids
     added_tokens: tuple[AddedToken, ...]
     normalization: Normalization
 
@@ -49,57 +49,57 @@ def read_tokenizer(folder: Path, lowercase: bool | None = None) -> TokenizerFile
     check_tokenizer_class(folder, settings)
     if whole is not None:
         check_rules(whole, folder / _WHOLE)
-    pieces = _pieces(folder, whole)
-    ids = {piece: index for index, piece in enumerate(pieces)}
-    added = read_added_tokens(folder, len(pieces), ids)
-    if len(ids) != len(pieces):
-        twice = next(piece for index, piece in enumerate(pieces) if ids[piece] != index)
+    tokens = _tokens(folder, whole)
+    ids = {token: index for index, token in enumerate(tokens)}
+    added = read_added_tokens(folder, len(tokens), ids)
+    if len(ids) != len(tokens):
+        twice = next(token for index, token in enumerate(tokens) if ids[token] != index)
         raise ValueError(
-            f"{folder / VOCABULARY_FILE} must list every piece once, but {twice!r} is there twice"
+            f"{folder / VOCABULARY_FILE} must list every token once, but {twice!r} is there twice"
         )
-    return TokenizerFiles(pieces, added, _normalization(folder, settings, whole, lowercase))
+    return TokenizerFiles(tokens, added, _normalization(folder, settings, whole, lowercase))
 
 
-def _pieces(folder: Path, whole: dict[str, Any] | None) -> tuple[str, ...]:
-    """The pieces in the order of their ids; both files must hold the same where both are there."""
+def _tokens(folder: Path, whole: dict[str, Any] | None) -> tuple[str, ...]:
+    """The tokens in the order of their ids; both files must hold the same where both are there."""
     listed_path = folder / VOCABULARY_FILE
     if whole is None:
         if not listed_path.is_file():
             raise ValueError(f"{folder} must hold vocab.txt or tokenizer.json, found neither")
-        return read_pieces(listed_path)
+        return read_tokens(listed_path)
     vocabulary = whole["model"]["vocab"]
-    pieces = tuple(sorted(vocabulary, key=vocabulary.__getitem__))
-    if [vocabulary[piece] for piece in pieces] != list(range(len(pieces))):
+    tokens = tuple(sorted(vocabulary, key=vocabulary.__getitem__))
+    if [vocabulary[token] for token in tokens] != list(range(len(tokens))):
         raise ValueError(
-            f"{folder / _WHOLE} must number its {len(pieces):,} pieces from 0 without gaps, "
+            f"{folder / _WHOLE} must number its {len(tokens):,} tokens from 0 without gaps, "
             "found other ids"
         )
     if listed_path.is_file():
-        listed = read_pieces(listed_path)
-        tokens = entry(whole, "added_tokens", list, folder / _WHOLE) or ()
-        added = [token.get("content") for token in tokens if isinstance(token, dict)]
+        listed = read_tokens(listed_path)
+        entries = entry(whole, "added_tokens", list, folder / _WHOLE) or ()
+        added = [each.get("content") for each in entries if isinstance(each, dict)]
         new = tuple(
             content for content in added if isinstance(content, str) and content not in vocabulary
         )
-        if listed not in (pieces, pieces + new):
-            at = next((i for i, (a, b) in enumerate(zip(listed, pieces, strict=False)) if a != b),
-                      min(len(listed), len(pieces)))  # fmt: skip
+        if listed not in (tokens, tokens + new):
+            at = next((i for i, (a, b) in enumerate(zip(listed, tokens, strict=False)) if a != b),
+                      min(len(listed), len(tokens)))  # fmt: skip
             raise ValueError(
                 f"{listed_path} and tokenizer.json must hold the same vocabulary, found "
-                f"{len(listed):,} and {len(pieces):,} pieces that differ from id {at:,} on; "
+                f"{len(listed):,} and {len(tokens):,} tokens that differ from id {at:,} on; "
                 "remove the file that is not the model's"
             )
-    return pieces
+    return tokens
 
 
-def read_pieces(path: Path) -> tuple[str, ...]:
-    """The pieces of a `vocab.txt`, a line each; raises ValueError, naming it, where it holds none.
+def read_tokens(path: Path) -> tuple[str, ...]:
+    """The tokens of a `vocab.txt`, a line each; raises ValueError, naming it, where it holds none.
 
-    Only a line feed ends a line: some vocabularies hold pieces such as U+2028.
+    Only a line feed ends a line: some vocabularies hold tokens such as U+2028.
     """
     text = read_text(path)
     if not text.strip():
-        raise ValueError(f"{path} must hold a piece a line, found an empty file")
+        raise ValueError(f"{path} must hold a token a line, found an empty file")
     return tuple(line.rstrip("\r") for line in text.removesuffix("\n").split("\n"))
 
 

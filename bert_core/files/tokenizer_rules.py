@@ -13,7 +13,7 @@ _CLASSES: Final = frozenset(
         "PreTrainedTokenizer", "TokenizersBackend",
     )
 )  # fmt: skip
-# Settings of a tokenizer that change what pieces come out, and the values that do not.
+# Settings of a tokenizer that change what tokens come out, and the values that do not.
 _PUBLISHED: Final = {
     "do_basic_tokenize": (True, None),
     "never_split": ([], None),
@@ -86,10 +86,10 @@ def check_rules(whole: dict[str, Any], path: Path) -> None:
         )
     vocabulary = entry(model, "vocab", dict, path)
     if not vocabulary:
-        raise ValueError(f"{path} must hold the pieces of a vocabulary, found none")
-    for piece, index in vocabulary.items():
+        raise ValueError(f"{path} must hold the tokens of a vocabulary, found none")
+    for token, index in vocabulary.items():
         if not isinstance(index, int) or isinstance(index, bool):
-            raise ValueError(f"{path} must give the piece {piece!r:.80} an id, found {index!r:.80}")
+            raise ValueError(f"{path} must give the token {token!r:.80} an id, found {index!r:.80}")
     for name, published in _MODEL.items():
         if model.get(name, published) != published:
             raise ValueError(

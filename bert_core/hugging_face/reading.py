@@ -23,7 +23,7 @@ from bert_core.hugging_face.tensors import (
 from bert_core.model.catalogue import MODELS, Model, build_model
 from bert_core.model.embeddings import sinusoids
 
-# Raise where the same files would give another model or other pieces than before.
+# Raise where the same files would give another model or other tokens than before.
 READING_VERSION: Final = 5
 _POSITIONS: Final = "bert.embeddings.position_embeddings.weight"
 _ROUNDING_OF_POSITIONS: Final = 0.01  # what half precision leaves of numbers up to 1

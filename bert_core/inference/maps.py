@@ -18,7 +18,7 @@ from bert_core.vocabulary import WordPieceTokenizer
 class AttentionMaps:
     """Row i of a map says how much token i reads of each token; it sums up to 1."""
 
-    pieces: list[str]  # S tokens, special ones included
+    tokens: list[str]  # S tokens, special ones included
     probabilities: NDArray[np.float32]  # [L, H, S, S] of L layers
     is_truncated: bool
 
@@ -39,7 +39,7 @@ def attention_maps(
             for qkv in model.encoder.queries_keys_values(tokens.to(model.device))
         ]
     return AttentionMaps(
-        pieces=[tokenizer.id_to_piece(index) for index in encoded.sequences[0]],
+        tokens=[tokenizer.id_to_token(index) for index in encoded.sequences[0]],
         probabilities=torch.stack(layers).cpu().numpy(),
         is_truncated=encoded.num_truncated > 0,
     )

@@ -1,4 +1,4 @@
-"""What a pretrained model says: which piece a mask hides, and whether two sentences follow."""
+"""What a pretrained model says: which token a mask hides, and whether two sentences follow."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from bert_core.vocabulary import MASK, WordPieceTokenizer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A piece that may stand where [MASK] does."""
+    """A token that may stand where [MASK] does."""
 
-    piece: str
+    token: str
     probability: float
 
 
@@ -30,7 +30,7 @@ def fill_mask(
     top_k: int = 5,
     precision: Precision = "float32",
 ) -> list[list[Candidate]]:
-    """The `top_k` likeliest pieces for each [MASK] in `text`, likeliest first.
+    """The `top_k` likeliest tokens for each [MASK] in `text`, likeliest first.
 
     Raises ValueError for a model with another head, a text that holds no [MASK] or more tokens
     than the model can read, or a `top_k` beyond the vocabulary.
@@ -42,7 +42,7 @@ def fill_mask(
     for index, part in enumerate(text.split(MASK)):
         ids += ([tokenizer.mask_id] if index else []) + tokenizer.encode(part)
     ids.append(tokenizer.sep_id)
-    positions = [index for index, piece in enumerate(ids) if piece == tokenizer.mask_id]
+    positions = [index for index, token in enumerate(ids) if token == tokenizer.mask_id]
     if not positions:
         raise ValueError(f"the text must hold {MASK} at least once, found none in {text!r}")
     if len(ids) > model.config.max_position_embeddings:
@@ -53,11 +53,11 @@ def fill_mask(
     tokens = RaggedBatch.from_sequences([ids]).to(model.device)
     with model.precision(precision):
         logits, _ = model(tokens, torch.tensor(positions, device=model.device))
-    # The table may have rows that are no pieces.
+    # The table may have rows that are no tokens.
     best = logits.float().softmax(dim=-1)[:, : tokenizer.vocab_size].topk(top_k, dim=-1)
     return [
         [
-            Candidate(piece=tokenizer.id_to_piece(index), probability=probability)
+            Candidate(token=tokenizer.id_to_token(index), probability=probability)
             for index, probability in zip(indices, probabilities, strict=True)
         ]
         for indices, probabilities in zip(best.indices.tolist(), best.values.tolist(), strict=True)

@@ -37,7 +37,7 @@ class _Word(NamedTuple):
     text: str
     begin: int
     end: int
-    pieces: list[int]
+    tokens: list[int]
 
 
 def tag(
@@ -51,7 +51,7 @@ def tag(
 ) -> list[list[TaggedWord]]:
     """The words of each text, or of each list of words, with their tags.
 
-    A word takes the tag of its first piece, as in training. A text longer than the model reads is
+    A word takes the tag of its first token, as in training. A text longer than the model reads is
     read in windows that advance by `stride` tokens, or by half a window, and each word takes its
     tag where most of what surrounds it is seen. Words stand between white space, as in the data
     that taggers learn from: brackets, quotes and the marks that end a sentence are words of their
@@ -75,7 +75,7 @@ def tag(
     windows = [
         (index, window)
         for index, found in enumerate(words)
-        for window in word_windows(tokenizer, [word.pieces for word in found], max_tokens, stride)
+        for window in word_windows(tokenizer, [word.tokens for word in found], max_tokens, stride)
     ]
     names = model.labels or tuple(str(index) for index in range(model.num_labels))
     tagged: list[dict[int, TaggedWord]] = [{} for _ in texts]

@@ -122,32 +122,32 @@ class WordWindow(NamedTuple):
 
     sequence: list[int]
     words: list[int]  # indices of the words that get their label here
-    places: list[int]  # where in the sequence each of these has its first piece
+    places: list[int]  # where in the sequence each of these has its first token
 
 
 def word_windows(
     tokenizer: WordPieceTokenizer,
-    pieces: Sequence[list[int]],
+    tokens: Sequence[list[int]],
     max_tokens: int,
     stride: int | None = None,
 ) -> list[WordWindow]:
     """Windows of at most `max_tokens` tokens over whole words.
 
     They advance by about `stride` tokens, or by half a window.
-    `pieces` holds the ids of each word, at least one. Every word is spoken for by one window: the
+    `tokens` holds the ids of each word, at least one. Every word is spoken for by one window: the
     one that shows most to the nearer side of it. A word longer than a window is cut. Raises
     ValueError where `max_tokens` holds the special tokens alone.
     """
     room = max_tokens - 2
     if room < 1:
         raise ValueError(f"max_tokens must allow for a token of the text, got {max_tokens}")
-    sizes = [min(len(word), room) for word in pieces]
+    sizes = [min(len(word), room) for word in tokens]
     runs = list(_word_runs(sizes, room, _advance(stride, room)))
     windows = [
         WordWindow(
             [
                 tokenizer.cls_id,
-                *(piece for word in range(first, last) for piece in pieces[word][:room]),
+                *(token for word in range(first, last) for token in tokens[word][:room]),
                 tokenizer.sep_id,
             ],
             [],
@@ -155,7 +155,7 @@ def word_windows(
         )
         for first, last in runs
     ]
-    best: dict[int, tuple[int, int, int]] = {}  # of a word: pieces to the nearer side, run, place
+    best: dict[int, tuple[int, int, int]] = {}  # of a word: tokens to the nearer side, run, place
     for run, (first, last) in enumerate(runs):
         before, total = 0, sum(sizes[first:last])
         for word in range(first, last):

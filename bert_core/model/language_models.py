@@ -61,7 +61,7 @@ class PretrainingModel(TrainableModel):
 
     @torch.no_grad()
     def evaluation_sums(self, batch: PretrainingBatch, kinds: Kinds | None = None) -> Sums:
-        """As promised, and `mlm_accuracy/<kind>` for each of `kinds` of pieces.
+        """As promised, and `mlm_accuracy/<kind>` for each of `kinds` of tokens.
 
         Raises ValueError as `loss_sums` does.
         """
@@ -125,7 +125,7 @@ class LanguageModel(TrainableModel):
 
     @torch.no_grad()
     def evaluation_sums(self, batch: LabelledBatch, kinds: Kinds | None = None) -> Sums:
-        """As promised, and `label_accuracy/<kind>` for each of `kinds` of pieces."""
+        """As promised, and `label_accuracy/<kind>` for each of `kinds` of tokens."""
         positions = torch.arange(batch.tokens.num_tokens, device=batch.labels.device)
         logits = self(batch.tokens, positions)
         sums = classification_sums("label", logits, batch.labels, batch.num_labels)

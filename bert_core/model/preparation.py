@@ -52,8 +52,8 @@ def checkpoint_activations(model: Model, num_layers: int) -> None:
     """Activation checkpointing of the `num_layers` lowest layers; 0 undoes it.
 
     They keep only their input for the way back, which computes each of them once more, a third more
-    work, and drops the same elements again: gradients are those of the same training without it,
-    bit for bit (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016). Raises
+    work, and drops the same elements again: gradients are those of the same training run without
+    it, bit for bit (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016). Raises
     ValueError where the encoder has fewer layers.
     """
     if not 0 <= num_layers <= model.config.num_layers:
@@ -98,36 +98,36 @@ def resize_positions(
 
 @torch.no_grad()
 def resize_vocabulary(
-    model: Model, num_pieces: int, *, new_rows: Literal["mean", "random"] = "mean"
+    model: Model, num_tokens: int, *, new_rows: Literal["mean", "random"] = "mean"
 ) -> None:
-    """Let `model` read, and where it predicts pieces predict, the ids below `num_pieces`.
+    """Let `model` read, and where it predicts tokens predict, the ids below `num_tokens`.
 
     Args:
         model: what is changed, before its optimizer is built.
-        num_pieces: fewer cut the last pieces off; the others keep their ids and numbers.
-        new_rows: "mean" starts each new piece as the mean of all, output bias included, so that
-            a trained model gives it the likelihood of an average piece and predicts the others
+        num_tokens: fewer cut the last tokens off; the others keep their ids and numbers.
+        new_rows: "mean" starts each new token as the mean of all, output bias included, so that
+            a trained model gives it the likelihood of an average token and predicts the others
             about as before; random rows may be likelier than any (Hewitt, 2021). "random" draws
             them as a new model does.
 
-    Raises ValueError for less than one piece, for other `new_rows`, and where the model has an
+    Raises ValueError for less than one token, for other `new_rows`, and where the model has an
     optimizer already.
     """
-    _check(num_pieces, "num_pieces", new_rows, ("mean", "random"))
+    _check(num_tokens, "num_tokens", new_rows, ("mean", "random"))
     _check_no_optimizer(model)
     embeddings = model.encoder.embeddings
     table = embeddings.token  # [V, D]
-    num_new = max(0, num_pieces - len(table))
+    num_new = max(0, num_tokens - len(table))
     if new_rows == "mean":
         rows = table.mean(dim=0).expand(num_new, -1)
     else:
         rows = _random_rows(model, table, num_new)
-    embeddings.token = _resized(table, rows, num_pieces)
+    embeddings.token = _resized(table, rows, num_tokens)
     head = getattr(model, "vocabulary_head", None)
     if head is not None:
         likely = head.bias.mean() if new_rows == "mean" else head.bias.new_zeros(())
-        head.bias = _resized(head.bias, likely.expand(num_new), num_pieces)
-    _set_config(model, replace(model.config, vocab_size=num_pieces))
+        head.bias = _resized(head.bias, likely.expand(num_new), num_tokens)
+    _set_config(model, replace(model.config, vocab_size=num_tokens))
 
 
 def _resized(table: nn.Parameter, new_rows: Tensor, size: int) -> nn.Parameter:

@@ -30,7 +30,7 @@ class GuardConfig:
         spike_factor: a gradient's norm is out of proportion above so many times the median of the
             last `WINDOW` steps that were taken, or of `max_grad_norm` where that is larger, as
             smaller gradients pass unscaled; None: none is.
-        max_skipped_in_a_row: so many steps left out, one after the other, halt the training.
+        max_skipped_in_a_row: so many steps left out, one after the other, halt the training run.
 
     Raises ValueError where a value is impossible.
     """
@@ -73,7 +73,7 @@ class SkippedStepsError(FloatingPointError):
     def __init__(self, found: Sequence[Finding], first_step: int, num_in_a_row: int) -> None:
         what = f"{num_in_a_row} steps in a row" if num_in_a_row > 1 else "a step"
         super().__init__(
-            f"{found[-1]}, so it was not taken, and that ends the training after {what}; "
+            f"{found[-1]}, so it was not taken, and that ends the training run after {what}; "
             "lower the learning rate, lengthen the warm-up or train in float32"
         )
         self.found = tuple(found)
@@ -105,7 +105,7 @@ class Guard:
         self._found = torch.zeros(RECORD, len(Finding._fields), dtype=torch.float64, device=device)
 
     @torch.no_grad()
-    def judge(self, step: int, loss: Tensor, grad_norm: Tensor) -> Tensor:
+    def should_skip(self, step: int, loss: Tensor, grad_norm: Tensor) -> Tensor:
         """Whether `step` is to be left out, [] bool on the device. Once a step, before the update.
 
         After too many in a row every step is left out, until a state is loaded.

@@ -4,7 +4,7 @@ Over the loopback every number is copied into the kernel and out of it on both s
 that compete with those that compute. Here a rank reads its neighbour's numbers where they lie.
 
 Only two ranks, in float32, on CPUs: a sum of two is the same in whatever order, so that a training
-whose ranks are placed elsewhere, where they exchange over a network, has the same bits.
+run whose ranks are placed elsewhere, where they exchange over a network, has the same bits.
 """
 
 import mmap

@@ -69,7 +69,7 @@ def optimizer_step(
     is_taken = optimizer.update(
         learning_rate,
         divisor=None if max_norm is None else (grad_norm / max_norm).clamp(min=1.0),
-        skip=optimizer.guard.judge(step, losses.sum(), grad_norm),
+        skip=optimizer.guard.should_skip(step, losses.sum(), grad_norm),
     )
     return StepReport(
         step=step,

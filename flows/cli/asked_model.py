@@ -14,7 +14,7 @@ def say(sentence: str) -> None:
 
 
 def model_address(called: str) -> str:
-    """What a person is told of a model: models:/name/version, or its folder."""
+    """How messages name a model: models:/name/version, or its folder."""
     from pipelines.registry.tags import REGISTERED, is_folder
 
     return called if is_folder(called) else f"{REGISTERED}{called}"

@@ -31,7 +31,7 @@ def predict_batch(
         "files": [str(Path(each).absolute()) if "://" not in each else each for each in files],
         "columns": {name: theirs for name, theirs in renamed.items() if theirs},
         "out": to or "",
-        "place": {"home": str(home) if home else ""},
+        "runtime": {"home": str(home) if home else ""},
     }
     try:
         recipe = BatchPredictionRecipe(**(values | ({"model": model} if model else {})))

@@ -18,7 +18,7 @@ CONTINUE_PRESET = "continue"
 DEFAULT_PRESET = "demo"
 # Devlin et al., 2019, appendix A.3.
 _GRID_OF_THE_PAPER = {
-    "examples_per_step": [16, 32],
+    "global_batch_size": [16, 32],
     "learning_rate": [5e-5, 3e-5, 2e-5],
     "num_epochs": [2, 3, 4],
 }
@@ -156,14 +156,14 @@ class Choice:
         if self.labels is None and any(of_file):
             raise UserError(
                 "--text-column, --second-text-column, --label-column and --heldout require "
-                "--labels; for other sources set them in the recipe's labelled.source"
+                "--labels; for other sources set them in the recipe's dataset.source"
             )
         options: dict[str, object] = {
-            "place.home": str(self.home.absolute()) if self.home else None,
-            "place.store": self.store,
-            "place.num_workers": self.workers,
-            "place.training_workers": self.training_workers,
-            "labelled.family": self.task,
+            "runtime.home": str(self.home.absolute()) if self.home else None,
+            "runtime.store": self.store,
+            "runtime.num_workers": self.workers,
+            "runtime.training_workers": self.training_workers,
+            "dataset.family": self.task,
             "pretraining.encoder" if self._pretrains_further else "finetuning.encoder": (
                 self.encoder
             ),
@@ -174,7 +174,7 @@ class Choice:
             layout = {} if self.layout is None else {"layout": self.layout}
             options["corpus.sources"] = [{"kind": "text", "paths": list(self.corpus), **layout}]
         if self.labels is not None:
-            options["labelled.source"] = self._labelled_source(self.labels)
+            options["dataset.source"] = self._labelled_source(self.labels)
         given = [
             f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None
         ]

@@ -45,7 +45,7 @@ def execute(command: str, choice: Choice, *, show_recipe: bool) -> None:
     finally:
         disconnect()
     report.seconds = time.time() - Process().create_time()  # the whole command's, as `time` says it
-    tracking_uri = recipe.place.tracker({}).shown_uri
+    tracking_uri = recipe.runtime.tracker({}).shown_uri
     print_report(report, tracking_uri, services_run=surroundings.services is not None)
 
 
@@ -63,7 +63,7 @@ def checked_recipe(command: str, choice: Choice) -> "CorpusRecipe":
     sections = {stage.section for stage in with_what_they_need(goals) if stage.section}
     recipe_type = EndToEndRecipe if command == END_TO_END else narrowest_recipe(sections)
     recipe = read_recipe(recipe_type, choice.source, choice.all_overrides())
-    recipe.place.check_reachable()
+    recipe.runtime.check_reachable()
     check_recipe(recipe, goals)
     return recipe
 
@@ -84,7 +84,7 @@ def long_form(recipe: "CorpusRecipe") -> str:
     from pipelines.registry.opening import automatic_rates_note
     from pipelines.stage import StageContext
 
-    context = StageContext(store=ArtifactStore(recipe.place.store_url()))  # makes no home
+    context = StageContext(store=ArtifactStore(recipe.runtime.store_url()))  # makes no home
     notes = automatic_rates_note(recipe, context)
     return "".join([recipe.to_yaml(), *(f"# {note}\n" for note in notes)])
 

@@ -11,7 +11,7 @@ from flows.environment import home_folder, set_defaults
 from pipelines.config.errors import UserError
 
 if TYPE_CHECKING:
-    from pipelines.recipes.place import PlaceSettings
+    from pipelines.recipes.runtime import RuntimeSettings
     from pipelines.stage import Progress, StageContext
     from pipelines.tracking.tracker import Tracker
 
@@ -28,21 +28,21 @@ Model = Annotated[
 def tracker_of(home: Path | None) -> "Tracker":
     """The tracker of this home; raises UserError, in seconds, where it does not answer."""
     require_registry(home)
-    from pipelines.recipes.place import PlaceSettings
+    from pipelines.recipes.runtime import RuntimeSettings
 
-    return PlaceSettings().tracker({})
+    return RuntimeSettings().tracker({})
 
 
 def require_registry(home: Path | None, *, needs: tuple[str, ...] = ()) -> None:
     """Raise UserError, in seconds, where the tracker of this home does not answer, and at once
     where a home without a registry cannot hold a model of the kinds that a command `needs`."""
-    place = place_of(home)
-    place.check_tracker_reachable()
-    if needs and not place.has_registry():
-        raise _no_model(f"of {place.home_folder()}", needs)
+    runtime = runtime_of(home)
+    runtime.check_tracker_reachable()
+    if needs and not runtime.has_registry():
+        raise _no_model(f"of {runtime.home_folder()}", needs)
 
 
-def place_of(home: Path | None, store: str | None = None) -> "PlaceSettings":
+def runtime_of(home: Path | None, store: str | None = None) -> "RuntimeSettings":
     """Where this home keeps things.
 
     Raises UserError where `store` cannot be one.
@@ -51,12 +51,12 @@ def place_of(home: Path | None, store: str | None = None) -> "PlaceSettings":
     from pydantic import ValidationError
 
     from pipelines.recipes.files import explain
-    from pipelines.recipes.place import PlaceSettings
+    from pipelines.recipes.runtime import RuntimeSettings
 
     try:
-        return PlaceSettings(store=store or "")
+        return RuntimeSettings(store=store or "")
     except ValidationError as error:
-        raise UserError(explain(error, "the place", PlaceSettings)) from None
+        raise UserError(explain(error, "the place", RuntimeSettings)) from None
 
 
 def context_of(home: Path | None, store: str | None = None) -> "StageContext":
@@ -67,7 +67,7 @@ def context_of(home: Path | None, store: str | None = None) -> "StageContext":
     from pipelines.artifacts import ArtifactStore
     from pipelines.stage import StageContext
 
-    return StageContext(store=ArtifactStore(place_of(home, store).store_url()))
+    return StageContext(store=ArtifactStore(runtime_of(home, store).store_url()))
 
 
 def registered_name(name: str) -> str:

@@ -43,7 +43,7 @@ def summary(report: RunReport, tracking_uri: str) -> str:
 
 def next_commands(report: RunReport, tracking_uri: str, *, services_run: bool) -> str:
     """Commands to go on with, as a section; `services_run`: the home's servers are up."""
-    named = report.recipe.place.home  # else the commands find the home as this run did
+    named = report.recipe.runtime.home  # else the commands find the home as this run did
     home = f" --home {shlex.quote(named)}" if named else ""
     commands = []
     for model in report.models:
@@ -101,7 +101,7 @@ def _stages(report: RunReport) -> list[str]:
         )
         for record in report.records
     ]
-    store = redacted(report.recipe.place.store_url())
+    store = redacted(report.recipe.runtime.store_url())
     return [*_table(("stage", "outcome", "time", "memory", "result"), rows), "", f"Store: {store}"]
 
 
@@ -113,7 +113,7 @@ def _figures(report: RunReport) -> list[str]:
 def _filled_masks(report: RunReport) -> list[str]:
     return [
         f"- {_literal(filled.text)}\n  - was {_literal(filled.hidden)}, predicted: "
-        + ", ".join(f"{_literal(c.piece)} {c.probability:.0%}" for c in filled.candidates)
+        + ", ".join(f"{_literal(c.token)} {c.probability:.0%}" for c in filled.candidates)
         for filled in report.filled_masks
     ]
 
@@ -141,8 +141,8 @@ def _models(report: RunReport, tracking_uri: str) -> list[str]:
         for proof in report.verifications
     ]
     return lines + [
-        f"- models:/{judgement.name}/{judgement.version}: {judgement.reason}"
-        for judgement in report.judgements
+        f"- models:/{comparison.name}/{comparison.version}: {comparison.reason}"
+        for comparison in report.comparisons
     ]
 
 

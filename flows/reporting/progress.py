@@ -36,7 +36,7 @@ class ProgressReporter:
         self._last_logged: dict[str, float] = {}
         self._latest: tuple[Progress, str] | None = None
         self._stopping = threading.Event()
-        # The API is asked in a thread of its own: a slow answer must not hold up a training.
+        # The API is asked in a thread of its own: a slow answer must not hold up a training run.
         self._publisher = threading.Thread(
             target=contextvars.copy_context().run,
             args=(self._publish,),

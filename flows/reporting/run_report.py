@@ -7,7 +7,7 @@ from typing import Any
 from pipelines.artifacts import Artifact
 from pipelines.insight.showcase import FilledMask, Prediction
 from pipelines.recipes.models import CorpusRecipe
-from pipelines.registry.comparison.judgement import Comparison
+from pipelines.registry.comparison.versions import Comparison
 from pipelines.registry.promotion import Promotion
 from pipelines.registry.registration import RegisteredModel
 from pipelines.registry.verification import Verification
@@ -44,7 +44,7 @@ class RunReport:
     models: list[RegisteredModel] = field(default_factory=list)
     alias: str = ""  # that newly verified models are given
     verifications: list[Verification] = field(default_factory=list)  # made by this run
-    judgements: list[Comparison] = field(default_factory=list)  # of what this run compared
+    comparisons: list[Comparison] = field(default_factory=list)  # of what this run compared
     promotions: list[Promotion] = field(default_factory=list)  # made by this run
     filled_masks: list[FilledMask] = field(default_factory=list)
     predictions: list[tuple[str, Prediction]] = field(default_factory=list)  # (expected, answer)

@@ -64,7 +64,7 @@ def _memory_of(process: psutil.Process) -> tuple[int, int]:
     """Bytes of its own and shared ones.
 
     The proportional set size would say it exactly, but the kernel walks all pages for it: sampled
-    twice a second that took a tenth of a core from a training.
+    twice a second that took a tenth of a core from a training run.
     """
     try:
         memory = process.memory_info()

@@ -109,7 +109,7 @@ def check_servers(home: Path, prefect_port: int, mlflow_port: int) -> Check:
 
 
 def nearest(folder: Path) -> Path:
-    """The folder, or where it is missing the one above it that is there."""
+    """The folder, or where it is missing the nearest existing one above."""
     return next(each for each in (folder, *folder.parents) if each.exists())
 
 

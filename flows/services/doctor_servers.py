@@ -77,14 +77,14 @@ def check_ray(store_url: str) -> Check:
 def check_store(url: str) -> Check:
     """The artifact store can be written and read, and creates a thing only where none is."""
     from pipelines.artifacts import ArtifactStore
-    from pipelines.artifacts.access import explained
+    from pipelines.artifacts.access import store_errors_explained
     from pipelines.artifacts.attempts.commit import create_only
 
     shown = redacted(url)
     try:
         store = ArtifactStore(place_to_try(url), is_patient=False)
         probe = f"{store.root}/.doctor-{os.getpid()}"
-        with explained(url):
+        with store_errors_explained(url):
             first = create_only(store.filesystem, probe, b"probe")
             second = create_only(store.filesystem, probe, b"another")
             is_kept = first and not second and store.filesystem.cat_file(probe) == b"probe"
@@ -102,15 +102,15 @@ def check_store(url: str) -> Check:
 
 def check_tracker() -> Check:
     """The MLflow tracker and its registry answer; a home's own may not be made yet."""
-    from pipelines.recipes.place import DATABASE_NAME, PlaceSettings
+    from pipelines.recipes.runtime import DATABASE_NAME, RuntimeSettings
 
-    place = PlaceSettings()
-    home = place.home_folder()
+    runtime = RuntimeSettings()
+    home = runtime.home_folder()
     try:
-        if not place.has_registry():
+        if not runtime.has_registry():
             try_to_write(home)
             return Check("tracker", "ok", f"sqlite:///{home / DATABASE_NAME}, made by a run")
-        tracker = place.tracker({})
+        tracker = runtime.tracker({})
         tracker.experiment_id()
     except UserError as error:
         advice = "start it, or unset MLFLOW_TRACKING_URI"
@@ -191,10 +191,10 @@ def check_secrets() -> Check:
 
     It tells names and never values, and not whether they are right: store and tracker do.
     """
-    from flows.services.place_block import DEFAULT_NAME, VARIABLE, read_place
+    from flows.services.runtime_block import DEFAULT_NAME, VARIABLE, read_runtime
 
     name = os.environ.get(VARIABLE) or DEFAULT_NAME
-    place = read_place()
+    place = read_runtime()
     said = place.variables() if place is not None else {}
     found = {**said, **{key: value for key, value in os.environ.items() if value}}
     needed = []
@@ -206,18 +206,18 @@ def check_secrets() -> Check:
     if missing:
         return Check(
             "secrets", "warn", f"store or tracker is named without {' and '.join(missing)}",
-            f"type `bertsmith deploy` with these set, or fill the block bertsmith-place/{name} on "
-            "its page; a machine that has rights of its own needs neither",
+            f"type `bertsmith deploy` with these set, or fill the block bertsmith-runtime/{name} "
+            "on its page; a machine that has rights of its own needs neither",
         )  # fmt: skip
     if not said:
         return Check(
-            "secrets", "ok", f"no block bertsmith-place/{name}: runs have their worker's own"
+            "secrets", "ok", f"no block bertsmith-runtime/{name}: runs have their worker's own"
         )
-    return Check("secrets", "ok", f"the block bertsmith-place/{name} holds {', '.join(said)}")
+    return Check("secrets", "ok", f"the block bertsmith-runtime/{name} holds {', '.join(said)}")
 
 
 def place_to_try(store_url: str) -> str:
-    """Where a store is tried: of a local one that is missing the folder above it that is there.
+    """Where a store is tried: of a local one that is missing the nearest existing folder above.
 
     Raises UserError where the URL cannot be a store.
     """

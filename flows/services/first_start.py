@@ -18,7 +18,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from pipelines.artifacts.access import explained, open_store
+from pipelines.artifacts.access import open_store, store_errors_explained
 from pipelines.config.errors import UserError
 
 USER = "bertsmith"
@@ -112,7 +112,7 @@ def make_buckets() -> list[str]:
     made = []
     for name in sorted(names):
         filesystem, bucket = open_store(f"{_PROTOCOL}{name}", is_patient=True)
-        with explained(f"{_PROTOCOL}{name}"):
+        with store_errors_explained(f"{_PROTOCOL}{name}"):
             if not filesystem.exists(bucket):
                 filesystem.mkdir(bucket)
                 made.append(name)

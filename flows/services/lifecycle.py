@@ -76,7 +76,7 @@ def start_services(home: Path, *, prefect_port: int, mlflow_port: int, say: Say)
 def stop_services(home: Path, say: Say) -> list[str]:
     """Stop exactly what `start_services` started for this home; returns the names of what ran.
 
-    The worker goes first, then its flow runs, which both servers are told of; the servers last.
+    The worker goes first, then its flow runs, which both servers record as ended; the servers last.
     """
     if not home.is_dir():
         return []

@@ -1,4 +1,4 @@
-"""What a team's Prefect server is told: a block, work pools, deployments and automations.
+"""What is put on a team's Prefect server: a block, work pools, deployments and automations.
 
 infra/platform.yaml and infra/prefect.yaml declare them. All of it can be applied again without
 harm: a thing is known by its name, what is missing is made, what is there stays as people left it.
@@ -21,7 +21,7 @@ from prefect.workers.process import ProcessWorker
 from pydantic import Field
 
 from flows.services.deployments import Source, declared_file, deploy_flows
-from flows.services.place_block import save_place
+from flows.services.runtime_block import save_runtime
 from pipelines.config.errors import UserError
 from pipelines.config.redaction import redacted
 from pipelines.config.settings import Settings
@@ -74,8 +74,8 @@ def apply(
     the code comes from stays as well without a `source`. Raises UserError where the server refuses.
     """
     said = []
-    if kept := save_place(environment):
-        said.append(f"The block bertsmith-place holds {', '.join(kept)}.")
+    if kept := save_runtime(environment):
+        said.append(f"The block bertsmith-runtime holds {', '.join(kept)}.")
     with get_client(sync_client=True) as client:
         made = [
             pool.name for pool in platform.work_pools

@@ -66,7 +66,7 @@ def _check_is_folder(root: Path) -> None:
 
 
 @contextmanager
-def explained(url: str) -> Iterator[None]:
+def store_errors_explained(url: str) -> Iterator[None]:
     """Say in a sentence why the store at `url` cannot be used, whatever its client raises."""
     try:
         yield
@@ -78,7 +78,7 @@ def explained(url: str) -> Iterator[None]:
 
 
 @contextmanager
-def room_for(what: str, place: object) -> Iterator[None]:
+def full_disk_explained(what: str, place: object) -> Iterator[None]:
     """Say in a sentence that the disk of `place` is full, where the block finds it so."""
     try:
         yield

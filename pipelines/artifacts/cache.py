@@ -10,7 +10,7 @@ from pathlib import Path
 from filelock import FileLock
 from fsspec import AbstractFileSystem
 
-from pipelines.artifacts.access import room_for
+from pipelines.artifacts.access import full_disk_explained
 from pipelines.artifacts.layout import check_file_name
 from pipelines.artifacts.manifest import FileRecord
 from pipelines.config.errors import UserError
@@ -84,7 +84,9 @@ class LocalCache:
         self._partials.mkdir(parents=True, exist_ok=True)
         partial = self._partials / record.sha256
         try:
-            with room_for(f"{record.bytes} bytes of the cache (BERTSMITH_CACHE)", self.root):
+            with full_disk_explained(
+                f"{record.bytes} bytes of the cache (BERTSMITH_CACHE)", self.root
+            ):
                 filesystem.get_file(path, str(partial))
         except FileNotFoundError:
             raise _mismatch(filesystem, path, record, None) from None

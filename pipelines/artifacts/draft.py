@@ -14,7 +14,7 @@ from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from pydantic import ValidationError
 
-from pipelines.artifacts.access import room_for
+from pipelines.artifacts.access import full_disk_explained
 from pipelines.artifacts.attempts.claims import Claim
 from pipelines.artifacts.attempts.commit import flush, write_to_disk
 from pipelines.artifacts.fingerprint import sha256_of_file
@@ -68,7 +68,7 @@ class Draft:
         target = f"{self.root}/{check_file_name(name)}"
         # A local draft renames within its own file system; a remote one uploads from scratch space.
         beside = Path(target).parent if self.is_local else None
-        with room_for(name, beside or tempfile.gettempdir()):
+        with full_disk_explained(name, beside or tempfile.gettempdir()):
             if beside is not None:
                 beside.mkdir(parents=True, exist_ok=True)
             scratch = Path(tempfile.mkdtemp(prefix=".partial-", dir=beside))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fsspec import AbstractFileSystem
 
-from pipelines.artifacts.access import explained, store_errors
+from pipelines.artifacts.access import store_errors, store_errors_explained
 from pipelines.artifacts.store import ArtifactStore
 from pipelines.config.errors import first_line
 
@@ -48,11 +48,11 @@ def probe(store: ArtifactStore) -> Iterator[Probe]:
     """
     name = f"{_PREFIX}{uuid.uuid4().hex}"
     path = f"{store.root}/{name}"
-    with explained(store.url):
+    with store_errors_explained(store.url):
         store.filesystem.makedirs(store.root, exist_ok=True)
         store.filesystem.pipe_file(path, name.encode())
     try:
         yield Probe(store.filesystem, path, name.encode())
     finally:
-        with explained(store.url):
+        with store_errors_explained(store.url):
             store.filesystem.rm_file(path)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from fsspec.implementations.local import LocalFileSystem
 from pydantic import BaseModel
 
-from pipelines.artifacts.access import explained, open_store, room_for
+from pipelines.artifacts.access import full_disk_explained, open_store, store_errors_explained
 from pipelines.artifacts.artifact import Artifact
 from pipelines.artifacts.attempts.attempt import attempt
 from pipelines.artifacts.attempts.claims import LEASE_SECONDS, remove
@@ -84,7 +84,7 @@ class ArtifactStore:
         """
         paths = self.paths(kind, fingerprint)
         try:
-            with explained(self.url):
+            with store_errors_explained(self.url):
                 text = self.filesystem.cat_file(paths.manifest)
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -115,8 +115,8 @@ class ArtifactStore:
         if found is not None:
             return found
         paths = self.paths(kind, fingerprint)
-        with room_for(f"{kind}/{fingerprint}", self.url), ExitStack() as stack:
-            with explained(self.url):
+        with full_disk_explained(f"{kind}/{fingerprint}", self.url), ExitStack() as stack:
+            with store_errors_explained(self.url):
                 draft = stack.enter_context(attempt(paths, code_of(build), self.lease_seconds))
             found = self.find(kind, fingerprint)  # another process may have finished it meanwhile
             if found is not None:

@@ -1,1 +1,1 @@
-"""Ray: where work runs, who shares a training, and what machine computes."""
+"""Ray: where work runs, who shares a training run, and what machine computes."""

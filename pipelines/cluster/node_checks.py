@@ -29,7 +29,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _known: set[tuple[str, str, Path | None]] = set()
 
 
-# A path, and what tells the thing that is there from any other on any machine.
+# A path, and what identifies the file or folder there on any machine.
 _Seen = tuple[Path, str, int, int]
 
 
@@ -49,7 +49,7 @@ class _Answer(NamedTuple):
 def check_nodes(store: ArtifactStore, database: Path | None = None) -> None:
     """Return where every node of the cluster that RAY_ADDRESS names can work with this process.
 
-    `database` is the tracker's, where that is a file that a training's first worker would open.
+    `database` is the tracker's, where that is a file that a training run's first worker would open.
     Raises UserError, naming the node, for one that runs other sources or other versions of what
     decides bytes, that does not find in `store` what this process wrote there, or cannot write
     there itself, that does not see `database`, and for one that does not answer.
@@ -87,7 +87,7 @@ def _is_alive(node_id: str) -> bool:
 
 
 def _nearest(path: Path) -> Path:
-    """The path itself, or the folder above it that is there: it may be made only later."""
+    """The path itself, or the nearest existing folder above it: it may be made later."""
     return next(each for each in (path, *path.parents) if each.exists())
 
 
@@ -141,7 +141,7 @@ def _problem(answer: _Answer, store: ArtifactStore, database: Path | None) -> st
         )
     if answer.trouble:
         remedy = (
-            "choose a place.store that all nodes share, such as s3://bucket/prefix or a mounted "
+            "choose a runtime.store that all nodes share, such as s3://bucket/prefix or a mounted "
             "folder, or unset RAY_ADDRESS to compute here"
             if store.is_local
             else "give that node the credentials and the network access that this process has"
@@ -151,7 +151,7 @@ def _problem(answer: _Answer, store: ArtifactStore, database: Path | None) -> st
         return (
             f"cannot reach the tracker, to which a training run's first worker reports: {database} "
             "is a file of this machine; name an MLflow server that all nodes reach in "
-            "place.tracking_uri (http://host:5000), or unset RAY_ADDRESS to compute here"
+            "runtime.tracking_uri (http://host:5000), or unset RAY_ADDRESS to compute here"
         )
     return ""
 

@@ -1,4 +1,4 @@
-"""How many processes share a training, and what each of them is given."""
+"""How many processes share a training run, and what each of them is given."""
 
 import math
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Ranks:
     cpus_per_worker: int | None = None  # None: the cluster's CPUs are shared out
     device: DeviceKind = "auto"  # auto: GPUs where the cluster has any
     wait_for_nodes_seconds: int = 0  # for an autoscaler's where there is no room; 0: refused
-    max_failures: int = 3  # workers or nodes that may die before the training fails
+    max_failures: int = 3  # workers or nodes that may die before the training run fails
     shard_optimizer_state: bool = False  # each worker holds the moments of a share of the weights
     checkpointed_layers: int = 0  # of the encoder, the lowest, at most all
     checkpoint_seconds: float = 0.0  # between two at most, beside those due by step; 0: only those

@@ -11,7 +11,7 @@ from pipelines.config.errors import UserError
 from pipelines.inference.tables import FileTable, Table, format_of
 from pipelines.io.text import Tally
 from pipelines.registry.opening import OpenedModel
-from pipelines.stages.labelled.cells import is_nothing, words_in, written_in
+from pipelines.stages.dataset.cells import is_nothing, words_in, written_in
 
 _ROWS_AT_ONCE: Final = 2048
 _LISTS: Final = "choices"  # the column whose cells hold several texts
@@ -140,7 +140,7 @@ def answers_to(
 
 
 def fill(opened: OpenedModel, called: str, text: str, top_k: int) -> list[list[Candidate]]:
-    """For each [MASK] of `text`, the `top_k` likeliest pieces in the eyes of the encoder `called`.
+    """For each [MASK] of `text`, the `top_k` likeliest tokens in the eyes of the encoder `called`.
 
     Raises UserError for another kind of model, for a text longer than the model reads, and for a
     `top_k` beyond its vocabulary.
@@ -153,7 +153,7 @@ def fill(opened: OpenedModel, called: str, text: str, top_k: int) -> list[list[C
         )
     if top_k > tokenizer.vocab_size:
         raise UserError(
-            f"{called} has {tokenizer.vocab_size:,} pieces to choose from, asked were the "
+            f"{called} has {tokenizer.vocab_size:,} tokens to choose from, asked were the "
             f"{top_k:,} likeliest; ask for fewer"
         )
     try:

@@ -46,9 +46,9 @@ def draw(panels: Sequence[Panel]) -> bytes:
 def training_panels(
     history: Sequence[Mapping[str, Any]], statistics: Mapping[str, Any]
 ) -> list[Panel]:
-    """The losses, and the accuracies beside their baselines, of a training's curve.
+    """The losses, and the accuracies beside their baselines, of a training run's curve.
 
-    `history` is a training's list of points, each with its `step`; `statistics` may hold
+    `history` is a training run's list of points, each with its `step`; `statistics` may hold
     `baseline/<name>` for a curve `eval/<name>`. Of kinds of tokens the content words are drawn.
     """
     panels = []

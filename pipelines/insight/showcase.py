@@ -15,7 +15,7 @@ from pipelines.config.errors import UserError
 from pipelines.inference.answers import answers_to, fill
 from pipelines.registry.opening import open_model
 from pipelines.stages.corpus.shards import read_documents
-from pipelines.stages.labelled.stage import read_items
+from pipelines.stages.dataset.stage import read_items
 from pipelines.tracking.tracker import Tracker
 
 VOCABULARY_FILE = "vocab.txt"
@@ -51,8 +51,8 @@ def filled_masks(
     Sentences and words are drawn by hash, not picked: the same for every model of the corpus.
     Raises UserError where `reference` names no encoder.
     """
-    pieces = set(vocabulary.local(VOCABULARY_FILE).read_text(encoding="utf-8").split("\n"))
-    drawn = heapq.nsmallest(count, _gaps(corpus, pieces))
+    tokens = set(vocabulary.local(VOCABULARY_FILE).read_text(encoding="utf-8").split("\n"))
+    drawn = heapq.nsmallest(count, _gaps(corpus, tokens))
     opened = open_model(tracker, reference)
     return [
         FilledMask(
@@ -65,14 +65,14 @@ def filled_masks(
 
 
 def predictions(
-    tracker: Tracker, reference: str, labelled: Artifact, count: int = 3
+    tracker: Tracker, reference: str, dataset: Artifact, count: int = 3
 ) -> list[tuple[str, Prediction]]:
     """Labels of `count` held-out texts and what the classifier `reference` names says to each.
 
     Texts are drawn by hash, another label each while there are labels left. Raises UserError
     where `reference` names no classifier.
     """
-    heldout = read_items(labelled, "heldout").rows
+    heldout = read_items(dataset, "heldout").rows
     drawn = [heldout[index] for index in _one_of_each([item["label"] for item in heldout])[:count]]
     model, tokenizer = open_model(tracker, reference)
     if not isinstance(model, SequenceClassifier):
@@ -105,13 +105,13 @@ def _one_of_each(labels: Sequence[str]) -> list[int]:
     return sorted(order, key=rounds.__getitem__)
 
 
-def _gaps(corpus: Artifact, pieces: set[str]) -> Iterator[tuple[int, str, str]]:
+def _gaps(corpus: Artifact, tokens: set[str]) -> Iterator[tuple[int, str, str]]:
     """(draw, text with a gap, hidden word) of each held-out sentence that can have one."""
     for number, document in enumerate(read_documents(corpus, "heldout")):
         for sentence in document.sentences:
             if len(sentence.split()) not in _WORDS_OF_A_SENTENCE or MASK in sentence:
                 continue
-            words = [word for word in _WORD.finditer(sentence) if word.group().lower() in pieces]
+            words = [word for word in _WORD.finditer(sentence) if word.group().lower() in tokens]
             if not words:
                 continue
             draw = int(random_bits(_SEED, "showcase", number))

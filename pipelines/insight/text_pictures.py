@@ -38,13 +38,13 @@ def attention_page(maps: AttentionMaps) -> bytes:
     """A self-contained page: choose layer and head, point at a token, see what it reads."""
     layers, heads = maps.probabilities.shape[:2]
     data = {
-        "pieces": maps.pieces,
+        "tokens": maps.tokens,
         "layers": layers,
         "heads": heads,
         "probabilities": maps.probabilities.round(4).tolist(),
     }
     template = (files("pipelines.insight") / "attention.html").read_text(encoding="utf-8")
-    # No piece may end the script that holds it.
+    # No token may end the script that holds it.
     return template.replace(_PLACE, json.dumps(data).replace("<", "\\u003c")).encode()
 
 
@@ -53,14 +53,14 @@ def attention_sheet(maps: AttentionMaps) -> bytes:
 
     Raises UserError for more tokens than can be read on it.
     """
-    num_pieces = len(maps.pieces)
-    if num_pieces > _MAX_TOKENS_OF_A_SHEET:
+    num_tokens = len(maps.tokens)
+    if num_tokens > _MAX_TOKENS_OF_A_SHEET:
         raise UserError(
-            f"a sheet shows at most {_MAX_TOKENS_OF_A_SHEET} tokens, got {num_pieces}; "
+            f"a sheet shows at most {_MAX_TOKENS_OF_A_SHEET} tokens, got {num_tokens}; "
             "shorten the text or ask for a .html page"
         )
     layers, heads = maps.probabilities.shape[:2]
-    side = 1.2 + 0.16 * num_pieces
+    side = 1.2 + 0.16 * num_tokens
     figure = Figure(figsize=(side * heads, side * layers), layout="constrained")
     grid = figure.subplots(layers, heads, squeeze=False)
     for layer in range(layers):
@@ -68,8 +68,8 @@ def attention_sheet(maps: AttentionMaps) -> bytes:
             axes = grid[layer][head]
             axes.imshow(maps.probabilities[layer, head], cmap=_COLOURS, vmin=0, vmax=1)
             axes.set_title(f"layer {layer + 1}, head {head + 1}", fontsize=9)
-            axes.set_xticks(range(num_pieces), maps.pieces, rotation=90, fontsize=6)
-            axes.set_yticks(range(num_pieces), maps.pieces, fontsize=6)
+            axes.set_xticks(range(num_tokens), maps.tokens, rotation=90, fontsize=6)
+            axes.set_yticks(range(num_tokens), maps.tokens, fontsize=6)
     figure.supxlabel("is read", fontsize=9)
     figure.supylabel("reads", fontsize=9)
     return png_of(figure)

@@ -57,7 +57,7 @@ def explain(
     for fault in faults:
         place = fault["loc"]
         if sum(other[: len(place)] == place for other in places) > 1:
-            continue  # a section is wrong because of something in it, which is told
+            continue  # a section is wrong because of something in it, which has a fault of its own
         path, _ = _walk(place, settings_type)
         gathered[path].append(fault)
     return "\n".join(

@@ -13,12 +13,12 @@ from pydantic import Field, model_validator
 
 from bert_core.config import SIZES
 from pipelines.config.settings import Settings
-from pipelines.recipes.place import PlaceSettings
 from pipelines.recipes.registration import RegistrationSettings
+from pipelines.recipes.runtime import RuntimeSettings
 from pipelines.stages.corpus.settings import CorpusSettings
+from pipelines.stages.dataset.settings import DatasetSettings
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.finetuning.settings import FinetuningSettings
-from pipelines.stages.labelled.settings import LabelledSettings
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.vocabulary.settings import VocabularySettings
 
@@ -37,8 +37,8 @@ class CorpusRecipe(Settings):
         pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$",
         description="What this recipe is called; it names runs and shows in the tracker.",
     )
-    place: PlaceSettings = Field(
-        default_factory=PlaceSettings,
+    runtime: RuntimeSettings = Field(
+        default_factory=RuntimeSettings,
         description="Where results are kept and how many workers compute; changes no byte.",
     )
     corpus: CorpusSettings = Field(
@@ -47,7 +47,7 @@ class CorpusRecipe(Settings):
 
     @property
     def given(self) -> frozenset[str]:
-        """Names of stages that nothing is built of, because what they would make is there."""
+        """Names of stages that are skipped, because what they would make exists."""
         return frozenset()
 
     def narrowed(self, recipe_type: type[RecipeType]) -> RecipeType:
@@ -82,7 +82,7 @@ class VocabularyRecipe(CorpusRecipe):
         return self.vocabulary.encoder
 
     @model_validator(mode="after")
-    def _pieces_are_added_to_something(self) -> Self:
+    def _words_are_added_to_something(self) -> Self:
         fault = self.vocabulary.fault_with(self.tokenizer_encoder)
         if fault:
             raise ValueError(fault)
@@ -125,8 +125,8 @@ class PretrainingRecipe(ExamplesRecipe):
 class FinetuningRecipe(PretrainingRecipe):
     """From a pretrained encoder and labelled items to a model of their task."""
 
-    labelled: LabelledSettings = Field(
-        default_factory=LabelledSettings,
+    dataset: DatasetSettings = Field(
+        default_factory=DatasetSettings,
         description="The labelled items to fine-tune on, and the family of their task.",
     )
     finetuning: FinetuningSettings = Field(
@@ -135,15 +135,15 @@ class FinetuningRecipe(PretrainingRecipe):
 
     @property
     def given(self) -> frozenset[str]:
-        """Stages that nothing is built of: an encoder that is there takes their place."""
+        """Stages that are skipped: an existing encoder takes their place."""
         return _BEFORE_AN_ENCODER if self.finetuning.encoder is not None else frozenset()
 
     @model_validator(mode="after")
     def _labels_do_not_come_from_a_corpus_that_is_not_built(self) -> Self:
-        if self.given and self.labelled.source.kind == "corpus_source":
+        if self.given and self.dataset.source.kind == "corpus_source":
             raise ValueError(
                 "finetuning.encoder takes the place of a corpus, and labels that are the corpus's "
-                "sources need one; name labelled texts with labelled.source, or leave out "
+                "sources need one; name labelled texts with dataset.source, or leave out "
                 "finetuning.encoder"
             )
         return self

@@ -87,10 +87,10 @@ def _made_from(artifact: Artifact, lineage: Mapping[str, Artifact]) -> list[str]
         f"- {_titled(each)} `{fingerprint}`: {headline(each)}"
         for fingerprint, each in all_of_it.items()
     ]
-    labelled = lineage.get("labelled")
-    if labelled is not None:
-        items = labelled.statistics["items"]
-        labels = labelled.statistics["labels"]
+    dataset = lineage.get("dataset")
+    if dataset is not None:
+        items = dataset.statistics["items"]
+        labels = dataset.statistics["labels"]
         lines.append(
             f"- {items['train']:,} items to learn from and {items['heldout']:,} held out"
             + (f"; labels: {', '.join(labels[:20])}" if labels else "")
@@ -138,13 +138,13 @@ def _seeds(artifact: Artifact) -> str:
     if deviation is None:
         return (
             f"Trained once, with the seed {seed}; how much another seed changes is not known from "
-            "one training."
+            "one training run."
         )
     return (
         f"The best of {statistics['num_seeds']} seeds, from {seed} on, whose "
         f"{score.removeprefix('eval/').replace('_', ' ')} is {statistics[f'mean/{score}']:.4f} in "
         f"the mean with a standard deviation of {deviation:.4f}"
-        + (f", and of {statistics['num_trials']} trainings." if statistics["chosen"] else ".")
+        + (f", and of {statistics['num_trials']} training runs." if statistics["chosen"] else ".")
     )
 
 

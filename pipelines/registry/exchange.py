@@ -40,7 +40,7 @@ def is_vocabulary(path: Path | str) -> bool:
     return path.is_file() or (path.is_dir() and _holds_a_tokenizer_alone(path))
 
 
-def bring_in(
+def import_path(
     path: Path | str,
     context: StageContext,
     *,
@@ -66,7 +66,7 @@ def bring_in(
     return import_folder(path, context, source=str(path), head=head, lowercase=lowercase)
 
 
-def write_out(artifact: Artifact, target: Path) -> None:
+def write_folder(artifact: Artifact, target: Path) -> None:
     """Copy the files of an imported model into the new folder `target`, as one of our models.
 
     Raises UserError where it cannot be written.
@@ -99,7 +99,9 @@ def _writing(target: Path) -> Iterator[None]:
         ) from error
 
 
-def take_out(tracker: Tracker, reference: str, target: Path, pooling: str | None) -> Exchanged:
+def export_version(
+    tracker: Tracker, reference: str, target: Path, pooling: str | None
+) -> Exchanged:
     """Write the model that `reference` names as a directory that `transformers` opens.
 
     With `pooling` sentence-transformers opens it, too, as an encoder; without, where the model says

@@ -15,7 +15,7 @@ from pipelines.recipes.files import differences, flattened
 from pipelines.recipes.models import EndToEndRecipe
 from pipelines.registry.card import headline
 from pipelines.registry.finding import find_model
-from pipelines.registry.tags import CODE_TAG, DIGEST_TAG, JUDGEMENT_TAG, KIND_TAG, PROOF_TAG
+from pipelines.registry.tags import CODE_TAG, COMPARISON_TAG, DIGEST_TAG, KIND_TAG, PROOF_TAG
 from pipelines.stages import CHAIN
 from pipelines.tracking.paging import pages
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
@@ -25,7 +25,7 @@ _STAGES = {stage.kind: stage for stage in CHAIN}
 _KINDS = (*_STAGES, "imported_encoder", IMPORTED)
 _OF_VERSION = {
     "kind": KIND_TAG, "score": f"{PROOF_TAG}.reproduced", "of": f"{PROOF_TAG}.metric",
-    "comparison": f"{JUDGEMENT_TAG}.reason", "code": CODE_TAG, "digest": DIGEST_TAG,
+    "comparison": f"{COMPARISON_TAG}.reason", "code": CODE_TAG, "digest": DIGEST_TAG,
     "flow run": "bertsmith.flow_run", "recipe": "bertsmith.recipe",
 }  # fmt: skip
 _SHOWN_FILES = 8

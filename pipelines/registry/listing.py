@@ -9,7 +9,7 @@ from mlflow import MlflowClient
 from pipelines.artifacts.layout import is_fingerprint
 from pipelines.registry.finding import GONE_OR_CLOSED, if_there
 from pipelines.registry.history import Move, moves_of
-from pipelines.registry.tags import JUDGEMENT_TAG, KIND_TAG, PROOF_TAG, VERIFIED_TAG
+from pipelines.registry.tags import COMPARISON_TAG, KIND_TAG, PROOF_TAG, VERIFIED_TAG
 from pipelines.tracking.paging import pages
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker, final
 
@@ -28,7 +28,7 @@ class ListedModel:
     created: datetime
     fingerprint: str
     run_id: str
-    judgement: str  # what its comparison came to; empty where it was not compared
+    comparison: str  # what its comparison came to; empty where it was not compared
     lineage: Mapping[str, str]  # fingerprints of what it was made from, by kind
 
 
@@ -61,7 +61,7 @@ def list_models(tracker: Tracker) -> list[ListedModel]:
                 created=datetime.fromtimestamp(version.creation_timestamp / 1000, UTC),
                 fingerprint=version.tags.get(FINGERPRINT_TAG, ""),
                 run_id=version.run_id or "",
-                judgement=version.tags.get(f"{JUDGEMENT_TAG}.reason", ""),
+                comparison=version.tags.get(f"{COMPARISON_TAG}.reason", ""),
                 lineage={
                     key.removeprefix("bertsmith."): value
                     for key, value in sorted(version.tags.items())

@@ -83,7 +83,7 @@ def logged_package(
 
 
 def clear_half_made(name: str, fingerprint: str, tracker: Tracker, client: MlflowClient) -> None:
-    """Take away packages for a version that is there now: of tries that broke off, or of another
+    """Remove packages for a version that exists now: of tries that broke off, or of another
     run, which learns of it when it has written its own, and finds the version."""
     tags = {FINGERPRINT_TAG: fingerprint, REGISTERED_AS_TAG: name}
     for model in client.search_logged_models([tracker.experiment_id()], _with_tags(tags, tags)):

@@ -11,7 +11,7 @@ from pipelines.registry.finding import find_source, version_with_alias, versions
 from pipelines.registry.history import before_it, moves_of
 from pipelines.registry.tags import (
     BETTER,
-    JUDGEMENT_TAG,
+    COMPARISON_TAG,
     PROOF_TAG,
     VERIFIED_TAG,
     digest_of,
@@ -85,7 +85,7 @@ def recorded_objection(client: MlflowClient, version: ModelVersion, alias: str) 
     if holder is None or holder.version == version.version:
         return ""
     for one, other, speaks_for_it in ((version, holder, True), (holder, version, False)):
-        judged = entries(JUDGEMENT_TAG, one.tags)
+        judged = entries(COMPARISON_TAG, one.tags)
         if judged.get("against") == uri_of(other):
             is_better = judged.get("decision", "").startswith(BETTER)
             return (
@@ -96,7 +96,7 @@ def recorded_objection(client: MlflowClient, version: ModelVersion, alias: str) 
 
 def baselines_speak_against(version: ModelVersion) -> str:
     """What its comparison with its baselines came to, where it was not better; else empty."""
-    judged = entries(JUDGEMENT_TAG, version.tags)
+    judged = entries(COMPARISON_TAG, version.tags)
     against = judged.get("against", "")
     if judged.get("decision") != f"not {BETTER}" or not against or against.startswith("models:/"):
         return ""

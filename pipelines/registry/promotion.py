@@ -13,7 +13,7 @@ from mlflow.entities.model_registry import ModelVersion
 from pipelines.config.errors import UserError
 from pipelines.recipes.registration import RegistrationSettings
 from pipelines.registry.card import with_comparison
-from pipelines.registry.comparison.judgement import Comparison
+from pipelines.registry.comparison.versions import Comparison
 from pipelines.registry.finding import find_source, version_with_alias
 from pipelines.registry.history import How, Move, now, record
 from pipelines.registry.opening import located
@@ -24,7 +24,7 @@ from pipelines.registry.person_choice import (
     version_before,
 )
 from pipelines.registry.registration import RegisteredModel
-from pipelines.registry.tags import BETTER, JUDGEMENT_TAG, OWED_TAG, PROMOTION
+from pipelines.registry.tags import BETTER, COMPARISON_TAG, OWED_TAG, PROMOTION
 from pipelines.registry.verification import Verification
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 
@@ -53,7 +53,7 @@ def due_for_promotion(
 
 
 def promote_if_better(
-    tracker: Tracker, judgement: Comparison, names: RegistrationSettings, by: str
+    tracker: Tracker, comparison: Comparison, names: RegistrationSettings, by: str
 ) -> Promotion:
     """Give the version the alias that its judgement earned, and record why.
 
@@ -62,27 +62,27 @@ def promote_if_better(
     where somebody moved the champion since it was judged: it is compared again by the next run.
     """
     client = tracker.client()
-    alias = names.alias if judgement.is_better else names.challenger_alias
-    champion = version_with_alias(client, judgement.name, names.alias)
+    alias = names.alias if comparison.is_better else names.challenger_alias
+    champion = version_with_alias(client, comparison.name, names.alias)
     champion_number = int(champion.version) if champion is not None else None
-    if champion_number == judgement.version:
-        client.delete_model_version_tag(judgement.name, str(judgement.version), OWED_TAG)
+    if champion_number == comparison.version:
+        client.delete_model_version_tag(comparison.name, str(comparison.version), OWED_TAG)
         return Promotion(
-            name=judgement.name,
+            name=comparison.name,
             alias=names.alias,
-            version=judgement.version,
-            previous_version=judgement.version,
-            reason=judgement.reason,
+            version=comparison.version,
+            previous_version=comparison.version,
+            reason=comparison.reason,
         )
-    if judgement.is_better and champion_number != judgement.champion:
+    if comparison.is_better and champion_number != comparison.champion:
         raise UserError(
-            f"{names.alias} of {judgement.name} must be the version that "
-            f"{judgement.version} was compared with, {judgement.champion or 'none'}, found "
+            f"{names.alias} of {comparison.name} must be the version that "
+            f"{comparison.version} was compared with, {comparison.champion or 'none'}, found "
             f"{champion_number or 'none'}: it was moved meanwhile; run again to compare them"
         )
-    version = find_source(client, judgement.name, str(judgement.version))
-    _write_down(client, judgement)
-    return _move(client, tracker, version, alias, "comparison", by, judgement.reason)
+    version = find_source(client, comparison.name, str(comparison.version))
+    _write_down(client, comparison)
+    return _move(client, tracker, version, alias, "comparison", by, comparison.reason)
 
 
 def promote(
@@ -159,27 +159,27 @@ def _move(
     return Promotion(name=name, alias=alias, version=number, previous_version=before, reason=reason)
 
 
-def _decision(judgement: Comparison) -> str:
-    if judgement.awaits_approval:
+def _decision(comparison: Comparison) -> str:
+    if comparison.awaits_approval:
         return f"{BETTER}, awaits approval"
-    return BETTER if judgement.is_better else f"not {BETTER}"
+    return BETTER if comparison.is_better else f"not {BETTER}"
 
 
-def _write_down(client: MlflowClient, judgement: Comparison) -> None:
+def _write_down(client: MlflowClient, comparison: Comparison) -> None:
     """What the comparison came to, as tags of the version and at the end of its description."""
-    number = str(judgement.version)
-    card = client.get_model_version(judgement.name, number).description or ""
-    client.update_model_version(judgement.name, number, with_comparison(card, judgement.reason))
+    number = str(comparison.version)
+    card = client.get_model_version(comparison.name, number).description or ""
+    client.update_model_version(comparison.name, number, with_comparison(card, comparison.reason))
     values = {
-        "decision": _decision(judgement),
-        "reason": judgement.reason[:4_000],
-        "against": judgement.against,
-        "metric": judgement.metric,
-        "data": judgement.data,
+        "decision": _decision(comparison),
+        "reason": comparison.reason[:4_000],
+        "against": comparison.against,
+        "metric": comparison.metric,
+        "data": comparison.data,
         "at": now(),
     }
-    if judgement.difference is not None:
-        difference = judgement.difference
+    if comparison.difference is not None:
+        difference = comparison.difference
         values |= {
             "score": repr(difference.score),
             "other": repr(difference.other),
@@ -190,4 +190,4 @@ def _write_down(client: MlflowClient, judgement: Comparison) -> None:
         }
     for key, value in values.items():
         if value:
-            client.set_model_version_tag(judgement.name, number, f"{JUDGEMENT_TAG}.{key}", value)
+            client.set_model_version_tag(comparison.name, number, f"{COMPARISON_TAG}.{key}", value)

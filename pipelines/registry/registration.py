@@ -120,7 +120,7 @@ def _created_once(
 ) -> ModelVersion:
     """A new version, or the one that another run registered of this artifact meanwhile.
 
-    MLflow cannot be told to create it only where none is. But it numbers the versions of a name in
+    MLflow cannot create it only where none is. But it numbers the versions of a name in
     the order in which they become visible: of several that were made at once all see the first,
     which stays, and whoever made another takes that one away and uses the first.
     """
@@ -188,7 +188,7 @@ def _what(submission: Submission) -> str:
 def _recipe_values(recipe_yaml: str) -> dict[str, object]:
     """The recipe by dotted path, as MLflow's pages compare runs; where it ran changes nothing."""
     recipe = yaml.safe_load(recipe_yaml)
-    recipe.pop("place", None)
+    recipe.pop("runtime", None)
     return dict(flattened(recipe))
 
 
@@ -204,7 +204,7 @@ def _run_of(submission: Submission, metrics: Mapping[str, float], tracker: Track
 
 def _tags(submission: Submission, tracker: Tracker) -> dict[str, str]:
     lineage = {f"bertsmith.{key}": value.fingerprint for key, value in submission.lineage.items()}
-    # The parent of a run is that of its training; a version has none.
+    # The parent of a run is that of its training run; a version has none.
     own = {key: value for key, value in tracker.tags.items() if not key.startswith("mlflow.")}
     return {
         **own,

@@ -7,14 +7,14 @@ from pipelines.config.errors import UserError
 from pipelines.config.settings import Settings
 from pipelines.stage import Stage
 from pipelines.stages.corpus import CORPUS
+from pipelines.stages.dataset import DATASET
 from pipelines.stages.evaluation import EVALUATION
 from pipelines.stages.examples import EXAMPLES
 from pipelines.stages.finetuning import FINETUNING
-from pipelines.stages.labelled import LABELLED
 from pipelines.stages.pretraining import PRETRAINING
 from pipelines.stages.vocabulary import VOCABULARY
 
-CHAIN = (CORPUS, VOCABULARY, EXAMPLES, PRETRAINING, LABELLED, FINETUNING, EVALUATION)
+CHAIN = (CORPUS, VOCABULARY, EXAMPLES, PRETRAINING, DATASET, FINETUNING, EVALUATION)
 
 
 def with_what_they_need(goals: Iterable[Stage]) -> tuple[Stage, ...]:
@@ -57,9 +57,9 @@ def look_at_inputs(recipe: Settings, goals: Iterable[Stage]) -> None:
             f"the recipe must ask for {goals[-1].title}, but its labelled texts are of kind "
             "'none'; name some with --labels or in the recipe"
         )
-    told: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for stage in wanted:
-        told[stage.name] = stage.looked_at(recipe, told)
+        found[stage.name] = stage.inspected(recipe, found)
 
 
 def stage_of_kind(kind: str) -> Stage:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # reading a recipe asks for the families' names alone
     from pipelines.tasks.scoring.weighted import WeightedScore
 
 Form = Literal["texts", "pairs", "choices", "words", "questions"]
-"""What a record of labelled data holds: see `pipelines.stages.labelled.records`."""
+"""What a record of labelled data holds: see `pipelines.stages.dataset.records`."""
 Item = dict[str, Any]  # by the family's schema
 
 

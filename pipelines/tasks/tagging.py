@@ -113,7 +113,7 @@ class Tagging(TaskFamily):
         return TokenClassifier(config, num_labels=len(labels), labels=labels)
 
     def examples(self, items: Items, tokenizer: WordPieceTokenizer, reading: Reading) -> Sequences:
-        """Windows of the sentences; each word's tag is asked for once, at its first piece."""
+        """Windows of the sentences; each word's tag is asked for once, at its first token."""
         index = {label: place for place, label in enumerate(items.labels)}
         windows = [each for each in _windows(items, tokenizer, reading) if each[1].words]
         labels = []
@@ -180,11 +180,11 @@ def _windows(
     A word of which the tokenizer leaves nothing is [UNK], so that every word gets a tag.
     """
     flat = [word for item in items.rows for word in item["words"]]
-    pieces = iter([found or [tokenizer.unk_id] for found in tokenizer.encode_batch(flat)])
+    tokens = iter([found or [tokenizer.unk_id] for found in tokenizer.encode_batch(flat)])
     return [
         (number, window)
         for number, item in enumerate(items.rows)
         for window in word_windows(
-            tokenizer, [next(pieces) for _ in item["words"]], reading.max_tokens, reading.stride
+            tokenizer, [next(tokens) for _ in item["words"]], reading.max_tokens, reading.stride
         )
     ]

@@ -41,7 +41,7 @@ def migrate(uri: str) -> None:
 def _check_encodings(uri: str) -> None:
     """PostgreSQL makes a database of SQL_ASCII where it was set up without a locale.
 
-    It would do until the first description with another character: at the end of a training.
+    It would do until the first description with another character: at the end of a training run.
     """
     from sqlalchemy import create_engine, text
 

@@ -26,7 +26,7 @@ def check_tracker_reachable(uri: str) -> None:
         parts = urlsplit(uri)
     except ValueError as error:
         raise UserError(
-            f"place.tracking_uri={uri!r} is no address such as http://host:5000 ({error})"
+            f"runtime.tracking_uri={uri!r} is no address such as http://host:5000 ({error})"
         ) from None
     scheme = parts.scheme.partition("+")[0]  # a database may name its driver, as in mysql+pymysql
     if scheme in _SERVERS:
@@ -35,7 +35,7 @@ def check_tracker_reachable(uri: str) -> None:
         _check_writable(uri)
     elif uri not in _DATABRICKS and scheme not in (*_DATABASES, *_DATABRICKS, *_plugin_schemes()):
         raise UserError(
-            f"place.tracking_uri={uri!r} begins with none of http://, https://, sqlite:///, "
+            f"runtime.tracking_uri={uri!r} begins with none of http://, https://, sqlite:///, "
             "postgresql:// and mysql://; leave it empty for SQLite in the home folder"
         )
 
@@ -44,12 +44,16 @@ def _port(uri: str) -> int | None:
     try:
         return urlsplit(uri).port
     except ValueError:
-        raise UserError(f"the port in place.tracking_uri must be a number, found {uri!r}") from None
+        raise UserError(
+            f"the port in runtime.tracking_uri must be a number, found {uri!r}"
+        ) from None
 
 
 def _check_port(uri: str, host: str, port: int | None, scheme: str) -> None:
     if not host:
-        raise UserError(f"place.tracking_uri must name a host, as http://host:5000, found {uri!r}")
+        raise UserError(
+            f"runtime.tracking_uri must name a host, as http://host:5000, found {uri!r}"
+        )
     if urllib.request.getproxies().get(scheme) and not urllib.request.proxy_bypass(host):
         return  # the proxy alone knows the way
     try:
@@ -79,8 +83,8 @@ def _check_writable(uri: str) -> None:
     path = _path_of(uri)
     if not path or path == ":memory:":
         raise UserError(
-            f"place.tracking_uri={uri!r} names no SQLite file that other processes can open; write "
-            "sqlite:////absolute/path/mlflow.db"
+            f"runtime.tracking_uri={uri!r} names no SQLite file that other processes can open; "
+            "write sqlite:////absolute/path/mlflow.db"
         )
     file = Path(path)
     if not os.access(file if file.exists() else file.parent, os.W_OK):

@@ -78,7 +78,7 @@ def stores(home: Path | None, environment: Mapping[str, str]) -> tuple[str, str,
 
 
 def serve(home: Path | None, *, host: str, port: int, hosts: Sequence[str]) -> None:
-    """Serve runs and models until the process is told to end.
+    """Serve runs and models until the process is stopped.
 
     `hosts` are the names, with ports, that clients on other machines call this server by. Raises
     UserError where the environment does not say who may ask, or where to keep things.

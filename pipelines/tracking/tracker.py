@@ -1,4 +1,4 @@
-"""MLflow: runs, metrics and lineage. Trouble with the tracker never stops a training."""
+"""MLflow: runs, metrics and lineage. Trouble with the tracker never stops a training run."""
 
 import logging
 import os
@@ -165,7 +165,7 @@ class Tracker:
         return None
 
     def computed_on(self, run_id: str) -> dict[str, str]:
-        """The machine that computed the figures of a run, as `finish` was told.
+        """The machine that computed the figures of a run, as given to `finish`.
 
         Raises UserError where the tracker does not answer.
         """

@@ -63,8 +63,8 @@ def arithmetic_of(precision: Precision, ranks: Ranks, observe: Observer = ignore
         device: Device = "cuda" if ranks.device != "cpu" and torch.cuda.is_available() else "cpu"
         if device == "cpu" and ranks.device == "gpu":
             raise UserError(
-                "place.device=gpu needs a GPU, and this machine has none; set place.device=auto or "
-                "add a node with GPUs"
+                "runtime.device=gpu needs a GPU, and this machine has none; set "
+                "runtime.device=auto or add a node with GPUs"
             )
         return _here(precision, device)
     connect()
@@ -128,9 +128,9 @@ def _here(precision: Precision, device: Device) -> Arithmetic:
 
 
 def _nobody(cluster: str, waited_seconds: float, *, wants_gpu: bool) -> str:
-    wanted = "GPU for place.device=gpu" if wants_gpu else "node with a CPU for the training"
-    remedy = "set place.device=auto, add a node with GPUs" if wants_gpu else "add a node"
+    wanted = "GPU for runtime.device=gpu" if wants_gpu else "node with a CPU for the training run"
+    remedy = "set runtime.device=auto, add a node with GPUs" if wants_gpu else "add a node"
     return (
         f"{cluster} has no {wanted}{after_waiting(waited_seconds)}; {remedy}, or "
-        "raise place.wait_for_nodes_seconds where an autoscaler adds nodes"
+        "raise runtime.wait_for_nodes_seconds where an autoscaler adds nodes"
     )

@@ -1,9 +1,9 @@
-"""Waiting for the nodes that a cluster's autoscaler adds where a training has no room yet.
+"""Waiting for the nodes that a cluster's autoscaler adds where a training run has no room yet.
 
-What asks for them is a placement group. Those of several trainings wait side by side, and each ends
-with the process that made it, however that ends. The one request that Ray's `request_resources`
-keeps for a whole cluster would outlive a process that was killed and hold its nodes, and Ray Train
-overwrites it every 20 s for its ranges of workers.
+What asks for them is a placement group. Those of several training runs wait side by side, and each
+ends with the process that made it, however that ends. The one request that Ray's
+`request_resources` keeps for a whole cluster would outlive a process that was killed and hold its
+nodes, and Ray Train overwrites it every 20 s for its ranges of workers.
 """
 
 import os
@@ -37,7 +37,7 @@ def wait_for_room(ranks: Ranks, observe: Observer, stage: str) -> float:
     wanted = bundles(ranks, up)
     note = (
         f"{stage}: waiting up to {patience:.0f} s for nodes with room for {len(wanted)} x "
-        f"{_told(wanted[0])}, found {listed(up)}"
+        f"{_in_words(wanted[0])}, found {listed(up)}"
     )
     observe(Progress(stage=stage, done=0, total=0, unit="steps", note=note))
     started = time.monotonic()
@@ -74,5 +74,5 @@ def _asked_for(wanted: list[dict[str, float]]) -> Iterator[None]:
             remove_placement_group(group)
 
 
-def _told(bundle: dict[str, float]) -> str:
+def _in_words(bundle: dict[str, float]) -> str:
     return " and ".join(f"{number:g} {resource}" for resource, number in bundle.items())

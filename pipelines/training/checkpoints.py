@@ -1,4 +1,4 @@
-"""A training's checkpoints: stored beside the training, verified, kept by a rule.
+"""A training run's checkpoints: stored beside the training run, verified, kept by a rule.
 
 Each is a folder of its own, on any store. Its last file says what size and SHA-256 the others must
 have: a folder without it is no checkpoint, and one that it does not fit is damaged.
@@ -40,7 +40,7 @@ _CHECKSUMS = "checksums.json"
 class Checkpoints:
     """The checkpoints in `folder` of `filesystem`; one process at a time writes to it.
 
-    What is handed over to be stored is stored by a thread while the training goes on.
+    What is handed over to be stored is stored by a thread while the training run goes on.
     """
 
     def __init__(self, folder: str, filesystem: FileSystem, keep: Retention) -> None:
@@ -79,9 +79,9 @@ class Checkpoints:
         self.damage.append(f"the checkpoint of step {checkpoint.step} is damaged ({reason})")
 
     def set_aside(self) -> None:
-        """Keep what is damaged from being removed, until the training has ended.
+        """Keep what is damaged from being removed, until the training run has ended.
 
-        Where no checkpoint is whole the training starts over, and a person may still save more.
+        Where no checkpoint is whole the training run starts over, and a person may still save more.
         """
         for name in sorted(self._damaged & self._names()):
             source, target = f"{self.folder}/{name}", f"{self.folder}/{_ASIDE}{name}"
@@ -147,8 +147,8 @@ class Checkpoints:
                 folder = stack.enter_context(self.opened(found[0]))
             except DamagedCheckpointError as error:
                 raise UserError(
-                    f"the checkpoint {name} is damaged: {error}; run again: the training goes on "
-                    "from the one before"
+                    f"the checkpoint {name} is damaged: {error}; run again: the training run "
+                    "goes on from the one before"
                 ) from error
             yield folder
 

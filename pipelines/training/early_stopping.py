@@ -17,8 +17,8 @@ from pipelines.training.telemetry.curve import heldout_loss
 class Best:
     """The weights with the least held-out loss so far; every rank holds them.
 
-    Which evaluation was best, and whether there is patience left, is a function of the training's
-    curve, so that a resumed run stops after the same step with the same weights.
+    Which evaluation was best, and whether there is patience left, is a function of the training
+    run's curve, so that a resumed run stops after the same step with the same weights.
     """
 
     def __init__(self, patience: int) -> None:

@@ -1,4 +1,4 @@
-"""Which errors of a worker end a training, which only replace the worker, and what they say."""
+"""Which errors of a worker end a training run, which only replace the worker, and what they say."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -48,7 +48,7 @@ def raise_sentence(error: Exception, section: str, max_failures: int) -> None:
         if isinstance(failure, _DEATHS):
             raise UserError(
                 f"a worker of {section} (rank {rank}) ended without finishing, and "
-                f"place.max_failures={max_failures} allows no more restarts: "
+                f"runtime.max_failures={max_failures} allows no more restarts: "
                 f"{what_to_do(failure)}: it goes on from its last checkpoint"
             ) from error
 
@@ -56,7 +56,7 @@ def raise_sentence(error: Exception, section: str, max_failures: int) -> None:
 class EndOnFinalError(UserCallback):
     """Ends all ranks as soon as one of them raised an error that would come again.
 
-    Ray Train calls this in its controller and ends the training when it raises. So it does not
+    Ray Train calls this in its controller and ends the training run when it raises. So it does not
     matter whether the other ranks wait for the one that failed.
     """
 
@@ -68,7 +68,8 @@ class EndOnFinalError(UserCallback):
 
 
 class EndOnLongOutage(ControllerCallback):
-    """Ends a training whose workers found no places for too long, each outage counted by itself.
+    """Ends a training run whose workers found no places for too long, each outage counted by
+    itself.
 
     Ray counts failures over the whole run: a month of short outages would end one. It calls this
     in its controller. A range of workers that waits for nodes to join is no outage.
@@ -115,10 +116,10 @@ class EndOnLongOutage(ControllerCallback):
             return (
                 f"the training ({placement}) does not fit the cluster any more, which has room for "
                 f"{room} on {listed(up)}: a node was lost, and none came in its place for "
-                f"{self._seconds:.0f} s; add one, or set place.training_workers to a range such as "
-                f"[1, {least}], and run again: it goes on from its last checkpoint"
+                f"{self._seconds:.0f} s; add one, or set runtime.training_workers to a range such "
+                f"as [1, {least}], and run again: it goes on from its last checkpoint"
             )
         return (
             f"others hold the room in the cluster that the training ({placement}) needs; wait for "
-            "them, or lower place.training_workers or place.cpus_per_worker"
+            "them, or lower runtime.training_workers or runtime.cpus_per_worker"
         )

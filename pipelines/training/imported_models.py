@@ -126,13 +126,13 @@ def import_folder(
             for name in names:
                 with draft.file(name) as target:
                     target.path.write_bytes((saved / name).read_bytes())
-        told = {
+        details = {
             "source": redacted(source),
             "source_files": files,
             "left_behind": left_behind,
             "is_ours": is_own,
         }
-        return Built(names, {**_statistics(model, tokenizer), **told})
+        return Built(names, {**_statistics(model, tokenizer), **details})
 
     taken = context.store.get_or_build(
         IMPORTED, version=READING_VERSION, settings=settings, inputs=inputs, build=build

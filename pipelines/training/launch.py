@@ -1,4 +1,4 @@
-"""Launching a training under Ray Train: it restarts what dies and goes on from a checkpoint."""
+"""Launching a training run under Ray Train: it restarts what dies and goes on from a checkpoint."""
 
 import contextvars
 import logging
@@ -29,7 +29,7 @@ from pipelines.training.failures import (
     raise_sentence,
 )
 from pipelines.training.messages import PATIENCE_SECONDS, messages_of_workers
-from pipelines.training.placement import BatchSplit, check_ranks, cut_short, place
+from pipelines.training.placement import BatchSplit, check_ranks, cut_short, schedule
 
 from ray.train import (  # isort: skip  (after pipelines.cluster.connection, which sets its environment)
     ControllerError,
@@ -53,7 +53,7 @@ _RESIZE_SECONDS = 10.0  # between two looks at whether a range of workers has mo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """One training: what runs on the workers, with which plain values, and under which name."""
+    """One training run: what runs on the workers, with which plain values, and under which name."""
 
     worker: Callable[[dict[str, Any]], dict[str, Any]]
     values: dict[str, Any]  # plain values and artifacts; pickled to every worker
@@ -80,7 +80,7 @@ def launch(
     connect()
     waited_seconds = wait_for_room(context.ranks, context.observe, job.cut.section)
     check_nodes(context.store, database_file(context.tracker.uri) if context.tracker else None)
-    placement = place(
+    placement = schedule(
         context.ranks, nodes(), job.cut,
         one_thread_each=job.one_thread_each, waited_seconds=waited_seconds,
     )  # fmt: skip
@@ -144,7 +144,7 @@ def launch(
 
 @contextmanager
 def _ended_if_stopped() -> Iterator[None]:
-    """A training must not outlive the lock of its build, which the stopped caller lets go of.
+    """A training run must not outlive the lock of its build, which the stopped caller lets go of.
 
     In a notebook the process goes on, and with it the thread that fits.
     """
@@ -182,7 +182,9 @@ def _fit(trainer: TorchTrainer, messages: "ActorHandle[Any]") -> Any:
     except BaseException as stop:
         if outcome.done() or isinstance(stop, Exception):
             raise
-        logger.warning("stopping: the training saves where it stands; stop again to leave at once")
+        logger.warning(
+            "stopping: the training run saves where it stands; stop again to leave at once"
+        )
         messages.stop.remote()
         wait([outcome], timeout=PATIENCE_SECONDS)
         raise

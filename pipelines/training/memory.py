@@ -51,8 +51,8 @@ def rehearsed(
     """
     started = time.perf_counter()
     device = optimizer.arena.values.device
-    fewer = " or place.training_workers" if ranks_on_node > 1 else ""
-    remedy = f"lower micro_batch_examples{fewer}, or raise place.checkpointed_layers"
+    fewer = " or runtime.training_workers" if ranks_on_node > 1 else ""
+    remedy = f"lower micro_batch_size{fewer}, or raise runtime.checkpointed_layers"
     with within_memory(f"the largest batch of {stage}", remedy, device, ranks_on_node):
         for batch in batches:
             rehearse(model, optimizer, batch, precision=precision)

@@ -1,4 +1,5 @@
-"""What a training's workers and the process that started them say to each other while it goes on.
+"""What a training run's workers and the process that started them say to each other while it goes
+on.
 
 Workers cannot reach that process's run logger, and it cannot reach them: both call an actor on its
 node. Progress goes one way; the wish to stop goes the other, to rank 0, from which it travels with
@@ -24,7 +25,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 logger = logging.getLogger(__name__)
 
-# How long a training may take to end politely: a step, an evaluation, a checkpoint on its way.
+# How long a training run may take to end politely: a step, an evaluation, a checkpoint on its way.
 PATIENCE_SECONDS = 120.0
 _MOST_WAITING = 1000  # progress that nobody fetches
 _POLL_SECONDS = 0.5

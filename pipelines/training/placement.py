@@ -1,7 +1,7 @@
-"""Fitting the ranks of a training to a cluster: how many, with how many CPUs, with GPUs or not.
+"""Fitting the ranks of a training run to a cluster: how many, with how many CPUs, with GPUs or not.
 
-A training that cannot be placed as it was asked for is refused in one sentence: Ray would wait for
-ever, and a training that quietly goes on without its GPUs or with an idle rank is worse.
+A training run that cannot be placed as it was asked for is refused in one sentence: Ray would wait
+for ever, and a training run that quietly goes on without its GPUs or with an idle rank is worse.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,19 +18,19 @@ class BatchSplit:
     """How an optimizer step is cut into micro-batches, the units that ranks share."""
 
     section: str  # of the recipe: where the two settings stand
-    examples_per_step: int
-    micro_batch_examples: int
-    prefix: str = ""  # of the two settings' names, "short_" for short_examples_per_step
+    global_batch_size: int
+    micro_batch_size: int
+    prefix: str = ""  # of the two settings' names, "short_" for short_global_batch_size
 
     @property
     def num_micro_batches(self) -> int:
         """More ranks than these would have nothing to do."""
-        return -(-self.examples_per_step // self.micro_batch_examples)
+        return -(-self.global_batch_size // self.micro_batch_size)
 
     def described(self) -> str:
         """The two settings, as they stand in the recipe."""
-        step, micro_batch = f"{self.prefix}examples_per_step", f"{self.prefix}micro_batch_examples"
-        return f"{step}={self.examples_per_step}, {micro_batch}={self.micro_batch_examples}"
+        step, micro_batch = f"{self.prefix}global_batch_size", f"{self.prefix}micro_batch_size"
+        return f"{step}={self.global_batch_size}, {micro_batch}={self.micro_batch_size}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ def check_ranks(ranks: Ranks, cut: BatchSplit) -> None:
 
 
 def least_workers(ranks: Ranks) -> int:
-    """With how many workers the training begins at least: of a range its lower end, of auto 1."""
+    """The least number of workers to begin with: of a range its lower end, of auto 1."""
     if ranks.workers == "auto":
         return 1
     return ranks.workers[0] if isinstance(ranks.workers, tuple) else ranks.workers
@@ -70,12 +70,12 @@ def cut_short(ranks: Ranks, cut: BatchSplit) -> str:
     if not isinstance(ranks.workers, tuple) or ranks.workers[1] <= cut.num_micro_batches:
         return ""
     return (
-        f"of place.training_workers={list(ranks.workers)} at most {cut.num_micro_batches} train, "
+        f"of runtime.training_workers={list(ranks.workers)} at most {cut.num_micro_batches} train, "
         f"since a step has no more micro-batches ({cut.described()})"
     )
 
 
-def place(
+def schedule(
     ranks: Ranks,
     nodes: Sequence[Node],
     cut: BatchSplit,
@@ -148,15 +148,15 @@ def _share(nodes: Sequence[Node], num_workers: int, *, use_gpu: bool) -> int:
 
 
 def _too_many_for_a_step(num_workers: int, cut: BatchSplit) -> str:
-    step, micro_batch = f"{cut.prefix}examples_per_step", f"{cut.prefix}micro_batch_examples"
+    step, micro_batch = f"{cut.prefix}global_batch_size", f"{cut.prefix}micro_batch_size"
     found = (
         f"{num_workers} training workers cannot share the {cut.num_micro_batches} micro-batches of "
         f"a step of {cut.section} ({cut.described()})"
     )
-    at_most = f"set place.training_workers to at most {cut.num_micro_batches}"
-    if num_workers > cut.examples_per_step:
+    at_most = f"set runtime.training_workers to at most {cut.num_micro_batches}"
+    if num_workers > cut.global_batch_size:
         return f"{found}; {at_most} or raise {cut.section}.{step}"
-    share = cut.examples_per_step // num_workers
+    share = cut.global_batch_size // num_workers
     return f"{found}; set {cut.section}.{micro_batch}={share} or {at_most}"
 
 
@@ -171,13 +171,13 @@ def _no_room(
 ) -> str:
     cpus = ranks.cpus_per_worker or 1
     each = f"{_count(cpus, 'CPU')}{' and a GPU' if use_gpu else ''}"
-    remedies = ["lower place.training_workers" if room else "", "add nodes"]
+    remedies = ["lower runtime.training_workers" if room else "", "add nodes"]
     if ranks.cpus_per_worker:
-        remedies.insert(1, "lower place.cpus_per_worker")
+        remedies.insert(1, "lower runtime.cpus_per_worker")
     if waited_seconds:
-        remedies.append("raise place.wait_for_nodes_seconds")
+        remedies.append("raise runtime.wait_for_nodes_seconds")
     if use_gpu:
-        remedies.append("set place.device=cpu to train on CPUs")
+        remedies.append("set runtime.device=cpu to train on CPUs")
     return (
         f"{_count(num_workers, 'training worker')} with {each} each do not fit the cluster, which "
         f"has room for {room} on {listed(nodes)}{after_waiting(waited_seconds)}; "

@@ -1,6 +1,6 @@
-"""What the ranks of a training find out before its first step: that they are one training.
+"""What the ranks of a training find out before its first step: that they are one training run.
 
-Each failure is a sentence that ends the training on all ranks, minutes or hours before it would
+Each failure is a sentence that ends the training run on all ranks, minutes or hours before it would
 have ended by itself, or not at all.
 """
 
@@ -35,10 +35,10 @@ def check_ranks_agree(
 ) -> None:
     """Return once all ranks have exchanged known numbers and were found to run the same.
 
-    `settings` is what the training was told, `node` where this rank is. Raises UserError, within
-    `seconds` and on every rank that came, where one does not come, where what they exchange is not
-    what was sent, and where settings, sources or versions differ; RuntimeError where a rank that
-    came ends meanwhile.
+    `settings` is what the training run was given, `node` where this rank is. Raises UserError,
+    within `seconds` and on every rank that came, where one does not come, where what they exchange
+    is not what was sent, and where settings, sources or versions differ; RuntimeError where a rank
+    that came ends meanwhile.
     """
     if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
         return
@@ -140,7 +140,7 @@ def check_disk_space(
             raise UserError(
                 f"the disk of {places[device]} is too full for the checkpoints of {stage} and its "
                 f"model: {_readable(num_bytes)} are needed, {_readable(free)} are free; free some, "
-                "choose another place.store or TMPDIR, or lower size"
+                "choose another runtime.store or TMPDIR, or lower size"
             )
 
 
@@ -154,7 +154,7 @@ def note_on_best(work: Work, keeping: Retention) -> str:
     if evaluated < work.num_steps:
         mend = f"set {work.section}.checkpoint_every_steps={evaluated}"
     return (
-        "place.keep_best_checkpoints finds none to keep: evaluations every "
+        "runtime.keep_best_checkpoints finds none to keep: evaluations every "
         f"{evaluated} steps and checkpoints every {stored} do not meet before the last step; {mend}"
     )
 

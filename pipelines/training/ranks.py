@@ -1,4 +1,5 @@
-"""The processes that share a training: which of them this one is, and what they tell each other.
+"""The processes that share a training run: which of them this one is, and what they tell each
+other.
 
 To be asked on a worker. What every rank calls, all call in the same order.
 """

@@ -40,7 +40,7 @@ def go_back(
 ) -> Position:  # fmt: skip
     """Put weights and optimizer where the last regular checkpoint left them, or at the beginning.
 
-    The steps since then, up to `after_step`, are given up: the training goes on behind them, at
+    The steps since then, up to `after_step`, are given up: the training run goes on behind them, at
     `rate_factor` times its rates. The curve is kept. All ranks call this.
     """
     store_waiting(state)
@@ -135,6 +135,6 @@ def _disagreement(checkpoint: Checkpoint, troubles: Mapping[str, str]) -> str:
     return (
         f"the checkpoint of step {checkpoint.step} is damaged for some nodes alone: "
         f"{found}; it is whole on the others; look at the disk and the memory of that "
-        "node, or take it out of the cluster, and run again: the training goes on from this "
+        "node, or take it out of the cluster, and run again: the training run goes on from this "
         "checkpoint"
     )

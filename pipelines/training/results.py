@@ -11,9 +11,9 @@ from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Draft
 
 # Inside a training checkpoint.
-MODEL_FOLDER = "model"  # what the training goes on from
+MODEL_FOLDER = "model"  # what the training run goes on from
 AVERAGED_FOLDER = "averaged"  # the model to publish, where an average of the weights is kept
-BEST_FOLDER = "best"  # the model to publish, where the training stops early
+BEST_FOLDER = "best"  # the model to publish, where the training run stops early
 HISTORY_FILE = "history.json"
 
 # What `publish_model` puts into an artifact.

@@ -1,4 +1,4 @@
-"""What a rank trains with, saved to checkpoints while the training goes on."""
+"""What a rank trains with, saved to checkpoints while the training run goes on."""
 
 import errno
 import logging
@@ -45,7 +45,7 @@ class TrainState:
     checkpoints: Checkpoints
     is_writer: bool
     node: str  # of this rank; those of one node read one copy of a checkpoint
-    best: Best | None = None  # where the training may stop early
+    best: Best | None = None  # where the training run may stop early
 
     @property
     def device(self) -> torch.device:
@@ -67,7 +67,7 @@ class Fault(NamedTuple):
 
 
 class End(NamedTuple):
-    """Where a training ended."""
+    """Where a training run ended."""
 
     position: Position
     is_last: bool  # not stopped before
@@ -82,7 +82,7 @@ def save(state: TrainState, position: Position, *, is_last: bool, is_regular: bo
     Where the one before does not arrive within a minute this one is left out, on all ranks, and
     False is returned; the last one waits. So is any that the temporary folder does not take:
     `save_at_end` tries the last one again. All ranks call this. Raises SkippedStepsError where the
-    guard halted the training, and ClaimLostError where another process has taken it over.
+    guard halted the training run, and ClaimLostError where another process has taken it over.
     """
     seconds = 0.0 if is_last else PATIENCE_SECONDS
     is_storing = state.is_writer and state.checkpoints.is_storing(seconds)
@@ -157,8 +157,8 @@ def store_waiting(state: TrainState) -> str | Fault:
     """Wait for the checkpoint that is being stored; returns its name, or why it is not there.
 
     The name is empty where none was being stored. All ranks call this. A store that does not
-    answer costs this checkpoint, and is said; the training goes on. Raises ClaimLostError where
-    another process has taken the training over.
+    answer costs this checkpoint, and is said; the training run goes on. Raises ClaimLostError where
+    another process has taken the training run over.
     """
     # In short waits: a rank that waited for one message would give up after half an hour, and a
     # large checkpoint may take longer to a slow store.
@@ -177,7 +177,7 @@ def store_waiting(state: TrainState) -> str | Fault:
 
 
 def save_at_end(state: TrainState, position: Position, is_last: bool, is_saved: bool) -> str:
-    """See that the position at which the training ends is stored; the name of its checkpoint.
+    """See that the position at which the training run ends is stored; the name of its checkpoint.
 
     `is_saved` says that it was handed over, as one that was due. All ranks call this. Raises, on
     all of them, UserError where a full or read-only disk refuses it, and OSError where the store

@@ -1,4 +1,4 @@
-"""The settings of every training: its optimizer, its schedule and its cadence."""
+"""The settings of every training run: its optimizer, its schedule and its cadence."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -30,7 +30,7 @@ PeakRate = Annotated[
 
 
 class TrainingSettings(Settings):
-    """The optimizer, its schedule and the cadence of a training."""
+    """The optimizer, its schedule and the cadence of a training run."""
 
     optimizer: Literal["adamw", "lamb", "muon"] = Field(
         default="adamw",

@@ -1,4 +1,4 @@
-"""The steps of a training on one rank: taken, logged, saved, left behind where they go wrong."""
+"""The steps of a training run on one rank: taken, logged, saved, skipped where they go wrong."""
 
 import math
 import time
@@ -167,7 +167,7 @@ class TrainingLoop:
         return {name: value for name, value in figures.items() if math.isfinite(value)}
 
     def _end(self, error: SkippedStepsError, position: Position) -> str:
-        """What ends the training, for a person."""
+        """What ends the training run, for a person."""
         work, state = self.work, self.state
         step, section = error.last_step, work.section
         dtype = compute_dtype(self.precision, self.device)

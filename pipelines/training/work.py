@@ -1,4 +1,4 @@
-"""One training as its workers see it."""
+"""One training run as its workers see it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from pipelines.training.settings import TrainingSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """One training as its workers see it."""
+    """One training run as its workers see it."""
 
     stage: str  # for people
     section: str  # of the recipe, where the settings stand
@@ -27,17 +27,17 @@ class Work:
     evaluate: Callable[[TrainableModel], dict[str, float]]
     # After the last step, with the model on the CPU: a proof on any machine computes there, too.
     final_evaluation: Callable[[TrainableModel], dict[str, Any]]
-    # Before the first step of a training that finds no checkpoint; every rank calls it.
+    # Before the first step of a training run that finds no checkpoint; every rank calls it.
     begin: Callable[[TrainableModel], None] | None = None
     layer_decay: float = 1.0  # see `OptimizationConfig`
     rate_scales: Mapping[str, float] = field(default_factory=dict)  # likewise
     restart: Restart | None = None  # of the learning rate
     patience: int | None = None  # evaluations without a lower held-out loss; None: all steps
-    # Ends the training after so many steps, on all ranks alike: where it is only measured.
+    # Ends the training run after so many steps, on all ranks alike: where it is only measured.
     is_enough: Callable[[int], bool] = lambda done: False
     # One of every kind that needs as much memory as any; rehearsed before the first step.
     largest_batches: Callable[[], Sequence[Batch]] | None = None
 
     def is_last(self, done: int) -> bool:
-        """Whether the training ends after `done` steps; all ranks ask once after each step."""
+        """Whether the training run ends after `done` steps; all ranks ask once after each step."""
         return done == self.num_steps or self.is_enough(done)

@@ -39,7 +39,7 @@ __all__ = ["Work", "optimization", "run"]
 
 
 def optimization(work: Work, *, shard_optimizer_state: bool) -> OptimizationConfig:
-    """The optimizer's own configuration for a training."""
+    """The optimizer's own configuration for a training run."""
     settings, num_steps = work.settings, work.num_steps
     first_phase = num_steps if work.restart is None else work.restart.step
     assert settings.learning_rate != "auto", "a stage resolves the rate before it trains"
@@ -131,7 +131,7 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
 def _prepare_first_step(
     work: Work, state: TrainState, values: dict[str, Any], ranks_on_node: int
 ) -> None:
-    """What a training that finds no checkpoint does before its first step. All ranks call it."""
+    """Prepare the first step of a training run without a checkpoint. All ranks call it."""
     model, optimizer = state.model, state.optimizer
     if state.is_writer:
         keeping = values["checkpoints"][-1]

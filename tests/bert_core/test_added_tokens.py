@@ -7,12 +7,12 @@ import pytest
 import transformers
 from tokenizers import AddedToken as Added
 
-from bert_core.vocabulary import SPECIAL_PIECES, Normalization, WordPieceTokenizer
+from bert_core.vocabulary import SPECIAL_TOKENS, Normalization, WordPieceTokenizer
 
 LETTERS = [chr(code) for code in range(ord("a"), ord("z") + 1)]
 CAPITALS = [letter.upper() for letter in LETTERS]
 PIECES = [
-    *SPECIAL_PIECES, "[unused1]", "<", ">", "[", "]", "/", "!", "-", "é", "中", *LETTERS, *CAPITALS,
+    *SPECIAL_TOKENS, "[unused1]", "<", ">", "[", "]", "/", "!", "-", "é", "中", *LETTERS, *CAPITALS,
     *(f"##{letter}" for letter in LETTERS + CAPITALS), "##1", "##9", "1", "9", "the",
 ]  # fmt: skip
 TEXTS = [
@@ -49,7 +49,7 @@ def assert_same(ours: WordPieceTokenizer, folder: Path, texts: list[str] = TEXTS
         added[index].content if index in added else reference.convert_ids_to_tokens(index)
         for index in range(len(reference))
     ]
-    assert theirs == list(ours.pieces)
+    assert theirs == list(ours.tokens)
     for text in texts:
         expected = reference(text, add_special_tokens=False, return_offsets_mapping=True)
         assert ours.encode(text) == expected["input_ids"], text
@@ -66,7 +66,7 @@ def test_they_are_found_as_the_reference_finds_them(tmp_path, way, lowercase):
     ours.save(tmp_path / "ours")
     assert_same(ours, tmp_path / "ours")
     again = WordPieceTokenizer.from_directory(tmp_path / "ours")
-    assert (again.pieces, again.added_tokens) == (ours.pieces, ours.added_tokens)
+    assert (again.tokens, again.added_tokens) == (ours.tokens, ours.added_tokens)
     assert again.files() == ours.files()
 
 

@@ -18,7 +18,7 @@ def test_an_answer_is_the_best_span_over_all_windows(tokenizer):
     assert result.text == context[result.begin : result.end] != ""
     assert len(result.text.split()) <= 4
     short = answer(model, tokenizer, "one", "a b c")
-    ids = [tokenizer.piece_to_id(p) for p in ("[CLS]", "one", "[SEP]", "a", "b", "c", "[SEP]")]
+    ids = [tokenizer.token_to_id(p) for p in ("[CLS]", "one", "[SEP]", "a", "b", "c", "[SEP]")]
     logits = model(RaggedBatch.from_sequences([ids], [3])).detach()
     score, first, last = best_span(logits[3:6], 30)
     assert short.text == " ".join("abc"[first : last + 1])

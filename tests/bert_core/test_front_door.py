@@ -51,7 +51,7 @@ print(json.dumps(sorted(sys.modules)))
 def test_configuring_and_tokenizing_need_no_torch():
     program = """
 import bert_core as bc
-bc.encoder_config("tiny", 10), bc.WordPieceTokenizer(list(bc.SPECIAL_PIECES)), bc.MaskingConfig()
+bc.encoder_config("tiny", 10), bc.WordPieceTokenizer(list(bc.SPECIAL_TOKENS)), bc.MaskingConfig()
 print(json.dumps(sorted(sys.modules)))
 """
     loaded = fresh(program)

@@ -28,16 +28,16 @@ def one_thread():
 def guard_after(num_steps, max_grad_norm=None, norm=1.0, **settings):
     guard = Guard(GuardConfig(**settings), max_grad_norm, torch.device("cpu"))
     for step in range(num_steps):
-        assert not guard.judge(step, FINE, torch.tensor(norm))
+        assert not guard.should_skip(step, FINE, torch.tensor(norm))
     return guard
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_is_no_number_is_left_out_from_the_first_step_on(value):
     guard = guard_after(0)
-    assert guard.judge(0, torch.tensor(value), FINE)
-    assert not guard.judge(1, FINE, FINE)
-    assert guard.judge(2, FINE, torch.tensor(abs(value)))
+    assert guard.should_skip(0, torch.tensor(value), FINE)
+    assert not guard.should_skip(1, FINE, FINE)
+    assert guard.should_skip(2, FINE, torch.tensor(abs(value)))
     assert [(f.step, f.limit) for f in guard.found()] == [(0, math.inf), (2, math.inf)]
     assert "loss of step 0 is not finite" in str(guard.found()[0])
     assert "gradient of step 2 is not finite" in str(guard.found()[1])
@@ -45,9 +45,11 @@ def test_what_is_no_number_is_left_out_from_the_first_step_on(value):
 
 def test_a_norm_is_out_of_proportion_to_the_median_of_those_taken_once_there_are_enough():
     guard = guard_after(WINDOW - 1, spike_factor=10.0)
-    assert not guard.judge(63, FINE, torch.tensor(1e6))  # a first norm is compared with nothing
-    assert not guard.judge(64, FINE, torch.tensor(10.0))
-    assert guard.judge(65, FINE, torch.tensor(10.1))
+    assert not guard.should_skip(
+        63, FINE, torch.tensor(1e6)
+    )  # a first norm is compared with nothing
+    assert not guard.should_skip(64, FINE, torch.tensor(10.0))
+    assert guard.should_skip(65, FINE, torch.tensor(10.1))
     (found,) = guard.found()
     assert found[::3] == (65, 10.0)
     assert str(found).endswith("out of all proportion (norm 10.1, at most 10)")
@@ -55,37 +57,39 @@ def test_a_norm_is_out_of_proportion_to_the_median_of_those_taken_once_there_are
 
 def test_what_passes_unscaled_is_never_out_of_proportion_to_gradients_that_hardly_are():
     guard = guard_after(WINDOW, max_grad_norm=1.0, norm=1e-4)
-    assert not guard.judge(WINDOW, FINE, torch.tensor(99.0))
-    assert guard.judge(WINDOW, FINE, torch.tensor(101.0))
+    assert not guard.should_skip(WINDOW, FINE, torch.tensor(99.0))
+    assert guard.should_skip(WINDOW, FINE, torch.tensor(101.0))
 
 
 def test_norms_that_were_left_out_are_no_measure_and_rising_ones_are_followed():
     guard = guard_after(WINDOW, spike_factor=2.0, max_skipped_in_a_row=1000)
     for step in range(100):
-        assert guard.judge(WINDOW + step, FINE, torch.tensor(2.5))
+        assert guard.should_skip(WINDOW + step, FINE, torch.tensor(2.5))
     norm = 1.0
     for step in range(500):
         norm *= 1.015
-        assert not guard.judge(200 + step, FINE, torch.tensor(norm))
+        assert not guard.should_skip(200 + step, FINE, torch.tensor(norm))
     assert norm > 1000
 
 
 def test_a_guard_without_a_factor_takes_any_number():
     guard = guard_after(WINDOW, spike_factor=None)
-    assert not guard.judge(WINDOW, FINE, torch.tensor(1e30))
+    assert not guard.should_skip(WINDOW, FINE, torch.tensor(1e30))
 
 
 def test_too_many_in_a_row_halt_and_one_that_was_taken_between_them_does_not():
     guard = guard_after(0, max_skipped_in_a_row=3)
     for step, loss in enumerate([math.nan, math.nan, 1.0, math.nan, math.nan]):
-        guard.judge(step, torch.tensor(loss), FINE)
+        guard.should_skip(step, torch.tensor(loss), FINE)
     guard.raise_if_halted()
     assert guard.is_skipping
     assert [finding.step for finding in guard.found()] == [0, 1, 3, 4]
     guard.forget()  # somebody has read them: the row goes on all the same
-    guard.judge(5, torch.tensor(math.nan), FINE)
-    assert guard.judge(6, FINE, FINE)  # halted
-    with pytest.raises(SkippedStepsError, match="ends the training after 3 steps in a row") as told:
+    guard.should_skip(5, torch.tensor(math.nan), FINE)
+    assert guard.should_skip(6, FINE, FINE)  # halted
+    with pytest.raises(
+        SkippedStepsError, match="ends the training run after 3 steps in a row"
+    ) as told:
         guard.raise_if_halted()
     assert (told.value.first_step, told.value.last_step) == (3, 5)
     assert [finding.step for finding in told.value.found] == [5]
@@ -94,7 +98,7 @@ def test_too_many_in_a_row_halt_and_one_that_was_taken_between_them_does_not():
 def test_the_latest_findings_are_kept_until_they_are_forgotten():
     guard = guard_after(0, max_skipped_in_a_row=10**6)
     for step in range(RECORD + 10):
-        guard.judge(step, torch.tensor(math.nan), FINE)
+        guard.should_skip(step, torch.tensor(math.nan), FINE)
     assert [finding.step for finding in guard.found()] == list(range(10, RECORD + 10))
     guard.forget()
     assert guard.found() == []
@@ -142,7 +146,7 @@ def new_guarded_run(name="adamw"):
     """Its guard knows a median already."""
     model, optimizer = new_run(name, guard=GUARD, averaging_decay=0.9)
     for _ in range(WINDOW):
-        optimizer.guard.judge(0, FINE, torch.tensor(5.0))
+        optimizer.guard.should_skip(0, FINE, torch.tensor(5.0))
     return model, optimizer
 
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from bert_core.hugging_face import export_model, import_model
 from bert_core.model.catalogue import build_model
-from bert_core.vocabulary import SPECIAL_PIECES, WordPieceTokenizer
+from bert_core.vocabulary import SPECIAL_TOKENS, WordPieceTokenizer
 from tests.bert_core.batches import ragged_batch, small_config
 
 HEADS = {
@@ -36,7 +36,7 @@ def new_model(head="pretraining", **overrides):
 
 def tokenizer():
     letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
-    return WordPieceTokenizer([*SPECIAL_PIECES, *letters, *(f"##{letter}" for letter in letters)])
+    return WordPieceTokenizer([*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters)])
 
 
 def assert_same_model(left, right):

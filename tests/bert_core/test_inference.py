@@ -27,7 +27,7 @@ from bert_core.inference import (
 )
 from bert_core.inference.windows import text_windows
 from bert_core.model.catalogue import build_model
-from bert_core.vocabulary import SPECIAL_PIECES, WordPieceTokenizer
+from bert_core.vocabulary import SPECIAL_TOKENS, WordPieceTokenizer
 from tests.bert_core.batches import small_config
 
 LETTERS = [chr(code) for code in range(ord("a"), ord("z") + 1)]
@@ -38,7 +38,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def tokenizer():
     return WordPieceTokenizer(
-        [*SPECIAL_PIECES, *LETTERS, *(f"##{letter}" for letter in LETTERS), "one", "."]
+        [*SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS), "one", "."]
     )
 
 
@@ -58,12 +58,12 @@ def alone(tokenizer, text):
 def test_masks_are_filled_with_the_likeliest_pieces(tokenizer):
     model = new_model("pretraining")
     masks = fill_mask(model, tokenizer, "a [MASK] b [MASK]", top_k=3)
-    ids = [tokenizer.piece_to_id(p) for p in ("[CLS]", "a", "[MASK]", "b", "[MASK]", "[SEP]")]
+    ids = [tokenizer.token_to_id(p) for p in ("[CLS]", "a", "[MASK]", "b", "[MASK]", "[SEP]")]
     logits, _ = model(RaggedBatch.from_sequences([ids]), torch.tensor([2, 4]))
     probabilities = logits.softmax(-1)
     assert [len(candidates) for candidates in masks] == [3, 3]
     for candidates, row in zip(masks, probabilities, strict=True):
-        assert candidates[0].piece == tokenizer.id_to_piece(int(row.argmax()))
+        assert candidates[0].token == tokenizer.id_to_token(int(row.argmax()))
         assert candidates[0].probability == pytest.approx(float(row.max().detach()), abs=1e-6)
         assert candidates[0].probability >= candidates[1].probability >= candidates[2].probability
 
@@ -156,11 +156,11 @@ def test_long_texts_are_answered_by_the_mean_of_their_windows(tokenizer, head):
     assert windows.num_windows[0] == 1
     assert (windows.num_windows[1:] > 2).all()
     assert max(map(len, windows.encoded.sequences)) <= room
-    pieces = tokenizer.encode_batch([long])[0]
+    tokens = tokenizer.encode_batch([long])[0]
     shown = [each[1:-1] for each, text in zip(windows.encoded.sequences, windows.texts, strict=True)
              if text == 1]  # fmt: skip
-    assert shown[0] == pieces[: room - 2]
-    assert shown[-1] == pieces[len(pieces) - len(shown[-1]) :]  # nothing is left out
+    assert shown[0] == tokens[: room - 2]
+    assert shown[-1] == tokens[len(tokens) - len(shown[-1]) :]  # nothing is left out
     result = ask(model, tokenizer, texts, batch_tokens=3 * room)
     for index in range(len(texts)):
         rows = []
@@ -224,7 +224,7 @@ def test_the_choice_is_the_one_with_the_greatest_score(tokenizer):
 def test_attention_maps_are_probabilities_of_every_layer_and_head(tokenizer):
     for head, causal in (("encoder", False), ("language_model", True)):
         maps = attention_maps(new_model(head, causal=causal), tokenizer, "a bc")
-        assert maps.pieces == ["[CLS]", "a", "b", "##c", "[SEP]"]
+        assert maps.tokens == ["[CLS]", "a", "b", "##c", "[SEP]"]
         assert maps.probabilities.shape == (2, 4, 5, 5)
         np.testing.assert_allclose(maps.probabilities.sum(-1), 1, atol=1e-5)
         above = maps.probabilities[..., np.triu(np.ones((5, 5), dtype=bool), 1)]
@@ -258,7 +258,7 @@ def test_another_process_computes_the_same_bits(tokenizer):
 import hashlib
 from tests.bert_core.test_inference import *
 
-tokenizer = WordPieceTokenizer([*SPECIAL_PIECES, *LETTERS, *("##" + x for x in LETTERS)])
+tokenizer = WordPieceTokenizer([*SPECIAL_TOKENS, *LETTERS, *("##" + x for x in LETTERS)])
 vectors = embed(new_model("encoder"), tokenizer, TEXTS * 9).vectors
 print(hashlib.sha256(vectors.tobytes()).hexdigest())
 """

@@ -150,8 +150,8 @@ def test_a_halted_training_is_not_saved_and_goes_on_once_a_state_is_loaded(tmp_p
     save_checkpoint(tmp_path / "good", model, optimizer, Position(seed=1, step=0))
     # As on a GPU, whose host has not looked yet.
     nan = torch.tensor(torch.nan)
-    assert optimizer.guard.judge(700, nan, nan)
-    assert optimizer.guard.judge(701, torch.tensor(1.0), torch.tensor(1.0))
+    assert optimizer.guard.should_skip(700, nan, nan)
+    assert optimizer.guard.should_skip(701, torch.tensor(1.0), torch.tensor(1.0))
     with pytest.raises(SkippedStepsError, match="loss of step 700 is not finite"):
         save_checkpoint(tmp_path / "bad", model, optimizer, Position(seed=1, step=1))
     assert [path.name for path in tmp_path.iterdir()] == ["good"]

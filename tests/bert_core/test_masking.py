@@ -101,12 +101,12 @@ def test_replacements_are_80_10_10_and_never_special(vocabulary):
     now = masked.input_ids[masked.positions]
     is_mask, is_kept = now == MASK, now == masked.labels
     count = now.size
-    # A random piece equals the old one once in about a thousand draws.
+    # A random token equals the old one once in about a thousand draws.
     for share, expected in ((is_mask.mean(), 0.8), (is_kept.mean(), 0.1 + 0.1 / 995)):
         assert abs(share - expected) < 5 * np.sqrt(expected * (1 - expected) / count)
     drawn = now[~is_mask & ~is_kept]
     assert drawn.min() >= 5
-    assert np.unique(drawn).size > 970  # 5,000 draws miss about 6 of 995 pieces
+    assert np.unique(drawn).size > 970  # 5,000 draws miss about 6 of 995 tokens
 
 
 def test_every_place_is_masked_equally_often(vocabulary):

@@ -16,7 +16,7 @@ from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW, OptimizationConfig
 from bert_core.training.state import load_model, save_model
 from bert_core.training.step_operations import batch_operations
-from bert_core.vocabulary import SPECIAL_PIECES, WordPieceTokenizer
+from bert_core.vocabulary import SPECIAL_TOKENS, WordPieceTokenizer
 from tests.bert_core.batches import LENGTHS, ragged_batch, small_config
 
 HEADS = {
@@ -96,7 +96,7 @@ def test_its_last_layer_is_counted_whole():
 def test_sentence_transformers_gives_its_logits_and_transformers_its_encoder(tmp_path):
     sentence_transformers = pytest.importorskip("sentence_transformers")
     transformers = pytest.importorskip("transformers")
-    pieces = [*SPECIAL_PIECES, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
+    pieces = [*SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
     tokenizer = WordPieceTokenizer(pieces)
     torch.manual_seed(0)
     model = build_model(

@@ -123,13 +123,13 @@ def test_an_update_asks_the_host_for_nothing_on_a_gpu(name):
     optimizer.arena.gradients.normal_()
     losses = torch.tensor([1.0, torch.nan, 1.0], device="cuda").unbind()
     norm = torch.ones((), device="cuda")
-    optimizer.guard.judge(0, norm, norm)  # what is compiled or set up once may wait
+    optimizer.guard.should_skip(0, norm, norm)  # what is compiled or set up once may wait
     optimizer.update(0.01)
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
     try:
         for step, loss in enumerate(losses):
-            skip = optimizer.guard.judge(step, loss, norm)
+            skip = optimizer.guard.should_skip(step, loss, norm)
             optimizer.update(0.01, divisor=torch.ones((), device="cuda"), skip=skip)
     finally:
         torch.cuda.set_sync_debug_mode(before)

@@ -1,4 +1,4 @@
-"""A rehearsed step leaves no trace in the training that follows."""
+"""A rehearsed step leaves no trace in the training run that follows."""
 
 import pytest
 import torch

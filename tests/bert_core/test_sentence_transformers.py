@@ -11,7 +11,7 @@ from bert_core.config import EmbeddingConfig
 from bert_core.hugging_face import export_model, import_model
 from bert_core.inference import embed
 from bert_core.model.catalogue import build_model
-from bert_core.vocabulary import SPECIAL_PIECES, Normalization, WordPieceTokenizer
+from bert_core.vocabulary import SPECIAL_TOKENS, Normalization, WordPieceTokenizer
 from tests.bert_core.batches import small_config
 
 LETTERS = [chr(code) for code in range(ord("a"), ord("z") + 1)]
@@ -20,7 +20,7 @@ TEXTS = ["a short one", "b", "one of a rather greater length than the others hav
 
 def small_encoder():
     tokenizer = WordPieceTokenizer(
-        [*SPECIAL_PIECES, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
+        [*SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
     )
     torch.manual_seed(0)
     return tokenizer, build_model("encoder", small_config(vocab_size=tokenizer.vocab_size))
@@ -111,7 +111,7 @@ def test_an_encoder_below_the_list_of_modules_is_found(tmp_path):
 
 
 def test_texts_are_lowered_first_where_the_model_says_so():
-    tokenizer = WordPieceTokenizer([*SPECIAL_PIECES, *LETTERS], Normalization(lowercase=False))
+    tokenizer = WordPieceTokenizer([*SPECIAL_TOKENS, *LETTERS], Normalization(lowercase=False))
     _, model = small_encoder()
     model.embedding = EmbeddingConfig(lowercase=True)
     vectors = embed(model, tokenizer, ["A B", "a b"]).vectors

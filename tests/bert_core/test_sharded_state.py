@@ -137,7 +137,7 @@ def halted(rank):
     before = digest(model.state_dict())
     optimizer.arena.gradients.fill_(torch.nan)
     nan = torch.tensor(torch.nan)
-    optimizer.update(0.1, skip=optimizer.guard.judge(1, nan, nan))
+    optimizer.update(0.1, skip=optimizer.guard.should_skip(1, nan, nan))
     try:
         optimizer.state_dict()
     except SkippedStepsError as error:

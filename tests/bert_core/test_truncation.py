@@ -4,11 +4,11 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from bert_core.inference.texts import encode_texts
-from bert_core.vocabulary import SPECIAL_PIECES, WordPieceTokenizer
+from bert_core.vocabulary import SPECIAL_TOKENS, WordPieceTokenizer
 
 MOST = 12  # tokens of a text, and of what is left beside the special ones
 FIRST, SECOND = (" ".join(f"{letter}{number}" for number in range(MOST)).split() for letter in "ab")
-PIECES = [*SPECIAL_PIECES, *FIRST, *SECOND]
+PIECES = [*SPECIAL_TOKENS, *FIRST, *SECOND]
 
 
 @pytest.fixture(scope="module")

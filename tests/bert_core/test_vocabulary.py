@@ -27,7 +27,7 @@ def tokenizer() -> WordPieceTokenizer:
 
 
 def pieces_of(tokenizer: WordPieceTokenizer, text: str) -> list[str]:
-    return [tokenizer.id_to_piece(index) for index in tokenizer.encode(text)]
+    return [tokenizer.id_to_token(index) for index in tokenizer.encode(text)]
 
 
 def test_words_are_cut_into_the_longest_pieces(tokenizer):
@@ -76,7 +76,7 @@ def test_saving_and_loading_gives_the_same_tokenizer(tmp_path):
     saved = WordPieceTokenizer(PIECES, Normalization(lowercase=False, strip_accents=True))
     saved.save(tmp_path)
     loaded = WordPieceTokenizer.from_directory(tmp_path)
-    assert loaded.pieces == saved.pieces
+    assert loaded.tokens == saved.tokens
     assert loaded.normalization == saved.normalization
     assert loaded.files() == saved.files()
 
@@ -86,7 +86,7 @@ def test_either_file_of_a_tokenizer_is_enough(tmp_path, tokenizer):
     (tmp_path / "tokenizer_config.json").unlink()
     assert WordPieceTokenizer.from_directory(tmp_path).lowercase
     (tmp_path / "vocab.txt").unlink()
-    assert WordPieceTokenizer.from_directory(tmp_path).pieces == tokenizer.pieces
+    assert WordPieceTokenizer.from_directory(tmp_path).tokens == tokenizer.tokens
 
 
 def test_a_bare_vocabulary_needs_to_be_told_its_case(tmp_path):
@@ -111,7 +111,7 @@ def test_folders_without_a_wordpiece_vocabulary_are_refused(tmp_path):
 
 
 def test_vocabularies_without_special_pieces_or_with_repeated_ones_are_refused():
-    with pytest.raises(ValueError, match=r"\[MASK\] not found among 4 pieces"):
+    with pytest.raises(ValueError, match=r"\[MASK\] not found among 4 tokens"):
         WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]"])
     with pytest.raises(ValueError, match="'a' is there twice"):
         WordPieceTokenizer([*PIECES, "a"])
@@ -119,7 +119,7 @@ def test_vocabularies_without_special_pieces_or_with_repeated_ones_are_refused()
 
 def test_an_id_outside_the_vocabulary_is_refused(tokenizer):
     with pytest.raises(ValueError, match=rf"\[0, {len(PIECES)}\), got {len(PIECES)}"):
-        tokenizer.id_to_piece(len(PIECES))
+        tokenizer.id_to_token(len(PIECES))
 
 
 def test_masking_is_told_what_is_special_and_what_continues_a_word(tokenizer):

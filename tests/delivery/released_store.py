@@ -23,13 +23,13 @@ from pipelines.cluster.ranks import Ranks
 from pipelines.stage import StageContext
 from pipelines.stages.corpus.settings import CorpusSettings, PlainText
 from pipelines.stages.corpus.stage import build_corpus
+from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
+from pipelines.stages.dataset.stage import build_dataset
 from pipelines.stages.evaluation.stage import build_evaluation
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.finetuning.stage import build_task_model
-from pipelines.stages.labelled.settings import LabelledFile, LabelledSettings
-from pipelines.stages.labelled.stage import build_labelled
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.stages.vocabulary.settings import VocabularySettings
@@ -81,20 +81,20 @@ def _build(context: StageContext) -> None:
     tokenizer.save(begun)
     trained = {"precision": "float32", "log_every_steps": 1}
     pretraining = PretrainingSettings(
-        encoder=str(begun), size=None, num_steps=4, examples_per_step=8, micro_batch_examples=4,
+        encoder=str(begun), size=None, num_steps=4, global_batch_size=8, micro_batch_size=4,
         evaluate_every_steps=2, checkpoint_every_steps=2, evaluation_examples=8,
         final_evaluation_examples=8, **trained,
     )  # fmt: skip
     encoder = build_encoder(pretraining, examples, vocabulary, context)
-    labelled = build_labelled(
-        LabelledSettings(source=LabelledFile(path="labels.csv", heldout_fraction=0.3)),
+    dataset = build_dataset(
+        DatasetSettings(source=LabelledFile(path="labels.csv", heldout_fraction=0.3)),
         None, context,
     )  # fmt: skip
     finetuning = FinetuningSettings(
-        num_epochs=2, examples_per_step=8, micro_batch_examples=4, num_evaluations=1, **trained
+        num_epochs=2, global_batch_size=8, micro_batch_size=4, num_evaluations=1, **trained
     )
-    finetuned = build_task_model(finetuning, labelled, encoder, context)
-    build_evaluation(finetuned, labelled, context)
+    finetuned = build_task_model(finetuning, dataset, encoder, context)
+    build_evaluation(finetuned, dataset, context)
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.services.place_block import BertsmithPlace
+from flows.services.runtime_block import BertsmithRuntime
 from pipelines.recipes.files import read_recipe
 from pipelines.recipes.models import EndToEndRecipe
 from tests.delivery.composition import COMPOSE, read
@@ -147,7 +147,7 @@ def test_a_worker_that_is_installed_by_hand_has_the_place_from_the_block() -> No
         name for line in typed[deploy:start] if line.startswith("unset ")
         for name in line.split()[1:]
     }  # fmt: skip
-    said = BertsmithPlace(**dict.fromkeys(BertsmithPlace.model_fields, "…")).variables()
+    said = BertsmithRuntime(**dict.fromkeys(BertsmithRuntime.model_fields, "…")).variables()
     named = set(exported(typed[:deploy])) & set(said)
     assert "AWS_ACCESS_KEY_ID" in named
     assert unset == named

@@ -140,10 +140,10 @@ def test_prometheus_takes_its_configuration_and_every_query(tmp_path: Path) -> N
     assert f"{len(asked)} rules found" in checked("rules", file)
 
 
-# Two hours, a sample a minute: a training that hangs, one that began twelve minutes ago and took no
-# step, one whose last step is done, one that is over and told no more; of those who are asked two
-# who do not answer, one who does, one who is not there, and somebody else's; and runs that failed,
-# beside old ones that were deleted.
+# Two hours, a sample a minute: a training run that hangs, one that began twelve minutes ago and
+# took no step, one whose last step is done, one that is over and told no more; of those who are
+# asked two who do not answer, one who does, one who is not there, and somebody else's; and runs
+# that failed, beside old ones that were deleted.
 SERIES = {
     'ray_bertsmith_step{run="hangs",stage="pretraining"}': "1+1x29 30x90",
     'ray_bertsmith_steps_planned{run="hangs",stage="pretraining"}': "100x120",

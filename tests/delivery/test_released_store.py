@@ -15,11 +15,11 @@ from pipelines.cluster.ranks import Ranks
 from pipelines.stage import StageContext
 from pipelines.stages import CHAIN
 from pipelines.stages.corpus.shards import read_documents
+from pipelines.stages.dataset.stage import read_items
 from pipelines.stages.evaluation.stage import REPORT_FILE, build_evaluation
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.finetuning.stage import build_task_model
-from pipelines.stages.labelled.stage import read_items
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.stages.vocabulary.stage import load_tokenizer
@@ -88,7 +88,7 @@ def test_texts_pieces_and_examples_are_read(artifacts: dict[str, Artifact]) -> N
     assert tokenizer.decode(tokenizer.encode(text)).split()[0] == text.split()[0]
     reader = ExampleReader(artifacts["examples"], "train")
     assert len(reader) == artifacts["examples"].statistics["train"]["examples"]
-    batches = [*micro_batches(reader, seed=0, step=0, examples_per_step=4, micro_batch_examples=2)]
+    batches = [*micro_batches(reader, seed=0, step=0, global_batch_size=4, micro_batch_size=2)]
     assert len(batches) == 2
 
 
@@ -96,11 +96,11 @@ def test_models_answer_as_they_did(artifacts: dict[str, Artifact], tmp_path: Pat
     folder = artifacts["finetuned"].local_folder()
     model, tokenizer = load_model(folder), WordPieceTokenizer.from_directory(folder)
     assert load_model(artifacts["encoder"].local_folder()).config == model.config
-    assert tokenizer.pieces == load_tokenizer(artifacts["vocabulary"]).pieces
-    heldout = read_items(artifacts["labelled"], "heldout")
+    assert tokenizer.tokens == load_tokenizer(artifacts["vocabulary"]).pieces
+    heldout = read_items(artifacts["dataset"], "heldout")
     assert sorted(heldout.labels) == ["calm", "loud"]
     fresh = StageContext(store=ArtifactStore(tmp_path / "store"))
-    again = build_evaluation(artifacts["finetuned"], artifacts["labelled"], fresh)
+    again = build_evaluation(artifacts["finetuned"], artifacts["dataset"], fresh)
     assert again.statistics["items"] == len(heldout.rows)
     before = artifacts["evaluation"].statistics
     figures = {name for name, value in before.items() if isinstance(value, float)}
@@ -117,7 +117,7 @@ def test_trainings_go_on_from_them(
 ) -> None:
     store = ArtifactStore(tmp_path / "store")
     context = StageContext(store=store, ranks=Ranks(workers=1, device="cpu"))
-    small = {"examples_per_step": 8, "micro_batch_examples": 4, "precision": "float32"}
+    small = {"global_batch_size": 8, "micro_batch_size": 4, "precision": "float32"}
     old = artifacts["encoder"].local_folder()
     further = PretrainingSettings(
         encoder=str(old), size=None, num_steps=2, evaluation_examples=8,
@@ -127,6 +127,6 @@ def test_trainings_go_on_from_them(
     assert encoder.statistics["num_steps"] == 2
     taken = existing_encoder(str(old), context)
     finetuning = FinetuningSettings(num_epochs=1, num_evaluations=1, **small)
-    model = build_task_model(finetuning, artifacts["labelled"], taken, context)
-    assert model.manifest.inputs["labelled"] == artifacts["labelled"].fingerprint
+    model = build_task_model(finetuning, artifacts["dataset"], taken, context)
+    assert model.manifest.inputs["dataset"] == artifacts["dataset"].fingerprint
     assert model.manifest.settings["learning_rate"] == 1e-3  # what auto comes to for its size

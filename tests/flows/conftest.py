@@ -58,7 +58,7 @@ def whole_run(
     from pipelines.recipes.models import EndToEndRecipe
 
     home = tmp_path_factory.mktemp("whole run")  # a path with a space
-    recipe = read_recipe(EndToEndRecipe, str(small_recipe), [f"place.home={home}"])
+    recipe = read_recipe(EndToEndRecipe, str(small_recipe), [f"runtime.home={home}"])
     yield WholeRun(home, small_recipe, end_to_end(recipe))
 
 

@@ -7,7 +7,7 @@ import torch
 from bert_core.config import EncoderConfig
 from bert_core.hugging_face import export_model
 from bert_core.model.catalogue import build_model
-from bert_core.vocabulary import SPECIAL_PIECES, WordPieceTokenizer
+from bert_core.vocabulary import SPECIAL_TOKENS, WordPieceTokenizer
 
 WORDS = ["a", "b", "c", "the", "text", "##s"]
 
@@ -22,6 +22,6 @@ def saved(folder: Path, head: str = "pretraining", **settings: object) -> Path:
     export_model(
         folder,
         build_model(head, config, **settings),
-        WordPieceTokenizer([*SPECIAL_PIECES, *WORDS]),
+        WordPieceTokenizer([*SPECIAL_TOKENS, *WORDS]),
     )
     return folder

@@ -19,7 +19,7 @@ from pipelines.config.errors import UserError
 from pipelines.recipes.files import read_recipe
 from pipelines.recipes.models import EndToEndRecipe
 from pipelines.recipes.registration import RegistrationSettings
-from pipelines.registry.comparison.judgement import Comparison
+from pipelines.registry.comparison.versions import Comparison
 
 JUDGEMENT = Comparison(name="bert", version=7, is_better=True, reason="better than models:/bert/3")
 
@@ -74,7 +74,7 @@ def test_a_limited_deployment_asks_nobody(
     recipe = read_recipe(
         EndToEndRecipe,
         str(small_recipe),
-        [f"place.home={tmp_path / 'home'}", "registration.approval_hours=1"],
+        [f"runtime.home={tmp_path / 'home'}", "registration.approval_hours=1"],
     )
     with get_client(sync_client=True) as client:
         limited = client.create_deployment(

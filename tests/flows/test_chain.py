@@ -82,6 +82,6 @@ def test_a_module_without_that_flow_says_so() -> None:
 
 
 def test_what_the_recipe_leaves_out_takes_what_needs_it_along() -> None:
-    without = EndToEndRecipe.model_validate({"labelled": {"source": {"kind": "none"}}})
+    without = EndToEndRecipe.model_validate({"dataset": {"source": {"kind": "none"}}})
     names = [stage.name for stage in asked_for(without, CHAIN)]
     assert names == ["corpus", "vocabulary", "examples", "pretraining"]

@@ -62,16 +62,16 @@ def test_options_reach_the_recipe() -> None:
     )
     recipe = read_recipe(EndToEndRecipe, choice.source, choice.all_overrides())
     assert recipe.corpus.sources[0].paths == ("some texts/*.txt", "b.txt")
-    assert recipe.labelled.source.path == "labels: odd, name.csv"
-    assert recipe.labelled.source.label_column == "yes"
-    assert recipe.place.home == "/some where"
-    assert recipe.place.store == "s3://bucket/prefix"
-    assert (recipe.place.num_workers, recipe.place.training_workers) == (3, 2)
+    assert recipe.dataset.source.path == "labels: odd, name.csv"
+    assert recipe.dataset.source.label_column == "yes"
+    assert recipe.runtime.home == "/some where"
+    assert recipe.runtime.store == "s3://bucket/prefix"
+    assert (recipe.runtime.num_workers, recipe.runtime.training_workers) == (3, 2)
 
 
 def test_a_folder_of_labels_is_a_data_set_and_what_is_held_out_its_split(tmp_path: Path) -> None:
     choice = Choice(encoder="theirs", labels=str(tmp_path), heldout="validation", task="tagging")
-    source = read_recipe(EndToEndRecipe, choice.source, choice.all_overrides()).labelled.source
+    source = read_recipe(EndToEndRecipe, choice.source, choice.all_overrides()).dataset.source
     assert (source.kind, source.dataset, source.split, source.heldout_split) == (
         "hugging_face", str(tmp_path), "train", "validation"
     )  # fmt: skip
@@ -85,17 +85,17 @@ def test_a_task_is_named_with_either_stroke_and_shown_with_one(name: str) -> Non
         choice = Choice(recipe=preset, labels="a.csv", task=written)
         recipe = read_recipe(EndToEndRecipe, choice.source, choice.all_overrides())
         assert f"family: {shown}\n" in recipe.to_yaml()
-        assert family(recipe.labelled.family) is family(name)
+        assert family(recipe.dataset.family) is family(name)
     asked = read_recipe(EndToEndRecipe, shown)
     assert asked == read_recipe(EndToEndRecipe, name)
     with pytest.raises(UserError, match=rf"must be one of .*{shown}"):
-        read_recipe(EndToEndRecipe, "demo", ["labelled.family=none"])
+        read_recipe(EndToEndRecipe, "demo", ["dataset.family=none"])
 
 
 def test_set_has_the_last_word() -> None:
-    choice = Choice(recipe="demo", workers=3, overrides=("place.num_workers=5",))
+    choice = Choice(recipe="demo", workers=3, overrides=("runtime.num_workers=5",))
     recipe = read_recipe(EndToEndRecipe, choice.source, choice.all_overrides())
-    assert recipe.place.num_workers == 5
+    assert recipe.runtime.num_workers == 5
 
 
 def test_a_layout_is_of_the_files_that_are_named() -> None:

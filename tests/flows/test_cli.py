@@ -11,7 +11,7 @@ import typer
 
 from flows.cli.app import DONE, FAILED, MISTAKE, app, run
 from flows.services.doctor_servers import check_ray
-from pipelines.stages.labelled.settings import LabelledFile
+from pipelines.stages.dataset.settings import LabelledFile
 
 
 def _commands(group: object = None, path: str = "") -> list[str]:

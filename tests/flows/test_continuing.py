@@ -15,10 +15,10 @@ def test_pretraining_goes_on_from_a_registered_encoder(whole_run: WholeRun) -> N
     overrides = [
         # A few steps make no champion.
         "pretraining.encoder=models:/bertsmith-encoder@challenger",
-        f"place.home={whole_run.home}", f"corpus={small.corpus.model_dump_json()}",
-        "vocabulary.added_pieces=30", "examples.max_tokens=64",
-        "pretraining.num_steps=4", "pretraining.examples_per_step=8",
-        "pretraining.micro_batch_examples=4", "pretraining.evaluation_examples=16",
+        f"runtime.home={whole_run.home}", f"corpus={small.corpus.model_dump_json()}",
+        "vocabulary.added_words=30", "examples.max_tokens=64",
+        "pretraining.num_steps=4", "pretraining.global_batch_size=8",
+        "pretraining.micro_batch_size=4", "pretraining.evaluation_examples=16",
         "pretraining.final_evaluation_examples=16",
     ]  # fmt: skip
     report = flow_of("pretrain")(read_recipe(PretrainingRecipe, "continue", overrides))

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from bert_core.vocabulary import SPECIAL_PIECES, WordPieceTokenizer
+from bert_core.vocabulary import SPECIAL_TOKENS, WordPieceTokenizer
 from flows.cli.app import MISTAKE, run
 from tests.flows.published_folders import WORDS
 
@@ -131,7 +131,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         "floating-point numbers",
     ),
     "more pieces than rows": (
-        lambda folder: WordPieceTokenizer([*SPECIAL_PIECES, *WORDS, "more"]).save(folder),
+        lambda folder: WordPieceTokenizer([*SPECIAL_TOKENS, *WORDS, "more"]).save(folder),
         "a row for each of the 12 pieces of the vocabulary, found 11",
     ),
     "two vocabularies": (

@@ -60,7 +60,7 @@ def said(run_id: UUID) -> str:
 @pytest.fixture
 def own_recipe(small_recipe: Path, tmp_path: Path) -> dict[str, Any]:
     values = yaml.safe_load(small_recipe.read_text())
-    return {"name": "ours", "corpus": values["corpus"], "place": {"home": str(tmp_path / "home")}}
+    return {"name": "ours", "corpus": values["corpus"], "runtime": {"home": str(tmp_path / "home")}}
 
 
 def test_what_a_run_is_not_given_comes_from_the_deployments_own_recipe(

@@ -68,32 +68,32 @@ def test_both_models_are_registered_proved_and_compared(whole_run: WholeRun) -> 
     from pipelines.registry.listing import list_models
 
     report = whole_run.report
-    tracker = report.recipe.place.tracker({})
+    tracker = report.recipe.runtime.tracker({})
     rows = {row.kind: row for row in list_models(tracker)}
     assert set(rows) == {"encoder", "classification"}
-    assert {judgement.name for judgement in report.judgements} == {
+    assert {comparison.name for comparison in report.comparisons} == {
         row.name for row in rows.values()
     }
-    for judgement in report.judgements:
-        assert judgement.difference is not None, judgement.reason
-        (row,) = (row for row in rows.values() if row.name == judgement.name)
+    for comparison in report.comparisons:
+        assert comparison.difference is not None, comparison.reason
+        (row,) = (row for row in rows.values() if row.name == comparison.name)
         assert row.is_verified
-        assert row.judgement == judgement.reason
-        assert ("champion" in row.aliases) is judgement.is_better
-        assert ("challenger" in row.aliases) is not judgement.is_better
+        assert row.comparison == comparison.reason
+        assert ("champion" in row.aliases) is comparison.is_better
+        assert ("challenger" in row.aliases) is not comparison.is_better
     assert [proof.comparison for proof in whole_run.report.verifications] == ["exact", "exact"]
 
 
 def test_the_tracker_shows_one_run_with_a_child_for_each_stage(whole_run: WholeRun) -> None:
     report = whole_run.report
-    tracker = report.recipe.place.tracker({})
+    tracker = report.recipe.runtime.tracker({})
     runs = tracker.client().search_runs([tracker.experiment_id()])
     of_flow = [run for run in runs if run.data.tags.get("bertsmith.flow_run") == run_id(report)]
     (parent,) = (run for run in of_flow if "mlflow.parentRunId" not in run.data.tags)
     children = [run for run in of_flow if run is not parent]
     assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parent.info.run_id}
     assert {run.data.tags["bertsmith.stage"] for run in children} == {
-        "corpus", "vocabulary", "examples", "pretraining", "labelled", "finetuning-pretrained",
+        "corpus", "vocabulary", "examples", "pretraining", "dataset", "finetuning-pretrained",
         "finetuning-random", "evaluation",
     }  # fmt: skip
     assert {run.info.status for run in of_flow} == {"FINISHED"}
@@ -150,7 +150,7 @@ def test_the_screen_shows_the_report_without_control_characters_in_a_pipe(
 def test_a_second_run_builds_nothing_and_registers_nothing_new(whole_run: WholeRun) -> None:
     from flows.end_to_end import end_to_end
 
-    recipe = read_recipe(EndToEndRecipe, str(whole_run.recipe), [f"place.home={whole_run.home}"])
+    recipe = read_recipe(EndToEndRecipe, str(whole_run.recipe), [f"runtime.home={whole_run.home}"])
     report = end_to_end(recipe)
     assert outcomes(report) == dict.fromkeys(STAGES, "reused")
     assert [model.version for model in report.models] == [1, 1]
@@ -160,9 +160,9 @@ def test_a_second_run_builds_nothing_and_registers_nothing_new(whole_run: WholeR
 def test_a_run_that_reuses_everything_moves_no_alias(whole_run: WholeRun) -> None:
     from flows.end_to_end import end_to_end
 
-    client = whole_run.report.recipe.place.tracker({}).client()
+    client = whole_run.report.recipe.runtime.tracker({}).client()
     client.delete_registered_model_alias("bertsmith-encoder", "challenger")  # a person's doing
-    recipe = read_recipe(EndToEndRecipe, str(whole_run.recipe), [f"place.home={whole_run.home}"])
+    recipe = read_recipe(EndToEndRecipe, str(whole_run.recipe), [f"runtime.home={whole_run.home}"])
     try:
         report = end_to_end(recipe)
         assert set(client.get_registered_model("bertsmith-encoder").aliases) == {"candidate"}
@@ -176,7 +176,7 @@ def test_another_mask_rate_rebuilds_the_examples_alone(whole_run: WholeRun) -> N
     recipe = read_recipe(
         ExamplesRecipe,
         str(whole_run.recipe),
-        [f"place.home={whole_run.home}", "examples.mask_fraction=0.2"],
+        [f"runtime.home={whole_run.home}", "examples.mask_fraction=0.2"],
     )
     assert outcomes(flow_of("examples")(recipe)) == {
         "corpus": "reused",
@@ -206,25 +206,25 @@ def test_a_registered_classifier_is_evaluated_on_a_labelled_file(
 ) -> None:
     from flows.cli.app import DONE, MISTAKE, run
 
-    labelled = tmp_path / "labelled.csv"
-    labelled.write_text(
+    dataset = tmp_path / "labelled.csv"
+    dataset.write_text(
         "text,label\nReturn the sum of the array.,numpy\nReturn the nodes.,networkx\n"
     )
     command = ["evaluate", "--model", "bertsmith-classifier", "--home", str(whole_run.home)]
-    assert run([*command, "--labels", str(labelled)]) == DONE
+    assert run([*command, "--labels", str(dataset)]) == DONE
     said = capsys.readouterr().out
     assert "eval/accuracy" in said
     assert "networkx" in said
-    assert run([*command, "--labels", str(labelled), "--label-column", "genre"]) == MISTAKE
+    assert run([*command, "--labels", str(dataset), "--label-column", "genre"]) == MISTAKE
     assert "genre" in capsys.readouterr().err
 
 
 def test_a_version_is_promoted_under_another_alias(whole_run: WholeRun) -> None:
     from flows.promote import PromotionRecipe, promote
-    from pipelines.recipes.place import PlaceSettings
+    from pipelines.recipes.runtime import RuntimeSettings
 
-    place = PlaceSettings(home=str(whole_run.home))
+    runtime = RuntimeSettings(home=str(whole_run.home))
     promotion = promote(
-        PromotionRecipe(place=place, name="bertsmith-encoder", source="1", alias="blessed")
+        PromotionRecipe(runtime=runtime, name="bertsmith-encoder", source="1", alias="blessed")
     )
     assert (promotion.version, promotion.previous_version) == (1, None)

@@ -19,7 +19,7 @@ from flows.services.record import (
     write_record,
 )
 from pipelines.config.errors import UserError
-from pipelines.recipes.place import PlaceSettings
+from pipelines.recipes.runtime import RuntimeSettings
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_a_home_that_is_a_file_gets_a_sentence(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"notes\.txt is a file and cannot be the home"):
             environment.home_folder(home)
         with pytest.raises(UserError, match="cannot be the home folder"):
-            PlaceSettings(home=str(home)).store_url()
+            RuntimeSettings(home=str(home)).store_url()
 
 
 def test_prefect_writes_into_the_home_where_nothing_is_configured(

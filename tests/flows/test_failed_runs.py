@@ -38,7 +38,7 @@ SECRET = "hidden-word"
 
 @pytest.fixture
 def recipe(small_recipe: Path, tmp_path: Path) -> CorpusRecipe:
-    return read_recipe(CorpusRecipe, str(small_recipe), [f"place.home={tmp_path / 'home'}"])
+    return read_recipe(CorpusRecipe, str(small_recipe), [f"runtime.home={tmp_path / 'home'}"])
 
 
 @task
@@ -93,10 +93,10 @@ def test_a_tracker_that_is_not_there_ends_a_run_before_anything_is_built(
     prefect_api: str, recipe: CorpusRecipe
 ) -> None:
     runs: list[str] = []
-    place = recipe.place.model_copy(update={"tracking_uri": f"http://ann:{SECRET}@127.0.0.1:9"})
+    place = recipe.runtime.model_copy(update={"tracking_uri": f"http://ann:{SECRET}@127.0.0.1:9"})
     with pytest.raises(UserError, match=r"must answer at http://127\.0\.0\.1:9, but no connection"):
-        run_then(recipe.model_copy(update={"place": place}), breaking, runs)
-    assert not recipe.place.home_folder().exists()
+        run_then(recipe.model_copy(update={"runtime": place}), breaking, runs)
+    assert not recipe.runtime.home_folder().exists()
     assert SECRET not in everything_written(runs[0])
 
 
@@ -160,7 +160,7 @@ def test_nothing_points_at_an_api_that_ends_with_its_run(
     monkeypatch.setenv("PREFECT_API_URL", prefect_api)
     monkeypatch.setattr(LocalApi, "url_of_this_process", prefect_api)
     assert shown_nowhere(recipe).flow_run_url == ""
-    tracker = recipe.place.tracker({})
+    tracker = recipe.runtime.tracker({})
     (kept,) = tracker.client().search_runs([tracker.experiment_id()])
     assert "http" not in kept.data.tags["mlflow.note.content"]
 
@@ -169,7 +169,7 @@ def test_files_that_the_tracker_cannot_keep_cost_the_record_alone(
     prefect_api: str, recipe: CorpusRecipe
 ) -> None:
     runs: list[str] = []
-    home = recipe.place.home_folder()
+    home = recipe.runtime.home_folder()
     home.mkdir()
     (home / "mlartifacts").write_text("a file where MLflow's folder must be")
 
@@ -180,7 +180,7 @@ def test_files_that_the_tracker_cannot_keep_cost_the_record_alone(
             run.stage("only", fine)
 
     without_files(recipe)
-    tracker = recipe.place.tracker({})
+    tracker = recipe.runtime.tracker({})
     (kept,) = tracker.client().search_runs([tracker.experiment_id()])
     assert kept.info.status == "FINISHED"
     assert kept.data.tags["bertsmith.flow_run"] == runs[0]
@@ -218,9 +218,9 @@ def test_a_tracker_that_is_away_at_the_end_costs_links_and_passwords_are_kept_no
     for name in ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"):
         monkeypatch.setenv(name, "")
     uri = f"http://ann:{SECRET}@{tracker_that_goes_away}"
-    place = recipe.place.model_copy(update={"tracking_uri": uri})
+    place = recipe.runtime.model_copy(update={"tracking_uri": uri})
     runs: list[str] = []
-    run_then(recipe.model_copy(update={"place": place}), fine, runs)
+    run_then(recipe.model_copy(update={"runtime": place}), fine, runs)
     report = report_of(runs[0])
     assert "Links to runs in MLflow are missing: the MLflow tracker must answer at" in report
     assert f"tracking_uri: http://{tracker_that_goes_away}" in report

@@ -58,4 +58,4 @@ def test_a_task_stands_beside_the_majority_class_tfidf_and_random_weights(tmp_pa
         "majority class 11.0%, TF-IDF 79.6%, same budget from random weights 26.7%"
     )
     (figure,) = figures_of(RunReport("finetune", CorpusRecipe(), records=[tuned]))
-    assert figure.baselines_shown() == "without looking 11.0%"
+    assert figure.baselines_shown() == "constant guess 11.0%"

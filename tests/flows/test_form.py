@@ -15,7 +15,7 @@ def definitions() -> dict[str, Any]:
 
 def test_sources_and_labelled_data_are_tabs_with_fields(definitions: dict[str, Any]) -> None:
     sources = definitions["CorpusSettings"]["properties"]["sources"]["items"]
-    labels = definitions["LabelledSettings"]["properties"]["source"]
+    labels = definitions["DatasetSettings"]["properties"]["source"]
     for tabs in (sources, labels):
         assert "oneOf" not in tabs
         assert "discriminator" not in tabs
@@ -36,8 +36,8 @@ def test_nothing_in_the_form_is_an_empty_box(definitions: dict[str, Any]) -> Non
 
 
 def test_a_mistake_in_a_tab_is_told_of_that_tab_alone() -> None:
-    with pytest.raises(ValueError, match=r"labelled.source.labelled_file.pth") as error:
+    with pytest.raises(ValueError, match=r"dataset.source.labelled_file.pth") as error:
         EndToEndRecipe.model_validate(
-            {"labelled": {"source": {"kind": "labelled_file", "pth": "x"}}}
+            {"dataset": {"source": {"kind": "labelled_file", "pth": "x"}}}
         )
     assert "no_labels" not in str(error.value).lower()

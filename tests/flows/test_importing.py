@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bert_core.config import EmbeddingConfig
-from bert_core.vocabulary import SPECIAL_PIECES
+from bert_core.vocabulary import SPECIAL_TOKENS
 from flows.cli.app import DONE, MISTAKE, run
 from tests.flows.published_folders import WORDS, saved
 
@@ -32,7 +32,7 @@ def test_a_mistake_ends_in_a_sentence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     vocabulary = tmp_path / "vocab.txt"
-    vocabulary.write_text("\n".join([*SPECIAL_PIECES, *WORDS]) + "\n")
+    vocabulary.write_text("\n".join([*SPECIAL_TOKENS, *WORDS]) + "\n")
     rows = "".join(f"a{number},{'xy'[number % 2]}\n" for number in range(200))
     (tmp_path / "rows.csv").write_text(f"text,label\n{rows}")
     places = {"here": str(tmp_path), "model": str(published), "vocabulary": str(vocabulary)}

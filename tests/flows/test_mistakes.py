@@ -14,7 +14,7 @@ import pytest
 
 from flows.cli.app import MISTAKE, run
 
-LABELLED = ["run", "--labels"]
+DATASET = ["run", "--labels"]
 CASES = {
     "a glob without a file": (["run", "--corpus", "{here}/no-such-*.txt"], "no-such-*.txt"),
     "an empty path": (["run", "--corpus", ""], "a path is empty"),
@@ -33,28 +33,31 @@ CASES = {
     "a device as text": (["run", "--corpus", "/dev/zero"], "/dev/zero"),
     "a layout that is none": (["run", "--corpus", "{here}/*.md", "--layout", "odd"], "layout"),
     "columns of no file": (["run", "--label-column", "genre"], "--labels"),
-    "no labelled file": ([*LABELLED, "{here}/none.csv"], "none.csv"),
-    "a folder that is no data set": ([*LABELLED, "{here}"], "has no split train"),
-    "a pipe of labels": ([*LABELLED, "{here}/pipe.csv"], "pipe.csv"),
-    "no such column": ([*LABELLED, "{here}/rows.csv", "--label-column", "genre"], "genre"),
-    "one label alone": ([*LABELLED, "{here}/one-label.csv"], "two labels"),
-    "labels that are nan": ([*LABELLED, "{here}/nan.csv"], "line 3"),
+    "no labelled file": ([*DATASET, "{here}/none.csv"], "none.csv"),
+    "a folder that is no data set": ([*DATASET, "{here}"], "has no split train"),
+    "a pipe of labels": ([*DATASET, "{here}/pipe.csv"], "pipe.csv"),
+    "no such column": ([*DATASET, "{here}/rows.csv", "--label-column", "genre"], "genre"),
+    "one label alone": ([*DATASET, "{here}/one-label.csv"], "two labels"),
+    "labels that are nan": ([*DATASET, "{here}/nan.csv"], "line 3"),
     "a store of an unknown kind": (["run", "--store", "qq://bucket/prefix"], "qq://bucket"),
     "a store that is away": (
         ["run", "--store", "http://127.0.0.1:{closed_port}/x"],
         "cannot be used",
     ),
-    "a store of one process": (["run", "--store", "memory://x"], "place.store"),
+    "a store of one process": (["run", "--store", "memory://x"], "runtime.store"),
     "a store without credentials": (["run", "--store", "s3://bucket/prefix"], "credentials"),
     "a store that is a file": (["run", "--store", "{here}/rows.csv"], "is a file"),
     "a home that is a file": (["run", "--home", "{here}/rows.csv"], "is a file"),
-    "a tracker of an unknown kind": (["run", "--set", "place.tracking_uri=qq://x"], "tracking_uri"),
+    "a tracker of an unknown kind": (
+        ["run", "--set", "runtime.tracking_uri=qq://x"],
+        "tracking_uri",
+    ),
     "a tracker without an address": (
-        ["run", "--set", "place.tracking_uri='http://[::1'"],
+        ["run", "--set", "runtime.tracking_uri='http://[::1'"],
         "tracking_uri",
     ),
     "a tracker that is away": (
-        ["run", "--set", "place.tracking_uri=http://127.0.0.1:{closed_port}"],
+        ["run", "--set", "runtime.tracking_uri=http://127.0.0.1:{closed_port}"],
         "must answer",
     ),
     "a source that is away": (
@@ -84,16 +87,16 @@ CASES = {
         "'m' is neither a folder nor a model",
     ),
     "more workers than micro-batches": (
-        ["run", "--set", "place.training_workers=4"],
+        ["run", "--set", "runtime.training_workers=4"],
         "4 training workers cannot share the 2 micro-batches of a step of pretraining",
     ),
     "more workers than texts": (
-        ["run", "--set", "place.training_workers=2", "--set", "finetuning.micro_batch_examples=99"],
+        ["run", "--set", "runtime.training_workers=2", "--set", "finetuning.micro_batch_size=99"],
         "micro-batches of a step of finetuning",
     ),
     "rates beyond one": (["run", "--set", "examples.random_share=0.9"], "exceed 1 together"),
     "longer than is read": (["run", "--set", "finetuning.max_tokens=512"], "examples.max_tokens"),
-    "no labels to read": (["labelled", "--set", "labelled.source={{kind: none}}"], "'none'"),
+    "no labels to read": (["dataset", "--set", "dataset.source={{kind: none}}"], "'none'"),
     "predict with no model": (["predict", "hello", "--model", "{here}"], "{here} must hold"),
     "evaluate no model": (
         ["evaluate", "--model", "{here}", "--labels", "{here}/rows.csv"],
@@ -134,7 +137,7 @@ CASES = {
         ["finetune", "--set", "examples.objective=clm"],
         "and clm has none",
     ),
-    "a family that is none": (["run", "--set", "labelled.family=poetry"], "classification"),
+    "a family that is none": (["run", "--set", "dataset.family=poetry"], "classification"),
 }
 
 
@@ -243,7 +246,7 @@ ON_MODELS = {
 @pytest.mark.parametrize("command", ON_MODELS)
 @pytest.mark.parametrize(
     ("uri", "words"),
-    [("http://127.0.0.1:{closed_port}", "must answer"), ("qq://x", "place.tracking_uri")],
+    [("http://127.0.0.1:{closed_port}", "must answer"), ("qq://x", "runtime.tracking_uri")],
 )
 def test_a_registry_that_is_away_is_one_sentence(
     command: str,

@@ -13,12 +13,12 @@ from prefect.client.orchestration import get_client
 from prefect.exceptions import ObjectNotFound
 
 from flows.services.deployments import Source, deployments_file
-from flows.services.place_block import (
-    BertsmithPlace,
-    read_place,
-    save_place,
-)
 from flows.services.platform import WorkPool, apply, make_pool, read_platform
+from flows.services.runtime_block import (
+    BertsmithRuntime,
+    read_runtime,
+    save_runtime,
+)
 from tests.delivery.composition import COMPOSE, read
 from tests.flows.chat_room import SECRET
 from tests.flows.person import wait_until
@@ -111,15 +111,15 @@ def test_each_declared_deployment_has_a_pool() -> None:
 
 
 def test_what_is_not_given_again_stays_in_the_block(prefect_api: str) -> None:
-    save_place(_ENVIRONMENT)
-    save_place({"AWS_SECRET_ACCESS_KEY": "another"})  # a rotation
-    place = read_place()
-    assert isinstance(place, BertsmithPlace)
+    save_runtime(_ENVIRONMENT)
+    save_runtime({"AWS_SECRET_ACCESS_KEY": "another"})  # a rotation
+    place = read_runtime()
+    assert isinstance(place, BertsmithRuntime)
     variables = place.variables()
     assert variables["AWS_SECRET_ACCESS_KEY"] == "another"
     assert variables["MLFLOW_TRACKING_PASSWORD"] == SECRET
     assert "another" not in repr(place)
-    assert not save_place({})
+    assert not save_runtime({})
 
 
 def test_code_from_an_image_and_from_git() -> None:

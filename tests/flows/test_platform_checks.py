@@ -9,8 +9,8 @@ from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary
 
 from flows.services.doctor_servers import check_pools, check_prefect, check_secrets, check_store
 from flows.services.health import free_port
-from flows.services.place_block import VARIABLE, save_place
 from flows.services.platform import Platform, WorkPool, make_pool, read_template
+from flows.services.runtime_block import VARIABLE, save_runtime
 from pipelines.artifacts.attempts import commit
 from pipelines.config.errors import UserError
 from tests.integration.object_stores import BUCKET, s3_server
@@ -85,11 +85,11 @@ def test_secrets_are_named_and_never_shown(
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     place = {VARIABLE: "of-a-doctor", "BERTSMITH_STORE": "s3://bucket/store"}
-    save_place(place)
+    save_runtime(place)
     found = check_secrets()
     assert found.state == "warn"
     assert "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in found.finding
-    save_place({**place, "AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "hidden-word"})
+    save_runtime({**place, "AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "hidden-word"})
     found = check_secrets()
     assert found.state == "ok"
     assert "AWS_SECRET_ACCESS_KEY" in found.finding

@@ -31,7 +31,7 @@ _OVERRIDES = (
 def start(recipe: Path, home: Path, ranks: int) -> "subprocess.Popen[str]":
     kept_out = ("PREFECT_API_URL", "PREFECT_HOME", "MLFLOW_TRACKING_URI", "RAY_ADDRESS")
     environment = {key: value for key, value in os.environ.items() if key not in kept_out}
-    overrides = (*_OVERRIDES, f"place.training_workers={ranks}", "place.cpus_per_worker=1")
+    overrides = (*_OVERRIDES, f"runtime.training_workers={ranks}", "runtime.cpus_per_worker=1")
     return subprocess.Popen(
         [
             sys.executable, "-c", "from flows.cli import main; main()", "pretrain", str(recipe),

@@ -8,7 +8,7 @@ import pytest
 from flows.reporting.publishing import print_report
 from flows.reporting.run_report import RunReport
 from pipelines.recipes.models import EndToEndRecipe
-from pipelines.recipes.place import PlaceSettings
+from pipelines.recipes.runtime import RuntimeSettings
 
 SERVER = "http://127.0.0.1:5000"
 
@@ -42,7 +42,7 @@ def test_the_next_commands_go_to_the_home_that_was_named(
 ) -> None:
     home = tmp_path / "a home"
     report = RunReport(
-        flow="end-to-end", recipe=EndToEndRecipe(place=PlaceSettings(home=str(home)))
+        flow="end-to-end", recipe=EndToEndRecipe(runtime=RuntimeSettings(home=str(home)))
     )
     print_report(report, "")
     commands = capsys.readouterr().out.partition("## Next\n")[2].strip().splitlines()

@@ -9,7 +9,7 @@ from bert_core.config import encoder_config
 from bert_core.hugging_face import export_model
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.state import save_model
-from bert_core.vocabulary import SPECIAL_PIECES, WordPieceTokenizer
+from bert_core.vocabulary import SPECIAL_TOKENS, WordPieceTokenizer
 from flows.chain import with_resolved_encoders
 from flows.cli.execution import long_form
 from flows.end_to_end import _lineage
@@ -27,7 +27,7 @@ def context(tmp_path) -> StageContext:
 
 @pytest.fixture
 def folder(tmp_path) -> str:
-    tokenizer = WordPieceTokenizer([*SPECIAL_PIECES, "a", "b"])
+    tokenizer = WordPieceTokenizer([*SPECIAL_TOKENS, "a", "b"])
     save_model(tmp_path / "model", PretrainingModel(encoder_config("tiny", tokenizer.vocab_size)))
     tokenizer.save(tmp_path / "model")
     return str(tmp_path / "model")
@@ -77,9 +77,9 @@ def test_the_recipe_that_is_shown_says_what_auto_comes_to(folder, tmp_path):
     published = tmp_path / "published"
     export_model(
         published, PretrainingModel(encoder_config("mini", 7)),
-        WordPieceTokenizer([*SPECIAL_PIECES, "a", "b"]),
+        WordPieceTokenizer([*SPECIAL_TOKENS, "a", "b"]),
     )  # fmt: skip
-    home = f"place.home={tmp_path / 'home'}"
+    home = f"runtime.home={tmp_path / 'home'}"
 
     def said(preset: str, *overrides: str) -> list[str]:
         shown = long_form(read_recipe(EndToEndRecipe, preset, [home, *overrides]))
@@ -92,7 +92,7 @@ def test_the_recipe_that_is_shown_says_what_auto_comes_to(folder, tmp_path):
         f"# finetuning: learning_rate=auto is 0.001 {tiny}",
     ]
     rate = "learning_rate=auto is 0.00031 for an encoder of 4 layers of width 256"
-    source = "labelled.source.path=x.csv"
+    source = "dataset.source.path=x.csv"
     assert said("own-encoder", source, f"finetuning.encoder={published}") == [
         f"# finetuning: {rate}"
     ]

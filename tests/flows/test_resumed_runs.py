@@ -64,7 +64,7 @@ def test_a_run_on_an_object_store_asks_before_it_builds(
     monkeypatch.setenv("PREFECT__RUNTIME__FLOW_RUN__RUN_COUNT", "2")
     with s3_server(monkeypatch):
         place = {"home": str(tmp_path), "store": "" if is_local else f"s3://{BUCKET}/again"}
-        recipe = CorpusRecipe.model_validate({"place": place})
+        recipe = CorpusRecipe.model_validate({"runtime": place})
 
         @flow
         def builds() -> None:

@@ -28,7 +28,7 @@ from flows.services.record import (
 from pipelines.config.errors import UserError
 
 FLOWS = {
-    "corpus", "vocabulary", "examples", "pretrain", "labelled", "finetune", "evaluate", "promote",
+    "corpus", "vocabulary", "examples", "pretrain", "dataset", "finetune", "evaluate", "promote",
     "rollback", "batch-prediction",
 }  # fmt: skip
 

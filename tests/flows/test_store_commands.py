@@ -30,10 +30,10 @@ def test_the_store_is_listed_and_pruned_only_when_asked(
     assert [each["kind"] for each in found["artifacts"]] == ["corpus", "encoder"]
     assert found["artifacts"][0]["used_by"] == [encoder.fingerprint]
 
-    from pipelines.recipes.place import PlaceSettings
+    from pipelines.recipes.runtime import RuntimeSettings
     from pipelines.tracking.tracker import FINGERPRINT_TAG
 
-    client = PlaceSettings(home=str(own_home)).tracker({}).client()
+    client = RuntimeSettings(home=str(own_home)).tracker({}).client()
     client.create_registered_model("model")
     tags = {FINGERPRINT_TAG: encoder.fingerprint}
     client.create_model_version("model", source=str(own_home), tags=tags)

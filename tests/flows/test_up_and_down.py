@@ -157,7 +157,7 @@ def test_prefects_cancel_saves_where_the_training_run_stands(
 ) -> None:
     # No checkpoint is due before the end: what the cancel leaves is its own.
     endless["pretraining"]["checkpoint_every_steps"] = 1_000_000
-    endless["place"] = {"checkpoint_seconds": 0}
+    endless["runtime"] = {"checkpoint_seconds": 0}
     person.trigger("pretrain/pretrain", {k: v for k, v in endless.items() if k != "finetuning"})
     steps = (
         "from mlflow import MlflowClient\n"

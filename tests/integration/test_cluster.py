@@ -30,8 +30,8 @@ LOST_AT_STEP = 25
 SETTINGS: dict[str, Any] = {
     "size": "tiny",
     "num_steps": NUM_STEPS,
-    "examples_per_step": 16,
-    "micro_batch_examples": 4,
+    "global_batch_size": 16,
+    "micro_batch_size": 4,
     "log_every_steps": 1,
     "evaluate_every_steps": 30,
     "checkpoint_every_steps": 10,
@@ -138,7 +138,7 @@ def training(made: dict[str, Any], store: str, record: Path, workers: int, **mor
 def alone(
     made: dict[str, Any], drivers: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[int, Outcome]:
-    """What the trainings end with on one node of four CPUs, with a folder as the store."""
+    """What the training runs end with on one node of four CPUs, with a folder as the store."""
     folder = tmp_path_factory.mktemp("alone")
     outcomes = {}
     with raylets(4) as one_node:

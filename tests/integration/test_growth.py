@@ -1,4 +1,4 @@
-"""A training on a cluster without nodes: Ray's autoscaler brings them, and only if it is asked."""
+"""A training run on a cluster without nodes: Ray's autoscaler brings them if asked."""
 
 import os
 import signal
@@ -94,7 +94,9 @@ def test_without_a_wait_a_training_is_refused_and_no_node_comes(
     cluster: Raylets, small_examples: Artifact, small_vocabulary: Artifact, tmp_path: Path
 ) -> None:
     job = training(small_examples, small_vocabulary, tmp_path, 0)
-    with pytest.raises(RuntimeError, match=r"found none; add a node, or raise place\.wait_for_nod"):
+    with pytest.raises(
+        RuntimeError, match=r"add a node, or raise runtime\.wait_for_nod"
+    ):
         Outcome.of(job.start(**cluster.of_drivers))
     assert found(cluster)[0] == "0"
 

@@ -64,7 +64,7 @@ def wait_for(condition: Callable[[], Any], what: str) -> Any:
 
 
 def has_checkpoints(home: Path) -> bool:
-    """Whether a training has two checkpoints: Ray knows of the first for certain by then."""
+    """Whether a training run has two checkpoints: Ray knows of the first for certain by then."""
     return len(list((home / "store" / "encoder").glob(".work-*/*/checkpoint_*"))) >= 2
 
 

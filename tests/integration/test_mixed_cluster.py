@@ -49,7 +49,7 @@ from pipelines.training.placement import BatchSplit
 from pipelines.training.reduction import sum_over_ranks
 
 MEMORY = 80 * 2**20
-CUT = BatchSplit(section="pretraining", examples_per_step=16, micro_batch_examples=4)
+CUT = BatchSplit(section="pretraining", global_batch_size=16, micro_batch_size=4)
 
 
 def worker(values):

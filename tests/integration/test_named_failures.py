@@ -23,7 +23,7 @@ from flows.cli.app import DONE, MISTAKE
 pytestmark = pytest.mark.slow
 
 _LIMIT_SECONDS = 600
-_SETTINGS = ("pretraining.num_steps=120", "place.training_workers=2", "place.cpus_per_worker=1")
+_SETTINGS = ("pretraining.num_steps=120", "runtime.training_workers=2", "runtime.cpus_per_worker=1")
 _DIVERGES = (
     "pretraining.optimizer=adamw", "pretraining.learning_rate=1", "pretraining.warmup_fraction=0",
     "pretraining.schedule=constant", "pretraining.max_gradient_norm=0.01",
@@ -163,7 +163,7 @@ def test_a_temporary_folder_without_room_is_found_before_the_first_step(
     fill(small_disk.parent, 2 * 2**20)
     folders = {"TMPDIR": str(small_disk.parent), "RAY_TMPDIR": tempfile.gettempdir()}
     process = machine.start("pretrain", store, **folders)
-    assert "choose another place.store or TMPDIR" in ended(process, MISTAKE)
+    assert "choose another runtime.store or TMPDIR" in ended(process, MISTAKE)
 
 
 def test_a_temporary_folder_whose_path_is_too_long_for_a_socket_is_named(
@@ -177,14 +177,16 @@ def test_a_temporary_folder_whose_path_is_too_long_for_a_socket_is_named(
 
 
 def test_workers_that_fit_on_no_node_are_refused(machine: Machine, store: Path) -> None:
-    process = machine.start("pretrain", store, "place.cpus_per_worker=512")
+    process = machine.start("pretrain", store, "runtime.cpus_per_worker=512")
     assert "512" in ended(process, MISTAKE)
 
 
 def test_a_worker_that_dies_too_often_ends_it_with_what_to_do(
     machine: Machine, store: Path
 ) -> None:
-    process = machine.start("pretrain", store, "place.max_failures=0", "pretraining.num_steps=2000")
+    process = machine.start(
+        "pretrain", store, "runtime.max_failures=0", "pretraining.num_steps=2000"
+    )
     family = psutil.Process(process.pid)
 
     def workers() -> list[psutil.Process]:
@@ -198,4 +200,4 @@ def test_a_worker_that_dies_too_often_ends_it_with_what_to_do(
     workers()[0].kill()
     said = ended(process, MISTAKE)
     assert "a worker of pretraining (rank" in said
-    assert "place.max_failures=0 allows no more restarts" in said
+    assert "runtime.max_failures=0 allows no more restarts" in said

@@ -41,7 +41,7 @@ def chain():
 first, second = chain(), chain()
 reader = ExampleReader(first[-1], "train")
 ((_, batch),) = micro_batches(
-    reader, seed=0, step=0, examples_per_step=4, micro_batch_examples=4)
+    reader, seed=0, step=0, global_batch_size=4, micro_batch_size=4)
 print(json.dumps({
     "digests": [{n: r.sha256 for n, r in a.manifest.files.items()} for a in first],
     "built": [not artifact.reused for artifact in first],

@@ -1,4 +1,4 @@
-"""SIGKILL at random instants, of a worker, the driver, a node: the training ends the same."""
+"""SIGKILL at random instants, of a worker, the driver, a node: the training run ends the same."""
 
 from pathlib import Path
 

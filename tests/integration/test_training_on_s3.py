@@ -1,4 +1,4 @@
-"""A training whose checkpoints lie on an object store, killed and gone on with."""
+"""A training run whose checkpoints lie on an object store, killed and gone on with."""
 
 import json
 import os
@@ -30,8 +30,8 @@ def observe(progress):
         os.kill(os.getpid(), signal.SIGKILL)
 
 inputs = ArtifactStore(data)
-settings = PretrainingSettings(size="tiny", num_steps=60, examples_per_step=8,
-    micro_batch_examples=4, log_every_steps=1, evaluate_every_steps=30, checkpoint_every_steps=10)
+settings = PretrainingSettings(size="tiny", num_steps=60, global_batch_size=8,
+    micro_batch_size=4, log_every_steps=1, evaluate_every_steps=30, checkpoint_every_steps=10)
 encoder = build_encoder(settings, inputs.find("examples", examples),
     inputs.find("vocabulary", vocabulary),
     StageContext(store=ArtifactStore(store), observe=observe))

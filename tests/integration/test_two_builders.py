@@ -31,7 +31,7 @@ for line in sys.stdin:
         for name, pause in zip(names, request["pauses"]):
             time.sleep(pause)
             if draft.finished(name) is None:
-                with draft.file(name) as file:  # as of a training: other bytes in any process
+                with draft.file(name) as file:  # as of a training run: other bytes in any process
                     file.path.write_text(f"{name} of {os.getpid()}")
                 print("wrote", name, flush=True)
         time.sleep(request["pauses"][3])

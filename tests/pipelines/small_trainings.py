@@ -28,7 +28,7 @@ from pipelines.training.results import MODEL_FOLDER
 from pipelines.training.settings import TrainingSettings
 from pipelines.training.worker import Work, run
 
-CUT = BatchSplit(section="pretraining", examples_per_step=8, micro_batch_examples=4)
+CUT = BatchSplit(section="pretraining", global_batch_size=8, micro_batch_size=4)
 CADENCE = {"log_every_steps": 1, "checkpoint_every_steps": 4}
 _PATIENCE_SECONDS = 300
 
@@ -74,7 +74,7 @@ def worker_that_meets(
                 time.sleep(3.0)  # what is on its way to the store arrives
                 os.kill(os.getpid(), signal.SIGKILL)
             return micro_batches(
-                reader, seed=0, step=step, examples_per_step=8, micro_batch_examples=4,
+                reader, seed=0, step=step, global_batch_size=8, micro_batch_size=4,
                 rank=rank, world_size=world_size,
             )  # fmt: skip
 
@@ -152,7 +152,7 @@ def launched(job: Launch, context: StageContext, finish: Callable[..., Any]) -> 
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
     thread.join(_PATIENCE_SECONDS)
-    assert outcome, f"the training has not ended within {_PATIENCE_SECONDS} s"
+    assert outcome, f"the training run has not ended within {_PATIENCE_SECONDS} s"
     if isinstance(outcome[0], Exception):
         raise outcome[0]
     return outcome[0]

@@ -10,11 +10,11 @@ from bert_core.training.step import optimizer_step
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
 
 
-def stepped(reader: ExampleReader, micro_batch_examples: int):
+def stepped(reader: ExampleReader, micro_batch_size: int):
     """A step of 50 examples on one worker, and its gradient."""
     batches = list(
         micro_batches(
-            reader, seed=0, step=2, examples_per_step=50, micro_batch_examples=micro_batch_examples
+            reader, seed=0, step=2, global_batch_size=50, micro_batch_size=micro_batch_size
         )
     )
     torch.manual_seed(0)
@@ -44,7 +44,7 @@ def test_a_step_is_the_same_however_it_is_cut(small_examples, size, sizes):
 def test_a_step_of_thousands_is_more_than_the_examples_there_are(small_examples):
     reader = ExampleReader(small_examples, "train")
     batches = dict(
-        micro_batches(reader, seed=0, step=1, examples_per_step=4096, micro_batch_examples=16)
+        micro_batches(reader, seed=0, step=1, global_batch_size=4096, micro_batch_size=16)
     )
     assert sorted(batches) == list(range(256))
     assert {batch.tokens.num_sequences for batch in batches.values()} == {16}

@@ -15,7 +15,7 @@ from pipelines.config.errors import UserError
 from pipelines.stage import StageContext
 from pipelines.training import arithmetic
 from pipelines.training.arithmetic import Arithmetic, arithmetic_of, resolve
-from pipelines.training.placement import BatchSplit, place
+from pipelines.training.placement import BatchSplit, schedule
 
 
 @pytest.fixture
@@ -84,18 +84,18 @@ def test_what_names_the_artifact_is_what_trains_where_ray_and_torch_disagree(
     settled, bound = resolve("float32", context)
     assert settled.device == ("cuda" if torch_sees else "cpu")
     nodes = [{"CPU": 2.0, "GPU": ray_counts}]
-    cut = BatchSplit(section="pretraining", examples_per_step=8, micro_batch_examples=4)
+    cut = BatchSplit(section="pretraining", global_batch_size=8, micro_batch_size=4)
     if torch_sees:
         with pytest.raises(UserError, match="with 1 CPU and a GPU"):
-            place(bound.ranks, nodes, cut, one_thread_each=False)
+            schedule(bound.ranks, nodes, cut, one_thread_each=False)
     else:
-        assert not place(bound.ranks, nodes, cut, one_thread_each=False).use_gpu
+        assert not schedule(bound.ranks, nodes, cut, one_thread_each=False).use_gpu
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_a_gpu_that_is_asked_for_and_not_there_is_refused(no_cluster):
     with pytest.raises(
-        UserError, match=r"^place.device=gpu needs a GPU, and this machine has none"
+        UserError, match=r"^runtime.device=gpu needs a GPU, and this machine has none"
     ):
         arithmetic_of("auto", Ranks(device="gpu"))
 

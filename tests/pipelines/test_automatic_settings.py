@@ -11,16 +11,16 @@ from bert_core.config import EmbeddingConfig, encoder_config
 from bert_core.hugging_face import export_model
 from bert_core.model.catalogue import EncoderModel
 from bert_core.training.state import save_model
-from bert_core.vocabulary import SPECIAL_PIECES, WordPieceTokenizer
+from bert_core.vocabulary import SPECIAL_TOKENS, WordPieceTokenizer
 from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.stage import Progress, StageContext
+from pipelines.stages.dataset.settings import DatasetSettings
+from pipelines.stages.dataset.stage import build_dataset
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.finetuning.stage import automatic_epochs, resolved_settings
-from pipelines.stages.labelled.settings import LabelledSettings
-from pipelines.stages.labelled.stage import build_labelled
 from pipelines.training.imported_models import existing_encoder
 
-PIECES = [*SPECIAL_PIECES, "good", "bad", "one"]
+PIECES = [*SPECIAL_TOKENS, "good", "bad", "one"]
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def context(tmp_path: Path) -> StageContext:
     return StageContext(store=ArtifactStore(tmp_path / "store"))
 
 
-def labelled(context: StageContext, folder: Path, family: str = "classification") -> Artifact:
+def dataset(context: StageContext, folder: Path, family: str = "classification") -> Artifact:
     path = folder / f"{family}.txt"
     if family == "tagging":
         path.write_text("good A\none B\n\nbad C\none B\n\n" * 20)
@@ -52,7 +52,7 @@ def labelled(context: StageContext, folder: Path, family: str = "classification"
         path = path.rename(path.with_suffix(".csv"))
     source = {"kind": "labelled_file", "path": str(path), "heldout_path": str(path)}
     settings: dict[str, Any] = {"family": family, "source": source}
-    return build_labelled(LabelledSettings.model_validate(settings), None, context)
+    return build_dataset(DatasetSettings.model_validate(settings), None, context)
 
 
 def encoder(context: StageContext, folder: Path, pooling: Any = None, *, is_ours: bool) -> Artifact:
@@ -74,7 +74,7 @@ def encoder(context: StageContext, folder: Path, pooling: Any = None, *, is_ours
 def test_a_published_encoder_keeps_the_paper_s_head_unless_it_makes_vectors_of_a_mean(
     context: StageContext, tmp_path: Path, pooling: Any, read: str
 ) -> None:
-    items = labelled(context, tmp_path)
+    items = dataset(context, tmp_path)
     start = encoder(context, tmp_path / "there", pooling, is_ours=False)
     said: list[Progress] = []
     found = resolved_settings(FinetuningSettings(), items, start, said.append)
@@ -87,7 +87,7 @@ def test_a_published_encoder_keeps_the_paper_s_head_unless_it_makes_vectors_of_a
 def test_an_encoder_of_ours_is_read_by_the_mean_wherever_it_lies(
     context: StageContext, tmp_path: Path
 ) -> None:
-    items = labelled(context, tmp_path)
+    items = dataset(context, tmp_path)
     start = encoder(context, tmp_path / "there", is_ours=True)
     assert (
         resolved_settings(FinetuningSettings(), items, start, lambda progress: None).pooling
@@ -96,14 +96,14 @@ def test_an_encoder_of_ours_is_read_by_the_mean_wherever_it_lies(
 
 
 def test_what_is_said_is_left_alone(context: StageContext, tmp_path: Path) -> None:
-    items = labelled(context, tmp_path)
+    items = dataset(context, tmp_path)
     start = encoder(context, tmp_path / "there", is_ours=False)
     asked = FinetuningSettings(pooling="mean", num_epochs=2.5, learning_rate=3e-5)
     assert resolved_settings(asked, items, start, lambda progress: None) == asked
 
 
 def test_a_head_that_reads_words_has_no_pooling(context: StageContext, tmp_path: Path) -> None:
-    items = labelled(context, tmp_path, "tagging")
+    items = dataset(context, tmp_path, "tagging")
     start = encoder(context, tmp_path / "there", "mean", is_ours=False)
     assert (
         resolved_settings(FinetuningSettings(), items, start, lambda progress: None).pooling

@@ -40,8 +40,8 @@ def step_of(reader, step: int, rank: int = 0, world_size: int = 1, seed: int = 0
             reader,
             seed=seed,
             step=step,
-            examples_per_step=20,
-            micro_batch_examples=6,
+            global_batch_size=20,
+            micro_batch_size=6,
             rank=rank,
             world_size=world_size,
         )
@@ -80,7 +80,7 @@ def test_every_epoch_sees_each_example_once_in_another_order(reader):
     size = len(reader)
     seen: list[tuple[int, ...]] = []
     for _, batch in micro_batches(
-        reader, seed=0, step=0, examples_per_step=2 * size, micro_batch_examples=50
+        reader, seed=0, step=0, global_batch_size=2 * size, micro_batch_size=50
     ):
         seen.extend(unmasked_rows(batch))
     first, second = seen[:size], seen[size:]
@@ -94,7 +94,7 @@ def test_an_epoch_draws_fresh_masks(reader):
     for epoch in rows:
         for example in range(epoch * size, epoch * size + 10):
             ((_, batch),) = micro_batches(
-                reader, seed=0, step=example, examples_per_step=1, micro_batch_examples=1
+                reader, seed=0, step=example, global_batch_size=1, micro_batch_size=1
             )
             rows[epoch][unmasked_rows(batch)[0]] = tuple(batch.masked_positions.tolist())
     again = dict(step_of(reader, 3))
@@ -185,7 +185,7 @@ def test_static_masks_are_the_shards_own(small_corpus, small_vocabulary, small_c
     for epoch in (0, 1):
         rows = {}
         for _, batch in micro_batches(
-            reader, seed=epoch, step=epoch, examples_per_step=size, micro_batch_examples=size
+            reader, seed=epoch, step=epoch, global_batch_size=size, micro_batch_size=size
         ):
             ids = batch.tokens.input_ids.clone()
             assert (ids[batch.masked_positions] == tokenizer.mask_id).float().mean() > 0.7
@@ -231,7 +231,7 @@ def test_the_largest_batch_needs_what_no_batch_of_the_training_exceeds(reader):
     assert largest.tokens.lengths == (reader.max_tokens,) * 6
     for step in range(5):
         for _, batch in micro_batches(
-            reader, seed=0, step=step, examples_per_step=12, micro_batch_examples=6
+            reader, seed=0, step=step, global_batch_size=12, micro_batch_size=6
         ):
             assert batch.tokens.num_tokens <= largest.tokens.num_tokens
             assert batch.counts["mlm"] <= largest.counts["mlm"]

@@ -184,7 +184,7 @@ def test_a_budget_names_an_encoder_that_is_to_the_bit_the_one_of_its_steps(
     store = ArtifactStore(tmp_path)
     context = replace(small_context, store=store, observe=observe, ranks=Ranks(workers=2))
     wanted = PretrainingSettings(
-        size="tiny", budget_minutes=0.25, examples_per_step=16, micro_batch_examples=8,
+        size="tiny", budget_minutes=0.25, global_batch_size=16, micro_batch_size=8,
         evaluate_every_steps=100, checkpoint_every_steps=500, evaluation_examples=64,
         final_evaluation_examples=64,
     )  # fmt: skip

@@ -16,7 +16,7 @@ from pipelines.artifacts.housekeeping.inventory import take_inventory
 from pipelines.artifacts.layout import ArtifactPaths
 from pipelines.config.versions import source_folders
 from pipelines.stages.corpus.stage import build_corpus
-from pipelines.stages.labelled.stage import build_labelled
+from pipelines.stages.dataset.stage import build_dataset
 from pipelines.stages.pretraining.stage import build_encoder
 from tests.pipelines.small_data import invented_text
 
@@ -117,13 +117,13 @@ def test_an_attempt_without_a_file_is_silently_ours(
 
 
 def test_a_stage_s_code_is_what_it_imports_without_the_surroundings() -> None:
-    corpus, labelled, encoder = map(code_of, (build_corpus, build_labelled, build_encoder))
+    corpus, dataset, encoder = map(code_of, (build_corpus, build_dataset, build_encoder))
     assert {"pipelines.stages.corpus.cleaning", "pipelines.io.files"} <= {*corpus}
     assert "pipelines.stages.corpus.sources.markup" in corpus  # imported by a name put together
-    assert {"pipelines.tasks.tagging", "pipelines.tasks.scoring.entities"} <= {*labelled}
+    assert {"pipelines.tasks.tagging", "pipelines.tasks.scoring.entities"} <= {*dataset}
     assert {"bert_core.training.optimization.rules", "bert_core.backends.cpu.layout"} <= {*encoder}
     assert {"pipelines.training.worker", "pipelines.stages.examples.batches"} <= {*encoder}
-    for code in (corpus, labelled, encoder):
+    for code in (corpus, dataset, encoder):
         assert "pipelines.artifacts.store" not in code
         assert "pipelines.config.redaction" not in code
     assert not any(name.startswith(("bert_core.model", "pipelines.training")) for name in corpus)

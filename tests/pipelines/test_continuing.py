@@ -15,7 +15,7 @@ from bert_core.model.catalogue import PretrainingModel, build_model
 from bert_core.model.preparation import resize_vocabulary
 from bert_core.training.initialization import load_encoder_into
 from bert_core.training.state import load_model, save_model
-from bert_core.vocabulary import SPECIAL_PIECES, WordPieceTokenizer
+from bert_core.vocabulary import SPECIAL_TOKENS, WordPieceTokenizer
 from pipelines.artifacts import ArtifactStore
 from pipelines.cluster.ranks import Ranks
 from pipelines.config.errors import UserError
@@ -148,18 +148,18 @@ def test_a_checkpoint_that_lacks_its_head_is_still_refused(
 
 
 def test_words_of_the_corpus_become_pieces_at_the_end(folder, source, small_corpus, small_context):
-    settings = VocabularySettings(encoder=str(folder), added_pieces=20)
+    settings = VocabularySettings(encoder=str(folder), added_words=20)
     vocabulary = build_vocabulary(settings, small_corpus, small_context)
     before = load_tokenizer(build_vocabulary(
         VocabularySettings(encoder=str(folder)), small_corpus, small_context
     ))  # fmt: skip
     tokenizer = load_tokenizer(vocabulary)
-    assert tokenizer.pieces[:-20] == before.pieces
-    for word in tokenizer.pieces[-20:]:
+    assert tokenizer.tokens[:-20] == before.pieces
+    for word in tokenizer.tokens[-20:]:
         assert len(before.encode(word)) > 1
-        assert [tokenizer.pieces[index] for index in tokenizer.encode(word)] == [word]
+        assert [tokenizer.tokens[index] for index in tokenizer.encode(word)] == [word]
     heldout = vocabulary.statistics["heldout"], vocabulary.statistics["heldout_before"]
-    assert heldout[0]["pieces_per_word"] < heldout[1]["pieces_per_word"]
+    assert heldout[0]["tokens_per_word"] < heldout[1]["tokens_per_word"]
     alone = replace(small_context, num_workers=1)
     assert build_vocabulary(settings, small_corpus, alone).fingerprint == vocabulary.fingerprint
     encoder = existing_encoder(str(folder), small_context)
@@ -195,19 +195,19 @@ def test_what_is_no_encoder_is_a_sentence(reference, small_context):
 def test_more_pieces_than_there_are_words_to_cut_up_are_refused(
     folder, small_corpus, small_context
 ):
-    settings = VocabularySettings(encoder=str(folder), added_pieces=100_000)
-    with pytest.raises(UserError, match="lower added_pieces"):
+    settings = VocabularySettings(encoder=str(folder), added_words=100_000)
+    with pytest.raises(UserError, match="lower added_words"):
         build_vocabulary(settings, small_corpus, small_context)
 
 
 def test_a_word_too_long_for_the_tokenizer_becomes_no_piece() -> None:
-    tokenizer = WordPieceTokenizer([*SPECIAL_PIECES, "a", "##a"])
+    tokenizer = WordPieceTokenizer([*SPECIAL_TOKENS, "a", "##a"])
     longest, too_long = "a" * 100, "a" * 101
     counts = {too_long: 10, longest: 5, "aa": 3}
     found = extended(tokenizer, counts, num_pieces=2, min_frequency=2)
     assert found.pieces[-2:] == (longest, "aa")
     assert found.encode(longest) == [found.vocab_size - 2]
-    with pytest.raises(UserError, match="lower added_pieces"):
+    with pytest.raises(UserError, match="lower added_words"):
         extended(tokenizer, counts, num_pieces=3, min_frequency=2)
 
 
@@ -224,7 +224,7 @@ def test_added_pieces_do_not_begin_with_rows_that_nothing_trained(
     load_tokenizer(small_vocabulary).save(tmp_path)
     encoder = existing_encoder(str(tmp_path), small_context)
     for added in (4, 10):  # within the padding, and beyond
-        wanted = VocabularySettings(encoder=str(tmp_path), added_pieces=added)
+        wanted = VocabularySettings(encoder=str(tmp_path), added_words=added)
         vocabulary = build_vocabulary(wanted, small_corpus, small_context)
         examples = examples_in(vocabulary, small_corpus, small_context)
         chosen = settings_for(PretrainingSettings(), encoder, examples, vocabulary)
@@ -253,7 +253,7 @@ def test_an_encoder_of_no_named_size_has_none(
 
 
 def test_a_vocabulary_that_is_learned_keeps_its_name() -> None:
-    assert VocabularySettings().named().keys().isdisjoint({"encoder", "added_pieces"})
+    assert VocabularySettings().named().keys().isdisjoint({"encoder", "added_words"})
 
 
 @pytest.mark.slow
@@ -270,8 +270,8 @@ def test_a_training_that_goes_on_is_named_by_its_encoder_and_begins_where_that_w
     vocabulary = build_vocabulary(VocabularySettings(encoder=reference), small_corpus, context)
     examples = examples_in(vocabulary, small_corpus, context, max_tokens=32)
     settings = PretrainingSettings(
-        encoder=reference, num_steps=2, learning_rate=1e-8, examples_per_step=4,
-        micro_batch_examples=2, evaluation_examples=8, final_evaluation_examples=8,
+        encoder=reference, num_steps=2, learning_rate=1e-8, global_batch_size=4,
+        micro_batch_size=2, evaluation_examples=8, final_evaluation_examples=8,
     )  # fmt: skip
     encoder = build_encoder(settings, examples, vocabulary, context)
     started_from = existing_encoder(reference, context).fingerprint

@@ -1,4 +1,4 @@
-"""A killed training whose newest checkpoint is damaged goes on from the one before."""
+"""A killed training run whose newest checkpoint is damaged goes on from the one before."""
 
 import json
 import os
@@ -33,8 +33,8 @@ def observe(progress):
         os.kill(os.getpid(), signal.SIGKILL)
 
 inputs = ArtifactStore(data)
-settings = PretrainingSettings(size="tiny", num_steps=40, examples_per_step=8,
-    micro_batch_examples=4, log_every_steps=1, evaluate_every_steps=30, checkpoint_every_steps=5)
+settings = PretrainingSettings(size="tiny", num_steps=40, global_batch_size=8,
+    micro_batch_size=4, log_every_steps=1, evaluate_every_steps=30, checkpoint_every_steps=5)
 encoder = build_encoder(settings, inputs.find("examples", examples),
     inputs.find("vocabulary", vocabulary),
     StageContext(store=ArtifactStore(store), observe=observe,

@@ -230,5 +230,5 @@ def test_the_vocabulary_reports_how_it_fares_on_held_out_text(small_vocabulary):
     statistics = small_vocabulary.statistics
     assert statistics["size"] == 200
     assert statistics["special_ids"]["[PAD]"] == 0
-    assert 1.0 < statistics["heldout"]["pieces_per_word"] < 4
+    assert 1.0 < statistics["heldout"]["tokens_per_word"] < 4
     assert statistics["heldout"]["unknown_share"] == 0

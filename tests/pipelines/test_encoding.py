@@ -9,14 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bert_core.vocabulary import SPECIAL_PIECES, Normalization, WordPieceTokenizer
+from bert_core.vocabulary import SPECIAL_TOKENS, Normalization, WordPieceTokenizer
 from pipelines.stages.corpus.cleaning import mend, split_sentences
 from pipelines.stages.vocabulary import encoding
 from pipelines.stages.vocabulary.encoding import SentenceEncoder
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,!?'\"-()[]$€éüß中文字हिन्दी"
-PIECES = [*SPECIAL_PIECES, *sorted(set(LETTERS)), *(f"##{each}" for each in sorted(set(LETTERS)))]
+PIECES = [*SPECIAL_TOKENS, *sorted(set(LETTERS)), *(f"##{each}" for each in sorted(set(LETTERS)))]
 
 TOKENIZERS = {
     lowercase: WordPieceTokenizer(PIECES, Normalization(lowercase=lowercase))

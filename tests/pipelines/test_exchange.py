@@ -49,7 +49,7 @@ def test_out_and_in_again_changes_no_bit(
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
     tokenizer = WordPieceTokenizer.from_directory(tmp_path / "ours")
-    assert tokenizer.pieces == WordPieceTokenizer.from_directory(folder).pieces
+    assert tokenizer.tokens == WordPieceTokenizer.from_directory(folder).pieces
 
 
 def test_what_is_no_model_is_refused(folder: Path, context: StageContext, tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_attention_is_drawn_as_a_page_and_as_a_sheet(folder: Path, tmp_path: Pat
     page, sheet = tmp_path / "attention.html", tmp_path / "attention.png"
     maps = inspect(folder, "the sum of <b>", page)
     inspect(folder, "the sum of <b>", sheet)
-    assert maps.pieces[:4] == ["[CLS]", "the", "sum", "of"]
+    assert maps.tokens[:4] == ["[CLS]", "the", "sum", "of"]
     text = page.read_text()
     assert '"pieces": ["[CLS]", "the", "sum", "of"' in text
     assert "https://" not in text  # nothing is fetched

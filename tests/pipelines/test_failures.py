@@ -1,4 +1,4 @@
-"""When a training that finds no places for its workers gives up, and what it says."""
+"""When a training run that finds no places for its workers gives up, and what it says."""
 
 import time
 from collections.abc import Sequence
@@ -81,7 +81,7 @@ def test_a_lost_node_is_called_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(caught.value) == (
         "the training (workers: 2, each with 4 CPUs) does not fit the cluster any more, which has "
         "room for 1 on 1 node (4 CPUs with 0 GPUs): a node was lost, and none came in its place "
-        "for 360 s; add one, or set place.training_workers to a range such as [1, 2], and run "
+        "for 360 s; add one, or set runtime.training_workers to a range such as [1, 2], and run "
         "again: it goes on from its last checkpoint"
     )
 

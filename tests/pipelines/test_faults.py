@@ -22,12 +22,12 @@ CASES = {
     "corpus.heldout_fraction=2": "corpus.heldout_fraction: must be less than 1, got 2",
     "corpus.sources=[{kind: text, path: x}]": "'corpus.sources.0.path'; did you mean "
     "corpus.sources.0.paths?",
-    "labelled.source={kind: labelled_flie}": "must be one of corpus_source, labelled_file, "
+    "dataset.source={kind: labelled_flie}": "must be one of corpus_source, labelled_file, "
     "hugging_face, none; did you mean labelled_file?",
-    "labelled.source={kind: labelled_file, pth: x}": "did you mean labelled.source.path?",
+    "dataset.source={kind: labelled_file, pth: x}": "did you mean dataset.source.path?",
     "finetuning.search={learning_rat: [1]}": "did you mean finetuning.search.learning_rate?",
-    "place.training_workers=[8,0]": "place.training_workers: must be at least 1, got 0",
-    "place.training_workers=many": "must be auto or a whole number or a list, got 'many'",
+    "runtime.training_workers=[8,0]": "runtime.training_workers: must be at least 1, got 0",
+    "runtime.training_workers=many": "must be auto or a whole number or a list, got 'many'",
     "pretraining.optimizer=adam": "must be one of adamw, lamb, muon, got 'adam'; did you mean",
     "vocabulary.size=null": "vocabulary.size: must be a whole number, got null",
     "name=''": "name: must have at least 1 character, got ''",

@@ -97,7 +97,7 @@ def remote_examples(small_examples: Artifact, tmp_path, monkeypatch) -> Artifact
 
 
 def read(reader: ExampleReader, step: int) -> np.ndarray:
-    batches = micro_batches(reader, seed=0, step=step, examples_per_step=4, micro_batch_examples=4)
+    batches = micro_batches(reader, seed=0, step=step, global_batch_size=4, micro_batch_size=4)
     return np.concatenate([batch.tokens.input_ids.numpy() for _, batch in batches])
 
 

@@ -15,12 +15,12 @@ from pipelines.stage import Stage, StageContext
 from pipelines.stages.corpus import CORPUS
 from pipelines.stages.corpus import stage as corpus_stage
 from pipelines.stages.corpus.settings import CorpusSettings, DelimitedText, JsonLines, PlainText
+from pipelines.stages.dataset import DATASET
+from pipelines.stages.dataset import stage as labelled_stage
+from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.examples import EXAMPLES
 from pipelines.stages.examples import stage as examples_stage
 from pipelines.stages.examples.settings import ExampleSettings
-from pipelines.stages.labelled import LABELLED
-from pipelines.stages.labelled import stage as labelled_stage
-from pipelines.stages.labelled.settings import LabelledFile, LabelledSettings
 from pipelines.stages.vocabulary import VOCABULARY
 from pipelines.stages.vocabulary import stage as vocabulary_stage
 from pipelines.stages.vocabulary.settings import VocabularySettings
@@ -31,7 +31,7 @@ GOLDEN = {
     ("corpus", 2): "101c87b84df2a482818bf448e9670bce83c7363a2ef74d269f0606f8a11a2fdb",
     ("vocabulary", 1): "240727c93c12471dc3afaea127261a8f2de6b790ddaca6127950e175e9b56562",
     ("examples", 2): "52682181956a0451b3c5fc455c13a51181fce82a174c9a6a109f45e7ee668821",
-    ("labelled", 4): "929fc6887003b30153737f5a431c8bc1be76d64ca2d5a8efbaed06dfaaf6f38e",
+    ("dataset", 4): "929fc6887003b30153737f5a431c8bc1be76d64ca2d5a8efbaed06dfaaf6f38e",
 }
 NOUNS = ("river", "teacher", "garden", "engine", "winter", "letter", "harbour", "mountain")
 VERBS = ("carries", "forgets", "answers", "follows", "mends", "opens", "watches")
@@ -89,11 +89,11 @@ def artifacts(tmp_path_factory) -> dict[str, Artifact]:
     examples = examples_stage.build_examples(
         ExampleSettings(max_tokens=48, num_passes=2, shard_tokens=2000), corpus, vocabulary, context
     )
-    labelled = labelled_stage.build_labelled(
-        LabelledSettings(source=LabelledFile(path=str(folder / "rows.csv"))), None, context
+    dataset = labelled_stage.build_dataset(
+        DatasetSettings(source=LabelledFile(path=str(folder / "rows.csv"))), None, context
     )
-    made = (corpus, vocabulary, examples, labelled)
-    return dict(zip(("corpus", "vocabulary", "examples", "labelled"), made, strict=True))
+    made = (corpus, vocabulary, examples, dataset)
+    return dict(zip(("corpus", "vocabulary", "examples", "dataset"), made, strict=True))
 
 
 def digest_of(artifact: Artifact) -> str:
@@ -108,7 +108,7 @@ def digest_of(artifact: Artifact) -> str:
     return digest.hexdigest()
 
 
-@pytest.mark.parametrize("stage", (CORPUS, VOCABULARY, EXAMPLES, LABELLED), ids=lambda s: s.name)
+@pytest.mark.parametrize("stage", (CORPUS, VOCABULARY, EXAMPLES, DATASET), ids=lambda s: s.name)
 def test_a_stage_writes_the_bytes_that_its_version_stands_for(artifacts, stage: Stage) -> None:
     artifact, key = artifacts[stage.name], (stage.name, stage.version)
     found = digest_of(artifact)
@@ -126,4 +126,4 @@ def test_the_inputs_meet_what_they_are_there_for(artifacts) -> None:
     assert statistics["dropped"]["duplicate"] == 1
     assert len(artifacts["corpus"].names("train-")) > 3
     assert artifacts["examples"].statistics["train"]["examples"] > 50
-    assert artifacts["labelled"].statistics["items"]["heldout"] > 5
+    assert artifacts["dataset"].statistics["items"]["heldout"] > 5

@@ -1,4 +1,4 @@
-"""A training that begins informed: as token frequencies have it, alike on any number of ranks."""
+"""A training run that begins informed: by token frequencies, alike on any number of ranks."""
 
 import json
 from dataclasses import replace
@@ -21,8 +21,8 @@ from pipelines.stages.vocabulary.stage import build_vocabulary, load_tokenizer
 SETTINGS = PretrainingSettings(
     size="tiny",
     num_steps=3,
-    examples_per_step=8,
-    micro_batch_examples=4,
+    global_batch_size=8,
+    micro_batch_size=4,
     learning_rate=1e-6,
     log_every_steps=1,
     evaluate_every_steps=3,

@@ -1,4 +1,4 @@
-"""A training whose caller is interrupted and lives on, as in a notebook."""
+"""A training run whose caller is interrupted and lives on, as in a notebook."""
 
 import json
 import os
@@ -50,7 +50,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 job = Launch(
     worker=worker, values={"ticks": str(ticks)}, name="endless",
     checkpoints=CheckpointFolder(str(folder / "work"), LocalFileSystem()),
-    cut=BatchSplit(section="pretraining", examples_per_step=8, micro_batch_examples=4),
+    cut=BatchSplit(section="pretraining", global_batch_size=8, micro_batch_size=4),
 )
 threading.Thread(target=interrupt, daemon=True).start()
 try:

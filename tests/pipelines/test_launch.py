@@ -9,7 +9,7 @@ from pipelines.training import launch
 
 
 class Wish:
-    """Of a training that nobody may stop."""
+    """Of a training run that nobody may stop."""
 
 
 class Trainer:

@@ -43,7 +43,7 @@ def test_a_rate_changes_how_many_are_masked_and_nothing_else(small_examples):
             masks = PretrainingSettings(mask_fraction=rate).masking_at(0, reader.masking_config)
         return dict(
             micro_batches(
-                reader, seed=0, step=3, examples_per_step=20, micro_batch_examples=20, masking=masks
+                reader, seed=0, step=3, global_batch_size=20, micro_batch_size=20, masking=masks
             )
         )[0]
 

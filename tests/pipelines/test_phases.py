@@ -13,11 +13,11 @@ from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.pretraining.phases import phases_of, split_of
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.training_examples import TrainingExamples
-from pipelines.training.placement import place
+from pipelines.training.placement import schedule
 
 TWO_PHASES = PretrainingSettings(
-    num_steps=10, short_steps_fraction=0.7, examples_per_step=8, micro_batch_examples=4,
-    short_examples_per_step=20, short_micro_batch_examples=6,
+    num_steps=10, short_steps_fraction=0.7, global_batch_size=8, micro_batch_size=4,
+    short_global_batch_size=20, short_micro_batch_size=6,
 )  # fmt: skip
 
 
@@ -78,8 +78,8 @@ def test_a_step_on_either_side_of_the_boundary_is_what_its_own_phase_gives(examp
     kind, first, size, cut = ("short", 0, 20, 6) if step < 7 else ("train", 7, 8, 4)
     expected = dict(
         micro_batches(
-            ExampleReader(examples, kind), seed=0, step=step - first, examples_per_step=size,
-            micro_batch_examples=cut,
+            ExampleReader(examples, kind), seed=0, step=step - first, global_batch_size=size,
+            micro_batch_size=cut,
         )
     )  # fmt: skip
     assert found.keys() == expected.keys()
@@ -124,15 +124,15 @@ def test_phases_without_their_examples_are_refused(overrides, sentence):
 
 def test_too_many_workers_for_the_short_steps_are_told_of_their_settings():
     settings = PretrainingSettings(
-        num_steps=10, short_steps_fraction=0.9, examples_per_step=256, micro_batch_examples=16,
-        short_micro_batch_examples=64,
+        num_steps=10, short_steps_fraction=0.9, global_batch_size=256, micro_batch_size=16,
+        short_micro_batch_size=64,
     )  # fmt: skip
     with pytest.raises(UserError) as caught:
-        place(Ranks(workers=8), [{"CPU": 8.0}], split_of(settings), one_thread_each=True)
+        schedule(Ranks(workers=8), [{"CPU": 8.0}], split_of(settings), one_thread_each=True)
     assert str(caught.value) == (
         "8 training workers cannot share the 4 micro-batches of a step of pretraining "
-        "(short_examples_per_step=256, short_micro_batch_examples=64); set "
-        "pretraining.short_micro_batch_examples=32 or set place.training_workers to at most 4"
+        "(short_global_batch_size=256, short_micro_batch_size=64); set "
+        "pretraining.short_micro_batch_size=32 or set runtime.training_workers to at most 4"
     )
-    alike = settings.model_copy(update={"short_micro_batch_examples": None})
+    alike = settings.model_copy(update={"short_micro_batch_size": None})
     assert split_of(alike).prefix == ""  # the one setting that both take

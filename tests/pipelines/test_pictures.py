@@ -1,4 +1,4 @@
-"""Pictures are real images of the right size, drawn from the points of a training."""
+"""Pictures are real images of the right size, drawn from the points of a training run."""
 
 import struct
 

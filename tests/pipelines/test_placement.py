@@ -4,20 +4,20 @@ import pytest
 
 from pipelines.cluster.ranks import Ranks
 from pipelines.config.errors import UserError
-from pipelines.training.placement import BatchSplit, Placement, check_ranks, cut_short, place
+from pipelines.training.placement import BatchSplit, Placement, check_ranks, cut_short, schedule
 
 LAPTOP = [{"CPU": 2.0}]
 WORKSTATION = [{"CPU": 16.0}]
 MIXED = [{"CPU": 16.0}, {"CPU": 64.0, "GPU": 8.0}]
 THREE_NODES = [{"CPU": 32.0}, {"CPU": 32.0}, {"CPU": 16.0}]
-TWO = BatchSplit(section="pretraining", examples_per_step=32, micro_batch_examples=16)
-EIGHT = BatchSplit(section="pretraining", examples_per_step=64, micro_batch_examples=8)
+TWO = BatchSplit(section="pretraining", global_batch_size=32, micro_batch_size=16)
+EIGHT = BatchSplit(section="pretraining", global_batch_size=64, micro_batch_size=8)
 
 
 def placed(
     ranks: Ranks, nodes: list[dict[str, float]], cut: BatchSplit = EIGHT, small: bool = False
 ):
-    return place(ranks, nodes, cut, one_thread_each=small)
+    return schedule(ranks, nodes, cut, one_thread_each=small)
 
 
 @pytest.mark.parametrize(
@@ -61,31 +61,31 @@ def test_ranks_are_placed(ranks, nodes, cut, small, expected):
             WORKSTATION,
             TWO,
             "4 training workers cannot share the 2 micro-batches of a step of pretraining "
-            "(examples_per_step=32, micro_batch_examples=16); set "
-            "pretraining.micro_batch_examples=8 or set place.training_workers to at most 2",
+            "(global_batch_size=32, micro_batch_size=16); set "
+            "pretraining.micro_batch_size=8 or set runtime.training_workers to at most 2",
         ),
-        (Ranks(workers=(16, 20)), WORKSTATION, TWO, "set pretraining.micro_batch_examples=2"),
-        (Ranks(workers=40), WORKSTATION, TWO, "at most 2 or raise pretraining.examples_per_step"),
+        (Ranks(workers=(16, 20)), WORKSTATION, TWO, "set pretraining.micro_batch_size=2"),
+        (Ranks(workers=40), WORKSTATION, TWO, "at most 2 or raise pretraining.global_batch_size"),
         (
             Ranks(workers=3),
             LAPTOP,
             EIGHT,
             "3 training workers with 1 CPU each do not fit the cluster, which has room for 2 on 1 "
             "node "
-            "(2 CPUs with 0 GPUs); lower place.training_workers or add nodes",
+            "(2 CPUs with 0 GPUs); lower runtime.training_workers or add nodes",
         ),
-        (Ranks(workers=2, cpus_per_worker=16), WORKSTATION, EIGHT, "lower place.cpus_per_worker"),
+        (Ranks(workers=2, cpus_per_worker=16), WORKSTATION, EIGHT, "lower runtime.cpus_per_worker"),
         # fewer GPUs than asked for: never quietly on CPUs
         (
             Ranks(workers=4),
             [{"CPU": 16.0, "GPU": 2.0}],
             EIGHT,
             "with 1 CPU and a GPU each do not fit the cluster, which has room for 2 on 1 node "
-            "(16 CPUs with 2 GPUs); lower place.training_workers or add nodes or set "
-            "place.device=cpu to train on CPUs",
+            "(16 CPUs with 2 GPUs); lower runtime.training_workers or add nodes or set "
+            "runtime.device=cpu to train on CPUs",
         ),
         (Ranks(device="gpu"), WORKSTATION, EIGHT, "has room for 0 on 1 node"),
-        (Ranks(workers="auto", device="gpu"), WORKSTATION, EIGHT, "place.device=cpu"),
+        (Ranks(workers="auto", device="gpu"), WORKSTATION, EIGHT, "runtime.device=cpu"),
         (Ranks(workers="auto"), [], EIGHT, "has room for 0 on 0 nodes"),
     ],
 )
@@ -98,10 +98,10 @@ def test_what_cannot_be_placed_is_refused(ranks, nodes, cut, sentence):
 
 def test_a_refusal_says_how_long_nodes_were_waited_for():
     with pytest.raises(UserError) as raised:
-        place(Ranks(workers=3), LAPTOP, EIGHT, one_thread_each=False, waited_seconds=900.3)
+        schedule(Ranks(workers=3), LAPTOP, EIGHT, one_thread_each=False, waited_seconds=900.3)
     assert str(raised.value).endswith(
         "has room for 2 on 1 node (2 CPUs with 0 GPUs) after waiting 900 s for nodes; lower "
-        "place.training_workers or add nodes or raise place.wait_for_nodes_seconds"
+        "runtime.training_workers or add nodes or raise runtime.wait_for_nodes_seconds"
     )
 
 
@@ -140,8 +140,8 @@ def test_ranks_without_a_micro_batch_are_refused_where_no_cluster_is_known(worke
 
 def test_a_range_that_ends_before_what_was_asked_for_is_told():
     assert cut_short(Ranks(workers=(1, 4)), TWO) == (
-        "of place.training_workers=[1, 4] at most 2 train, since a step has no more micro-batches "
-        "(examples_per_step=32, micro_batch_examples=16)"
+        "of runtime.training_workers=[1, 4] at most 2 train, since a step has no more "
+        "micro-batches (global_batch_size=32, micro_batch_size=16)"
     )
     for workers in ("auto", 2, (1, 2)):
         assert cut_short(Ranks(workers=workers), TWO) == ""

@@ -29,9 +29,7 @@ def equal(first: PretrainingBatch, second: PretrainingBatch) -> bool:
 
 def test_prefetching_changes_nothing_and_ends_with_its_context(reader):
     def batches_of(step):
-        return micro_batches(
-            reader, seed=0, step=step, examples_per_step=20, micro_batch_examples=6
-        )
+        return micro_batches(reader, seed=0, step=step, global_batch_size=20, micro_batch_size=6)
 
     with prefetched(batches_of, 6) as ahead:
         for step in (0, 1, 2, 4, 5):  # one is left out

@@ -93,7 +93,7 @@ def test_a_disk_without_room_for_the_checkpoints_is_refused(tmp_path: Path):
     with pytest.raises(UserError, match=r"is too full for the checkpoints of pretraining"):
         check_disk_space("pretraining", free // 3, MEBIBYTE, 2, folder)
     # A store elsewhere: the temporary folder alone has to hold one.
-    with pytest.raises(UserError, match=r"GiB are free; free some, choose another place.store"):
+    with pytest.raises(UserError, match=r"GiB are free; free some, choose another runtime.store"):
         check_disk_space("pretraining", 2**60, 0, 2, None)
 
 
@@ -142,8 +142,8 @@ def test_checkpoints_that_are_never_evaluated_are_told_of_before_the_first_step(
     values = {"checkpoints": ["", None, Retention(best=best)], "checkpoint_folder": None}
     worker._prepare_first_step(work, loop.state, values, 1)
     sentence = (
-        f"place.keep_best_checkpoints finds none to keep: evaluations every {evaluated} steps and "
-        f"checkpoints every {stored} do not meet before the last step; {mend}"
+        f"runtime.keep_best_checkpoints finds none to keep: evaluations every {evaluated} steps "
+        f"and checkpoints every {stored} do not meet before the last step; {mend}"
     )
     assert said == ([sentence] if mend else [])
 
@@ -188,7 +188,7 @@ def test_a_training_rehearses_its_largest_batch_and_says_so(
         ranks=Ranks(workers=2),
     )
     settings = PretrainingSettings(
-        size="tiny", num_steps=2, examples_per_step=4, micro_batch_examples=2
+        size="tiny", num_steps=2, global_batch_size=4, micro_batch_size=2
     )
     build_encoder(settings, small_examples, small_vocabulary, context)
     assert any("the largest batch fits, rehearsed in" in note for note in notes)

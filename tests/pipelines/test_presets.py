@@ -20,12 +20,12 @@ from pipelines.tasks import family_module, family_names
 SMALL = (
     "vocabulary.size=200", "examples.max_tokens=64", "examples.shard_tokens=4000",
     "pretraining.size=tiny",
-    "pretraining.examples_per_step=8", "pretraining.micro_batch_examples=4",
+    "pretraining.global_batch_size=8", "pretraining.micro_batch_size=4",
     "pretraining.evaluation_examples=16", "pretraining.final_evaluation_examples=16",
 )  # fmt: skip
 SHORT = (
-    "examples.short_tokens=24", "pretraining.short_examples_per_step=16",
-    "pretraining.short_micro_batch_examples=8",
+    "examples.short_tokens=24", "pretraining.short_global_batch_size=16",
+    "pretraining.short_micro_batch_size=8",
 )  # fmt: skip
 
 
@@ -43,14 +43,14 @@ def small(name: str) -> PretrainingRecipe:
 
 def pretrains(name: str) -> bool:
     """Whether a preset pretrains from random weights: others start from an encoder."""
-    labelled = read_recipe(EndToEndRecipe, name).labelled.source
-    return name != "continue" and labelled.kind != "labelled_file"
+    dataset = read_recipe(EndToEndRecipe, name).dataset.source
+    return name != "continue" and dataset.kind != "labelled_file"
 
 
 @pytest.mark.parametrize("name", family_names())
 def test_every_family_has_a_preset_of_its_name(name: str) -> None:
     recipe = read_recipe(EndToEndRecipe, name.replace("_", "-"))
-    assert family_module(recipe.labelled.family) == name
+    assert family_module(recipe.dataset.family) == name
     assert recipe.registration.classifier_name == recipe.name
 
 
@@ -58,7 +58,7 @@ def test_the_lamb_preset_has_the_published_phases() -> None:
     settings = read_recipe(PretrainingRecipe, "large-64k-lamb").pretraining
     short, full = phases_of(settings)
     assert (short.num_steps, full.num_steps) == (7038, 1563)
-    assert (short.cut.examples_per_step, full.cut.examples_per_step) == (65_536, 32_768)
+    assert (short.cut.global_batch_size, full.cut.global_batch_size) == (65_536, 32_768)
     restart = restart_of(settings)
     assert restart is not None
     assert (restart.step, restart.learning_rate, restart.warmup_steps) == (7038, 4e-3, 200)

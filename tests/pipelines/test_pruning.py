@@ -54,9 +54,9 @@ def test_what_is_used_stays_with_all_that_made_it(store: ArtifactStore) -> None:
     corpus = _build(store, "corpus")
     vocabulary = _build(store, "vocabulary", corpus=corpus)
     encoder = _build(store, "encoder", vocabulary=vocabulary)
-    _build(store, "labelled", corpus=corpus)
+    _build(store, "dataset", corpus=corpus)
     gone = [(kind, what) for kind, what in _prune(store, encoder.fingerprint) if what != "lock"]
-    assert gone == [("labelled", "artifact")]
+    assert gone == [("dataset", "artifact")]
     for artifact in (corpus, vocabulary, encoder):
         assert store.find(artifact.kind, artifact.fingerprint) is not None
     gone = [kind for kind, what in _prune(store) if what == "artifact"]
@@ -158,10 +158,10 @@ def test_what_a_recent_run_found_there_is_not_removed(tmp_path: Path) -> None:
     )
     parent = open_parent_run(tracker, "end-to-end of demo", CorpusRecipe(), "")
     corpus = _build(store, "corpus")
-    _build(store, "labelled")
+    _build(store, "dataset")
     reused = _build(store, "corpus")
     assert reused.reused
     parent.used("corpus", reused)
     in_use = fingerprints_in_use(tracker, since=datetime.now(UTC) - timedelta(days=1))
     assert in_use == {corpus.fingerprint: ("run end-to-end of demo",)}
-    assert [kind for kind, what in _prune(store, *in_use) if what == "artifact"] == ["labelled"]
+    assert [kind for kind, what in _prune(store, *in_use) if what == "artifact"] == ["dataset"]

@@ -63,7 +63,7 @@ def test_no_preset_fine_tunes_bert_base_at_a_rate_of_small_encoders(name: str) -
     recipe = read_recipe(EndToEndRecipe, name)
     if recipe.finetuning.encoder is None and recipe.pretraining.encoder is None:
         size = recipe.pretraining.size
-        shape = BASE if recipe.labelled.source.kind == "labelled_file" else encoder_config(size, 9)
+        shape = BASE if recipe.dataset.source.kind == "labelled_file" else encoder_config(size, 9)
     else:
         shape = BASE
     rate = resolved_rate(recipe.finetuning.learning_rate, "finetuning", shape, ignore)

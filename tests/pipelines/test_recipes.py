@@ -89,12 +89,12 @@ def test_what_is_not_given_comes_from_the_base() -> None:
 def test_a_part_of_another_kind_replaces_the_bases_as_a_whole() -> None:
     base = read_recipe(FinetuningRecipe, "demo").model_dump(mode="json")
     other = {"kind": "labelled_file", "path": "reviews.csv"}
-    given = FinetuningRecipe.model_validate({"labelled": {"source": other}})
-    assert completed(given, base).labelled.source.path == "reviews.csv"
+    given = FinetuningRecipe.model_validate({"dataset": {"source": other}})
+    assert completed(given, base).dataset.source.path == "reviews.csv"
     same = FinetuningRecipe.model_validate(
-        {"labelled": {"source": {"kind": "corpus_source", "min_words": 3}}}
+        {"dataset": {"source": {"kind": "corpus_source", "min_words": 3}}}
     )
-    kept = completed(same, base).labelled.source
+    kept = completed(same, base).dataset.source
     assert (kept.min_words, kept.max_train_documents) == (3, 500)
 
 
@@ -124,25 +124,26 @@ def test_values_that_do_not_go_together_are_one_sentence(override: str, sentence
     ("text", "workers"), [("auto", "auto"), ("4", 4), ("[2, 8]", (2, 8)), ('"auto"', "auto")]
 )
 def test_training_workers_are_a_number_a_range_or_auto(text, workers):
-    recipe = read_recipe(EndToEndRecipe, "demo", [f"place.training_workers={text}"])
-    assert recipe.place.training_workers == workers
-    assert recipe.place.ranks().workers == workers
+    recipe = read_recipe(EndToEndRecipe, "demo", [f"runtime.training_workers={text}"])
+    assert recipe.runtime.training_workers == workers
+    assert recipe.runtime.ranks().workers == workers
     assert EndToEndRecipe.model_validate(yaml.safe_load(recipe.to_yaml())) == recipe
 
 
 @pytest.mark.parametrize("text", ["0", "many", "[8, 2]", "[0, 2]", "[1, 2, 3]", "2.5"])
 def test_other_training_workers_are_refused(text):
     with pytest.raises(UserError, match="training_workers"):
-        read_recipe(EndToEndRecipe, "demo", [f"place.training_workers={text}"])
+        read_recipe(EndToEndRecipe, "demo", [f"runtime.training_workers={text}"])
 
 
 def test_what_a_place_says_of_ranks_reaches_the_stages(tmp_path):
     overrides = [
-        f"place.home={tmp_path}", "place.cpus_per_worker=3", "place.device=cpu",
-        "place.max_failures=7", "place.shard_optimizer_state=true", "place.checkpointed_layers=2",
-        "place.wait_for_nodes_seconds=900", "place.checkpoint_seconds=30",
+        f"runtime.home={tmp_path}", "runtime.cpus_per_worker=3", "runtime.device=cpu",
+        "runtime.max_failures=7", "runtime.shard_optimizer_state=true",
+        "runtime.checkpointed_layers=2",
+        "runtime.wait_for_nodes_seconds=900", "runtime.checkpoint_seconds=30",
     ]  # fmt: skip
-    context = read_recipe(EndToEndRecipe, "demo", overrides).place.context()
+    context = read_recipe(EndToEndRecipe, "demo", overrides).runtime.context()
     assert context.ranks == Ranks(
         workers="auto",
         cpus_per_worker=3,

@@ -72,30 +72,30 @@ def test_a_recipe_as_yaml_holds_no_secret_and_the_recipe_itself_still_works() ->
         EndToEndRecipe,
         "demo",
         [
-            "place.tracking_uri=http://ann:hidden@host:5000",
-            "place.store=s3://key:hidden@bucket/store",
+            "runtime.tracking_uri=http://ann:hidden@host:5000",
+            "runtime.store=s3://key:hidden@bucket/store",
             f"corpus.sources=[{{kind: text, paths: ['{SIGNED}']}}]",
-            "labelled.source={kind: labelled_file, path: 'https://ann:hidden@host/a.csv'}",
+            "dataset.source={kind: labelled_file, path: 'https://ann:hidden@host/a.csv'}",
         ],
     )
     text = recipe.to_yaml()
     assert "hidden" not in text
-    assert yaml.safe_load(text)["place"]["tracking_uri"] == "http://host:5000"
+    assert yaml.safe_load(text)["runtime"]["tracking_uri"] == "http://host:5000"
     narrowed = recipe.narrowed(CorpusRecipe)
-    assert narrowed.place.tracking_uri == "http://ann:hidden@host:5000"
+    assert narrowed.runtime.tracking_uri == "http://ann:hidden@host:5000"
     assert narrowed.corpus.sources[0].paths == (SIGNED,)
 
 
 def test_a_recipe_that_is_completed_keeps_its_secrets() -> None:
     named = {
-        "place": {"tracking_uri": "http://ann:hidden@host:5000"},
+        "runtime": {"tracking_uri": "http://ann:hidden@host:5000"},
         "corpus": {"sources": [{"kind": "text", "paths": [SIGNED]}]},
     }
     own = CorpusRecipe.model_validate(named)
     demo = read_recipe(CorpusRecipe, "demo").values()
     given = CorpusRecipe.model_validate({"corpus": {"heldout_fraction": 0.2}})
     for whole in (completed(own, demo), completed(given, completed(own, demo).values())):
-        assert whole.place.tracking_uri == "http://ann:hidden@host:5000"
+        assert whole.runtime.tracking_uri == "http://ann:hidden@host:5000"
         assert whole.corpus.sources[0].paths == (SIGNED,)
         assert "hidden" not in whole.to_yaml()
 
@@ -158,9 +158,9 @@ def test_a_tracker_that_cannot_be_there_is_refused_at_once_and_without_mlflow(
     script = (
         "import sys, time\n"
         "from pipelines.config.errors import UserError\n"
-        "from pipelines.recipes.place import PlaceSettings\n"
+        "from pipelines.recipes.runtime import RuntimeSettings\n"
         "try:\n"
-        f"    PlaceSettings(tracking_uri={uri!r}).check_tracker_reachable()\n"
+        f"    RuntimeSettings(tracking_uri={uri!r}).check_tracker_reachable()\n"
         "except UserError as error:\n"
         "    print(error)\n"
         "assert 'mlflow' not in sys.modules\n"
@@ -174,12 +174,12 @@ def test_a_tracker_that_cannot_be_there_is_refused_at_once_and_without_mlflow(
 
 
 def test_the_trackers_that_may_be_there_are_let_pass(tmp_path, monkeypatch) -> None:
-    from pipelines.recipes.place import PlaceSettings
+    from pipelines.recipes.runtime import RuntimeSettings
 
     for uri in (
         f"sqlite:///{tmp_path / 'mlflow.db'}", "postgresql://db/mlflow", "mysql+pymysql://db/x",
         "databricks", "databricks://profile", "",
     ):  # fmt: skip
-        PlaceSettings(tracking_uri=uri, home=str(tmp_path)).check_tracker_reachable()
+        RuntimeSettings(tracking_uri=uri, home=str(tmp_path)).check_tracker_reachable()
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # the proxy alone knows the way
-    PlaceSettings(tracking_uri="http://mlflow.example:5000").check_tracker_reachable()
+    RuntimeSettings(tracking_uri="http://mlflow.example:5000").check_tracker_reachable()

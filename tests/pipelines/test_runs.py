@@ -1,4 +1,4 @@
-"""A training's run in the tracker: one for each attempt, kept through interruptions."""
+"""A training run's run in the tracker: one for each attempt, kept through interruptions."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""How fast a training goes: what is told, and that it waits for its data as long as it says."""
+"""How fast a training run goes: what is told, and that it waits for its data as long as it says."""
 
 import json
 import math
@@ -179,7 +179,7 @@ def test_the_same_figures_stand_in_mlflow_and_before_those_who_watch(
     )
     context = StageContext(store=ArtifactStore(tmp_path), observe=seen.append, tracker=tracker)
     settings = PretrainingSettings(
-        size="tiny", num_steps=12, examples_per_step=8, micro_batch_examples=4,
+        size="tiny", num_steps=12, global_batch_size=8, micro_batch_size=4,
         log_every_steps=4, evaluate_every_steps=100, checkpoint_every_steps=100,
     )  # fmt: skip
     encoder = build_encoder(settings, small_examples, small_vocabulary, context)

@@ -56,7 +56,7 @@ def test_a_folder_that_says_its_case_is_taken_as_it_is(
     small_vocabulary, small_corpus, small_context, tmp_path
 ):
     load_tokenizer(small_vocabulary).save(tmp_path / "tokenizer")
-    settings = VocabularySettings(tokenizer=str(tmp_path / "tokenizer"), added_pieces=20)
+    settings = VocabularySettings(tokenizer=str(tmp_path / "tokenizer"), added_words=20)
     vocabulary = build_vocabulary(settings, small_corpus, small_context)
     before = load_tokenizer(small_vocabulary)
     assert load_tokenizer(vocabulary).pieces[: before.vocab_size] == before.pieces
@@ -70,7 +70,7 @@ def test_settings_that_contradict_each_other_are_refused():
     with pytest.raises(UserError, match="both say which vocabulary"):
         read_recipe(PretrainingRecipe, "demo", ["vocabulary.tokenizer=x", "vocabulary.encoder=y"])
     recipe = read_recipe(
-        PretrainingRecipe, "continue", ["vocabulary.tokenizer=x", "vocabulary.added_pieces=5"]
+        PretrainingRecipe, "continue", ["vocabulary.tokenizer=x", "vocabulary.added_words=5"]
     )
     assert recipe.resolved().vocabulary.encoder is None
 
@@ -85,18 +85,18 @@ def test_added_tokens_are_whole_in_examples_and_grow_with_the_embeddings(
     export_model(tmp_path / "model", model, tokenizer)
     encoder = existing_encoder(str(tmp_path / "model"), small_context)
     assert encoder.statistics["added_tokens"] == 2
-    wanted = VocabularySettings(encoder=encoder.fingerprint, added_pieces=10)
+    wanted = VocabularySettings(encoder=encoder.fingerprint, added_words=10)
     vocabulary = build_vocabulary(wanted, small_corpus, small_context)
     read = load_tokenizer(vocabulary)
-    assert read.pieces[: tokenizer.vocab_size] == tokenizer.pieces
+    assert read.pieces[: tokenizer.vocab_size] == tokenizer.tokens
     assert read.added_tokens == tokenizer.added_tokens
     texts = ["<user> the sum of the array", "a<user>", "Of THE"]
     ids, counts = SentenceEncoder(read).encode(pa.array(texts))
     assert ids.tolist() == [index for text in texts for index in read.encode(text)]
     assert counts.tolist() == [len(read.encode(text)) for text in texts]
-    assert (ids == read.piece_to_id("<user>")).sum() == 2
-    assert (ids == read.piece_to_id("of the")).sum() == 2
-    assert not read.maskable().is_maskable[read.piece_to_id("<user>")]
+    assert (ids == read.token_to_id("<user>")).sum() == 2
+    assert (ids == read.token_to_id("of the")).sum() == 2
+    assert not read.maskable().is_maskable[read.token_to_id("<user>")]
     chosen = ExampleSettings(max_tokens=64, shard_tokens=4000)
     examples = build_examples(chosen, small_corpus, vocabulary, small_context)
     settings = settings_for(PretrainingSettings(), encoder, examples, vocabulary)

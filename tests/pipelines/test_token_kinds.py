@@ -8,7 +8,7 @@ import torch
 
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import LanguageModel, PretrainingModel
-from bert_core.vocabulary import SPECIAL_PIECES, WordPieceTokenizer
+from bert_core.vocabulary import SPECIAL_TOKENS, WordPieceTokenizer
 from pipelines.stages.examples.batches import ExampleReader, evaluation_batches
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
@@ -19,11 +19,11 @@ from pipelines.stages.vocabulary.stage import load_tokenizer
 
 
 def pieces_by_kind(counts: dict[str, int]) -> dict[str, set[str]]:
-    tokenizer = WordPieceTokenizer([*SPECIAL_PIECES, *counts])
-    table = np.array([*(10**6 for _ in SPECIAL_PIECES), *counts.values()])
+    tokenizer = WordPieceTokenizer([*SPECIAL_TOKENS, *counts])
+    table = np.array([*(10**6 for _ in SPECIAL_TOKENS), *counts.values()])
     kinds = token_kinds(tokenizer, table)
     return {
-        kind: {tokenizer.pieces[index] for index in np.flatnonzero(of)}
+        kind: {tokenizer.tokens[index] for index in np.flatnonzero(of)}
         for kind, of in kinds.items()
     }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.config.errors import UserError
-from pipelines.recipes.place import PlaceSettings
+from pipelines.recipes.runtime import RuntimeSettings
 from pipelines.tracking.tracker import Tracker
 
 
@@ -42,7 +42,7 @@ def test_the_tracker_of_one_home_is_not_taken_for_one_that_somebody_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    first, second = (PlaceSettings(home=str(tmp_path / name)) for name in ("first", "second"))
+    first, second = (RuntimeSettings(home=str(tmp_path / name)) for name in ("first", "second"))
     own = second.tracker({}).uri
     first.tracker({}).client()
     assert second.tracker({}).uri == own

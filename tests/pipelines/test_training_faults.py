@@ -1,4 +1,4 @@
-"""A training that is disturbed ends like one that was not."""
+"""A training run that is disturbed ends like one that was not."""
 
 import json
 import os
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.slow
 SETTINGS = PretrainingSettings(
     size="tiny",
     num_steps=200,  # enough to be alive when the kill arrives
-    examples_per_step=16,
-    micro_batch_examples=4,
+    global_batch_size=16,
+    micro_batch_size=4,
     log_every_steps=1,
     evaluate_every_steps=100,
     checkpoint_every_steps=10,
@@ -39,7 +39,7 @@ def _history(encoder: Artifact) -> list[dict[str, float]]:
 
 
 class WorkerKiller:
-    """Kills the training worker with SIGKILL once, when the training has come to `step`."""
+    """Kills the training worker with SIGKILL once, when the training run has come to `step`."""
 
     def __init__(self, step: int) -> None:
         self.step = step

@@ -1,4 +1,4 @@
-"""The steps of a training in this process: what it counts over a way back, and how it gives up."""
+"""The steps of a training run in this process: what it counts going back, and how it gives up."""
 
 import math
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""A training that cannot fit its node is refused in a sentence, before its first step."""
+"""A training run that cannot fit its node is refused in a sentence, before its first step."""
 
 import resource
 
@@ -45,7 +45,7 @@ def test_a_batch_that_is_too_large_for_a_rank_is_refused_before_the_system_runs_
     with pytest.raises(
         UserError,
         match=r"^the largest batch of pretraining does not fit the memory of its worker \(.*\); "
-        r"lower micro_batch_examples or place.training_workers, or raise place.checkpointed",
+        r"lower micro_batch_size or runtime.training_workers, or raise place.checkpointed",
     ):
         rehearsed("pretraining", model, optimizer, huge, precision, 2)
     assert resource.getrlimit(resource.RLIMIT_DATA) == limits
@@ -97,7 +97,7 @@ def test_a_real_training_that_cannot_fit_ends_with_the_sentence(local_ray, tmp_p
         values={"precision": "float32", "run_id": None, "tracking_uri": None},
         name="huge",
         checkpoints=CheckpointFolder(str(tmp_path / "work"), LocalFileSystem()),
-        cut=BatchSplit(section="pretraining", examples_per_step=1, micro_batch_examples=1),
+        cut=BatchSplit(section="pretraining", global_batch_size=1, micro_batch_size=1),
     )
     context = StageContext(store=ArtifactStore(tmp_path), ranks=Ranks(workers=1))
     with pytest.raises(UserError, match=r"^the largest batch of pretraining does not fit .* lower"):

@@ -36,7 +36,7 @@ from tests.pipelines.small_trainings import launched
 pytestmark = pytest.mark.slow
 
 NUM_STEPS = 8
-CUT = BatchSplit(section="pretraining", examples_per_step=8, micro_batch_examples=4)
+CUT = BatchSplit(section="pretraining", global_batch_size=8, micro_batch_size=4)
 
 
 def figures_of_ranks(values: dict[str, Any], rank: int, world_size: int) -> dict[str, float]:
@@ -61,7 +61,7 @@ def worker_that(
         def batches_of(step: int) -> Iterator[tuple[int, Batch]]:
             meets(rank, step)
             return micro_batches(
-                reader, seed=0, step=step, examples_per_step=8, micro_batch_examples=4,
+                reader, seed=0, step=step, global_batch_size=8, micro_batch_size=4,
                 rank=rank, world_size=world_size,
             )  # fmt: skip
 
@@ -94,7 +94,7 @@ def train(
     finish: Callable[[Path, dict[str, Any]], Any] = lambda checkpoint, told: told,
     **more: Any,
 ) -> Any:
-    """What `finish` makes of a training on two ranks; fails where it takes much too long."""
+    """What `finish` makes of a training run on two ranks; fails where it takes much too long."""
     context = StageContext(store=ArtifactStore(folder), ranks=ranks)
     values = {"examples": examples, "vocabulary": vocabulary, "precision": "float32"}
     values |= {"run_id": None, "tracking_uri": None} | more

@@ -1,4 +1,4 @@
-"""Several trainings of a task: values tried, seeds repeated, the best published."""
+"""Several training runs of a task: values tried, seeds repeated, the best published."""
 
 import json
 import os
@@ -16,17 +16,17 @@ from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.config.errors import UserError
 from pipelines.registry.comparison.candidates import twin_of
 from pipelines.stage import Progress, StageContext
+from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
+from pipelines.stages.dataset.stage import build_dataset
 from pipelines.stages.finetuning import headline
 from pipelines.stages.finetuning.settings import FinetuningSettings, SearchSettings
 from pipelines.stages.finetuning.stage import build_task_model
-from pipelines.stages.labelled.settings import LabelledFile, LabelledSettings
-from pipelines.stages.labelled.stage import build_labelled
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
 from tests.pipelines.small_data import SYLLABLES, invented_text
 
 SETTINGS = FinetuningSettings(
-    num_epochs=2, learning_rate=1e-3, examples_per_step=16, micro_batch_examples=8, max_tokens=32
+    num_epochs=2, learning_rate=1e-3, global_batch_size=16, micro_batch_size=8, max_tokens=32
 )
 WEIGHTS = "model.safetensors"
 
@@ -34,13 +34,13 @@ WEIGHTS = "model.safetensors"
 @pytest.fixture(scope="module")
 def encoder(small_examples, small_vocabulary, small_context, local_ray) -> Artifact:
     settings = PretrainingSettings(
-        size="tiny", num_steps=1, examples_per_step=4, micro_batch_examples=4
+        size="tiny", num_steps=1, global_batch_size=4, micro_batch_size=4
     )
     return build_encoder(settings, small_examples, small_vocabulary, small_context)
 
 
 @pytest.fixture(scope="module")
-def labelled(small_context, tmp_path_factory) -> Artifact:
+def dataset(small_context, tmp_path_factory) -> Artifact:
     """Whether a syllable stands in a text: easily learned; every tenth label is wrong."""
     random, lines = np.random.default_rng(0), []
     for number in range(240):
@@ -49,8 +49,8 @@ def labelled(small_context, tmp_path_factory) -> Artifact:
         lines.append(json.dumps({"text": text, "label": "yes" if is_there else "no"}))
     path = tmp_path_factory.mktemp("labels") / "labels.jsonl"
     path.write_text("\n".join(lines))
-    settings = LabelledSettings(source=LabelledFile(path=str(path), heldout_fraction=0.3))
-    return build_labelled(settings, None, small_context)
+    settings = DatasetSettings(source=LabelledFile(path=str(path), heldout_fraction=0.3))
+    return build_dataset(settings, None, small_context)
 
 
 def test_points_are_every_combination_in_order() -> None:
@@ -63,13 +63,13 @@ def test_points_are_every_combination_in_order() -> None:
 
 
 def test_values_are_searched_seeds_repeated_and_the_best_is_published(
-    encoder: Artifact, labelled: Artifact, tmp_path: Path
+    encoder: Artifact, dataset: Artifact, tmp_path: Path
 ) -> None:
     told: list[Progress] = []
     context = StageContext(store=ArtifactStore(tmp_path), observe=told.append)
     search = SearchSettings(learning_rate=(1e-3, 1e-6))
     settings = SETTINGS.model_copy(update={"search": search, "num_seeds": 2})
-    best = build_task_model(settings, labelled, encoder, context)
+    best = build_task_model(settings, dataset, encoder, context)
     trials = json.loads(best.local("trials.json").read_text())
     assert [(each["changes"], each["seed"]) for each in trials[:2]] == [
         ({"learning_rate": 1e-3}, 0),
@@ -87,22 +87,22 @@ def test_values_are_searched_seeds_repeated_and_the_best_is_published(
     assert (statistics["num_trials"], statistics["num_seeds"]) == (3, 2)
     assert "of 2 seeds" in headline(statistics)
     assert _over_seeds(statistics, "accuracy").startswith("2 seeds: ")
-    assert [(each.done, each.total) for each in told if each.unit == "trainings"] == [
+    assert [(each.done, each.total) for each in told if each.unit == "training runs"] == [
         (1, 2), (2, 2), (1, 1)
     ]  # fmt: skip
 
     # A trial is the artifact that a training of its own would make, to the byte.
     alone = SETTINGS.model_copy(update={**chosen, "seed": trials[2]["seed"]})
-    again = build_task_model(alone, labelled, encoder, context)
+    again = build_task_model(alone, dataset, encoder, context)
     assert again.reused
     assert again.fingerprint == trials[2]["fingerprint"]
     published = context.store.find("finetuned", statistics["trained"])
     assert published is not None
     assert published.manifest.files[WEIGHTS] == best.manifest.files[WEIGHTS]
-    assert build_task_model(settings, labelled, encoder, context).reused
+    assert build_task_model(settings, dataset, encoder, context).reused
 
     # From random weights: the chosen values with all seeds, and no search.
-    random = build_task_model(settings, labelled, encoder, context, initialization="random")
+    random = build_task_model(settings, dataset, encoder, context, initialization="random")
     its = json.loads(random.local("trials.json").read_text())
     assert [(each["changes"], each["seed"]) for each in its] == [(chosen, 0), (chosen, 1)]
     twin = twin_of(best, context.store)  # what the registry compares a first version with
@@ -112,12 +112,12 @@ def test_values_are_searched_seeds_repeated_and_the_best_is_published(
 
 @pytest.mark.slow
 def test_a_trial_that_cannot_work_ends_all_in_one_sentence(
-    encoder: Artifact, labelled: Artifact, tmp_path: Path
+    encoder: Artifact, dataset: Artifact, tmp_path: Path
 ) -> None:
     context = StageContext(store=ArtifactStore(tmp_path))
     settings = SETTINGS.model_copy(update={"search": SearchSettings(freeze_layers=(0, 99))})
     with pytest.raises(UserError, match="freeze_layers must be at most the 2 layers"):
-        build_task_model(settings, labelled, encoder, context)
+        build_task_model(settings, dataset, encoder, context)
 
 
 PATIENT = SETTINGS.model_copy(
@@ -127,9 +127,9 @@ PATIENT = SETTINGS.model_copy(
 
 
 @pytest.fixture(scope="module")
-def stopped(encoder, labelled, tmp_path_factory) -> Artifact:
+def stopped(encoder, dataset, tmp_path_factory) -> Artifact:
     context = StageContext(store=ArtifactStore(tmp_path_factory.mktemp("stopped")))
-    return build_task_model(PATIENT, labelled, encoder, context)
+    return build_task_model(PATIENT, dataset, encoder, context)
 
 
 def _losses(model: Artifact) -> dict[int, float]:
@@ -138,7 +138,7 @@ def _losses(model: Artifact) -> dict[int, float]:
 
 
 def test_patience_ends_a_training_and_the_best_weights_are_published(
-    stopped: Artifact, encoder: Artifact, labelled: Artifact, tmp_path: Path
+    stopped: Artifact, encoder: Artifact, dataset: Artifact, tmp_path: Path
 ) -> None:
     losses, statistics = _losses(stopped), stopped.statistics
     best = min(losses, key=losses.__getitem__)
@@ -150,7 +150,7 @@ def test_patience_ends_a_training_and_the_best_weights_are_published(
     # The published weights are those of the best step, and its figures theirs.
     cut = PATIENT.model_copy(update={"patience": 1000})
     context = StageContext(store=ArtifactStore(tmp_path))
-    longer = build_task_model(cut, labelled, encoder, context)
+    longer = build_task_model(cut, dataset, encoder, context)
     assert longer.statistics["num_steps"] > statistics["num_steps"]
     if longer.statistics["best_step"] == best:
         assert longer.manifest.files[WEIGHTS] == stopped.manifest.files[WEIGHTS]
@@ -159,7 +159,7 @@ def test_patience_ends_a_training_and_the_best_weights_are_published(
 
 @pytest.mark.slow
 def test_a_killed_training_stops_after_the_same_step_with_the_same_bits(
-    stopped: Artifact, encoder: Artifact, labelled: Artifact, tmp_path: Path
+    stopped: Artifact, encoder: Artifact, dataset: Artifact, tmp_path: Path
 ) -> None:
     kill_at, killed = stopped.statistics["best_step"] + 2, []
 
@@ -172,7 +172,7 @@ def test_a_killed_training_stops_after_the_same_step_with_the_same_bits(
 
     context = replace(StageContext(store=ArtifactStore(tmp_path)), observe=kill)
     settings = PATIENT.model_copy(update={"checkpoint_every_steps": 3})
-    whole = build_task_model(settings, labelled, encoder, context)
+    whole = build_task_model(settings, dataset, encoder, context)
     assert killed and whole.statistics["resumed_from"]
     assert whole.manifest.files[WEIGHTS] == stopped.manifest.files[WEIGHTS]
     assert _losses(whole) == _losses(stopped)

@@ -1,4 +1,4 @@
-"""A training in two lengths is one run: one curve, one optimizer, and exact across the boundary."""
+"""A training run in two lengths is one run: one curve, one optimizer, exact at the boundary."""
 
 import os
 import signal
@@ -29,8 +29,8 @@ from pipelines.training.worker import run
 pytestmark = pytest.mark.slow
 
 SETTINGS = PretrainingSettings(
-    size="tiny", num_steps=30, short_steps_fraction=0.6, examples_per_step=8,
-    micro_batch_examples=4, short_examples_per_step=20, short_micro_batch_examples=8,
+    size="tiny", num_steps=30, short_steps_fraction=0.6, global_batch_size=8,
+    micro_batch_size=4, short_global_batch_size=20, short_micro_batch_size=8,
     mask_fraction=0.3, final_mask_fraction=0.15, evaluate_every_steps=15, evaluation_examples=32,
     final_evaluation_examples=32, checkpoint_every_steps=10, log_every_steps=1,
 )  # fmt: skip
@@ -38,7 +38,7 @@ BOUNDARY, KILLED_AT = 18, 19  # the checkpoint before is that of step 10, in the
 
 
 def worker(values: dict[str, Any]) -> dict[str, Any]:
-    """The training's own worker, which dies once where it is told to."""
+    """The training run's own worker, which dies once where it is told to."""
     with pretraining_work(values) as work:
 
         def micro_batches(step: int) -> Iterator[tuple[int, Batch]]:

@@ -1,4 +1,4 @@
-"""A tracker that is away when a training ends is told of it by the next run, each point once."""
+"""A tracker that is away when a training run ends hears of it from the next, each point once."""
 
 from pathlib import Path
 

@@ -13,7 +13,7 @@ from pipelines.training.messages import ProgressSender, messages_of_workers
 
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A training does not wait long for its last words; here a busy machine has the time."""
+    """A training run does not wait long for its last words; here a busy machine has the time."""
     monkeypatch.setattr(sending, "_LAST_WORDS_SECONDS", 240.0)
 
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.platform
 
 _DATABASE_AWAY_SECONDS = 10.0
 _BUSY_SECONDS = 20.0
-_DATA = ("corpus", "vocabulary", "examples", "labelled")
+_DATA = ("corpus", "vocabulary", "examples", "dataset")
 _WEIGHTS = "model.safetensors"
 
 
@@ -33,7 +33,7 @@ def test_a_run_that_meets_every_failure_makes_what_an_undisturbed_one_makes(
     platform.finished(alone)
     alone_seconds = time.monotonic() - started
 
-    cluster.join(1)  # one more than the training needs: it is refused where places are missing
+    cluster.join(1)  # one more than the training run needs: it is refused where places are missing
     started = time.monotonic()
     disturbed = platform.run("disturbed")
     lost = platform.lose_one_that_computes(disturbed, "ray::_call")
@@ -45,7 +45,7 @@ def test_a_run_that_meets_every_failure_makes_what_an_undisturbed_one_makes(
     stack.postgres.stop()
     time.sleep(_DATABASE_AWAY_SECONDS)
     stack.postgres.start()
-    cluster.join(1)  # without it one place is missing: the training waits
+    cluster.join(1)  # without it one place is missing: the training run waits
     platform.busy.be_busy(_BUSY_SECONDS)  # its checkpoint is read now, others are written
     platform.finished(disturbed)
     seconds = time.monotonic() - started

@@ -30,14 +30,14 @@ _RECIPE: dict[str, Any] = {
     "examples": {"max_tokens": 64, "shard_tokens": 20_000},
     "pretraining": {
         "num_steps": 400,
-        "examples_per_step": 32,
-        "micro_batch_examples": 16,
+        "global_batch_size": 32,
+        "micro_batch_size": 16,
         "evaluate_every_steps": 200,
         "checkpoint_every_steps": 50,
         "evaluation_examples": 64,
         "final_evaluation_examples": 64,
     },
-    "labelled": {
+    "dataset": {
         "source": {
             "kind": "corpus_source",
             "max_train_documents": 200,
@@ -76,7 +76,7 @@ class Platform:
         recipe = {
             **_RECIPE,
             "name": name,
-            "place": {
+            "runtime": {
                 "store": f"s3://{BUCKET}/{name}",
                 "experiment": name,
                 "num_workers": 2,

@@ -12,8 +12,8 @@ from pipelines.config.errors import UserError
 from pipelines.stage import Stage
 from pipelines.stages import (
     CHAIN,
+    DATASET,
     EVALUATION,
-    LABELLED,
     PRETRAINING,
     with_what_they_need,
 )
@@ -68,7 +68,7 @@ def _command(stage: Stage) -> Callable[..., None]:
         f"{stage.purpose}\n\nWhat exists already is reused, and interrupted work is resumed.\n\n"
         f"Example: {stage.example}"
     )
-    if LABELLED in with_what_they_need([stage]):
+    if DATASET in with_what_they_need([stage]):
         return choosing()(build)
     return choosing(*_OF_LABELS, *(() if stage is PRETRAINING else ("encoder",)))(build)
 

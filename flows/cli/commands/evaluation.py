@@ -14,9 +14,9 @@ from flows.cli.registry import context_of, named, tracker_of
 from pipelines.config.errors import UserError
 
 if TYPE_CHECKING:
-    from pipelines.stages.labelled.settings import LabelledDataset, LabelledFile
+    from pipelines.stages.dataset.settings import LabelledDataset, LabelledFile
 
-_OF_LABELS = "labelled.source."  # settings that say how labelled items are read
+_OF_LABELS = "dataset.source."  # settings that say how labelled items are read
 
 
 @choosing("corpus", "layout", "seeds", "search", "store", "workers", "training_workers")
@@ -95,9 +95,9 @@ def _labelled_by(choice: Choice) -> "LabelledDataset | LabelledFile":
     """The items that a choice names; of a dataset those of the held-out split alone."""
     from pipelines.recipes.files import read_recipe
     from pipelines.recipes.models import EndToEndRecipe
-    from pipelines.stages.labelled.settings import LabelledDataset, LabelledFile
+    from pipelines.stages.dataset.settings import LabelledDataset, LabelledFile
 
-    source = read_recipe(EndToEndRecipe, choice.source, choice.all_overrides()).labelled.source
+    source = read_recipe(EndToEndRecipe, choice.source, choice.all_overrides()).dataset.source
     if isinstance(source, LabelledDataset):
         return source.model_copy(update={"split": source.heldout_split, "heldout_split": ""})
     assert isinstance(source, LabelledFile), "--labels names a file or a dataset's folder"

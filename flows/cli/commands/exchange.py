@@ -7,14 +7,14 @@ import typer
 
 from flows.cli.asked_model import model_address, say
 from flows.cli.options import Home, Store
-from flows.cli.registry import context_of, named, place_of, registered_name, tracker_of
+from flows.cli.registry import context_of, named, registered_name, runtime_of, tracker_of
 from pipelines.config.errors import UserError
 
 if TYPE_CHECKING:
     from pipelines.artifacts import Artifact
 
 
-def bring_in(
+def import_folder(
     path: Annotated[
         str, typer.Argument(help="A folder with a BERT or a tokenizer, or a vocab.txt.")
     ],
@@ -47,14 +47,14 @@ def bring_in(
         registered_name(name)
         if exchange.is_vocabulary(path):
             raise UserError("--name registers models, and this is a vocabulary; leave it out")
-        place_of(home, store).check_tracker_reachable()
+        runtime_of(home, store).check_tracker_reachable()
         say(f"reading {path}")
     context = context_of(home, store)
-    artifact = exchange.bring_in(path, context, head=head, lowercase=is_uncased)
+    artifact = exchange.import_path(path, context, head=head, lowercase=is_uncased)
     for line in _what_it_is(artifact):
         print(line, flush=True)
     if to is not None:
-        exchange.write_out(artifact, to)
+        exchange.write_folder(artifact, to)
         print(f"  written to {to}")
     if artifact.kind == "vocabulary":
         print(
@@ -66,7 +66,7 @@ def bring_in(
     if name is not None:
         from pipelines.registry.importing import register_import
 
-        context = place_of(home, store).context()
+        context = runtime_of(home, store).context()
         registered = register_import(artifact, name, context, say, task)
         version, proof = registered.model, registered.verification
         how = f"reproduced its answers ({proof.comparison})" if proof else "was registered before"
@@ -79,26 +79,26 @@ def _what_it_is(artifact: "Artifact") -> list[str]:
     """What was imported, a line each."""
     from pipelines.training.imported_models import CAUSAL
 
-    told = artifact.statistics
+    statistics = artifact.statistics
     found = "already in the store" if artifact.reused else "imported into the store"
     lines = [f"{artifact.kind}/{artifact.fingerprint}: {found}"]
     if artifact.kind == "vocabulary":
-        case = "uncased" if told["lowercase"] else "cased"
-        return [*lines, f"  {told['size']:,} tokens, {case}"]
-    added = f", {told['added_tokens']} of them added tokens" if told["added_tokens"] else ""
+        case = "uncased" if statistics["lowercase"] else "cased"
+        return [*lines, f"  {statistics['size']:,} tokens, {case}"]
+    size, added = statistics["size"], statistics["added_tokens"]
     lines.append(
-        f"  head {told['head']}, {told['num_parameters']:,} parameters, {told['size']:,} tokens"
-        + added
+        f"  head {statistics['head']}, {statistics['num_parameters']:,} parameters, {size:,} tokens"
+        + (f", {added} of them added tokens" if added else "")
     )
-    if told.get("causal"):
+    if statistics.get("causal"):
         lines.append(f"  {CAUSAL}")
-    if told["left_behind"]:
-        lines.append(f"  its head, {told['left_behind']}, is not supported and was left out")
-    if told["rows"] > told["size"]:
-        more = told["rows"] - told["size"]
+    if statistics["left_behind"]:
+        lines.append(f"  its head, {statistics['left_behind']}, is not supported and was left out")
+    if statistics["rows"] > size:
+        more = statistics["rows"] - size
         lines.append(f"  {more:,} rows of its embeddings have no token and are never used")
-    if told["embedding"]:
-        how = told["embedding"]
+    if statistics["embedding"]:
+        how = statistics["embedding"]
         length = "of length 1" if how["normalize"] else "of any length"
         lines.append(
             f"  sentence embeddings: {how['pooling']} over at most {how['max_tokens']} tokens, "
@@ -107,7 +107,7 @@ def _what_it_is(artifact: "Artifact") -> list[str]:
     return lines
 
 
-def take_out(
+def export_version(
     model: Annotated[str, typer.Argument(help="name, name@alias, name/version or a folder.")],
     to: Annotated[Path, typer.Option(help="New folder to write.")],
     pooling: Annotated[
@@ -130,7 +130,7 @@ def take_out(
     from pipelines.registry.opening import versioned
 
     called = versioned(tracker, named(model, home) or model)
-    written = exchange.take_out(tracker, called, to, pooling)
+    written = exchange.export_version(tracker, called, to, pooling)
     say(f"model: {model_address(called)}")
     print(f"{written.folder}: {written.called} with {written.num_parameters:,} parameters")
     if written.over_mean:

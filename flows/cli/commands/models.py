@@ -11,7 +11,7 @@ import typer
 
 from flows.cli.commands.pictures import attention, similar
 from flows.cli.options import AsJson, Home, Store
-from flows.cli.registry import place_of, tracker_of
+from flows.cli.registry import runtime_of, tracker_of
 from pipelines.config.errors import UserError
 
 if TYPE_CHECKING:
@@ -47,14 +47,14 @@ def models(context: typer.Context, home: Home = None, as_json: AsJson = False) -
     rows = list_models(tracker)
     moves = {name: list_moves(tracker, name) for name in dict.fromkeys(row.name for row in rows)}
     if as_json:
-        told = [
+        rows_as_json = [
             {
                 **asdict(row),
                 "moves": [asdict(move) for move in moves[row.name] if move.version == row.version],
             }
             for row in rows
         ]
-        print(json.dumps(told, default=str, indent=2))
+        print(json.dumps(rows_as_json, default=str, indent=2))
         return
     if not rows:
         print("The registry is empty; `bertsmith run` fills it.")
@@ -69,8 +69,8 @@ def models(context: typer.Context, home: Home = None, as_json: AsJson = False) -
             f"{family_title(row.kind):<18} {figure:<24} {proof:<12} "
             f"{row.created:%Y-%m-%d %H:%M}  {row.fingerprint[:12]}"
         )
-        if row.judgement:
-            print(f"{'':<{width}}  {row.judgement}")
+        if row.comparison:
+            print(f"{'':<{width}}  {row.comparison}")
         if row.lineage:
             made_from = ", ".join(f"{kind} {value[:12]}" for kind, value in row.lineage.items())
             print(f"{'':<{width}}  made from {made_from}")
@@ -108,7 +108,7 @@ def lineage(
     from pipelines.artifacts import ArtifactStore
     from pipelines.registry.lineage import lineage_of
 
-    root = lineage_of(tracker, ArtifactStore(place_of(home, store).store_url()), model)
+    root = lineage_of(tracker, ArtifactStore(runtime_of(home, store).store_url()), model)
     if as_json:
         print(json.dumps(root.to_json(), indent=2, ensure_ascii=False, default=str))
         return
@@ -139,7 +139,7 @@ def compare(
     from pipelines.artifacts import ArtifactStore
     from pipelines.registry.comparison.versus import versus
 
-    found = versus(tracker, ArtifactStore(place_of(home, store).store_url()), first, second)
+    found = versus(tracker, ArtifactStore(runtime_of(home, store).store_url()), first, second)
     if as_json:
         print(json.dumps(asdict(found), indent=2, ensure_ascii=False, default=str))
         return

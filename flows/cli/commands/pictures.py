@@ -42,7 +42,7 @@ def fill_mask(
         if len(gaps) > 1:
             print(f"[MASK] {number}")
         for candidate in gap:
-            print(f"{candidate.probability:6.1%}  {candidate.piece}")
+            print(f"{candidate.probability:6.1%}  {candidate.token}")
 
 
 def attention(
@@ -61,7 +61,7 @@ def attention(
 
         maps = draw(folder, text, out)
     layers, heads = maps.probabilities.shape[:2]
-    print(f"{out}: {layers} layers, {heads} heads, {len(maps.pieces)} tokens")
+    print(f"{out}: {layers} layers, {heads} heads, {len(maps.tokens)} tokens")
     if maps.is_truncated:
         print("the text is longer than the model reads: the picture leaves out its end")
 

@@ -93,9 +93,9 @@ def metrics(
     folder = home_folder(home)
     set_defaults(folder)
     from flows.services.exporter import metrics_server, store_and_queues
-    from pipelines.recipes.place import PlaceSettings
+    from pipelines.recipes.runtime import RuntimeSettings
 
-    store_url = PlaceSettings(home=str(folder), store=store or "").store_url()
+    store_url = RuntimeSettings(home=str(folder), store=store or "").store_url()
     try:
         server = metrics_server(store_and_queues(store_url), port=port, host=host)
     except OSError as error:

@@ -133,11 +133,11 @@ def _results(
 ) -> Iterator["Check"]:
     """Quick checks first."""
     from flows.services import doctor, doctor_servers
-    from pipelines.recipes.place import PlaceSettings
+    from pipelines.recipes.runtime import RuntimeSettings
 
     if platform:
         yield from _platform_results()
-    store_url = PlaceSettings(home=str(home), store=store or "").store_url()
+    store_url = RuntimeSettings(home=str(home), store=store or "").store_url()
     yield doctor.check_python()
     yield doctor.check_packages()
     yield doctor.check_processor()
@@ -151,8 +151,8 @@ def _results(
 
 def _platform_results() -> Iterator["Check"]:
     from flows.services.doctor_servers import check_pools, check_prefect, check_secrets
-    from flows.services.place_block import read_place, use_place
     from flows.services.platform import read_platform
+    from flows.services.runtime_block import read_runtime, use_runtime
 
     prefect = check_prefect()
     yield prefect
@@ -160,4 +160,4 @@ def _platform_results() -> Iterator["Check"]:
         return  # what only it knows
     yield from check_pools(read_platform())
     yield check_secrets()
-    use_place(read_place())
+    use_runtime(read_runtime())

@@ -113,10 +113,10 @@ def _command(home: Path | None, store: str | None, days: float) -> str:
 
 def _open(home: Path | None, store: str | None) -> "ArtifactStore":
     from pipelines.artifacts import ArtifactStore
-    from pipelines.recipes.place import PlaceSettings
+    from pipelines.recipes.runtime import RuntimeSettings
 
-    place = PlaceSettings(home=str(home_folder(home)), store=store or "")
-    return ArtifactStore(place.store_url(), is_patient=False)  # a person waits
+    runtime = RuntimeSettings(home=str(home_folder(home)), store=store or "")
+    return ArtifactStore(runtime.store_url(), is_patient=False)  # a person waits
 
 
 def _users(

@@ -1,4 +1,4 @@
-"""Where a training keeps its checkpoints: in its draft, through the store's own file system."""
+"""Where a training run keeps its checkpoints: in its draft, through the store's own file system."""
 
 from typing import Any, NamedTuple
 
@@ -29,8 +29,8 @@ class CheckpointFolder(NamedTuple):
 class _ClaimedHandler(FSSpecHandler):
     """Writes and removes only as long as the attempt is this builder's.
 
-    A training that was taken for dead, and goes on in another process, would otherwise remove the
-    checkpoints of the one that followed it.
+    A training run that was taken for dead, and goes on in another process, would otherwise remove
+    the checkpoints of the one that followed it.
     """
 
     def __init__(self, filesystem: AbstractFileSystem, claim: Claim | None) -> None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pipelines.artifacts.access import explained, names_in
+from pipelines.artifacts.access import names_in, store_errors_explained
 from pipelines.artifacts.attempts.attempt import unless_building
 from pipelines.artifacts.layout import (
     INPUTS_NAME,
@@ -65,7 +65,7 @@ def take_inventory(store: ArtifactStore) -> Inventory:
     """
     artifacts: list[tuple[ArtifactPaths, Manifest, list[_File]]] = []
     leftovers: list[Entry] = []
-    with explained(store.url):
+    with store_errors_explained(store.url):
         for paths, name, files in _groups(store):
             if name != paths.fingerprint:
                 leftovers.append(_leftover(store, paths, name, what_is(name), files))

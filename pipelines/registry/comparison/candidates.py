@@ -61,7 +61,7 @@ def candidate_of(version: ModelVersion, store: ArtifactStore) -> Candidate:
     """
     kind = kind_of(version)
     is_encoder = kind == _ENCODER
-    data_kind = "examples" if is_encoder else "labelled"
+    data_kind = "examples" if is_encoder else "dataset"
     data = store.find(data_kind, version.tags.get(f"bertsmith.{data_kind}", ""))
     if data is None:
         raise CannotCompareError(f"the store holds no {data_kind} that {uri_of(version)} names")

@@ -20,7 +20,7 @@ from pipelines.registry.comparison.candidates import Candidate, answers_of, kind
 from pipelines.registry.comparison.evaluation import CannotCompareError, Evaluation
 from pipelines.registry.serving.proof import unmet_requirements
 from pipelines.registry.tags import REQUIREMENTS_TAG, digest_of, uri_of
-from pipelines.stages.labelled.stage import family_of, read_items
+from pipelines.stages.dataset.stage import family_of, read_items
 from pipelines.tasks import Answers, Items
 from pipelines.tasks.scoring.weighted import WeightedScore, ratio
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
@@ -83,15 +83,15 @@ def compared_items(
         )
     family, heldout = family_of(candidate.data), read_items(candidate.data, "heldout")
     known: set[str] = set()
-    trained_on = other.tags.get("bertsmith.labelled", "") if other is not None else ""
+    trained_on = other.tags.get("bertsmith.dataset", "") if other is not None else ""
     if store is not None and trained_on not in ("", candidate.data.fingerprint):
-        labelled = store.find("labelled", trained_on)
-        if labelled is None:
+        dataset = store.find("dataset", trained_on)
+        if dataset is None:
             raise CannotCompareError(
                 "the store no longer holds what the champion was trained on, which may be the "
                 "candidate's held-out items"
             )
-        known = {family.group(item) for item in read_items(labelled, "train").rows}
+        known = {family.group(item) for item in read_items(dataset, "train").rows}
     kept = [n for n, item in enumerate(heldout.rows) if family.group(item) not in known]
     if not kept:
         raise CannotCompareError("the champion was trained on all held-out items of the candidate")

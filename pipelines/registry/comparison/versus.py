@@ -22,8 +22,8 @@ from pipelines.registry.finding import find_model
 from pipelines.registry.tags import CODE_TAG, PROOF_TAG, REQUIREMENTS_TAG, uri_of
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 
-_SURROUNDINGS = "place."  # changes nothing of what is made
-_DATA = ("corpus", "vocabulary", "examples", "labelled", "went_on_from")
+_SURROUNDINGS = "runtime."  # changes nothing of what is made
+_DATA = ("corpus", "vocabulary", "examples", "dataset", "went_on_from")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,7 +98,7 @@ def _reached(request: dict[str, Any], package: Path, data: Any) -> dict[str, Any
     _refusing_pickle.clear()
     _check_own_code()
     loaded.predict(loaded.input_example)  # as whoever serves it asks
-    reaches = {"examples": _of_encoder, "labelled": _of_task}
+    reaches = {"examples": _of_encoder, "dataset": _of_task}
     reach = reaches.get(request["data_kind"], _response)
     value, answers = reach(loaded, data, request)
     Path(request["answers_file"]).write_text(json.dumps(answers))
@@ -138,13 +138,13 @@ def _refuse_pickle(event: str, arguments: tuple[Any, ...]) -> None:
         raise PermissionError(f"a model must be loaded without pickles, one asked for {arguments}")
 
 
-def _of_task(loaded: Any, labelled: Any, request: dict[str, Any]) -> tuple[float, list[Any]]:
+def _of_task(loaded: Any, dataset: Any, request: dict[str, Any]) -> tuple[float, list[Any]]:
     # Imported only now, so that they find the model's own bert_core already there.
-    from pipelines.stages.labelled.stage import family_of, read_items
+    from pipelines.stages.dataset.stage import family_of, read_items
     from pipelines.tasks import Reading
 
     served = loaded.unwrap_python_model()
-    family, heldout = family_of(labelled), read_items(labelled, "heldout")
+    family, heldout = family_of(dataset), read_items(dataset, "heldout")
     labels = set(getattr(served.model, "labels", None) or ())
     odd = sorted(labels ^ set(heldout.labels))
     if odd and labels:

@@ -12,7 +12,7 @@ EVALUATION = Stage(
     example="bertsmith evaluate --model bertsmith-classifier@champion --labels more.csv",
     kind="evaluation",
     version=4,
-    needs=("finetuning", "labelled"),
+    needs=("finetuning", "dataset"),
     build="pipelines.stages.evaluation.stage:build_evaluation",
     headline=headline,
 )

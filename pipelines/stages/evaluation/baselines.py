@@ -8,7 +8,7 @@ from typing import Any, Final
 from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
 from pipelines.config.versions import versions_of
 from pipelines.stage import StageContext
-from pipelines.stages.labelled.stage import family_of, read_items
+from pipelines.stages.dataset.stage import family_of, read_items
 from pipelines.tasks import Answers, Items
 from pipelines.training.imported_models import find_model_artifact
 
@@ -18,22 +18,20 @@ _ANSWERS_FILE = "answers.json"
 _PREFIX = "baseline/"
 
 
-def build_baselines(finetuned: Artifact, labelled: Artifact, store: ArtifactStore) -> Artifact:
+def build_baselines(finetuned: Artifact, dataset: Artifact, store: ArtifactStore) -> Artifact:
     """The answers of the family's baselines; statistics `baseline/<name>/<figure>`.
 
     They are learned once for all models of the same items, or where the family reads the encoder,
     once for those that began with the same one.
     """
-    encoder = _encoder_of(finetuned, labelled, store)
-    inputs = (
-        {"labelled": labelled} if encoder is None else {"labelled": labelled, "encoder": encoder}
-    )
+    encoder = _encoder_of(finetuned, dataset, store)
+    inputs = {"dataset": dataset} if encoder is None else {"dataset": dataset, "encoder": encoder}
     return store.get_or_build(
         BASELINES,
         version=_VERSION,
         settings={"libraries": versions_of("scikit-learn")},
         inputs=inputs,
-        build=partial(_write, labelled=labelled, encoder=encoder),
+        build=partial(_write, dataset=dataset, encoder=encoder),
     )
 
 
@@ -45,18 +43,18 @@ def answers_in(baselines: Artifact) -> dict[str, list[Any]]:
 
 def figures_on(items: Items, finetuned: Artifact, store: ArtifactStore) -> dict[str, float]:
     """As the statistics, of other items; none where the store has not what the model learned."""
-    labelled = store.find("labelled", finetuned.manifest.inputs.get("labelled", ""))
-    if labelled is None:
+    dataset = store.find("dataset", finetuned.manifest.inputs.get("dataset", ""))
+    if dataset is None:
         return {}
-    answers = _learned(items, labelled, _encoder_of(finetuned, labelled, store))
-    return _figures(answers, items, labelled)
+    answers = _learned(items, dataset, _encoder_of(finetuned, dataset, store))
+    return _figures(answers, items, dataset)
 
 
 def beside(statistics: Mapping[str, Any], metric: str) -> dict[str, float]:
     """What there is to compare a figure with, by name: trivial and learned baselines."""
     found = {}
     if f"{_PREFIX}{metric}" in statistics:
-        found[statistics.get("guess", "without looking")] = statistics[f"{_PREFIX}{metric}"]
+        found[statistics.get("guess", "constant guess")] = statistics[f"{_PREFIX}{metric}"]
     for key, value in statistics.items():
         name, _, figure = key.removeprefix(_PREFIX).partition("/")
         if key.startswith(_PREFIX) and figure == metric:
@@ -64,32 +62,30 @@ def beside(statistics: Mapping[str, Any], metric: str) -> dict[str, float]:
     return found
 
 
-def _encoder_of(finetuned: Artifact, labelled: Artifact, store: ArtifactStore) -> Artifact | None:
+def _encoder_of(finetuned: Artifact, dataset: Artifact, store: ArtifactStore) -> Artifact | None:
     """What fine-tuning began with, for a family that reads it and as long as the store has it."""
-    if not family_of(labelled).baselines_read_encoder:
+    if not family_of(dataset).baselines_read_encoder:
         return None
     fingerprint = finetuned.manifest.inputs.get("encoder", "")
     return find_model_artifact(fingerprint, StageContext(store=store))
 
 
-def _write(draft: Draft, labelled: Artifact, encoder: Artifact | None) -> Built:
-    heldout = read_items(labelled, "heldout")
-    answers = _learned(heldout, labelled, encoder)
+def _write(draft: Draft, dataset: Artifact, encoder: Artifact | None) -> Built:
+    heldout = read_items(dataset, "heldout")
+    answers = _learned(heldout, dataset, encoder)
     with draft.file(_ANSWERS_FILE) as target:
         target.path.write_text(json.dumps(answers, ensure_ascii=False), encoding="utf-8")
-    return Built([_ANSWERS_FILE], _figures(answers, heldout, labelled))
+    return Built([_ANSWERS_FILE], _figures(answers, heldout, dataset))
 
 
-def _learned(items: Items, labelled: Artifact, encoder: Artifact | None) -> dict[str, list[Any]]:
+def _learned(items: Items, dataset: Artifact, encoder: Artifact | None) -> dict[str, list[Any]]:
     folder = encoder.local_folder() if encoder is not None else None
-    found = family_of(labelled).baselines(read_items(labelled, "train"), items, folder)
+    found = family_of(dataset).baselines(read_items(dataset, "train"), items, folder)
     return {name: list(values) for name, values in found.items()}
 
 
-def _figures(
-    answers: Mapping[str, list[Any]], items: Items, labelled: Artifact
-) -> dict[str, float]:
-    family = family_of(labelled)
+def _figures(answers: Mapping[str, list[Any]], items: Items, dataset: Artifact) -> dict[str, float]:
+    family = family_of(dataset)
     return {
         f"{_PREFIX}{name}/{metric.removeprefix('eval/')}": value
         for name, values in answers.items()

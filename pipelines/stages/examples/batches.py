@@ -33,8 +33,8 @@ def micro_batches(
     *,
     seed: int,
     step: int,
-    examples_per_step: int,
-    micro_batch_examples: int,
+    global_batch_size: int,
+    micro_batch_size: int,
     rank: int = 0,
     world_size: int = 1,
     masking: MaskingConfig | None = None,
@@ -47,10 +47,10 @@ def micro_batches(
     """
     if not len(reader):
         raise UserError("there are no examples to train on; check the corpus")
-    count = -(-examples_per_step // micro_batch_examples)
+    count = -(-global_batch_size // micro_batch_size)
     for number in range(rank, count, world_size):
-        first = step * examples_per_step + number * micro_batch_examples
-        after = min(first + micro_batch_examples, (step + 1) * examples_per_step)
+        first = step * global_batch_size + number * micro_batch_size
+        after = min(first + micro_batch_size, (step + 1) * global_batch_size)
         yield number, _training_batch(reader, seed, first, after, masking)
 
 
@@ -136,7 +136,7 @@ def prefetched(batches_of: MicroBatches, num_steps: int) -> Iterator[MicroBatche
 
     def read(step: int) -> list[tuple[int, Batch]]:
         batches = batches_of(step)
-        if copies_to_gpu:  # pinned here, so that the training's thread only starts the copies
+        if copies_to_gpu:  # pinned here, so that the training run's thread only starts the copies
             return [(number, batch.moved(Tensor.pin_memory)) for number, batch in batches]
         return list(batches)
 

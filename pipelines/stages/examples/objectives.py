@@ -18,7 +18,7 @@ from pipelines.stages.examples.token_shards import TokenShard, ranges
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecialIds:
-    """The special pieces that examples are put together with."""
+    """The special tokens that examples are put together with."""
 
     cls: int
     sep: int

@@ -58,10 +58,10 @@ class ExampleSettings(Settings):
         default=0.8, ge=0, le=1, description="Share of these that become [MASK]."
     )
     random_share: float = Field(
-        default=0.1, ge=0, le=1, description="Share of these that become a random piece."
+        default=0.1, ge=0, le=1, description="Share of these that become a random token."
     )
     whole_words: bool = Field(
-        default=False, description="Mask words as a whole, and not piece by piece."
+        default=False, description="Mask words as a whole, and not token by token."
     )
     max_masked_tokens: int | None = Field(
         default=None, ge=1, description="Most masks of an example; none if left out."

@@ -35,7 +35,7 @@ _POOL_TOKENS = 8_000_000
 def build_examples(
     settings: ExampleSettings, corpus: Artifact, vocabulary: Artifact, context: StageContext
 ) -> Artifact:
-    """Make training examples of `corpus` in the pieces of `vocabulary`.
+    """Make training examples of `corpus` in the tokens of `vocabulary`.
 
     Files `train-<pass>-*.arrow` and `heldout-<pass>-*.arrow` as the module `shards` says, and with
     `short_tokens` `short-<pass>-*.arrow`, the training text once more; the vocabulary's own
@@ -125,7 +125,7 @@ def _describe(
         "corpus_documents": total(encoded, "documents"),
         "corpus_sentences": total(encoded, "sentences"),
         "corpus_tokens": total(encoded, "tokens"),
-        "sentences_without_pieces": total(encoded, "empty_sentences"),
+        "sentences_without_tokens": total(encoded, "empty_sentences"),
     }
     if any("random_next" in row for row in made):
         statistics["random_next_share"] = round(total(made, "random_next") / examples, 4)

@@ -25,7 +25,7 @@ class SearchSettings(Settings):
     """
 
     learning_rate: tuple[Rate, ...] = Field(default=(), description="Peak learning rates.")
-    examples_per_step: tuple[Annotated[int, Field(ge=1, le=10**9)], ...] = Field(
+    global_batch_size: tuple[Annotated[int, Field(ge=1, le=10**9)], ...] = Field(
         default=(), description="Texts of one optimizer step."
     )
     num_epochs: tuple[Annotated[float, Field(gt=0, le=10**6)], ...] = Field(
@@ -70,10 +70,10 @@ class FinetuningSettings(TrainingSettings):
         description="Passes over the labelled texts; auto: more over few of them, 20 over 500, 10 "
         "over 2,000 and 3 over 16,000 and more.",
     )
-    examples_per_step: int = Field(
+    global_batch_size: int = Field(
         default=32, ge=1, le=10**9, description="Texts of one optimizer step, over all workers."
     )
-    micro_batch_examples: int = Field(
+    micro_batch_size: int = Field(
         default=16,
         ge=1,
         le=10**9,
@@ -193,11 +193,11 @@ def split_of(settings: FinetuningSettings) -> BatchSplit:
     """What the workers of one training share."""
     return BatchSplit(
         section="finetuning",
-        examples_per_step=settings.examples_per_step,
-        micro_batch_examples=settings.micro_batch_examples,
+        global_batch_size=settings.global_batch_size,
+        micro_batch_size=settings.micro_batch_size,
     )
 
 
 def shared_split(settings: FinetuningSettings) -> BatchSplit | None:
-    """The same; None where several trainings are compared, which have a worker each."""
+    """The same; None where several training runs are compared, which have a worker each."""
     return split_of(settings) if settings.is_one_training else None

@@ -7,10 +7,10 @@ from bert_core.model.task_models import TextModel
 from bert_core.training.state import read_config
 from pipelines.artifacts import Artifact
 from pipelines.stage import Observer, Progress, StageContext, ignore
+from pipelines.stages.dataset.stage import family_of
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.finetuning.training import Initialization, config_of, train_task_model
 from pipelines.stages.finetuning.trials import best_of_trials
-from pipelines.stages.labelled.stage import family_of
 from pipelines.training.imported_models import IMPORTED
 from pipelines.training.rates import resolved_rate
 
@@ -21,7 +21,7 @@ _ITEMS_OF_ONE_EPOCH: Final = 200_000
 
 def build_task_model(
     settings: FinetuningSettings,
-    labelled: Artifact,
+    dataset: Artifact,
     encoder: Artifact,
     context: StageContext,
     *,
@@ -33,23 +33,23 @@ def build_task_model(
     Statistics: the family's held-out figures, those of the trivial baseline beside them.
     """
     observe = context.observe if initialization == "pretrained" else ignore
-    settings = resolved_settings(settings, labelled, encoder, observe)
+    settings = resolved_settings(settings, dataset, encoder, observe)
     build = train_task_model if settings.is_one_training else best_of_trials
-    return build(settings, labelled, encoder, context, initialization=initialization)
+    return build(settings, dataset, encoder, context, initialization=initialization)
 
 
 def resolved_settings(
-    settings: FinetuningSettings, labelled: Artifact, encoder: Artifact, observe: Observer
+    settings: FinetuningSettings, dataset: Artifact, encoder: Artifact, observe: Observer
 ) -> FinetuningSettings:
     """The settings with a number in place of each `auto`, which is said to `observe`."""
     epochs = settings.num_epochs
     if epochs == "auto":
-        num_items = labelled.statistics["items"]["train"]
+        num_items = dataset.statistics["items"]["train"]
         epochs = automatic_epochs(num_items)
         note = f"finetuning: num_epochs=auto is {epochs:g} for {num_items:,} items to learn from"
         observe(Progress(stage="finetuning", done=0, total=0, unit="steps", note=note))
     rate = resolved_rate(settings.learning_rate, "finetuning", config_of(encoder), observe)
-    pooling = _pooling(settings, labelled, encoder)
+    pooling = _pooling(settings, dataset, encoder)
     return settings.model_copy(
         update={"num_epochs": float(epochs), "learning_rate": rate, "pooling": pooling}
     )
@@ -62,11 +62,11 @@ def automatic_epochs(num_items: int) -> int:
 
 
 def _pooling(
-    settings: FinetuningSettings, labelled: Artifact, encoder: Artifact
+    settings: FinetuningSettings, dataset: Artifact, encoder: Artifact
 ) -> Literal["pooler", "mean"]:
     if settings.pooling != "auto":
         return settings.pooling
-    if not issubclass(family_of(labelled).models[0], TextModel):
+    if not issubclass(family_of(dataset).models[0], TextModel):
         return "pooler"
     embedding = read_config(encoder.local_folder()).get("embedding") or {}
     # A published encoder is fine-tuned as its paper does, and opens in transformers as it did.

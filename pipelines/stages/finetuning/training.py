@@ -17,10 +17,10 @@ from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
 from pipelines.config.errors import UserError
 from pipelines.stage import StageContext
+from pipelines.stages.dataset.stage import family_of, read_items
 from pipelines.stages.finetuning import FINETUNING
 from pipelines.stages.finetuning.preparation import prepare
 from pipelines.stages.finetuning.settings import FinetuningSettings, split_of
-from pipelines.stages.labelled.stage import family_of, read_items
 from pipelines.tasks import Answers, Reading
 from pipelines.tasks.encoding.sequences import batches, shuffled
 from pipelines.training.arithmetic import Arithmetic, resolve, trains_best_on_single_threads
@@ -37,13 +37,13 @@ STAGE = "finetuning"
 Initialization = Literal["pretrained", "random"]
 
 
-# Neither do other trainings change one, nor how its encoder was called.
+# Neither do other training runs change one, nor how its encoder was called.
 OF_NO_TRAINING = {"compare_with_random", "encoder", "num_seeds", "search"}
 
 
 def train_task_model(
     settings: FinetuningSettings,
-    labelled: Artifact,
+    dataset: Artifact,
     encoder: Artifact,
     context: StageContext,
     *,
@@ -59,15 +59,15 @@ def train_task_model(
         FINETUNING.kind,
         version=FINETUNING.version,
         settings=arithmetic.named_in(plain | {"initialization": initialization}),
-        inputs={"labelled": labelled, "encoder": encoder},
-        build=partial(_finetune, settings, arithmetic, labelled, encoder, initialization, context),
+        inputs={"dataset": dataset, "encoder": encoder},
+        build=partial(_finetune, settings, arithmetic, dataset, encoder, initialization, context),
     )
 
 
 def _finetune(
     settings: FinetuningSettings,
     arithmetic: Arithmetic,
-    labelled: Artifact,
+    dataset: Artifact,
     encoder: Artifact,
     initialization: Initialization,
     context: StageContext,
@@ -76,10 +76,10 @@ def _finetune(
     tokenizer = WordPieceTokenizer.from_directory(encoder.local_folder())
     reading = reading_of(settings, encoder.local_folder())
     # Windows of long texts are examples of their own.
-    train = family_of(labelled).examples(read_items(labelled, "train"), tokenizer, reading)
+    train = family_of(dataset).examples(read_items(dataset, "train"), tokenizer, reading)
     assert settings.num_epochs != "auto", "a stage resolves it before it trains"
-    num_steps = max(1, math.ceil(len(train) * settings.num_epochs / settings.examples_per_step))
-    data = training_input(labelled, labelled.statistics["items"]["train"])
+    num_steps = max(1, math.ceil(len(train) * settings.num_epochs / settings.global_batch_size))
+    data = training_input(dataset, dataset.statistics["items"]["train"])
     plain = settings.model_dump(mode="json")
     run_id = open_run(f"{STAGE}-{initialization}", plain, draft, context, [data])
     job = Launch(
@@ -88,7 +88,7 @@ def _finetune(
             "stage": f"{STAGE} from {initialization} weights",
             "settings": settings.model_dump(),
             "num_steps": num_steps,
-            "labelled": labelled,
+            "dataset": dataset,
             "encoder": encoder,
             "initialization": initialization,
             "precision": arithmetic.precision,
@@ -104,8 +104,8 @@ def _finetune(
     def finish(checkpoint: Path, result: dict[str, Any]) -> Trained:
         publish_model(draft, checkpoint, tokenizer, result)
         statistics = {
-            **figures_of(Answers(*result["final"]["answers"]), labelled),
-            "score": labelled.statistics["score"],
+            **figures_of(Answers(*result["final"]["answers"]), dataset),
+            "score": dataset.statistics["score"],
             "num_parameters": result["final"]["num_parameters"],
             **_steps_of(result["history"], settings),
             **throughput(result),
@@ -119,14 +119,14 @@ def _finetune(
 def _worker(values: dict[str, Any]) -> dict[str, Any]:
     """Runs on every Ray Train worker."""
     settings = FinetuningSettings.model_validate(values["settings"])
-    labelled, encoder_folder = values["labelled"], values["encoder"].local_folder()
+    dataset, encoder_folder = values["dataset"], values["encoder"].local_folder()
     rank, world_size = rank_and_world_size()
     tokenizer = WordPieceTokenizer.from_directory(encoder_folder)
     encoder_config = _config_in(encoder_folder)
-    reading, family = reading_of(settings, encoder_folder), family_of(labelled)
+    reading, family = reading_of(settings, encoder_folder), family_of(dataset)
     whole = Reading(encoder_config.max_position_embeddings, rank=rank, world_size=world_size)
-    heldout = read_items(labelled, "heldout")
-    train_examples = family.examples(read_items(labelled, "train"), tokenizer, reading)
+    heldout = read_items(dataset, "heldout")
+    train_examples = family.examples(read_items(dataset, "train"), tokenizer, reading)
     heldout_examples = family.examples(heldout, tokenizer, reading)
 
     def build_model() -> TrainableModel:
@@ -143,13 +143,13 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
 
     def micro_batches(step: int) -> Iterator[tuple[int, LabelledBatch]]:
         num_examples = len(train_examples)
-        chosen = shuffled(num_examples, settings.seed, step, settings.examples_per_step)
-        size = settings.micro_batch_examples
+        chosen = shuffled(num_examples, settings.seed, step, settings.global_batch_size)
+        size = settings.micro_batch_size
         for index in range(rank, math.ceil(len(chosen) / size), world_size):
             yield index, train_examples.batch(chosen[index * size : (index + 1) * size])
 
     def evaluate(model: TrainableModel) -> dict[str, float]:
-        size, device = settings.micro_batch_examples, next(model.parameters()).device
+        size, device = settings.micro_batch_size, next(model.parameters()).device
         means = means_over_ranks(
             tuple(family.curve),
             math.ceil(len(heldout_examples) / size),
@@ -177,7 +177,7 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
         build_model=build_model,
         micro_batches=micro_batches,
         batches_of=micro_batches,
-        largest_batches=lambda: [train_examples.longest(settings.micro_batch_examples)],
+        largest_batches=lambda: [train_examples.longest(settings.micro_batch_size)],
         evaluate=evaluate,
         final_evaluation=final_evaluation,
     )
@@ -190,10 +190,10 @@ def _steps_of(history: Sequence[Mapping[str, Any]], settings: FinetuningSettings
     return taken if settings.patience is None else {**taken, "best_step": best_step(history)}
 
 
-def figures_of(answers: Answers, labelled: Artifact) -> dict[str, float]:
+def figures_of(answers: Answers, dataset: Artifact) -> dict[str, float]:
     """The scores of held-out answers, and those of the trivial baseline."""
-    figures = family_of(labelled).figures(answers, read_items(labelled, "heldout"))
-    statistics = labelled.statistics
+    figures = family_of(dataset).figures(answers, read_items(dataset, "heldout"))
+    statistics = dataset.statistics
     baselines = {name: statistics[name] for name in statistics if name.startswith("baseline/")}
     return {**figures, **baselines}
 

@@ -1,4 +1,4 @@
-"""Several trainings of a task: values are searched, seeds repeated, and the best is published."""
+"""Several training runs of a task: values searched, seeds repeated, and the best published."""
 
 import json
 import shutil
@@ -36,14 +36,14 @@ class Trial(NamedTuple):
     seed: int
 
     def of(self, settings: FinetuningSettings) -> FinetuningSettings:
-        """The settings of this training alone."""
+        """The settings of this training run alone."""
         alone = {**self.changes, "seed": self.seed, "num_seeds": 1, "search": {}}
         return FinetuningSettings.model_validate({**settings.model_dump(), **alone})
 
 
 def best_of_trials(
     settings: FinetuningSettings,
-    labelled: Artifact,
+    dataset: Artifact,
     encoder: Artifact,
     context: StageContext,
     *,
@@ -53,13 +53,13 @@ def best_of_trials(
 
     Every combination of the values to try is trained with the first seed, and the best of them
     with the other seeds; from random weights, to compare, with the values that were best for the
-    encoder. Each training is an artifact of its own, several run at once, and what was interrupted
-    goes on. Statistics: the best model's, and `mean/` and `deviation/` of the figures of all seeds
-    with the values that were taken. `trials.json` holds all trainings.
+    encoder. Each training run is an artifact of its own, several run at once, and what was
+    interrupted goes on. Statistics: the best model's, and `mean/` and `deviation/` of the figures
+    of all seeds with the values that were taken. `trials.json` holds all training runs.
     """
     changes: list[dict[str, Any]] = settings.search.points()
     if initialization == "random" and len(changes) > 1:
-        chosen = best_of_trials(settings, labelled, encoder, context)
+        chosen = best_of_trials(settings, dataset, encoder, context)
         changes = [chosen.statistics["chosen"]]
     arithmetic, settled = resolve(settings.precision, context)
     plain = settings.model_dump(mode="json", exclude=OF_NO_TRAINING)
@@ -68,26 +68,26 @@ def best_of_trials(
         FINETUNING.kind,
         version=FINETUNING.version,
         settings=arithmetic.named_in(plain | tried),
-        inputs={"labelled": labelled, "encoder": encoder},
-        build=partial(_try, settings, changes, labelled, encoder, initialization, settled),
+        inputs={"dataset": dataset, "encoder": encoder},
+        build=partial(_try, settings, changes, dataset, encoder, initialization, settled),
     )
 
 
 def _try(
     settings: FinetuningSettings,
     changes: Sequence[Mapping[str, Any]],
-    labelled: Artifact,
+    dataset: Artifact,
     encoder: Artifact,
     initialization: Initialization,
     context: StageContext,
     draft: Draft,
 ) -> Built:
-    data = training_input(labelled, labelled.statistics["items"]["train"])
+    data = training_input(dataset, dataset.statistics["items"]["train"])
     plain = settings.model_dump(mode="json")
     run_id = open_run(f"{STAGE}-trials-{initialization}", plain, draft, context, [data])
-    score: str = labelled.statistics["score"]
+    score: str = dataset.statistics["score"]
     alone = replace(context, observe=ignore)  # who watches here does not travel
-    train = partial(_trained, settings, labelled, encoder, initialization, alone)
+    train = partial(_trained, settings, dataset, encoder, initialization, alone)
     stage = f"{STAGE} trials from {initialization} weights"
 
     def trained(trials: Sequence[Trial]) -> list[Artifact]:
@@ -105,7 +105,7 @@ def _try(
                 shutil.copyfile(best.local(name), target.path)
         trials = zip((*searched, *repeated), (*models, *seeds[1:]), strict=True)
         with draft.file(TRIALS_FILE) as target:
-            target.path.write_text(json.dumps([_told(*each) for each in trials], indent=2))
+            target.path.write_text(json.dumps([_record(*each) for each in trials], indent=2))
         statistics = {
             **best.statistics,
             "chosen": dict(changes[place]),
@@ -140,7 +140,7 @@ def _at_once(
                 stage=stage,
                 done=len(done),
                 total=len(trials),
-                unit="trainings",
+                unit="training runs",
                 figures={score: done[-1], "best": max(done)},
             )
         )
@@ -153,7 +153,7 @@ def _at_once(
 
 def _trained(
     settings: FinetuningSettings,
-    labelled: Artifact,
+    dataset: Artifact,
     encoder: Artifact,
     initialization: Initialization,
     context: StageContext,
@@ -162,7 +162,7 @@ def _trained(
     """One trial, on one CPU or GPU; runs as a Ray task, which only waits for its worker."""
     ranks = replace(context.ranks, workers=1, cpus_per_worker=1)
     return train_task_model(
-        trial.of(settings), labelled, encoder, replace(context, ranks=ranks),
+        trial.of(settings), dataset, encoder, replace(context, ranks=ranks),
         initialization=initialization,
     )  # fmt: skip
 
@@ -172,7 +172,7 @@ def _best(models: Sequence[Artifact], score: str) -> int:
     return max(range(len(models)), key=lambda index: models[index].statistics[score])
 
 
-def _told(trial: Trial, model: Artifact) -> dict[str, Any]:
+def _record(trial: Trial, model: Artifact) -> dict[str, Any]:
     return {
         "changes": dict(trial.changes),
         "seed": trial.seed,
@@ -184,13 +184,13 @@ def _told(trial: Trial, model: Artifact) -> dict[str, Any]:
 def _over_seeds(models: Sequence[Artifact]) -> dict[str, float]:
     """Mean and, of several, standard deviation of the held-out figures and of the times."""
     names = [n for n in numbers(models[0].statistics) if n.startswith("eval/") or n in _TIMES]
-    told: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for name in names:
         values = [float(model.statistics[name]) for model in models]
-        told[f"mean/{name}"] = fmean(values)
+        figures[f"mean/{name}"] = fmean(values)
         if len(values) > 1:
-            told[f"deviation/{name}"] = stdev(values)
-    return told
+            figures[f"deviation/{name}"] = stdev(values)
+    return figures
 
 
 def _computed_on(model: Artifact, context: StageContext) -> Mapping[str, str]:

@@ -23,7 +23,7 @@ _COUNTED_TOKENS: Final = 400_000_000  # of the training examples; more would cha
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Unigrams:
-    """How common each piece is in the training examples, and of what kind it is."""
+    """How common each token is in the training examples, and of what kind it is."""
 
     weights: NDArray[np.float64]  # [V] counts, add-one smoothed; 0 for what is never asked for
     kinds: dict[str, NDArray[np.bool_]]  # [V] each, see the module `kinds`

@@ -108,7 +108,7 @@ def training_seconds(settings: PretrainingSettings, timings: dict[str, Timing]) 
 def steps_within(settings: PretrainingSettings, timings: dict[str, Timing]) -> int:
     """The most steps that `budget_minutes` allows.
 
-    Raises UserError where these are fewer than make a training.
+    Raises UserError where these are fewer than make a training run.
     """
     assert settings.budget_minutes is not None
 
@@ -126,7 +126,7 @@ def steps_within(settings: PretrainingSettings, timings: dict[str, Timing]) -> i
         raise UserError(
             f"pretraining.budget_minutes={settings.budget_minutes:g} is too short: {_LEAST_STEPS} "
             f"steps take about {seconds(_LEAST_STEPS) / 60:.2g} minutes here; raise it, or "
-            "lower pretraining.examples_per_step or size"
+            "lower pretraining.global_batch_size or size"
         )
     return fits
 
@@ -186,7 +186,7 @@ def _measured(settings: PretrainingSettings, values: dict[str, Any]) -> Timing |
 
 @dataclass(slots=True)
 class Stopwatch:
-    """Looks at the clock where a training begins a step, ends one, evaluates and has saved."""
+    """Looks at the clock where a training run begins a step, ends one, evaluates and has saved."""
 
     # Until then new shapes wait for their products, and every block for fresh pages: a step of
     # long training takes a third more.
@@ -232,7 +232,7 @@ class Stopwatch:
 
     def timing(self) -> Timing:
         """What was measured; called when the checkpoint is saved."""
-        assert self.ended > self.settled, "the training ended before enough was measured"
+        assert self.ended > self.settled, "the training run ended before enough was measured"
         step = (self.ended - self.settled) / (self.last_step - self.settling_steps)
         before, between, after = self.evaluated
         return Timing(

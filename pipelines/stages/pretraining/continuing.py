@@ -36,7 +36,7 @@ def settings_for(
     config = _config_of(encoder)
     tokenizer = WordPieceTokenizer.from_directory(encoder.local_folder())
     ours = load_tokenizer(vocabulary)
-    is_same = ours.pieces[: tokenizer.vocab_size] == tokenizer.pieces
+    is_same = ours.tokens[: tokenizer.vocab_size] == tokenizer.tokens
     rules = (ours.normalization, ours.added_tokens)
     if not is_same or rules != (tokenizer.normalization, tokenizer.added_tokens):
         raise UserError(

@@ -80,7 +80,7 @@ class HeldoutExamples:
         self._baselines: dict[int, dict[str, float]] = {}
 
     def unigrams(self) -> Unigrams:
-        """How common each piece is in the training examples."""
+        """How common each token is in the training examples."""
         if self._unigrams is None:
             self._unigrams = Unigrams.of(self._examples, self._tokenizer, *self._ranks)
         return self._unigrams

@@ -35,8 +35,8 @@ def token_kinds(
     size = tokenizer.vocab_size
     is_asked = np.ones(size, dtype=np.bool_)
     is_asked[[tokenizer.pad_id, tokenizer.mask_id]] = False
-    continues = np.array([piece.startswith(CONTINUATION) for piece in tokenizer.pieces])
-    is_punctuation = np.array([_is_punctuation(piece) for piece in tokenizer.pieces])
+    continues = np.array([token.startswith(CONTINUATION) for token in tokenizer.tokens])
+    is_punctuation = np.array([_is_punctuation(token) for token in tokenizer.tokens])
     is_punctuation &= is_asked & ~continues
     is_punctuation[[tokenizer.cls_id, tokenizer.sep_id]] = True
     begins = is_asked & ~continues & ~is_punctuation
@@ -54,5 +54,5 @@ def token_kinds(
     }
 
 
-def _is_punctuation(piece: str) -> bool:
-    return all(unicodedata.category(character)[0] in "PS" for character in piece)
+def _is_punctuation(token: str) -> bool:
+    return all(unicodedata.category(character)[0] in "PS" for character in token)

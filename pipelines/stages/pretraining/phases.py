@@ -1,4 +1,4 @@
-"""Phases of a training, and how their steps are cut: read from a recipe, without torch.
+"""Phases of a training run, and how their steps are cut: read from a recipe, without torch.
 
 Short examples come first, which cost little, then those of the full length.
 """
@@ -31,10 +31,8 @@ def phases_of(settings: PretrainingSettings) -> tuple[Phase, ...]:
         num_steps=num_short,
         cut=BatchSplit(
             section="pretraining",
-            examples_per_step=settings.short_examples_per_step or settings.examples_per_step,
-            micro_batch_examples=(
-                settings.short_micro_batch_examples or settings.micro_batch_examples
-            ),
+            global_batch_size=settings.short_global_batch_size or settings.global_batch_size,
+            micro_batch_size=(settings.short_micro_batch_size or settings.micro_batch_size),
             prefix="short_",
         ),
     )
@@ -44,8 +42,8 @@ def phases_of(settings: PretrainingSettings) -> tuple[Phase, ...]:
         num_steps=settings.num_steps - num_short,
         cut=BatchSplit(
             section="pretraining",
-            examples_per_step=settings.examples_per_step,
-            micro_batch_examples=settings.micro_batch_examples,
+            global_batch_size=settings.global_batch_size,
+            micro_batch_size=settings.micro_batch_size,
         ),
     )
     return tuple(phase for phase in (short, full) if phase.num_steps)

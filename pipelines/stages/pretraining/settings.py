@@ -11,7 +11,7 @@ from pipelines.training.settings import PeakRate, TrainingSettings
 
 _NUM_STEPS = 1000
 _OF_FULL_STEPS = ("full_learning_rate", "full_warmup_fraction")
-_OF_PHASES = ("short_examples_per_step", "short_micro_batch_examples", *_OF_FULL_STEPS)
+_OF_PHASES = ("short_global_batch_size", "short_micro_batch_size", *_OF_FULL_STEPS)
 
 
 class PretrainingSettings(TrainingSettings):
@@ -48,13 +48,13 @@ class PretrainingSettings(TrainingSettings):
         default=None,
         gt=0,
         le=10**6,
-        description="In place of num_steps: as many steps as the training, with its evaluations "
-        "and checkpoints, takes so many minutes for; what a step takes is measured first.",
+        description="In place of num_steps: as many steps as fit into so many minutes, "
+        "evaluations and checkpoints included; the time of a step is measured first.",
     )
-    examples_per_step: int = Field(
+    global_batch_size: int = Field(
         default=64, ge=1, le=10**9, description="Examples of one optimizer step, over all workers."
     )
-    micro_batch_examples: int = Field(
+    micro_batch_size: int = Field(
         default=16,
         ge=1,
         le=10**9,
@@ -73,24 +73,24 @@ class PretrainingSettings(TrainingSettings):
         description="Share of the steps, at the beginning, that read the short examples of "
         "examples.short_tokens.",
     )
-    short_examples_per_step: int | None = Field(
+    short_global_batch_size: int | None = Field(
         default=None,
         ge=1,
         le=10**9,
-        description="Examples of a step while they are short; empty: examples_per_step.",
+        description="Examples of a step while they are short; empty: global_batch_size.",
     )
-    short_micro_batch_examples: int | None = Field(
+    short_micro_batch_size: int | None = Field(
         default=None,
         ge=1,
         le=10**9,
-        description="Examples computed at once while they are short; empty: micro_batch_examples.",
+        description="Examples computed at once while they are short; empty: micro_batch_size.",
     )
     full_learning_rate: float | None = Field(
         default=None,
         gt=0,
         le=1,
         description="Peak learning rate once the examples are of full length: warm-up and decay "
-        "then begin anew; empty: one warm-up and one decay over all steps.",
+        "then start again; empty: one warm-up and one decay over all steps.",
     )
     full_warmup_fraction: float | None = Field(
         default=None,

@@ -56,7 +56,7 @@ class TrainingExamples:
         rates = [self._settings.masking_at(step, reader.masking_config) for step in ends]
         return largest_batch(
             reader,
-            min(cut.micro_batch_examples, cut.examples_per_step),
+            min(cut.micro_batch_size, cut.global_batch_size),
             masking=max(rates, key=lambda config: config.fraction),
         )
 
@@ -70,8 +70,8 @@ class TrainingExamples:
             reader,
             seed=self._settings.seed,
             step=step - phase.first_step,
-            examples_per_step=phase.cut.examples_per_step,
-            micro_batch_examples=phase.cut.micro_batch_examples,
+            global_batch_size=phase.cut.global_batch_size,
+            micro_batch_size=phase.cut.micro_batch_size,
             rank=rank,
             world_size=world_size,
             masking=masking,

@@ -1,4 +1,4 @@
-"""Stage: a corpus in, WordPiece pieces out, the same bytes in every run."""
+"""Stage: a corpus in, WordPiece tokens out, the same bytes in every run."""
 
 from pipelines.stage import Stage
 
@@ -13,5 +13,5 @@ VOCABULARY = Stage(
     version=1,
     needs=("corpus",),
     build="pipelines.stages.vocabulary.stage:build_vocabulary",
-    headline=lambda statistics: f"{statistics['size']:,} pieces",
+    headline=lambda statistics: f"{statistics['size']:,} tokens",
 )

@@ -11,7 +11,7 @@ from pipelines.config.settings import Settings
 class VocabularySettings(Settings):
     """Size and kind of the WordPiece vocabulary, or which one is taken over."""
 
-    size: int = Field(default=8192, ge=100, le=2**31, description="Number of pieces, all in all.")
+    size: int = Field(default=8192, ge=100, le=2**31, description="Number of tokens, all in all.")
     lowercase: bool = Field(default=True, description="Uncased: lower case, and no accents.")
     strip_accents: bool | None = Field(
         default=None, description="Remove accents; left out, it goes with lower case as published."
@@ -20,10 +20,10 @@ class VocabularySettings(Settings):
         default=True, description="Make every Chinese character a word."
     )
     num_unused: int = Field(
-        default=0, ge=0, description="Reserved [unused] pieces, for tokens added later."
+        default=0, ge=0, description="Reserved [unused] tokens, for tokens added later."
     )
     min_frequency: int = Field(
-        default=2, ge=1, description="Least number of occurrences of a learned piece."
+        default=2, ge=1, description="Least number of occurrences of a learned token."
     )
     character_coverage: float = Field(
         default=0.99999,
@@ -58,16 +58,16 @@ class VocabularySettings(Settings):
         "vocab.txt, or the fingerprint of one in the store (`bertsmith import` makes it, and is "
         "told there whether it is cased where no file says so); empty: learned or the encoder's.",
     )
-    added_pieces: int = Field(
+    added_words: int = Field(
         default=0,
         ge=0,
         le=2**31,
-        description="Words of the corpus to add to that tokenizer as pieces of their own.",
+        description="Words of the corpus to add to that tokenizer as tokens of their own.",
     )
 
     def named(self) -> dict[str, Any]:
         """As they name a vocabulary that is learned, whose name is what it always was."""
-        return self.model_dump(mode="json", exclude={"encoder", "tokenizer", "added_pieces"})
+        return self.model_dump(mode="json", exclude={"encoder", "tokenizer", "added_words"})
 
     def fault_with(self, encoder: str | None) -> str:
         """Why these settings cannot go with taking over the tokenizer of `encoder`; empty if not.
@@ -79,9 +79,9 @@ class VocabularySettings(Settings):
                 "vocabulary.encoder and vocabulary.tokenizer both say which vocabulary is taken "
                 "over; leave out one of them"
             )
-        if self.added_pieces and encoder is None and self.tokenizer is None:
+        if self.added_words and encoder is None and self.tokenizer is None:
             return (
-                f"vocabulary.added_pieces={self.added_pieces} requires pretraining.encoder or "
+                f"vocabulary.added_words={self.added_words} requires pretraining.encoder or "
                 "vocabulary.tokenizer, to whose tokens they are added; raise vocabulary.size to "
                 "learn more tokens"
             )
@@ -89,7 +89,7 @@ class VocabularySettings(Settings):
 
     @property
     def normalization(self) -> Normalization:
-        """What happens to a text before it is cut into pieces."""
+        """What happens to a text before it is cut into tokens."""
         return Normalization(
             lowercase=self.lowercase,
             strip_accents=self.strip_accents,

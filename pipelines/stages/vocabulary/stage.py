@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from bert_core.files.tokenizer_files import read_pieces
-from bert_core.vocabulary import SPECIAL_PIECES, Normalization, WordPieceTokenizer
+from bert_core.files.tokenizer_files import read_tokens
+from bert_core.vocabulary import SPECIAL_TOKENS, Normalization, WordPieceTokenizer
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.artifacts.layout import is_fingerprint
 from pipelines.config.errors import UserError
@@ -21,7 +21,7 @@ from pipelines.stages.vocabulary import VOCABULARY
 from pipelines.stages.vocabulary.counting import counted_words
 from pipelines.stages.vocabulary.encoding import SentenceEncoder
 from pipelines.stages.vocabulary.settings import VocabularySettings
-from pipelines.stages.vocabulary.wordpiece import choose_alphabet, extended, learn_pieces
+from pipelines.stages.vocabulary.wordpiece import choose_alphabet, extended, learn_tokens
 from pipelines.training.imported_models import existing_encoder
 
 Inputs = dict[str, Artifact | str]
@@ -36,7 +36,7 @@ def build_vocabulary(
 
     Files: `vocab.txt`, `tokenizer.json`, `tokenizer_config.json`. The same corpus and settings give
     the same bytes in any run on any number of workers. Raises UserError where the corpus does not
-    support as many pieces, where there is no such encoder, and where pieces are added to none.
+    support as many tokens, where there is no such encoder, and where tokens are added to none.
     """
     fault = settings.fault_with(settings.encoder)
     if fault:
@@ -46,7 +46,7 @@ def build_vocabulary(
         return _of_another(settings, {"encoder": encoder}, corpus, context)
     if settings.tokenizer is not None:
         tokenizer = taken_over(settings.tokenizer, context)
-        if not settings.added_pieces:
+        if not settings.added_words:
             return tokenizer
         return _of_another(settings, {"tokenizer": tokenizer}, corpus, context)
     # The trainer, the normalizer's tables and the spelling of the files are the library's.
@@ -78,12 +78,12 @@ def _tokenizer_at(path: Path, lowercase: bool | None) -> WordPieceTokenizer:
     try:
         if path.is_dir():
             return WordPieceTokenizer.from_directory(path, lowercase=lowercase)
-        pieces = read_pieces(path)
+        tokens = read_tokens(path)
         if lowercase is None:
             raise ValueError(
                 f"{path} does not say whether it is uncased; say it with --uncased or --cased"
             )
-        return WordPieceTokenizer(pieces, Normalization(lowercase=lowercase))
+        return WordPieceTokenizer(tokens, Normalization(lowercase=lowercase))
     except (ValueError, OSError) as error:
         said = " ".join(str(error).split())
         if str(path) not in said:
@@ -112,26 +112,26 @@ def _of_another(
     settings: VocabularySettings, source: dict[str, Artifact], corpus: Artifact,
     context: StageContext,
 ) -> Artifact:  # fmt: skip
-    """The vocabulary of `source`, with words of the corpus as further pieces where asked for."""
+    """The vocabulary of `source`, with words of the corpus as further tokens where asked for."""
     before = next(iter(source.values()))
     inputs: Inputs = {**source, "libraries": versions_of("tokenizers")}
     decides = {}
-    if settings.added_pieces:
+    if settings.added_words:
         inputs["corpus"] = corpus
-        names = ("added_pieces", "min_frequency", "language_smoothing")
+        names = ("added_words", "min_frequency", "language_smoothing")
         decides = {name: getattr(settings, name) for name in names}
 
     def build(draft: Draft) -> Built:
         tokenizer = WordPieceTokenizer.from_directory(before.local_folder())
         statistics = {}
-        if settings.added_pieces:
+        if settings.added_words:
             work, smoothing = draft.workspace(), settings.language_smoothing
             figures = _heldout_figures(tokenizer, corpus)
             counts, _ = counted_words(tokenizer.normalization, smoothing, corpus, context, work)
             tokenizer = extended(
                 tokenizer,
                 counts,
-                num_pieces=settings.added_pieces,
+                num_tokens=settings.added_words,
                 min_frequency=settings.min_frequency,
             )
             statistics = {"heldout": _heldout_figures(tokenizer, corpus), "heldout_before": figures}
@@ -167,27 +167,27 @@ def _build(
         limit=settings.max_characters or settings.size // 4,
     )
     least = (
-        len(SPECIAL_PIECES) + settings.num_unused + len(alphabet.first) + len(alphabet.continuing)
+        len(SPECIAL_TOKENS) + settings.num_unused + len(alphabet.first) + len(alphabet.continuing)
     )
     if settings.size < least:
         raise UserError(
             f"vocabulary.size={settings.size:,} is less than the {least:,} special tokens and "
             "characters of this corpus; raise `size` or lower `max_characters`"
         )
-    pieces = learn_pieces(
+    tokens = learn_tokens(
         counts,
         size=settings.size,
         alphabet=alphabet,
         num_unused=settings.num_unused,
         min_frequency=settings.min_frequency,
     )
-    if len(pieces) < settings.size:
+    if len(tokens) < settings.size:
         raise UserError(
             f"the corpus is too small for a vocabulary of {settings.size:,} tokens: its "
-            f"{len(counts):,} distinct words give {len(pieces):,}; set `size` to at most that, or "
+            f"{len(counts):,} distinct words give {len(tokens):,}; set `size` to at most that, or "
             "add text"
         )
-    tokenizer = WordPieceTokenizer(pieces, settings.normalization)
+    tokenizer = WordPieceTokenizer(tokens, settings.normalization)
     statistics = {
         **_figures(tokenizer),
         "characters": len(alphabet.first),
@@ -211,25 +211,25 @@ def _figures(tokenizer: WordPieceTokenizer) -> dict[str, Any]:
     return {
         "size": tokenizer.vocab_size,
         "lowercase": tokenizer.lowercase,
-        "special_ids": {piece: tokenizer.piece_to_id(piece) for piece in SPECIAL_PIECES},
+        "special_ids": {token: tokenizer.token_to_id(token) for token in SPECIAL_TOKENS},
     }
 
 
 def _heldout_figures(tokenizer: WordPieceTokenizer, corpus: Artifact) -> dict[str, Any]:
-    """Pieces per word and the share of [UNK] on held-out text."""
+    """Tokens per word and the share of [UNK] on held-out text."""
     encoder = SentenceEncoder(tokenizer)
-    num_words = num_pieces = num_unknown = num_bytes = 0
+    num_words = num_tokens = num_unknown = num_bytes = 0
     for batch in read_tables(corpus, "heldout"):
         sentences = batch.column("sentences").flatten()
         ids, _ = encoder.encode(sentences)
         num_words += pc.sum(pc.count_substring(sentences, " ")).as_py() + len(sentences)
-        num_pieces += ids.size
+        num_tokens += ids.size
         num_unknown += int((ids == tokenizer.unk_id).sum())
         num_bytes += batch.nbytes
         if num_bytes > _HELDOUT_BYTES:
             break
     return {
         "words": num_words,
-        "pieces_per_word": round(num_pieces / max(1, num_words), 4),
-        "unknown_share": round(num_unknown / max(1, num_pieces), 6),
+        "tokens_per_word": round(num_tokens / max(1, num_words), 4),
+        "unknown_share": round(num_unknown / max(1, num_tokens), 6),
     }

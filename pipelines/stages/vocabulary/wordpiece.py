@@ -20,7 +20,7 @@ from tokenizers.trainers import WordPieceTrainer
 from bert_core.vocabulary import (
     CONTINUATION,
     LONGEST_WORD,
-    SPECIAL_PIECES,
+    SPECIAL_TOKENS,
     UNK,
     WordPieceTokenizer,
 )
@@ -66,7 +66,7 @@ def choose_alphabet(counts: Mapping[str, int], *, coverage: float, limit: int) -
     )
 
 
-def learn_pieces(
+def learn_tokens(
     counts: Mapping[str, int],
     *,
     size: int,
@@ -74,12 +74,12 @@ def learn_pieces(
     num_unused: int,
     min_frequency: int,
 ) -> list[str]:
-    """At most `size` pieces: special, unused, characters, then what was learned, in that order.
+    """At most `size` tokens: special, unused, characters, then what was learned, in that order.
 
-    The list is shorter where the words do not support as many pieces.
+    The list is shorter where the words do not support as many tokens.
     """
     fixed = [
-        *SPECIAL_PIECES,
+        *SPECIAL_TOKENS,
         *(f"[unused{number}]" for number in range(num_unused)),
         *alphabet.first,
         *alphabet.continuing,
@@ -103,16 +103,16 @@ def extended(
     tokenizer: WordPieceTokenizer,
     counts: Mapping[str, int],
     *,
-    num_pieces: int,
+    num_tokens: int,
     min_frequency: int,
 ) -> WordPieceTokenizer:
-    """`tokenizer` with `num_pieces` words of `counts` as further pieces, at the end.
+    """`tokenizer` with `num_tokens` words of `counts` as further tokens, at the end.
 
-    Chosen are the words that save the most pieces: how often a word occurs, times by how many
-    pieces it is more than one; a word that is [UNK] now counts as one piece more. Left out is a
-    word too long for any tokenizer, which stays [UNK] as a piece. Of equal ones the first in the
+    Chosen are the words that save the most tokens: how often a word occurs, times by how many
+    tokens it is more than one; a word that is [UNK] now counts as one token more. Left out is a
+    word too long for any tokenizer, which stays [UNK] as a token. Of equal ones the first in the
     alphabet. Raises UserError where fewer words would save any, and for a tokenizer with added
-    tokens that pieces cannot follow.
+    tokens that tokens cannot follow.
     """
     words = sorted(
         word
@@ -121,37 +121,37 @@ def extended(
     )
     savings: dict[str, int] = {}
     for word, ids in zip(words, tokenizer.encode_batch(words), strict=True):
-        pieces = 2 if ids == [tokenizer.unk_id] else len(ids)
-        if pieces > 1:
-            savings[word] = counts[word] * (pieces - 1)
-    if len(savings) < num_pieces:
+        tokens = 2 if ids == [tokenizer.unk_id] else len(ids)
+        if tokens > 1:
+            savings[word] = counts[word] * (tokens - 1)
+    if len(savings) < num_tokens:
         raise UserError(
-            f"vocabulary.added_pieces={num_pieces:,} is more than the corpus has: the encoder's "
+            f"vocabulary.added_words={num_tokens:,} is more than the corpus has: the encoder's "
             f"tokenizer cuts up {len(savings):,} words that occur at least {min_frequency} times; "
-            "lower added_pieces"
+            "lower added_words"
         )
-    added = sorted(savings, key=lambda word: (-savings[word], word))[:num_pieces]
+    added = sorted(savings, key=lambda word: (-savings[word], word))[:num_tokens]
     _check_no_added_words(tokenizer)
     return WordPieceTokenizer(
-        [*tokenizer.pieces, *added], tokenizer.normalization, tokenizer.added_tokens
+        [*tokenizer.tokens, *added], tokenizer.normalization, tokenizer.added_tokens
     )
 
 
 def _check_no_added_words(tokenizer: WordPieceTokenizer) -> None:
-    """Return where added tokens keep their meaning when pieces follow them.
+    """Return where added tokens keep their meaning when tokens follow them.
 
-    They become pieces of the vocabulary then, which words may be cut into. That changes nothing for
+    They become tokens of the vocabulary then, which words may be cut into. That changes nothing for
     a token that is no part of a word, nor for one that is always cut out before; others could
     be found where they were not.
     """
     for token in tokenizer.added_tokens:
-        is_new = tokenizer.piece_to_id(token.content) >= tokenizer.num_words
+        is_new = tokenizer.token_to_id(token.content) >= tokenizer.num_words
         is_always_found = token.normalized and not token.single_word
         if is_new and not is_always_found and token.content.isalnum():
             raise UserError(
-                "vocabulary.added_pieces cannot go after the added token "
+                "vocabulary.added_words cannot go after the added token "
                 f"{token.content!r} of this tokenizer, which is found only where it stands "
-                "unchanged or as a word alone; leave added_pieces at 0"
+                "unchanged or as a word alone; leave added_words at 0"
             )
 
 

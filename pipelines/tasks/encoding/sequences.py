@@ -117,13 +117,13 @@ def batches(
         yield number, examples.batch(np.arange(number * size, last))
 
 
-def shuffled(num_examples: int, seed: int, step: int, examples_per_step: int) -> np.ndarray:
+def shuffled(num_examples: int, seed: int, step: int, global_batch_size: int) -> np.ndarray:
     """Indices of the examples that optimizer step `step` learns from.
 
     Every example comes once an epoch, in an order of its own for each epoch; a step may take the
     end of one and the beginning of the next.
     """
-    stream = np.arange(step * examples_per_step, (step + 1) * examples_per_step)
+    stream = np.arange(step * global_batch_size, (step + 1) * global_batch_size)
     epochs, places = np.divmod(stream, num_examples)
     chosen = np.empty_like(stream)
     for epoch in np.unique(epochs):

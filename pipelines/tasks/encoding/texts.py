@@ -138,7 +138,7 @@ class ReadQuestions(NamedTuple):
 def read_questions(items: Items, tokenizer: WordPieceTokenizer, reading: Reading) -> ReadQuestions:
     """[CLS] question [SEP] window [SEP] for every window of every question's context.
 
-    A question of more than 64 pieces loses its end, as published, and is counted.
+    A question of more than 64 tokens loses its end, as published, and is counted.
     """
     longest = min(_QUESTION_TOKENS, max(1, reading.max_tokens // 2 - 3))
     contexts: dict[str, tuple[list[int], list[tuple[int, int]]]] = {}

@@ -30,7 +30,7 @@ def heldout_loss(point: Mapping[str, Any]) -> float | None:
 
 
 class Telemetry:
-    """Reports how a training goes. One rank speaks; the others hold one that keeps quiet.
+    """Reports how a training run goes. One rank speaks; the others hold one that keeps quiet.
 
     The curve is part of each checkpoint, so that a resumed run ends with the same curve. How fast
     it goes is reported beside it, and belongs to no curve: no two runs are equally fast.
@@ -83,7 +83,7 @@ class Telemetry:
             self._system.step = step
 
     def log_speed(self, step: int, num_tokens: float) -> None:
-        """Tell how fast the training is, with `num_tokens` of all ranks behind it."""
+        """Tell how fast the training run is, with `num_tokens` of all ranks behind it."""
         self.num_tokens = num_tokens
         figures = self._speed.figures(step, num_tokens, self.training_seconds)
         self._latest.update(figures)
@@ -120,7 +120,7 @@ class Telemetry:
         self.show(self._step, f"{self._stage}: {sentence}")
 
     def skip(self, findings: Sequence[Finding]) -> None:
-        """Take note of steps that were left out; the last one is told."""
+        """Take note of skipped steps; progress shows the last one."""
         for found in findings:
             figures = {"loss": found.loss, "gradient_norm": found.grad_norm, "limit": found.limit}
             # Text where it is no number: JSON has none.

@@ -1,4 +1,4 @@
-"""A training's figures on their way to MLflow, from a thread of their own.
+"""A training run's figures on their way to MLflow, from a thread of their own.
 
 A training step never waits for the tracker. The curve is kept whole, here and in each checkpoint:
 MLflow gets what it lacks of it, each point once. Figures beside the curve, of speed, memory and the
@@ -20,7 +20,7 @@ from pipelines.config.errors import first_line
 logger = logging.getLogger(__name__)
 
 _POINTS_A_CALL = 1000  # MLflow's own limit of one batch
-_CURVE = ("train/", "eval/")  # names of what the training keeps itself, too
+_CURVE = ("train/", "eval/")  # names of what the training run keeps itself, too
 _LAST_WORDS_SECONDS = 10.0
 
 

@@ -1,4 +1,4 @@
-"""The tracker's record of a training: one run for each attempt, whatever interrupts it."""
+"""The tracker's record of a training run: one run for each attempt, whatever interrupts it."""
 
 import json
 import logging
@@ -56,7 +56,7 @@ def open_run(
 
     The run names `data` as what it was trained on.
     An attempt that goes on after an interruption keeps its run. One that starts over, because the
-    artifact was removed, gets a run of its own: the points of two trainings never mix. Raises
+    artifact was removed, gets a run of its own: the points of two training runs never mix. Raises
     UserError where the tracker does not answer.
     """
     if context.tracker is None:
@@ -77,7 +77,7 @@ def open_run(
 
 
 class Trained(NamedTuple):
-    """What a training ends with, and the machine of the worker that made its final figures."""
+    """What a training run ends with, and the machine of the worker that made its final figures."""
 
     statistics: dict[str, Any]
     computed_on: Mapping[str, str]
@@ -87,7 +87,7 @@ class Trained(NamedTuple):
 def recorded(
     run_id: str | None, context: StageContext, train: Callable[[], Trained]
 ) -> dict[str, Any]:
-    """Run the training and end its run with the statistics it returns, as failed, or as killed.
+    """Run the training run and end its run with the statistics it returns, as failed, or as killed.
 
     What the tracker does not take of a finished training is kept in the store. The run of an
     attempt that another process has taken over is that one's: it stays open.

@@ -1,4 +1,4 @@
-"""How fast a training goes, and what it waits for. None of it is part of the training's curve."""
+"""How fast a training run goes, and what it waits for. None of it is part of its curve."""
 
 import time
 from collections import deque
@@ -29,7 +29,7 @@ class Speed:
         self._num_steps = num_steps
         self._matrix_rate = matrix_rate * num_ranks
         self._step_seconds: deque[float] = deque(maxlen=_WINDOW_STEPS)
-        # The first step warms up: what is left is told from the end of it on.
+        # The first step warms up: the time left is estimated from its end on.
         self._first: tuple[int, float] | None = None
         # Of this rank since the last point: what it waited for, computed, and saw of the tokens.
         self._seconds = self._waited = self._operations = 0.0

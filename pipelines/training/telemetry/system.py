@@ -1,4 +1,5 @@
-"""The machine of a training's first rank, as MLflow shows it: processors, memory, disk, network.
+"""The machine of a training run's first rank, as MLflow shows it: processors, memory, disk,
+network.
 
 MLflow's own monitors measure; their figures take the way of all others, so that a tracker that is
 away stops nothing.
@@ -20,7 +21,7 @@ from pipelines.training.telemetry.metrics import MetricLog
 logger = logging.getLogger(__name__)
 
 _SAMPLE_SECONDS = 10.0
-_PATIENCE_SECONDS = 5.0  # a driver or a lost disk may never answer: no training waits for that
+_PATIENCE_SECONDS = 5.0  # a driver or a lost disk may never answer: no training run waits for that
 
 
 class SystemMetrics:
@@ -42,7 +43,7 @@ class SystemMetrics:
         self._thread.join(_PATIENCE_SECONDS)
 
     def _run(self) -> None:
-        self._sample()  # load is told since the sample before: the first one begins to count
+        self._sample()  # load is measured since the sample before, which this is
         while not self._stopping.wait(self._sample_seconds):
             self._metrics.add(self.step, self._sample())
 
@@ -72,7 +73,7 @@ def _monitors() -> list[BaseMetricsMonitor]:
     for kind in kinds:
         try:
             monitors.append(kind())
-        # A container's GPU may compute and yet not be asked. No figure is worth a training.
+        # A container's GPU may compute and yet not be asked. No figure is worth a training run.
         except Exception as error:  # noqa: BLE001
             logger.warning("%s is left out: %s", kind.__name__, error)
     return monitors

@@ -12,7 +12,7 @@ from mlflow.exceptions import MlflowException
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pipelines.artifacts import ArtifactStore
-from pipelines.artifacts.access import explained
+from pipelines.artifacts.access import store_errors_explained
 from pipelines.tracking.tracker import Tracker, is_transient, tracker_errors
 from pipelines.training.telemetry.metrics import MetricLog, Point
 
@@ -23,7 +23,7 @@ _FOLDER = ".undelivered"  # no kind of artifact has such a name
 
 
 class Ending(BaseModel):
-    """How a training ended: the points that are missing in the tracker, and its final figures."""
+    """How a training run ended: the points that the tracker lacks, and its final figures."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -53,7 +53,7 @@ class Ending(BaseModel):
 
     def keep(self, store: ArtifactStore) -> None:
         """Leave it in `store` for a later run."""
-        with explained(store.url):
+        with store_errors_explained(store.url):
             store.filesystem.makedirs(f"{store.root}/{_FOLDER}", exist_ok=True)
             path = f"{store.root}/{_FOLDER}/{self.run_id}.json"
             store.filesystem.pipe_file(path, self.model_dump_json().encode())
@@ -65,7 +65,7 @@ class Ending(BaseModel):
 
 
 def deliver_kept(store: ArtifactStore, tracker: Tracker) -> list[str]:
-    """Deliver what earlier trainings left in `store` for `tracker`; a sentence for each.
+    """Deliver what earlier training runs left in `store` for `tracker`; a sentence for each.
 
     Asks no tracker where nothing is left. What it does not take stays for the next time.
     """
@@ -91,7 +91,7 @@ def deliver_kept(store: ArtifactStore, tracker: Tracker) -> list[str]:
                 break  # the others would wait as long for an answer
             continue
         # Another run may have delivered it at the same time: each point is one point all the same.
-        with explained(store.url), suppress(FileNotFoundError):
+        with store_errors_explained(store.url), suppress(FileNotFoundError):
             store.filesystem.rm_file(path)
     return sentences
 
@@ -109,7 +109,7 @@ def is_there(tracker: Tracker, run_id: str) -> bool:
 
 def _kept(store: ArtifactStore) -> list[tuple[str, Ending]]:
     found: list[tuple[str, Ending]] = []
-    with explained(store.url):
+    with store_errors_explained(store.url):
         try:
             paths: list[Any] = store.filesystem.ls(f"{store.root}/{_FOLDER}", detail=False)
         except (FileNotFoundError, NotADirectoryError):

@@ -16,13 +16,13 @@ from bert_core.training.state import save_model
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.cluster.machine import computing_machine
 from pipelines.recipes.registration import RegistrationSettings
-from pipelines.registry.comparison.judgement import Comparison, judge
+from pipelines.registry.comparison.versions import Comparison, compare_versions
 from pipelines.registry.promotion import promote_if_better
 from pipelines.registry.registration import RegisteredModel, Submission, register
 from pipelines.registry.verification import Proof, verify
+from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
+from pipelines.stages.dataset.stage import build_dataset, family_of, read_items
 from pipelines.stages.finetuning.training import figures_of
-from pipelines.stages.labelled.settings import LabelledFile, LabelledSettings
-from pipelines.stages.labelled.stage import build_labelled, family_of, read_items
 from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.tasks import Reading
 from pipelines.tasks.encoding.sequences import shuffled
@@ -51,17 +51,17 @@ def labelled_texts(
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([("text", "label"), *rows])
     source = LabelledFile(path=str(path), heldout_fraction=0.3, seed=split)
-    return build_labelled(LabelledSettings(source=source), None, models.context)
+    return build_dataset(DatasetSettings(source=source), None, models.context)
 
 
 def finetuned(
-    models: Models, labelled: Artifact, steps: int, *, initialization: str = "pretrained"
+    models: Models, dataset: Artifact, steps: int, *, initialization: str = "pretrained"
 ) -> Artifact:
     """A model that learned for so many steps; with none it says what its random weights say."""
 
     def build(draft: Draft) -> Built:
-        family, tokenizer = family_of(labelled), load_tokenizer(models.vocabulary)
-        items, heldout = (read_items(labelled, split) for split in ("train", "heldout"))
+        family, tokenizer = family_of(dataset), load_tokenizer(models.vocabulary)
+        items, heldout = (read_items(dataset, split) for split in ("train", "heldout"))
         torch.manual_seed(0)
         config = EncoderConfig(
             vocab_size=models.vocabulary.statistics["size"], hidden_size=32, num_layers=1,
@@ -81,7 +81,7 @@ def finetuned(
             for _ in train(model, AdamW(model, optimization), batches, seed=0):
                 pass
         else:  # it always says the commonest label
-            commonest = items.labels.index(labelled.statistics["majority_label"])
+            commonest = items.labels.index(dataset.statistics["majority_label"])
             with torch.no_grad():
                 for parameter in model.task_head.parameters():
                     parameter.zero_()
@@ -96,20 +96,20 @@ def finetuned(
             for file in files:
                 with draft.file(file.name) as target:
                     target.path.write_bytes(file.read_bytes())
-        statistics = {**figures_of(answers, labelled), "score": family.score}
+        statistics = {**figures_of(answers, dataset), "score": family.score}
         return Built([file.name for file in files], statistics)
 
     return models.context.store.get_or_build(
         "finetuned",
         version=1,
         settings={"steps": steps, "initialization": initialization},
-        inputs={"labelled": labelled},
+        inputs={"dataset": dataset},
         build=build,
     )
 
 
 def proved(
-    models: Models, artifact: Artifact, labelled: Artifact, name: str = "classifier"
+    models: Models, artifact: Artifact, dataset: Artifact, name: str = "classifier"
 ) -> RegisteredModel:
     """The artifact as a version that repeated its figure."""
     if models.tracker.find_run(artifact.fingerprint) is None:
@@ -117,20 +117,20 @@ def proved(
         models.tracker.finish(run_id, numbers(artifact.statistics), computed_on=computing_machine())
     submission = Submission(
         kind="classification", name=name, alias="candidate", artifact=artifact,
-        lineage={"labelled": labelled, "finetuned": artifact}, recipe_yaml="name: small\n",
+        lineage={"dataset": dataset, "finetuned": artifact}, recipe_yaml="name: small\n",
     )  # fmt: skip
     model = register(submission, models.tracker)
     if not model.is_verified:
-        proof = Proof(model=model, data=labelled)
+        proof = Proof(model=model, data=dataset)
         verify([proof], models.context.store.url, models.tracker)
     return model
 
 
 def judged(models: Models, model: RegisteredModel) -> Comparison:
     """What a run of its recipe finds, and does."""
-    judgement = judge(
+    comparison = compare_versions(
         models.tracker, models.context.store, model.name, model.version, "champion",
         NAMES.comparison,
     )  # fmt: skip
-    promote_if_better(models.tracker, judgement, NAMES, "the test")
-    return judgement
+    promote_if_better(models.tracker, comparison, NAMES, "the test")
+    return comparison

@@ -49,7 +49,7 @@ def tracker(tmp_path: Path, empty_database: Path) -> Tracker:
 
 
 class Models:
-    """Makes encoders of random weights, trained by nobody but measured as a training does it."""
+    """Makes encoders of random weights, untrained, but measured as a training run does it."""
 
     def __init__(
         self, context: StageContext, examples: Artifact, vocabulary: Artifact, tracker: Tracker
@@ -72,7 +72,7 @@ class Models:
             reader = ExampleReader(self.examples, "train")
 
             def batches(step: int) -> list:
-                sizes = {"examples_per_step": 16, "micro_batch_examples": 16}
+                sizes = {"global_batch_size": 16, "micro_batch_size": 16}
                 return list(micro_batches(reader, seed=seed, step=step, **sizes))
 
             if steps:

@@ -12,13 +12,13 @@ from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
 from pipelines.artifacts.housekeeping.inventory import take_inventory
 from pipelines.inference.model_evaluation import evaluate_file
 from pipelines.registry.card import model_card
-from pipelines.registry.comparison import judgement as judging
+from pipelines.registry.comparison import comparison as judging
 from pipelines.registry.finding import version_with_alias
+from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
+from pipelines.stages.dataset.stage import build_dataset, read_items
 from pipelines.stages.evaluation import baselines as learning
 from pipelines.stages.evaluation.baselines import answers_in, beside, build_baselines, figures_on
 from pipelines.stages.evaluation.stage import build_evaluation
-from pipelines.stages.labelled.settings import LabelledFile, LabelledSettings
-from pipelines.stages.labelled.stage import build_labelled, read_items
 from tests.pipelines.registry.classifiers import finetuned, judged, labelled_texts, proved
 from tests.pipelines.registry.conftest import Models
 from tests.pipelines.tasks.letters import pairs
@@ -38,26 +38,26 @@ def bags_of_letters(models: Models, folder: Path, size: int = 600) -> Artifact:
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([("text", "label"), *rows])
     source = LabelledFile(path=str(path), heldout_fraction=0.3)
-    return build_labelled(LabelledSettings(source=source), None, models.context)
+    return build_dataset(DatasetSettings(source=source), None, models.context)
 
 
 def test_baselines_are_learned_once_and_come_out_alike(
     models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    labelled, store = labelled_texts(models, tmp_path, size=300), models.context.store
-    first = build_baselines(finetuned(models, labelled, 0), labelled, store)
-    assert dict(first.manifest.inputs) == {"labelled": labelled.fingerprint}
+    dataset, store = labelled_texts(models, tmp_path, size=300), models.context.store
+    first = build_baselines(finetuned(models, dataset, 0), dataset, store)
+    assert dict(first.manifest.inputs) == {"dataset": dataset.fingerprint}
     assert "scikit-learn" in first.manifest.settings["libraries"]
     bytes_of_it = first.local("answers.json").read_bytes()
-    assert build_baselines(finetuned(models, labelled, 30), labelled, store).reused
+    assert build_baselines(finetuned(models, dataset, 30), dataset, store).reused
     (values,) = answers_in(first).values()
     right = [
         a == item["label"]
-        for a, item in zip(values, read_items(labelled, "heldout").rows, strict=True)
+        for a, item in zip(values, read_items(dataset, "heldout").rows, strict=True)
     ]
     assert first.statistics["baseline/TF-IDF/accuracy"] == pytest.approx(np.mean(right))
     monkeypatch.setattr(learning, "_VERSION", 1_000)
-    again = build_baselines(finetuned(models, labelled, 0), labelled, store)
+    again = build_baselines(finetuned(models, dataset, 0), dataset, store)
     assert again.fingerprint != first.fingerprint
     assert again.local("answers.json").read_bytes() == bytes_of_it
 
@@ -65,17 +65,17 @@ def test_baselines_are_learned_once_and_come_out_alike(
 def test_an_evaluation_and_a_card_have_them_beside_the_majority_class(
     models: Models, tmp_path: Path
 ) -> None:
-    labelled = labelled_texts(models, tmp_path, size=300)
-    model = finetuned(models, labelled, 0)
-    evaluation = build_evaluation(model, labelled, models.context)
+    dataset = labelled_texts(models, tmp_path, size=300)
+    model = finetuned(models, dataset, 0)
+    evaluation = build_evaluation(model, dataset, models.context)
     compared = beside(evaluation.statistics, "accuracy")
     assert list(compared) == ["majority class", "TF-IDF"]
     assert list(beside(evaluation.statistics, "macro_f1")) == ["TF-IDF"]
     card = model_card("classification", "It.", "x/1", model, {}, evaluation)
     assert f"majority class {compared['majority class']:.4f}, TF-IDF" in card
-    assert "without looking" in model_card("classification", "It.", "x/1", model, {})
+    assert "constant guess" in model_card("classification", "It.", "x/1", model, {})
     # A look through the store tells that the evaluation stands on them, so `prune` keeps both.
-    found = build_baselines(model, labelled, models.context.store)
+    found = build_baselines(model, dataset, models.context.store)
     (stored,) = (
         each
         for each in take_inventory(models.context.store).artifacts
@@ -91,25 +91,25 @@ def test_mean_token_embeddings_are_those_of_the_encoder_that_was_tuned(
     path = tmp_path / "pairs.jsonl"
     rows = [pairs(random) for _ in range(60)]
     path.write_text("\n".join(json.dumps({**row, "label": int(row["label"])}) for row in rows))
-    settings = LabelledSettings(
+    settings = DatasetSettings(
         family="sentence_embedding", source=LabelledFile(path=str(path), heldout_fraction=0.3)
     )
-    labelled = build_labelled(settings, None, models.context)
+    dataset = build_dataset(settings, None, models.context)
     encoder, store = models.encoder(1), models.context.store
 
     def model_of(**inputs: Any) -> Artifact:
         def build(draft: Draft) -> Built:
             return Built([], {})
 
-        named = {"labelled": labelled, **inputs}
+        named = {"dataset": dataset, **inputs}
         return store.get_or_build("finetuned", version=1, settings={}, inputs=named, build=build)
 
-    whole = build_baselines(model_of(encoder=encoder), labelled, store)
+    whole = build_baselines(model_of(encoder=encoder), dataset, store)
     assert list(answers_in(whole)) == ["TF-IDF cosine", "mean token embedding"]
     assert whole.manifest.inputs["encoder"] == encoder.fingerprint
-    gone = build_baselines(model_of(encoder="0" * 32), labelled, store)
+    gone = build_baselines(model_of(encoder="0" * 32), dataset, store)
     assert list(answers_in(gone)) == ["TF-IDF cosine"]
-    heldout = read_items(labelled, "heldout")
+    heldout = read_items(dataset, "heldout")
     again = figures_on(heldout, model_of(encoder=encoder), store)
     assert again == whole.statistics
 
@@ -118,21 +118,21 @@ def test_mean_token_embeddings_are_those_of_the_encoder_that_was_tuned(
 def test_what_a_linear_model_does_as_well_stays_a_candidate(
     models: Models, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    labelled = bags_of_letters(models, tmp_path)
-    model = proved(models, finetuned(models, labelled, WELL), labelled)
-    judgement = judged(models, model)
-    assert not judgement.is_better
-    assert judgement.against == "TF-IDF"
-    assert "not better than TF-IDF: accuracy " in judgement.reason
-    assert "95% interval" in judgement.reason
-    assert judgement.reason.endswith("or use TF-IDF itself, which is cheaper")
+    dataset = bags_of_letters(models, tmp_path)
+    model = proved(models, finetuned(models, dataset, WELL), dataset)
+    comparison = judged(models, model)
+    assert not comparison.is_better
+    assert comparison.against == "TF-IDF"
+    assert "not better than TF-IDF: accuracy " in comparison.reason
+    assert "95% interval" in comparison.reason
+    assert comparison.reason.endswith("or use TF-IDF itself, which is cheaper")
     client = models.tracker.client()
     assert version_with_alias(client, "classifier", "champion") is None
     from pipelines.registry.person_choice import baselines_speak_against
 
     version = client.get_model_version("classifier", "1")
-    assert baselines_speak_against(version) == judgement.reason
-    client.set_model_version_tag("classifier", "1", "bertsmith.judgement.decision", "better")
+    assert baselines_speak_against(version) == comparison.reason
+    client.set_model_version_tag("classifier", "1", "bertsmith.comparison.decision", "better")
     assert baselines_speak_against(client.get_model_version("classifier", "1")) == ""
 
     # The baselines' figures on a file of one's own stand beside the model's.
@@ -144,7 +144,7 @@ def test_what_a_linear_model_does_as_well_stays_a_candidate(
     assert figures["baseline/TF-IDF/accuracy"] == 1.0
     figures, _ = evaluate_file(models.tracker, "classifier/1", source)
     assert not [name for name in figures if name.startswith("baseline/")]
-    Path(store.url, "labelled", labelled.fingerprint, "manifest.json").write_text("{")
+    Path(store.url, "dataset", dataset.fingerprint, "manifest.json").write_text("{")
     damaged = ArtifactStore(store.url)
     figures, _ = evaluate_file(models.tracker, "classifier/1", source, None, damaged)
     assert "eval/accuracy" in figures
@@ -154,9 +154,9 @@ def test_what_a_linear_model_does_as_well_stays_a_candidate(
 def test_a_family_without_baselines_is_held_against_the_rest(
     models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    labelled = labelled_texts(models, tmp_path, size=300, seed=7)
-    family = type(judging.family_of(labelled))
+    dataset = labelled_texts(models, tmp_path, size=300, seed=7)
+    family = type(judging.family_of(dataset))
     monkeypatch.setattr(family, "baselines", lambda self, train, heldout, encoder=None: {})
-    found = build_baselines(finetuned(models, labelled, 0), labelled, models.context.store)
+    found = build_baselines(finetuned(models, dataset, 0), dataset, models.context.store)
     assert answers_in(found) == {}
     assert not dict(found.statistics)

@@ -5,7 +5,7 @@ import pytest
 
 from pipelines.recipes.registration import ComparisonSettings
 from pipelines.registry.comparison.bootstrap import paired_bootstrap
-from pipelines.registry.comparison.judgement import in_words
+from pipelines.registry.comparison.versions import in_words
 from pipelines.tasks.scoring.weighted import mean
 
 SETTINGS = ComparisonSettings()

@@ -22,7 +22,7 @@ def test_a_card_says_what_it_is_from_what_how_good_and_how_it_is_asked(models: M
     for words in (
         "A BERT encoder pretrained from raw text", "## Made from", models.examples.fingerprint,
         "## Held-out figures", f"{artifact.statistics['eval/mlm_loss']:.4f}",
-        f"without looking {artifact.statistics['baseline/mlm_loss']:.4f}", "## Limits",
+        f"constant guess {artifact.statistics['baseline/mlm_loss']:.4f}", "## Limits",
         "at most 64 tokens", 'mlflow.pyfunc.load_model("models:/encoder/1")',
     ):  # fmt: skip
         assert words in card
@@ -39,7 +39,9 @@ def test_a_card_of_the_best_of_several_seeds_tells_their_spread(models: Models) 
     manifest = artifact.manifest.model_copy(update={"statistics": statistics})
     card = model_card("encoder", "What it is.", "x", replace(artifact, manifest=manifest), {})
     assert "The best of 3 seeds, from 1 on" in card
-    assert "6.2500 in the mean with a standard deviation of 0.1250, and of 20 trainings." in card
+    assert (
+        "6.2500 in the mean with a standard deviation of 0.1250, and of 20 training runs." in card
+    )
     assert "Trained once" in model_card("encoder", "What it is.", "x", artifact, {})
 
 
@@ -59,7 +61,7 @@ def test_the_run_of_a_version_has_the_whole_recipe_as_dotted_parameters(models: 
     params = models.tracker.client().get_run(model.run_id).data.params
     assert params["pretraining.num_steps"] == "30"
     assert params["pretraining.betas"] == "[1, 2]"
-    assert not [name for name in params if name.startswith("place")]
+    assert not [name for name in params if name.startswith("runtime")]
     # A second name from another recipe: MLflow's parameters never change.
     other = models.submission(artifact, "other", recipe_yaml=recipe.replace("30", "60"))
     models.register_submission(other)
@@ -70,9 +72,9 @@ def test_the_run_of_a_version_has_the_whole_recipe_as_dotted_parameters(models: 
 def evaluation(models: Models, tmp_path: Path) -> tuple[Artifact, Artifact]:
     from pipelines.stages.evaluation.stage import build_evaluation
 
-    labelled = labelled_texts(models, tmp_path, size=120)
-    model = finetuned(models, labelled, 0)
-    return model, build_evaluation(model, labelled, models.context)
+    dataset = labelled_texts(models, tmp_path, size=120)
+    model = finetuned(models, dataset, 0)
+    return model, build_evaluation(model, dataset, models.context)
 
 
 def test_the_evidence_lies_with_the_run(

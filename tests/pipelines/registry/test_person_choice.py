@@ -15,7 +15,7 @@ from pipelines.registry.comparison.versus import versus
 from pipelines.registry.history import moves_of
 from pipelines.registry.person_choice import recorded_objection
 from pipelines.registry.promotion import Promotion, promote
-from pipelines.registry.tags import JUDGEMENT_TAG, PROOF_TAG, VERIFIED_TAG
+from pipelines.registry.tags import COMPARISON_TAG, PROOF_TAG, VERIFIED_TAG
 from tests.pipelines.registry.classifiers import finetuned, labelled_texts
 from tests.pipelines.registry.conftest import Models, package_of
 
@@ -38,7 +38,7 @@ def home(models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 def judged(decision: str, against: str, reason: str = "what was found") -> dict[str, str]:
     values = {"decision": decision, "against": against, "reason": reason}
-    return {f"{JUDGEMENT_TAG}.{key}": value for key, value in values.items()}
+    return {f"{COMPARISON_TAG}.{key}": value for key, value in values.items()}
 
 
 def tag(models: Models, number: str, tags: dict[str, str], name: str = "encoder") -> None:
@@ -183,11 +183,11 @@ def test_that_two_versions_cannot_be_compared_is_said_before_either_is_loaded(
 
     made = []
     for labels in (("no", "yes"), ("false", "true")):
-        labelled = labelled_texts(models, tmp_path, labels=labels, size=60)
-        artifact = finetuned(models, labelled, 0)
+        dataset = labelled_texts(models, tmp_path, labels=labels, size=60)
+        artifact = finetuned(models, dataset, 0)
         submission = Submission(
             kind="classification", name="classifier", alias="candidate", artifact=artifact,
-            lineage={"labelled": labelled}, recipe_yaml="name: small\n",
+            lineage={"dataset": dataset}, recipe_yaml="name: small\n",
         )  # fmt: skip
         made.append(register(submission, models.tracker))
         tag(models, str(made[-1].version), {f"{PROOF_TAG}.metric": "eval/accuracy"}, "classifier")

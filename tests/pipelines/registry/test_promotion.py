@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.config.errors import UserError
-from pipelines.registry.comparison.judgement import judge
+from pipelines.registry.comparison.versions import compare_versions
 from pipelines.registry.finding import version_with_alias
 from pipelines.registry.history import moves_of
 from pipelines.registry.promotion import due_for_promotion, promote, promote_if_better, rollback
@@ -27,35 +27,35 @@ def holder(models: Models, alias: str, name: str = "classifier") -> int | None:
 def test_better_versions_follow_each_other_and_nothing_takes_the_alias_back(
     models: Models, tmp_path: Path
 ) -> None:
-    labelled = labelled_texts(models, tmp_path)
-    majority, little, well = (finetuned(models, labelled, steps) for steps in (0, LITTLE, WELL))
+    dataset = labelled_texts(models, tmp_path)
+    majority, little, well = (finetuned(models, dataset, steps) for steps in (0, LITTLE, WELL))
 
-    first = proved(models, majority, labelled)
-    judgement = judged(models, first)
-    assert not judgement.is_better
-    assert "not better than TF-IDF: accuracy" in judgement.reason
+    first = proved(models, majority, dataset)
+    comparison = judged(models, first)
+    assert not comparison.is_better
+    assert "not better than TF-IDF: accuracy" in comparison.reason
     assert (holder(models, "champion"), holder(models, "challenger")) == (None, 1)
 
-    good = judged(models, proved(models, well, labelled))
+    good = judged(models, proved(models, well, dataset))
     assert good.is_better
     assert good.against == "TF-IDF"
     assert good.difference is not None
     assert good.difference.score == well.statistics["eval/accuracy"]
     assert holder(models, "champion") == 2
 
-    worse = judged(models, proved(models, little, labelled))
+    worse = judged(models, proved(models, little, dataset))
     assert not worse.is_better
     assert worse.against == "models:/classifier/2"
     assert worse.difference is not None
     assert worse.difference.other == well.statistics["eval/accuracy"]
     assert (holder(models, "champion"), holder(models, "challenger")) == (2, 3)
     tags = models.tracker.client().get_model_version("classifier", "3").tags
-    assert tags["bertsmith.judgement.decision"] == "not better"
-    assert tags["bertsmith.judgement.reason"] == worse.reason
-    assert tags["bertsmith.judgement.data"] == labelled.fingerprint
+    assert tags["bertsmith.comparison.decision"] == "not better"
+    assert tags["bertsmith.comparison.reason"] == worse.reason
+    assert tags["bertsmith.comparison.data"] == dataset.fingerprint
     assert "bertsmith.owed" not in tags
 
-    again = proved(models, little, labelled)  # a cached rerun of the older recipe
+    again = proved(models, little, dataset)  # a cached rerun of the older recipe
     assert again.reused
     assert due_for_promotion([again], []) == []
 
@@ -78,17 +78,17 @@ def test_better_versions_follow_each_other_and_nothing_takes_the_alias_back(
 def test_a_model_that_somebody_went_back_from_is_not_promoted_under_a_new_number(
     models: Models, tmp_path: Path
 ) -> None:
-    labelled = labelled_texts(models, tmp_path)
-    little, well = (finetuned(models, labelled, steps) for steps in (LITTLE, WELL))
-    proved(models, little, labelled)
+    dataset = labelled_texts(models, tmp_path)
+    little, well = (finetuned(models, dataset, steps) for steps in (LITTLE, WELL))
+    proved(models, little, dataset)
     promote(models.tracker, "classifier", "1", "champion")
-    assert judged(models, proved(models, well, labelled)).is_better
+    assert judged(models, proved(models, well, dataset)).is_better
     rollback(models.tracker, "classifier", "champion", "slow")
     models.tracker.client().delete_model_version("classifier", "2")
-    anew = proved(models, well, labelled)  # the nightly run finds the model, and no version of it
+    anew = proved(models, well, dataset)  # the nightly run finds the model, and no version of it
     assert (anew.version, anew.reused) == (3, False)
-    judgement = judged(models, anew)
-    assert "a person went back from this very model" in judgement.reason
+    comparison = judged(models, anew)
+    assert "a person went back from this very model" in comparison.reason
     assert (holder(models, "champion"), holder(models, "challenger")) == (1, 3)
     promote(models.tracker, "classifier", "3", "champion")
     assert holder(models, "champion") == 3
@@ -97,19 +97,19 @@ def test_a_model_that_somebody_went_back_from_is_not_promoted_under_a_new_number
 def test_below_its_twin_from_random_weights_nothing_becomes_champion(
     models: Models, tmp_path: Path
 ) -> None:
-    labelled = labelled_texts(models, tmp_path)
-    finetuned(models, labelled, LITTLE, initialization="random")  # the same: a tie is no win
-    judgement = judged(models, proved(models, finetuned(models, labelled, LITTLE), labelled))
-    assert "not better than the same budget from random weights" in judgement.reason
+    dataset = labelled_texts(models, tmp_path)
+    finetuned(models, dataset, LITTLE, initialization="random")  # the same: a tie is no win
+    comparison = judged(models, proved(models, finetuned(models, dataset, LITTLE), dataset))
+    assert "not better than the same budget from random weights" in comparison.reason
     assert holder(models, "champion") is None
 
 
 def test_other_labels_cannot_be_compared_and_that_is_said(models: Models, tmp_path: Path) -> None:
-    labelled = labelled_texts(models, tmp_path)
+    dataset = labelled_texts(models, tmp_path)
     other = labelled_texts(models, tmp_path, labels=("false", "true"), seed=1)
-    assert judged(models, proved(models, finetuned(models, labelled, WELL), labelled)).is_better
-    judgement = judged(models, proved(models, finetuned(models, other, 0), other))
-    assert judgement.reason == (
+    assert judged(models, proved(models, finetuned(models, dataset, WELL), dataset)).is_better
+    comparison = judged(models, proved(models, finetuned(models, other, 0), other))
+    assert comparison.reason == (
         "it cannot be compared with models:/classifier/1: they have different labels: false, no, "
         "true, yes stand in one of them alone"
     )
@@ -124,71 +124,71 @@ def test_items_that_the_champion_was_trained_on_do_not_count(
     more = labelled_texts(models, tmp_path, size=900, split=1)
     proved(models, finetuned(models, few, 0), few)
     promote(models.tracker, "classifier", "1", "champion")
-    judgement = judged(models, proved(models, finetuned(models, more, WELL), more))
-    assert judgement.left_out > 0
-    assert judgement.difference is not None
+    comparison = judged(models, proved(models, finetuned(models, more, WELL), more))
+    assert comparison.left_out > 0
+    assert comparison.difference is not None
     num_heldout = more.statistics["items"]["heldout"]
-    assert judgement.difference.num_items + judgement.left_out == num_heldout
-    assert f"without {judgement.left_out} that the other was trained on" in judgement.reason
-    assert judgement.is_better
+    assert comparison.difference.num_items + comparison.left_out == num_heldout
+    assert f"without {comparison.left_out} that the other was trained on" in comparison.reason
+    assert comparison.is_better
 
 
 def test_what_was_changed_in_the_registry_is_neither_promoted_nor_compared(
     models: Models, tmp_path: Path
 ) -> None:
-    labelled = labelled_texts(models, tmp_path)
-    model = proved(models, finetuned(models, labelled, LITTLE), labelled)
+    dataset = labelled_texts(models, tmp_path)
+    model = proved(models, finetuned(models, dataset, LITTLE), dataset)
     weights = package_of(models, model) / "artifacts" / "model" / "model.safetensors"
     data = bytearray(weights.read_bytes())
     data[-1] ^= 64
     weights.write_bytes(data)
     with pytest.raises(UserError, match=r"model\.safetensors has other bytes"):
         promote(models.tracker, "classifier", "1", "champion")
-    judgement = judge(
+    comparison = compare_versions(
         models.tracker, models.context.store, "classifier", 1, "champion", NAMES.comparison
     )
-    assert not judgement.is_better
-    assert "model.safetensors has other bytes" in judgement.reason
+    assert not comparison.is_better
+    assert "model.safetensors has other bytes" in comparison.reason
     with pytest.raises(UserError, match=r"model\.safetensors has other bytes"):
-        promote_if_better(models.tracker, judgement, NAMES, "the test")
+        promote_if_better(models.tracker, comparison, NAMES, "the test")
 
     # An administrator who changes the digests with it is found out by the store's artifact.
     client, digest = models.tracker.client(), seal(package_of(models, model))
     for tag in (DIGEST_TAG, "bertsmith.proof.digest"):
         client.set_model_version_tag("classifier", "1", tag, digest)
-    judgement = judge(
+    comparison = compare_versions(
         models.tracker, models.context.store, "classifier", 1, "champion", NAMES.comparison
     )
-    assert "model.safetensors has other bytes: it was changed in the registry" in judgement.reason
+    assert "model.safetensors has other bytes: it was changed in the registry" in comparison.reason
     assert holder(models, "champion") is None
 
 
 def test_a_champion_that_moved_while_it_was_compared_is_compared_again(
     models: Models, tmp_path: Path
 ) -> None:
-    labelled = labelled_texts(models, tmp_path)
-    proved(models, finetuned(models, labelled, LITTLE), labelled)
-    second = proved(models, finetuned(models, labelled, WELL), labelled)
-    judgement = judge(
+    dataset = labelled_texts(models, tmp_path)
+    proved(models, finetuned(models, dataset, LITTLE), dataset)
+    second = proved(models, finetuned(models, dataset, WELL), dataset)
+    comparison = compare_versions(
         models.tracker, models.context.store, "classifier", second.version, "champion",
         NAMES.comparison,
     )  # fmt: skip
-    assert judgement.is_better
+    assert comparison.is_better
     promote(models.tracker, "classifier", "1", "champion")
     with pytest.raises(UserError, match="was moved meanwhile; run again"):
-        promote_if_better(models.tracker, judgement, NAMES, "the test")
+        promote_if_better(models.tracker, comparison, NAMES, "the test")
     assert holder(models, "champion") == 1
-    assert proved(models, finetuned(models, labelled, WELL), labelled).awaits_promotion
+    assert proved(models, finetuned(models, dataset, WELL), dataset).awaits_promotion
 
 
 def test_a_run_killed_after_the_alias_moved_leaves_it(models: Models, tmp_path: Path) -> None:
-    labelled = labelled_texts(models, tmp_path)
-    model = proved(models, finetuned(models, labelled, LITTLE), labelled)
+    dataset = labelled_texts(models, tmp_path)
+    model = proved(models, finetuned(models, dataset, LITTLE), dataset)
     client = models.tracker.client()
     client.set_registered_model_alias("classifier", "champion", "1")  # and here it is lost
     assert "it is champion already" in judged(models, model).reason
     assert (holder(models, "champion"), holder(models, "challenger")) == (1, None)
-    assert not proved(models, finetuned(models, labelled, LITTLE), labelled).awaits_promotion
+    assert not proved(models, finetuned(models, dataset, LITTLE), dataset).awaits_promotion
 
 
 def test_encoders_are_compared_by_their_loss_and_not_across_vocabularies(models: Models) -> None:
@@ -196,13 +196,13 @@ def test_encoders_are_compared_by_their_loss_and_not_across_vocabularies(models:
     low = judged(models, worse)
     assert "not better than the token-frequency baseline: loss of masked tokens" in low.reason
     promote(models.tracker, "encoder", str(worse.version), "champion")
-    judgement = judge(
+    comparison = compare_versions(
         models.tracker, models.context.store, "encoder", better.version, "champion",
         NAMES.comparison,
     )  # fmt: skip
-    assert judgement.is_better
-    assert judgement.metric == "loss of masked tokens"
-    difference = judgement.difference
+    assert comparison.is_better
+    assert comparison.metric == "loss of masked tokens"
+    difference = comparison.difference
     assert difference is not None
     losses = [models.encoder(seed, steps).statistics["eval/mlm_loss"]
               for seed, steps in ((1, 40), (2, 0))]  # fmt: skip

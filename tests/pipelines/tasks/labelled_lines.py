@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from pipelines.stages.labelled.items import LeftOut, read_labelled
-from pipelines.stages.labelled.settings import LabelledFile
+from pipelines.stages.dataset.items import LeftOut, read_labelled
+from pipelines.stages.dataset.settings import LabelledFile
 from pipelines.tasks import family
 
 

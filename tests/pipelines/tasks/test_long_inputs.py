@@ -76,8 +76,8 @@ def test_windows_of_an_answer_hold_all_of_it_or_none(tokenizer: WordPieceTokeniz
         batch = examples.batch(np.array([index]))
         first, last = batch.labels[0].tolist()
         ids = batch.tokens.input_ids.tolist()
-        pieces = " ".join(tokenizer.id_to_piece(each) for each in ids[first : last + 1])
-        shown = {tokenizer.id_to_piece(each) for each in ids[4:]}
+        pieces = " ".join(tokenizer.id_to_token(each) for each in ids[first : last + 1])
+        shown = {tokenizer.id_to_token(each) for each in ids[4:]}
         seen.append((pieces, len(shown & set("klmn"))))
     of_item = seen[: len(seen) - 6]
     assert {pieces for pieces, _ in of_item} == {"k l m n", "[CLS]"}
@@ -95,4 +95,4 @@ def test_every_word_of_a_long_sentence_is_learned_once(tokenizer: WordPieceToken
     assert batch.num_labels == len(counted) == 60
     assert torch.bincount(counted).tolist() == [20, 20, 20]
     firsts = batch.tokens.input_ids[batch.labels == 2]
-    assert {tokenizer.id_to_piece(each) for each in firsts.tolist()} == {"c"}
+    assert {tokenizer.id_to_token(each) for each in firsts.tolist()} == {"c"}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipelines.config.errors import UserError
-from pipelines.stages.labelled.items import LeftOut
+from pipelines.stages.dataset.items import LeftOut
 from tests.pipelines.tasks.labelled_lines import items, written
 
 

@@ -24,9 +24,9 @@ from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import ArtifactStore
 from pipelines.config.errors import UserError
 from pipelines.stage import StageContext
-from pipelines.stages.labelled.items import LeftOut, read_labelled
-from pipelines.stages.labelled.settings import LabelledFile, LabelledSettings
-from pipelines.stages.labelled.stage import build_labelled, read_items
+from pipelines.stages.dataset.items import LeftOut, read_labelled
+from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
+from pipelines.stages.dataset.stage import build_dataset, read_items
 from pipelines.tasks import BadItemError, Items, Reading, family
 from pipelines.tasks.encoding.sequences import shuffled
 
@@ -179,14 +179,14 @@ def test_files_of_triplets_and_of_pairs_with_numbers(suffix: str, tmp_path: Path
         "index\tsentence1\tsentence2\tscore\n0\tA man.\tA boy.\t3.2\n1\tA.\tB.\t0.5\n"
     )
     source = LabelledFile(path=str(train), heldout_path=str(heldout))
-    settings = LabelledSettings(family="sentence_embedding", source=source)
+    settings = DatasetSettings(family="sentence_embedding", source=source)
     context = StageContext(store=ArtifactStore(tmp_path / "store"))
-    labelled = build_labelled(settings, None, context)
-    first = read_items(labelled, "train").rows[0]
+    dataset = build_dataset(settings, None, context)
+    first = read_items(dataset, "train").rows[0]
     assert (first["text"], first["second_text"], first["other_text"]) == ("a 0", "b 0", "c 0")
-    assert [row["value"] for row in read_items(labelled, "heldout").rows] == [3.2, 0.5]
-    assert labelled.statistics["pairs_with_another_text"] == 5
-    assert "baseline/spearman" in labelled.statistics
+    assert [row["value"] for row in read_items(dataset, "heldout").rows] == [3.2, 0.5]
+    assert dataset.statistics["pairs_with_another_text"] == 5
+    assert "baseline/spearman" in dataset.statistics
 
 
 def test_numbers_of_inferences_classes_are_no_similarities(tmp_path: Path) -> None:
@@ -221,11 +221,11 @@ def test_a_label_that_a_later_line_has_is_that_of_its_pair(tmp_path: Path) -> No
 def test_a_table_without_a_second_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("sentence1,label\nx,1\ny,2\n")
-    settings = LabelledSettings(
+    settings = DatasetSettings(
         family="sentence_embedding", source=LabelledFile(path=str(path), text_column="sentence1")
     )
     with pytest.raises(UserError, match="set second_text_column to the one you mean"):
-        build_labelled(settings, None, StageContext(store=ArtifactStore(tmp_path / "store")))
+        build_dataset(settings, None, StageContext(store=ArtifactStore(tmp_path / "store")))
 
 
 def test_tables_are_answered_with_vectors_or_with_cosines(

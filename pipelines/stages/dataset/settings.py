@@ -147,7 +147,7 @@ LabelSource = Annotated[
 ]
 
 
-class LabelledSettings(Settings):
+class DatasetSettings(Settings):
     """The labelled items of the fine-tuning."""
 
     family: str = Field(
@@ -170,6 +170,6 @@ class LabelledSettings(Settings):
         if self.source.kind == "corpus_source" and self.family != "classification":
             raise ValueError(
                 "labels that are the corpus's sources are learned by classification, not by "
-                f"{self.family}; name a labelled file, or set labelled.family=classification"
+                f"{self.family}; name a labelled file, or set dataset.family=classification"
             )
         return self

@@ -12,10 +12,10 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.config.errors import UserError
 from pipelines.stage import StageContext
-from pipelines.stages.labelled.checks import check_inputs
-from pipelines.stages.labelled.items import LeftOut, read_labelled
-from pipelines.stages.labelled.settings import LabelledDataset, LabelledFile, LabelledSettings
-from pipelines.stages.labelled.stage import build_labelled, read_items
+from pipelines.stages.dataset.checks import check_inputs
+from pipelines.stages.dataset.items import LeftOut, read_labelled
+from pipelines.stages.dataset.settings import DatasetSettings, LabelledDataset, LabelledFile
+from pipelines.stages.dataset.stage import build_dataset, read_items
 from pipelines.tasks import family
 
 PAIRS = Features(
@@ -43,10 +43,10 @@ def rows(count: int, first: int = 0) -> Dataset:
 
 
 def built(tmp_path: Path, family: str = "classification", **settings: Any) -> Artifact:
-    labelled = LabelledSettings(family=family, source=LabelledDataset(**settings))
-    check_inputs(labelled)
+    dataset = DatasetSettings(family=family, source=LabelledDataset(**settings))
+    check_inputs(dataset)
     context = StageContext(store=ArtifactStore(str(tmp_path / "store")))
-    return build_labelled(labelled, None, context)
+    return build_dataset(dataset, None, context)
 
 
 @pytest.fixture
@@ -58,8 +58,8 @@ def copy(tmp_path: Path) -> Path:
 
 
 def test_splits_are_the_parts_and_classes_have_names(copy: Path, tmp_path: Path) -> None:
-    labelled = built(tmp_path, dataset=str(copy), heldout_split="validation")
-    train, heldout = read_items(labelled, "train"), read_items(labelled, "heldout")
+    dataset = built(tmp_path, dataset=str(copy), heldout_split="validation")
+    train, heldout = read_items(dataset, "train"), read_items(dataset, "heldout")
     assert [len(part.rows) for part in (train, heldout)] == [40, 10]
     assert train.labels == ("equivalent", "not_equivalent")
     assert heldout.rows[1] == {
@@ -78,8 +78,8 @@ def test_the_same_bytes_at_another_place_are_the_same_items(copy: Path, tmp_path
 
 
 def test_a_share_is_held_out_where_no_split_is_named(copy: Path, tmp_path: Path) -> None:
-    labelled = built(tmp_path, dataset=str(copy), heldout_fraction=0.3)
-    counts = labelled.statistics["items"]
+    dataset = built(tmp_path, dataset=str(copy), heldout_fraction=0.3)
+    counts = dataset.statistics["items"]
     assert counts["train"] + counts["heldout"] == 40
     assert 2 <= counts["heldout"] <= 25
 
@@ -89,9 +89,9 @@ def test_a_folder_of_data_files_is_a_data_set(tmp_path: Path) -> None:
     folder.mkdir()
     rows(30).to_parquet(folder / "train.parquet")
     rows(8, 30).to_parquet(folder / "validation.parquet")
-    labelled = built(tmp_path, dataset=str(folder), heldout_split="validation")
-    assert labelled.statistics["labels"] == ["equivalent", "not_equivalent"]
-    assert labelled.statistics["items"] == {"train": 30, "heldout": 8}
+    dataset = built(tmp_path, dataset=str(folder), heldout_split="validation")
+    assert dataset.statistics["labels"] == ["equivalent", "not_equivalent"]
+    assert dataset.statistics["items"] == {"train": 30, "heldout": 8}
 
 
 def test_tags_have_names(tmp_path: Path) -> None:
@@ -103,8 +103,8 @@ def test_tags_have_names(tmp_path: Path) -> None:
         features=features,
     )
     found.save_to_disk(str(tmp_path / "ner"))
-    labelled = built(tmp_path, "tagging", dataset=str(tmp_path / "ner"))
-    assert read_items(labelled, "train").rows[0]["tags"] == ["B-PER", "O", "O"]
+    dataset = built(tmp_path, "tagging", dataset=str(tmp_path / "ner"))
+    assert read_items(dataset, "train").rows[0]["tags"] == ["B-PER", "O", "O"]
 
 
 def test_questions_are_read_as_squad_has_them_on_the_hub(tmp_path: Path) -> None:
@@ -119,8 +119,8 @@ def test_questions_are_read_as_squad_has_them_on_the_hub(tmp_path: Path) -> None
         }
     )
     found.save_to_disk(str(tmp_path / "squad"))
-    labelled = built(tmp_path, "question_answering", dataset=str(tmp_path / "squad"))
-    row = read_items(labelled, "train").rows[0]
+    dataset = built(tmp_path, "question_answering", dataset=str(tmp_path / "squad"))
+    row = read_items(dataset, "train").rows[0]
     assert (row["answers"], row["starts"]) == (["Grace Hopper"], [18])
 
 
@@ -129,11 +129,11 @@ def test_a_class_that_is_none_is_refused_with_its_row(copy: Path, tmp_path: Path
     DatasetDict({"train": rows(20), "test": hidden}).save_to_disk(str(tmp_path / "hidden"))
     with pytest.raises(UserError, match=r"hidden, split test must have a label.* in row 4;"):
         built(tmp_path, dataset=str(tmp_path / "hidden"), heldout_split="test")
-    labelled = built(
+    dataset = built(
         tmp_path, dataset=str(tmp_path / "hidden"), heldout_split="test", bad_items="skip"
     )
-    assert labelled.statistics["items"]["heldout"] == 9
-    assert labelled.statistics["left_out"][0].startswith("row 4 of ")
+    assert dataset.statistics["items"]["heldout"] == 9
+    assert dataset.statistics["left_out"][0].startswith("row 4 of ")
 
 
 def of_file(path: Path, family_name: str, **settings: Any) -> list[dict[str, Any]]:
@@ -171,8 +171,8 @@ def test_the_class_of_an_answer_is_its_index(tmp_path: Path) -> None:
     assert of_file(tmp_path / "mmlu.parquet", "multiple_choice")[0]["answer"] == 2
     found = found.map(lambda row, index: {"question": f"x {index}"}, with_indices=True)
     found.save_to_disk(str(tmp_path / "mmlu"))
-    labelled = built(tmp_path, "multiple_choice", dataset=str(tmp_path / "mmlu"))
-    assert read_items(labelled, "train").rows[0]["answer"] == 2
+    dataset = built(tmp_path, "multiple_choice", dataset=str(tmp_path / "mmlu"))
+    assert read_items(dataset, "train").rows[0]["answer"] == 2
 
 
 def test_features_that_cannot_be_understood_are_one_sentence(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ DATABASE_NAME = "mlflow.db"  # of the home's own tracker
 _Count = Annotated[int, Field(ge=1, le=4096)]
 
 
-class PlaceSettings(Settings):
+class RuntimeSettings(Settings):
     """Store, tracker and workers. None of these changes what an artifact is made from.
 
     How many workers share a training shows in the rounding of its weights: sums have another order,
@@ -52,7 +52,7 @@ class PlaceSettings(Settings):
     )
     training_workers: Literal["auto"] | _Count | tuple[_Count, _Count] = Field(
         default="auto",
-        description="Ray Train workers that share a training: a number, a range such as [2, 8] "
+        description="Ray Train workers that share a training run: a number, a range such as [2, 8] "
         "that follows the cluster, or auto: one a GPU; without GPUs one a core for small encoders "
         "and one a node for large ones.",
     )
@@ -68,15 +68,15 @@ class PlaceSettings(Settings):
         default=None,
         ge=0,
         le=86_400,
-        description="How long a training waits for nodes that a cluster's autoscaler adds where "
-        "there is no room for its least number of workers; 0: it is refused at once; empty: "
+        description="How long a training run waits for nodes that a cluster's autoscaler adds "
+        "where there is no room for its least number of workers; 0: it is refused at once; empty: "
         "$BERTSMITH_WAIT_FOR_NODES_SECONDS, or 0.",
     )
     max_failures: int = Field(
         default=3,
         ge=0,
         le=1000,
-        description="How often a training worker or its node may die before the training fails.",
+        description="How often a worker or its node may die before the training run fails.",
     )
     shard_optimizer_state: bool = Field(
         default=False,
@@ -102,7 +102,7 @@ class PlaceSettings(Settings):
         default=2,
         ge=1,
         le=1000,
-        description="How many of a training's latest checkpoints are kept while it lasts; a "
+        description="How many of a training run's latest checkpoints are kept while it lasts; a "
         "damaged one is passed over for the one before.",
     )
     keep_best_checkpoints: int = Field(
@@ -117,7 +117,7 @@ class PlaceSettings(Settings):
     )
 
     @model_validator(mode="after")
-    def _range_rises(self) -> "PlaceSettings":
+    def _range_rises(self) -> "RuntimeSettings":
         workers = self.training_workers
         if isinstance(workers, tuple) and workers[0] > workers[1]:
             raise ValueError(f"training_workers must be a rising range, got {list(workers)}")
@@ -149,7 +149,7 @@ class PlaceSettings(Settings):
         """
         if self.store_url().startswith("memory://"):
             raise UserError(
-                "place.store cannot be memory://, which every process has for itself; choose a "
+                "runtime.store cannot be memory://, which every process has for itself; choose a "
                 "folder or s3://bucket/prefix"
             )
         store = ArtifactStore(self.store_url(), is_patient=False)
@@ -189,7 +189,7 @@ class PlaceSettings(Settings):
         return bool(self._named_tracker()) or (self.home_folder() / DATABASE_NAME).exists()
 
     def ranks(self) -> Ranks:
-        """Who shares a training.
+        """Who shares a training run.
 
         Raises UserError where $BERTSMITH_WAIT_FOR_NODES_SECONDS is asked and is no number.
         """

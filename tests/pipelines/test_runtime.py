@@ -5,22 +5,25 @@ from pathlib import Path
 import pytest
 
 from pipelines.config.errors import UserError
-from pipelines.recipes.place import PlaceSettings
+from pipelines.recipes.runtime import RuntimeSettings
 from pipelines.tracking.reachability import database_file
 
 
 def test_a_tilde_is_the_persons_own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert PlaceSettings(store="~/store").store_url() == str(tmp_path / "store")
-    assert PlaceSettings(home="~/home").store_url() == str(tmp_path / "home" / "store")
+    assert RuntimeSettings(store="~/store").store_url() == str(tmp_path / "store")
+    assert RuntimeSettings(home="~/home").store_url() == str(tmp_path / "home" / "store")
     monkeypatch.setenv("BERTSMITH_HOME", "~/other")
-    assert PlaceSettings().home_folder() == tmp_path / "other"
+    assert RuntimeSettings().home_folder() == tmp_path / "other"
 
 
 def test_the_folder_of_somebody_who_is_not_there_is_one_sentence() -> None:
-    for place in (PlaceSettings(store="~nobody-of-this-name/x"), PlaceSettings(home="~nobody-0/x")):
+    for runtime in (
+        RuntimeSettings(store="~nobody-of-this-name/x"),
+        RuntimeSettings(home="~nobody-0/x"),
+    ):
         with pytest.raises(UserError, match="nobody's home folder is known for ~nobody-"):
-            place.store_url()
+            runtime.store_url()
 
 
 @pytest.mark.parametrize(
@@ -44,8 +47,8 @@ def test_nodes_are_waited_for_as_the_recipe_says_or_else_the_environment(
     monkeypatch: pytest.MonkeyPatch, stated: str, recipe: int | None, seconds: int
 ) -> None:
     monkeypatch.setenv("BERTSMITH_WAIT_FOR_NODES_SECONDS", stated)
-    place = PlaceSettings(wait_for_nodes_seconds=recipe)
-    assert place.ranks().wait_for_nodes_seconds == seconds
+    runtime = RuntimeSettings(wait_for_nodes_seconds=recipe)
+    assert runtime.ranks().wait_for_nodes_seconds == seconds
 
 
 @pytest.mark.parametrize("stated", ["15 minutes", "-1", "1.5"])
@@ -54,4 +57,4 @@ def test_a_wait_that_is_no_number_is_one_sentence(
 ) -> None:
     monkeypatch.setenv("BERTSMITH_WAIT_FOR_NODES_SECONDS", stated)
     with pytest.raises(UserError, match=f"'{stated}'; set a number of seconds such as 900"):
-        PlaceSettings().ranks()
+        RuntimeSettings().ranks()

@@ -11,14 +11,14 @@ from bert_core.randomness import random_bits, uniform
 from pipelines.config.errors import UserError
 from pipelines.io.records import BadRow
 from pipelines.io.text import Tally
-from pipelines.stages.labelled.conll import conll_records
-from pipelines.stages.labelled.hugging_face import rows_of_split
-from pipelines.stages.labelled.records import Record, format_of, squad_records
-from pipelines.stages.labelled.settings import LabelledDataset, LabelledFile
-from pipelines.stages.labelled.tables import rows_of_file, table_records
+from pipelines.stages.dataset.conll import conll_records
+from pipelines.stages.dataset.hugging_face import rows_of_split
+from pipelines.stages.dataset.records import Record, format_of, squad_records
+from pipelines.stages.dataset.settings import LabelledDataset, LabelledFile
+from pipelines.stages.dataset.tables import rows_of_file, table_records
 from pipelines.tasks import BadItemError, Item, Items, TaskFamily
 
-_SKIP = ", or leave such items out with labelled.source.bad_items=skip"
+_SKIP = ", or leave such items out with dataset.source.bad_items=skip"
 _MAX_PLACES = 20  # of items that were left out or stand twice, which are listed
 
 

@@ -15,14 +15,14 @@ VARIABLE = "BERTSMITH_PLACE"  # the name of the block that a worker's runs use
 DEFAULT_NAME = "default"
 
 
-class BertsmithPlace(Block):
+class BertsmithRuntime(Block):
     """Where runs of deployments keep their results and compute, and what lets them in.
 
     Each field is the environment variable of its name.
     """
 
-    _block_type_name = "Bertsmith place"
-    _block_type_slug = "bertsmith-place"
+    _block_type_name = "Bertsmith runtime"
+    _block_type_slug = "bertsmith-runtime"
     _description = "Store, tracker, Ray cluster and their credentials, for runs of deployments."
 
     bertsmith_store: str = Field(default="", description="Such as s3://bucket/prefix.")
@@ -45,7 +45,7 @@ class BertsmithPlace(Block):
         return {name: value for name, value in plain.items() if value}
 
 
-_FIELDS = tuple(BertsmithPlace.__annotations__)
+_FIELDS = tuple(BertsmithRuntime.__annotations__)
 # What belongs together: a key of the environment is never used with a secret of the block.
 _PAIRS = (
     ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"),
@@ -53,16 +53,16 @@ _PAIRS = (
 )
 
 
-def use_place_of_deployment() -> None:
+def use_runtime_of_deployment() -> None:
     """Give a deployment's run what the block says and its environment does not.
 
     Nothing happens where the server has no such block, nor in a run that a person started here.
     """
     if deployment.id is not None:
-        use_place(read_place())
+        use_runtime(read_runtime())
 
 
-def use_place(place: BertsmithPlace | None) -> None:
+def use_runtime(place: BertsmithRuntime | None) -> None:
     """Give this process what `place` says and its environment does not."""
     said = place.variables() if place is not None else {}
     for names in _PAIRS:
@@ -73,17 +73,17 @@ def use_place(place: BertsmithPlace | None) -> None:
             os.environ[name] = value
 
 
-def read_place() -> BertsmithPlace | None:
+def read_runtime() -> BertsmithRuntime | None:
     """The block of $BERTSMITH_PLACE, by default `default`; None where there is none."""
     try:
-        found = BertsmithPlace.load(os.environ.get(VARIABLE) or DEFAULT_NAME)
+        found = BertsmithRuntime.load(os.environ.get(VARIABLE) or DEFAULT_NAME)
     except ValueError:  # Prefect's answer where there is no such block
         return None
-    assert isinstance(found, BertsmithPlace)
+    assert isinstance(found, BertsmithRuntime)
     return found
 
 
-def save_place(environment: Mapping[str, str]) -> list[str]:
+def save_runtime(environment: Mapping[str, str]) -> list[str]:
     """Keep what `environment` says in the block; what it does not say stays as it is there.
 
     Returns the names of the variables that were given.
@@ -91,9 +91,9 @@ def save_place(environment: Mapping[str, str]) -> list[str]:
     given = {name: value for name in _FIELDS if (value := environment.get(name.upper()))}
     if not given:
         return []
-    known = read_place()
+    known = read_runtime()
     values = known.model_dump(include=set(_FIELDS)) if known is not None else {}
-    BertsmithPlace(**{**values, **given}).save(
+    BertsmithRuntime(**{**values, **given}).save(
         environment.get(VARIABLE) or DEFAULT_NAME, overwrite=True
     )
     return [name.upper() for name in given]

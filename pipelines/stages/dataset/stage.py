@@ -14,15 +14,15 @@ from pipelines.config.versions import versions_of
 from pipelines.io.text import Tally
 from pipelines.stage import Progress, StageContext
 from pipelines.stages.corpus.shards import Split, read_documents
-from pipelines.stages.labelled import LABELLED
-from pipelines.stages.labelled.hugging_face import name_of_dataset, resolved
-from pipelines.stages.labelled.items import LeftOut, Parts, read_parts, with_labels
-from pipelines.stages.labelled.records import name_of_file
-from pipelines.stages.labelled.settings import (
+from pipelines.stages.dataset import DATASET
+from pipelines.stages.dataset.hugging_face import name_of_dataset, resolved
+from pipelines.stages.dataset.items import LeftOut, Parts, read_parts, with_labels
+from pipelines.stages.dataset.records import name_of_file
+from pipelines.stages.dataset.settings import (
     CorpusSourceLabels,
+    DatasetSettings,
     LabelledDataset,
     LabelledFile,
-    LabelledSettings,
 )
 from pipelines.tasks import Items, TaskFamily, family_module
 from pipelines.tasks import family as family_named
@@ -30,8 +30,8 @@ from pipelines.tasks import family as family_named
 SPLITS: tuple[Split, Split] = ("train", "heldout")
 
 
-def build_labelled(
-    settings: LabelledSettings, corpus: Artifact | None, context: StageContext
+def build_dataset(
+    settings: DatasetSettings, corpus: Artifact | None, context: StageContext
 ) -> Artifact:
     """The labelled items that `settings` name, each in one of two splits.
 
@@ -63,10 +63,10 @@ def build_labelled(
         parts_of = partial(read_parts, source, family)
         source = source.model_copy(update={"dataset": "", "revision": None})
     else:
-        raise UserError("labelled.source is of kind 'none'; name a file or a data set")
-    labelled = context.store.get_or_build(
-        LABELLED.kind,
-        version=LABELLED.version,
+        raise UserError("dataset.source is of kind 'none'; name a file or a data set")
+    dataset = context.store.get_or_build(
+        DATASET.kind,
+        version=DATASET.version,
         settings={
             "family": family_module(settings.family),
             "source": source.model_dump(mode="json"),
@@ -74,29 +74,29 @@ def build_labelled(
         inputs={**inputs, "libraries": versions_of(*libraries)},
         build=partial(_write, family_module(settings.family), parts_of),
     )
-    num_items = sum(labelled.statistics["items"].values())
-    for sentence in labelled.statistics.get("columns", ()):
+    num_items = sum(dataset.statistics["items"].values())
+    for sentence in dataset.statistics.get("columns", ()):
         context.observe(
             Progress(
-                stage=LABELLED.name,
+                stage=DATASET.name,
                 done=num_items,
                 total=num_items,
                 unit="items",
                 note=f"labelled items: {sentence}",
             )
         )
-    return labelled
+    return dataset
 
 
-def read_items(labelled: Artifact, split: Literal["train", "heldout"]) -> Items:
+def read_items(dataset: Artifact, split: Literal["train", "heldout"]) -> Items:
     """The items of a split, in the artifact's order."""
-    rows = pq.read_table(labelled.local(f"{split}.parquet")).to_pylist()
-    return Items(rows, tuple(labelled.statistics["labels"]))
+    rows = pq.read_table(dataset.local(f"{split}.parquet")).to_pylist()
+    return Items(rows, tuple(dataset.statistics["labels"]))
 
 
-def family_of(labelled: Artifact) -> TaskFamily:
+def family_of(dataset: Artifact) -> TaskFamily:
     """The family that an artifact of labelled items was made for."""
-    return family_named(labelled.statistics["family"])
+    return family_named(dataset.statistics["family"])
 
 
 def _write(name: str, parts_of: Callable[[LeftOut], Parts], draft: Draft) -> Built:

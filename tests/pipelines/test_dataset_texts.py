@@ -12,13 +12,13 @@ from pipelines.config.errors import UserError
 from pipelines.stage import StageContext
 from pipelines.stages.corpus.settings import CorpusSettings, PlainText
 from pipelines.stages.corpus.stage import build_corpus
-from pipelines.stages.labelled.settings import (
+from pipelines.stages.dataset.settings import (
     CorpusSourceLabels,
+    DatasetSettings,
     LabelledFile,
-    LabelledSettings,
     NoLabels,
 )
-from pipelines.stages.labelled.stage import build_labelled, read_items
+from pipelines.stages.dataset.stage import build_dataset, read_items
 from pipelines.tasks import Items, Reading
 from pipelines.tasks.classification import FAMILY
 from pipelines.tasks.encoding.sequences import shuffled
@@ -29,9 +29,9 @@ def context(tmp_path: Path) -> StageContext:
     return StageContext(store=ArtifactStore(tmp_path / "store"))
 
 
-def _write(path: Path, rows: list[tuple[str, str]]) -> LabelledSettings:
+def _write(path: Path, rows: list[tuple[str, str]]) -> DatasetSettings:
     path.write_text("".join(f"{label}\t{text}\n" for text, label in rows))
-    return LabelledSettings(source=LabelledFile(path=str(path)))
+    return DatasetSettings(source=LabelledFile(path=str(path)))
 
 
 def _rows(count: int = 200) -> list[tuple[str, str]]:
@@ -41,14 +41,14 @@ def _rows(count: int = 200) -> list[tuple[str, str]]:
 
 
 def test_both_splits_hold_every_text_once(tmp_path: Path, context: StageContext) -> None:
-    labelled = build_labelled(_write(tmp_path / "a.tsv", _rows()), None, context)
-    train, heldout = read_items(labelled, "train"), read_items(labelled, "heldout")
+    dataset = build_dataset(_write(tmp_path / "a.tsv", _rows()), None, context)
+    train, heldout = read_items(dataset, "train"), read_items(dataset, "heldout")
     texts = [item["text"] for item in (*train.rows, *heldout.rows)]
     assert sorted(texts) == sorted(text for text, _ in _rows())
     assert 20 <= len(heldout.rows) <= 60
-    assert labelled.statistics["labels"] == ["common", "rare"]
+    assert dataset.statistics["labels"] == ["common", "rare"]
     share = np.mean([item["label"] == "common" for item in heldout.rows])
-    assert labelled.statistics["baseline/accuracy"] == pytest.approx(share)
+    assert dataset.statistics["baseline/accuracy"] == pytest.approx(share)
 
 
 def test_the_columns_that_were_taken_are_said_also_of_items_that_were_there(
@@ -64,25 +64,24 @@ def test_the_columns_that_were_taken_are_said_also_of_items_that_were_there(
     named = {"text_column": "review", "label_column": "stars"}
     for name, columns in (("a.csv", named), ("a.csv", named), ("b.tsv", {})):
         source = LabelledFile(path=str(tmp_path / name), **columns)
-        build_labelled(LabelledSettings(source=source), None, context)
+        build_dataset(DatasetSettings(source=source), None, context)
     by_name = "labelled items: text from column 'review'; label from column 'stars'"
     assert told == [by_name, by_name, "labelled items: text from column 2; label from column 1"]
 
 
 def test_equal_texts_never_stand_on_both_sides(tmp_path: Path, context: StageContext) -> None:
-    labelled = build_labelled(_write(tmp_path / "a.tsv", _rows(100) * 3), None, context)
+    dataset = build_dataset(_write(tmp_path / "a.tsv", _rows(100) * 3), None, context)
     train, heldout = (
-        {item["text"] for item in read_items(labelled, split).rows}
-        for split in ("train", "heldout")
+        {item["text"] for item in read_items(dataset, split).rows} for split in ("train", "heldout")
     )
     assert not train & heldout
-    assert labelled.statistics["heldout_also_in_train"] == 0
+    assert dataset.statistics["heldout_also_in_train"] == 0
 
 
 def test_the_same_bytes_elsewhere_are_the_same_task(tmp_path: Path, context: StageContext) -> None:
-    first = build_labelled(_write(tmp_path / "a.tsv", _rows()), None, context)
-    second = build_labelled(_write(tmp_path / "b.tsv", _rows()), None, context)
-    changed = build_labelled(_write(tmp_path / "c.tsv", _rows(201)), None, context)
+    first = build_dataset(_write(tmp_path / "a.tsv", _rows()), None, context)
+    second = build_dataset(_write(tmp_path / "b.tsv", _rows()), None, context)
+    changed = build_dataset(_write(tmp_path / "c.tsv", _rows(201)), None, context)
     assert second.reused
     assert first.fingerprint == second.fingerprint != changed.fingerprint
 
@@ -90,9 +89,9 @@ def test_the_same_bytes_elsewhere_are_the_same_task(tmp_path: Path, context: Sta
 def test_a_corpus_gives_its_sources_as_labels_and_keeps_its_own_split(
     small_corpus, context: StageContext
 ) -> None:
-    settings = LabelledSettings(source=CorpusSourceLabels(max_train_documents=10, min_words=1))
+    settings = DatasetSettings(source=CorpusSourceLabels(max_train_documents=10, min_words=1))
     with pytest.raises(UserError, match=r"found 10 labels on 10 texts, too few of each"):
-        build_labelled(settings, small_corpus, context)  # every file is a source of its own
+        build_dataset(settings, small_corpus, context)  # every file is a source of its own
 
 
 def test_documents_of_too_few_words_are_left_out_and_counted(
@@ -106,10 +105,10 @@ def test_documents_of_too_few_words_are_left_out_and_counted(
         path = str(tmp_path / f"{name}.txt")
         sources.append(PlainText(paths=(path,), layout="blank_line"))
     corpus = build_corpus(CorpusSettings(sources=tuple(sources)), context)
-    labelled = build_labelled(LabelledSettings(source=CorpusSourceLabels()), corpus, context)
-    assert labelled.statistics["labels"] == ["letters", "reports"]
-    assert labelled.statistics["dropped"] == {"too few words": 6}
-    assert sum(labelled.statistics["items"].values()) == 24
+    dataset = build_dataset(DatasetSettings(source=CorpusSourceLabels()), corpus, context)
+    assert dataset.statistics["labels"] == ["letters", "reports"]
+    assert dataset.statistics["dropped"] == {"too few words": 6}
+    assert sum(dataset.statistics["items"].values()) == 24
 
 
 @pytest.mark.parametrize(
@@ -125,21 +124,21 @@ def test_labels_that_teach_nothing_are_refused(
     path = tmp_path / "a.tsv"
     path.write_text("label\ttext\n" + "".join(f"{label}\t{text}\n" for text, label in rows))
     with pytest.raises(UserError, match=message):
-        build_labelled(LabelledSettings(source=LabelledFile(path=str(path))), None, context)
+        build_dataset(DatasetSettings(source=LabelledFile(path=str(path))), None, context)
 
 
 def test_no_task_is_not_built(context: StageContext) -> None:
     with pytest.raises(UserError, match="is of kind 'none'"):
-        build_labelled(LabelledSettings(source=NoLabels()), None, context)
+        build_dataset(DatasetSettings(source=NoLabels()), None, context)
 
 
 def test_every_text_comes_once_an_epoch_in_another_order() -> None:
-    steps = [shuffled(10, seed=3, step=step, examples_per_step=4) for step in range(5)]
+    steps = [shuffled(10, seed=3, step=step, global_batch_size=4) for step in range(5)]
     stream = np.concatenate(steps)
     first, second = stream[:10].tolist(), stream[10:].tolist()
     assert sorted(first) == sorted(second) == list(range(10))
     assert first != second
-    assert shuffled(10, seed=3, step=4, examples_per_step=4).tolist() == steps[4].tolist()
+    assert shuffled(10, seed=3, step=4, global_batch_size=4).tolist() == steps[4].tolist()
 
 
 def test_long_texts_are_cut_and_counted() -> None:
@@ -154,10 +153,10 @@ def test_ones_own_heldout_file_is_taken_as_it_is(tmp_path: Path, context: StageC
     settings = _write(tmp_path / "train.tsv", _rows(40))
     _write(tmp_path / "dev.tsv", [("text number 0", "rare"), ("another", "common")] * 2)
     source = settings.source.model_copy(update={"heldout_path": str(tmp_path / "dev.tsv")})
-    labelled = build_labelled(LabelledSettings(source=source), None, context)
-    assert labelled.statistics["items"] == {"train": 40, "heldout": 4}
-    assert labelled.statistics["heldout_also_in_train"] == 2
-    assert labelled.fingerprint != build_labelled(settings, None, context).fingerprint
+    dataset = build_dataset(DatasetSettings(source=source), None, context)
+    assert dataset.statistics["items"] == {"train": 40, "heldout": 4}
+    assert dataset.statistics["heldout_also_in_train"] == 2
+    assert dataset.fingerprint != build_dataset(settings, None, context).fingerprint
 
 
 def test_a_group_is_never_divided(tmp_path: Path, context: StageContext) -> None:
@@ -165,13 +164,13 @@ def test_a_group_is_never_divided(tmp_path: Path, context: StageContext) -> None
     lines = [f"text {n},{'ab'[n % 2]},author {n % 10}" for n in range(200)]
     path.write_text("\n".join(["text,label,author", *lines]))
     source = LabelledFile(path=str(path), group_column="author", heldout_fraction=0.4)
-    labelled = build_labelled(LabelledSettings(source=source), None, context)
+    dataset = build_dataset(DatasetSettings(source=source), None, context)
     authors = [
-        {int(item["text"].split()[1]) % 10 for item in read_items(labelled, split).rows}
+        {int(item["text"].split()[1]) % 10 for item in read_items(dataset, split).rows}
         for split in ("train", "heldout")
     ]
     assert not authors[0] & authors[1]
-    assert labelled.statistics["items"]["heldout"] % 20 == 0
+    assert dataset.statistics["items"]["heldout"] % 20 == 0
 
 
 def test_items_that_cannot_be_learned_from_are_refused_or_left_out_and_told(
@@ -182,12 +181,12 @@ def test_items_that_cannot_be_learned_from_are_refused_or_left_out_and_told(
     path.write_text("\n".join(["text,label", *good[:10], "odd,many", *good[10:], "none,"]))
     source = LabelledFile(path=str(path))
     with pytest.raises(UserError, match=r"have a number as its label, found 'many' in line 12"):
-        build_labelled(LabelledSettings(family="regression", source=source), None, context)
+        build_dataset(DatasetSettings(family="regression", source=source), None, context)
     skipping = source.model_copy(update={"bad_items": "skip"})
-    labelled = build_labelled(LabelledSettings(family="regression", source=skipping), None, context)
-    assert sum(labelled.statistics["items"].values()) == 40
-    assert labelled.statistics["dropped"] == {"items that do not have a number as its label": 2}
-    assert labelled.statistics["left_out"] == [f"line 12 of {path}", f"line 43 of {path}"]
+    dataset = build_dataset(DatasetSettings(family="regression", source=skipping), None, context)
+    assert sum(dataset.statistics["items"].values()) == 40
+    assert dataset.statistics["dropped"] == {"items that do not have a number as its label": 2}
+    assert dataset.statistics["left_out"] == [f"line 12 of {path}", f"line 43 of {path}"]
 
 
 @pytest.mark.parametrize(
@@ -204,13 +203,13 @@ def test_a_row_that_a_stray_quote_or_comma_spoils_is_named_or_left_out(
     path.write_text(text + "".join(f"{n % 2},text {n}\n" for n in range(40)))
     source = LabelledFile(path=str(path))
     with pytest.raises(UserError, match=f"line {line} of .*bad_items=skip"):
-        build_labelled(LabelledSettings(source=source), None, context)
+        build_dataset(DatasetSettings(source=source), None, context)
     skipping = source.model_copy(update={"bad_items": "skip"})
-    labelled = build_labelled(LabelledSettings(source=skipping), None, context)
-    (reason,) = labelled.statistics["dropped"]
+    dataset = build_dataset(DatasetSettings(source=skipping), None, context)
+    (reason,) = dataset.statistics["dropped"]
     assert "do not count as records" in reason
-    assert labelled.statistics["left_out"] == [f"line {line} of {path}"]
-    assert sum(labelled.statistics["items"].values()) >= 41
+    assert dataset.statistics["left_out"] == [f"line {line} of {path}"]
+    assert sum(dataset.statistics["items"].values()) >= 41
 
 
 def test_a_quote_that_is_never_closed_hides_no_rows(tmp_path: Path, context: StageContext) -> None:
@@ -219,7 +218,7 @@ def test_a_quote_that_is_never_closed_hides_no_rows(tmp_path: Path, context: Sta
         "label,text\n" + "".join(f"{n % 2},text {n}\n" for n in range(40)) + '1,"a\n0,b\n'
     )
     with pytest.raises(UserError, match=r"line 42 of .*unexpected end of data"):
-        build_labelled(LabelledSettings(source=LabelledFile(path=str(path))), None, context)
+        build_dataset(DatasetSettings(source=LabelledFile(path=str(path))), None, context)
 
 
 def test_equal_items_are_counted_and_told_with_their_lines(
@@ -228,12 +227,12 @@ def test_equal_items_are_counted_and_told_with_their_lines(
     path = tmp_path / "a.csv"
     rows = [f"text {n},{n % 2}" for n in range(40)]
     path.write_text("\n".join(["text,label", *rows, rows[3], "text 3,0", rows[3]]))
-    labelled = build_labelled(LabelledSettings(source=LabelledFile(path=str(path))), None, context)
-    assert labelled.statistics["duplicates"] == 2  # text 3 with another label is another item
-    assert labelled.statistics["duplicate_items"] == [
+    dataset = build_dataset(DatasetSettings(source=LabelledFile(path=str(path))), None, context)
+    assert dataset.statistics["duplicates"] == 2  # text 3 with another label is another item
+    assert dataset.statistics["duplicate_items"] == [
         f"line 42 of {path}, as line 5", f"line 44 of {path}, as line 5",
     ]  # fmt: skip
-    assert sum(labelled.statistics["items"].values()) == 43
+    assert sum(dataset.statistics["items"].values()) == 43
 
 
 def test_a_header_above_columns_that_are_named_by_numbers_is_no_item(
@@ -243,9 +242,9 @@ def test_a_header_above_columns_that_are_named_by_numbers_is_no_item(
     rows = [f"text {n}\t{'yes' if n % 2 else 'no'}" for n in range(40)]
     path.write_text("\n".join(["sentence\tverdict", *rows]))
     source = LabelledFile(path=str(path), text_column="1", label_column="2")
-    labelled = build_labelled(LabelledSettings(source=source), None, context)
-    assert labelled.statistics["labels"] == ["no", "yes"]
-    assert labelled.statistics["dropped"] == {"first rows taken for a header": 1}
+    dataset = build_dataset(DatasetSettings(source=source), None, context)
+    assert dataset.statistics["labels"] == ["no", "yes"]
+    assert dataset.statistics["dropped"] == {"first rows taken for a header": 1}
 
 
 @pytest.mark.parametrize(
@@ -264,4 +263,4 @@ def test_what_is_no_class_is_refused(
         for each in (label, "neutral", "entailment")
     ))  # fmt: skip
     with pytest.raises(UserError, match=message):
-        build_labelled(LabelledSettings(source=LabelledFile(path=str(path))), None, context)
+        build_dataset(DatasetSettings(source=LabelledFile(path=str(path))), None, context)

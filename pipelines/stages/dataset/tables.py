@@ -7,7 +7,7 @@ from pipelines.config.errors import UserError
 from pipelines.io import records
 from pipelines.io.records import BadRow, table_rows
 from pipelines.io.text import Tally, restored_in
-from pipelines.stages.labelled.cells import (
+from pipelines.stages.dataset.cells import (
     is_nothing,
     labels_in,
     tags_in,
@@ -15,10 +15,10 @@ from pipelines.stages.labelled.cells import (
     words_in,
     written_in,
 )
-from pipelines.stages.labelled.columns import Columns, columns_of
-from pipelines.stages.labelled.hugging_face import class_names_of_schema
-from pipelines.stages.labelled.records import NO_SQUAD, Record, format_of, squad_record
-from pipelines.stages.labelled.settings import LabelledDataset, LabelledFile
+from pipelines.stages.dataset.columns import Columns, columns_of
+from pipelines.stages.dataset.hugging_face import class_names_of_schema
+from pipelines.stages.dataset.records import NO_SQUAD, Record, format_of, squad_record
+from pipelines.stages.dataset.settings import LabelledDataset, LabelledFile
 from pipelines.tasks import Form
 
 _LEAST_ROWS: Final = 3  # a header, a record, and one that may break off

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pipelines.config.errors import UserError
 from pipelines.io.hugging_face import commit_of, name_of, rows_of
-from pipelines.stages.labelled.settings import LabelledDataset
+from pipelines.stages.dataset.settings import LabelledDataset
 from pipelines.tasks import Form
 
 if TYPE_CHECKING:
@@ -57,12 +57,12 @@ def rows_of_split(
 def _check_second_split(settings: LabelledDataset) -> None:
     if settings.heldout_split and (Path(settings.dataset) / "state.json").is_file():
         raise UserError(
-            f"{settings.dataset} holds a single split; leave out labelled.source.heldout_split: "
+            f"{settings.dataset} holds a single split; leave out dataset.source.heldout_split: "
             "a share of the items is held out"
         )
     if settings.heldout_split == settings.split:
         raise UserError(
-            f"labelled.source.split and heldout_split are both {settings.split}; leave out "
+            f"dataset.source.split and heldout_split are both {settings.split}; leave out "
             "heldout_split, and a share of the items is held out"
         )
 

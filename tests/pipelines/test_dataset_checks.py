@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from pipelines.config.errors import UserError
-from pipelines.stages.labelled import checks
-from pipelines.stages.labelled.checks import check_inputs
-from pipelines.stages.labelled.settings import (
+from pipelines.stages.dataset import checks
+from pipelines.stages.dataset.checks import check_inputs
+from pipelines.stages.dataset.settings import (
     CorpusSourceLabels,
+    DatasetSettings,
     LabelledFile,
-    LabelledSettings,
     NoLabels,
 )
 
@@ -21,7 +21,7 @@ SST2 = Path("../shared/data/glue/SST-2/train.tsv")
 
 
 def check(path: Path | str, **columns: str) -> None:
-    check_inputs(LabelledSettings(source=LabelledFile(path=str(path), **columns)))
+    check_inputs(DatasetSettings(source=LabelledFile(path=str(path), **columns)))
 
 
 def rows(labels: list[str]) -> str:
@@ -84,12 +84,12 @@ def test_what_is_no_file_is_refused_at_once(tmp_path):
 
 
 def test_a_task_of_one_source_has_nothing_to_tell_apart():
-    task = LabelledSettings(source=CorpusSourceLabels())
+    task = DatasetSettings(source=CorpusSourceLabels())
     with pytest.raises(UserError, match="at least two of them to tell apart, found 'books' alone"):
         check_inputs(task, frozenset(["books"]))
     check_inputs(task, frozenset(["books", "letters"]))
     check_inputs(task)
-    check_inputs(LabelledSettings(source=NoLabels()), frozenset(["books"]))
+    check_inputs(DatasetSettings(source=NoLabels()), frozenset(["books"]))
 
 
 def test_real_labelled_texts_pass_within_a_second():

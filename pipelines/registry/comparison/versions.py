@@ -25,8 +25,8 @@ from pipelines.registry.comparison.pairing import ComparedItems, compared_items,
 from pipelines.registry.finding import find_source, version_with_alias
 from pipelines.registry.history import is_taken_back, moves_of
 from pipelines.registry.tags import uri_of
+from pipelines.stages.dataset.stage import family_of, read_items
 from pipelines.stages.evaluation.baselines import answers_in, build_baselines
-from pipelines.stages.labelled.stage import family_of, read_items
 from pipelines.tasks import Reading
 from pipelines.tasks.scoring.weighted import WeightedScore
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
@@ -55,7 +55,7 @@ class Comparison:
     awaits_approval: bool = False  # it was better, and no person has said yes or no
 
 
-def judge(
+def compare_versions(
     tracker: Tracker,
     store: ArtifactStore,
     name: str,
@@ -132,10 +132,10 @@ def _against_baselines(
         name: items.difference(ours, score, settings) for name, score in baselines.items()
     }
     name = min(differences, key=lambda each: (differences[each].ahead, differences[each].value))
-    judgement = _judgement(candidate, name, None, items, differences[name], settings)
-    if judgement.is_better or name not in learned:
-        return judgement
-    return replace(judgement, reason=f"{judgement.reason}; {_REMEDY.format(name=name)}")
+    comparison = _judgement(candidate, name, None, items, differences[name], settings)
+    if comparison.is_better or name not in learned:
+        return comparison
+    return replace(comparison, reason=f"{comparison.reason}; {_REMEDY.format(name=name)}")
 
 
 def _constant_baseline(candidate: Candidate) -> float:
@@ -157,13 +157,13 @@ def _constant_baseline(candidate: Candidate) -> float:
     return float(statistics[name])
 
 
-def _answers_of_artifact(model_artifact: Artifact, labelled: Artifact) -> list[object]:
+def _answers_of_artifact(model_artifact: Artifact, dataset: Artifact) -> list[object]:
     """What a model of the store, which is no version, answers to the held-out items."""
     folder = model_artifact.local_folder()
     model, tokenizer = load_model(folder), WordPieceTokenizer.from_directory(folder)
     reading = Reading(model.config.max_position_embeddings)
-    heldout = read_items(labelled, "heldout")
-    return family_of(labelled).answers(model, tokenizer, heldout, reading).values
+    heldout = read_items(dataset, "heldout")
+    return family_of(dataset).answers(model, tokenizer, heldout, reading).values
 
 
 def _judgement(

@@ -14,8 +14,8 @@ from typing import IO, Final, NamedTuple
 from pipelines.config.errors import UserError
 from pipelines.io.records import BadRow, opened
 from pipelines.io.text import Tally, check_is_text, restored
-from pipelines.stages.labelled.records import Record
-from pipelines.stages.labelled.settings import LabelledFile
+from pipelines.stages.dataset.records import Record
+from pipelines.stages.dataset.settings import LabelledFile
 
 _DOCUMENT: Final = "-DOCSTART-"
 _HEAD_BYTES: Final = 65536

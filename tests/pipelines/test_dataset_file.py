@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.config.errors import UserError
-from pipelines.stages.labelled.items import LeftOut, read_labelled
-from pipelines.stages.labelled.records import name_of_file
-from pipelines.stages.labelled.settings import LabelledFile
+from pipelines.stages.dataset.items import LeftOut, read_labelled
+from pipelines.stages.dataset.records import name_of_file
+from pipelines.stages.dataset.settings import LabelledFile
 from pipelines.tasks.classification import FAMILY
 
 SMS = Path("../shared/data/sms_spam/SMSSpamCollection.tsv")

@@ -7,14 +7,14 @@ from fsspec.core import url_to_fs
 from pipelines.config.errors import UserError
 from pipelines.io.files import compression_of, reached, require_answer
 from pipelines.io.records import opened
-from pipelines.stages.labelled.hugging_face import num_bytes_of, resolved
-from pipelines.stages.labelled.items import LeftOut, read_labelled, read_parts, with_labels
-from pipelines.stages.labelled.records import format_of
-from pipelines.stages.labelled.settings import (
+from pipelines.stages.dataset.hugging_face import num_bytes_of, resolved
+from pipelines.stages.dataset.items import LeftOut, read_labelled, read_parts, with_labels
+from pipelines.stages.dataset.records import format_of
+from pipelines.stages.dataset.settings import (
     CorpusSourceLabels,
+    DatasetSettings,
     LabelledDataset,
     LabelledFile,
-    LabelledSettings,
 )
 from pipelines.tasks import TaskFamily, family
 
@@ -25,7 +25,7 @@ _READ_WHOLE: Final = ("squad",)  # formats without lines
 
 
 def check_inputs(
-    settings: LabelledSettings, corpus_labels: frozenset[str] = frozenset()
+    settings: DatasetSettings, corpus_labels: frozenset[str] = frozenset()
 ) -> TaskFamily:
     """The family; UserError where the labelled items cannot be read, or give nothing to learn.
 
@@ -37,7 +37,7 @@ def check_inputs(
         raise UserError(
             "a classifier of the corpus's sources needs at least two of them to tell apart, found "
             f"{min(corpus_labels)!r} alone; give labelled texts (--labels), or set "
-            "labelled.source to {kind: none}"
+            "dataset.source to {kind: none}"
         )
     task = family(settings.family)
     if isinstance(source, LabelledDataset):

@@ -50,7 +50,7 @@ def format_of(path: str, form: Form) -> str:
     """
     wanted, by_suffix = _FORMATS[form]
     if not path:
-        raise UserError(f"labelled.source.path is empty; name {wanted}")
+        raise UserError(f"dataset.source.path is empty; name {wanted}")
     found = by_suffix.get(format_suffix(path), "conll" if form == "words" else "")
     if not found:
         raise UserError(
