@@ -3,7 +3,7 @@
 PYTHON ?= python3
 INSTALLED := .venv/installed
 
-.PHONY: help run test quick test-slow test-platform test-gpu bench-gpu lint style types up down clean
+.PHONY: help run test quick test-slow test-platform test-gpu bench-gpu docs lint style types up down clean
 .PHONY: dist notices sbom audit image-check
 
 help:
@@ -13,6 +13,7 @@ help:
 	@echo "make test-platform  a whole platform of real servers, each part of which fails once"
 	@echo "make test-gpu   the tests marked gpu, and parity on the card; installs nothing where PYTHON has torch"
 	@echo "make bench-gpu  pretraining steps on the card against the usual stack; likewise"
+	@echo "make docs       the documentation's site, in build/docs; EXECUTE=off runs no notebook"
 	@echo "make up / down  start and stop the Prefect and MLflow servers and a worker"
 	@echo "make dist       the sdist and the wheel, in dist/"
 	@echo "make notices    the licences of what Bertsmith stands on: THIRD-PARTY-NOTICES.md"
@@ -59,6 +60,14 @@ test-gpu:
 bench-gpu:
 	@case '$(GPU_PYTHON)' in .venv/*) $(MAKE) $(INSTALLED) ;; esac
 	$(GPU_PYTHON) benchmarks/gpu.py
+
+# A notebook runs when its code has changed; EXECUTE=off runs none.
+EXECUTE := cache
+
+docs: $(INSTALLED)
+	.venv/bin/sphinx-build --fail-on-warning --keep-going --quiet \
+		-D nb_execution_mode=$(EXECUTE) docs build/docs
+	@echo "build/docs/index.html"
 
 lint: style types
 

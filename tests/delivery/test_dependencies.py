@@ -25,6 +25,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "flows": (),
     "tests": ("test",),
     "benchmarks": ("test", "servers", "benchmarks"),
+    "docs": ("docs",),
 }
 SHIPPED = ("bert_core", "pipelines", "flows")
 OURS = {*EXTRAS, *(path.stem for path in (ROOT / "benchmarks").rglob("*.py"))}
@@ -140,7 +141,7 @@ def test_every_requirement_is_pinned_within_its_bounds() -> None:
     pins = {
         canonicalize_name(name): pin for name, _, pin in (line.partition("==") for line in lines)
     }
-    for name, requirement in declared("test", "servers", "benchmarks", "cluster").items():
+    for name, requirement in declared("test", "docs", "servers", "benchmarks", "cluster").items():
         assert name == "bertsmith" or requirement.specifier.contains(pins[name]), requirement
 
 

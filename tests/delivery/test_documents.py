@@ -12,18 +12,15 @@ from pipelines.recipes.files import read_recipe
 from pipelines.recipes.models import EndToEndRecipe
 from tests.delivery.composition import COMPOSE, read
 from tests.delivery.declared import ROOT, as_prefect_takes_them, foreign_names, is_command
+from tests.delivery.pages import blocks, mentions, name_of, typed_lines, user_pages
 
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 PROGRAMS = ("bertsmith", "prefect", "ray")
-_BLOCK = re.compile(r"^```\w*\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 
 
 def lines(page: Path) -> Iterator[str]:
     """What stands in blocks of commands, and between backticks in a sentence."""
-    text = page.read_text(encoding="utf-8")
-    for block in _BLOCK.findall(text):
-        yield from block.replace("\\\n", " ").splitlines()
-    yield from re.findall(r"`([^`\n]+)`", _BLOCK.sub("", text))
+    yield from typed_lines(page)
+    yield from mentions(page)
 
 
 def commands(line: str) -> Iterator[list[str]]:
@@ -42,7 +39,7 @@ def commands(line: str) -> Iterator[list[str]]:
                 yield from commands(part.strip())
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*user_pages(), ROOT / "docs" / "log.md"], ids=name_of)
 def test_every_command_is_one(page: Path) -> None:
     for line in lines(page):
         for words in commands(line):
@@ -115,7 +112,7 @@ def installation() -> list[str]:
     """The lines that the runbook has typed for a platform's servers and workers."""
     runbook = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
     (section,) = re.findall(r"^## First installation$(.*?)^## ", runbook, re.MULTILINE | re.DOTALL)
-    return [line for block in _BLOCK.findall(section) for line in block.splitlines()]
+    return [line for block in blocks(section) for line in block.text.splitlines()]
 
 
 def exported(typed: list[str]) -> dict[str, str]:

@@ -1,0 +1,241 @@
+"""What the pages say: Python that runs, commands and settings that there are, links, words."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from functools import cache
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.exceptions import Exit, TyperException
+from typer.main import get_command
+
+from docs._extension.settings import known_paths
+from flows.cli.app import app
+from flows.cli.choice import Choice
+from pipelines.recipes.files import preset_names, read_recipe
+from pipelines.recipes.models import EndToEndRecipe
+from tests.delivery.declared import ROOT
+from tests.delivery.pages import (
+    DOCS,
+    blocks,
+    mentions,
+    name_of,
+    prose,
+    typed_lines,
+    user_pages,
+)
+from tests.delivery.test_documents import commands
+
+PAGES = user_pages()
+GLOSSARY = DOCS / "glossary.md"
+
+# Without a glossary: the words that were agreed on, and the pages that are still to follow them.
+_BANNED = (
+    "anew", "commonest", "is told", "what it comes to", "an encoder that is there",
+    "what it had to beat", "a training",
+)  # fmt: skip
+_PENDING = (
+    "README.md", "docs/architecture.md", "docs/deploying.md", "docs/encoder.md",
+    "docs/importing.md", "docs/operations.md", "docs/planning-data.md", "docs/recipes.md",
+    "docs/registry.md", "docs/releasing.md", "docs/tasks.md", "docs/training.md",
+)  # fmt: skip
+PENDING = frozenset() if GLOSSARY.is_file() else frozenset(_PENDING)
+
+
+# Python
+
+
+def with_python() -> list[Path]:
+    return [
+        page
+        for page in PAGES
+        if any(each.language == "python" for each in blocks(page.read_text(encoding="utf-8")))
+    ]
+
+
+@pytest.mark.parametrize("page", with_python(), ids=name_of)
+def test_python_runs_or_says_why_not(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The blocks of a page, one after the other, as a reader pastes them."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "__main__"}
+    for block in blocks(page.read_text(encoding="utf-8")):
+        if block.language == "python" and block.not_run is None:
+            exec(compile(block.text, str(page), "exec"), names)
+
+
+def test_a_block_that_is_not_run_says_why() -> None:
+    said = "<!-- not run: needs a server -->\n```python\nx\n```\n\n```python\ny\n```\n"
+    assert [block.not_run for block in blocks(said)] == ["needs a server", None]
+
+
+# Commands
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands_parse_and_their_recipes_are_valid(page: Path) -> None:
+    for line in typed_lines(page):
+        for words in commands(line):
+            if words[0] == "bertsmith" and "…" not in " ".join(words):
+                check_command(words[1:])
+    for mention in mentions(page):
+        for words in commands(mention):
+            if words[0] == "bertsmith" and "…" not in mention:
+                check_command(words[1:], is_mention=True)
+
+
+def check_command(words: list[str], *, is_mention: bool = False) -> None:
+    """Raise where the command line does not parse, or its preset or settings are none.
+
+    A mention in a sentence may leave out what must be given.
+    """
+    words = [*takewhile(lambda word: word not in (">", "|", "&&"), words)]
+    if words[0].startswith("-"):  # what stands before any command acts while it is parsed
+        return
+    try:
+        given = parsed(get_command(app), words)
+    except Exit:  # it prints its version or help
+        return
+    except TyperException as error:
+        assert is_mention, words
+        assert error.format_message().startswith(("Missing", "Option", "Usage:")), words
+        return
+    choice = Choice(**{f.name: given[f.name] for f in fields(Choice) if f.name in given})
+    if "recipe" in given:
+        choice = Choice(**{**vars_of(choice), "is_pretraining": words[0] == "pretrain"})
+        is_file = (choice.recipe or "").endswith(".yaml")
+        source = "demo" if is_file else choice.source
+        assert is_file or source.replace("_", "-") in preset_names(), words
+        read_recipe(EndToEndRecipe, source, choice.all_overrides())
+
+
+def vars_of(choice: Choice) -> dict[str, Any]:
+    return {f.name: getattr(choice, f.name) for f in fields(Choice)}
+
+
+def parsed(command: Any, words: list[str]) -> dict[str, Any]:
+    """The values of the innermost command's parameters."""
+    while words and words[0] in getattr(command, "commands", {}):
+        command, words = command.commands[words[0]], words[1:]
+    return dict(command.make_context(command.name, list(words)).params)
+
+
+# Settings
+
+_SETTING = re.compile(
+    r"(?<![\w./-])(" + "|".join(EndToEndRecipe.model_fields) + r")((?:\.[a-z_]+)+)(?![\w/(]|\.\w)"
+)
+_FILES = (".py", ".md", ".yaml", ".json", ".jsonl", ".csv", ".txt")
+
+
+def settings_in(code: str) -> Iterator[str]:
+    for section, rest in _SETTING.findall(code):
+        if not f"{section}{rest}".endswith(_FILES):
+            yield f"{section}{rest}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_setting_is_one(page: Path) -> None:
+    code = [*typed_lines(page), *mentions(page)]
+    named = {setting for line in code for setting in settings_in(line)}
+    assert sorted(named - known_paths()) == []
+
+
+def test_a_setting_is_found_wherever_it_stands() -> None:
+    assert list(settings_in("--set 'finetuning.search={learning_rate: [1e-3]}'")) == [
+        "finetuning.search"
+    ]
+    assert list(settings_in("corpus.cleaning.min_characters, in pipelines/corpus.py")) == [
+        "corpus.cleaning.min_characters"
+    ]
+    assert {"corpus.sources", "dataset.source.path", "runtime.store"} <= known_paths()
+
+
+# Links out of the site: those of its own pages are followed when it is built
+
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CHANGELOG.md"], ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in _LINK.findall(prose(page)):
+        path, _, anchor = link.partition("#")
+        if "://" in link:
+            continue
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
+    return {
+        re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings
+    }
+
+
+# Words
+
+_AFTER_A_NOUN = (
+    "that|which|is|was|has|had|takes|took|ends|may|might|in|on|with|without|for|by|from|at|"
+    "goes|to|can|will|would|waits|begins|starts|of|stops|than|as|alone|itself"
+)
+
+
+def banned() -> tuple[str, ...]:
+    """The left column of the glossary's first table; what was agreed on, where there is none."""
+    if not GLOSSARY.is_file():
+        return _BANNED
+    first, *_ = GLOSSARY.read_text(encoding="utf-8").split("\n## Terms")
+    return tuple(re.findall(r"^\| ([^|]+?) \| [^|]+ \|$", first, re.MULTILINE)[1:])
+
+
+def pattern(phrase: str) -> re.Pattern[str]:
+    """`phrase` as words of their own; "a training" only where it is a noun by itself."""
+    words = r"\s+".join(map(re.escape, phrase.split()))
+    last = rf"(?=\s*[,.;:)]|\s+(?:{_AFTER_A_NOUN})\b|\s*$)" if phrase == "a training" else r"\b"
+    return re.compile(rf"\b{words}{last}", re.IGNORECASE | re.MULTILINE)
+
+
+def banned_words(page: Path) -> list[str]:
+    text = prose(page)
+    if page == GLOSSARY:
+        text = text.partition("\n## Terms")[2]
+    text = re.sub(r"`[^`\n]+`", "``", text)
+    return [phrase for phrase in banned() if pattern(phrase).search(text)]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(
+            page,
+            marks=pytest.mark.xfail(reason="is to be rewritten", strict=True)
+            if name_of(page) in PENDING
+            else (),
+            id=name_of(page),
+        )
+        for page in PAGES
+    ],
+)
+def test_words_are_those_of_the_glossary(page: Path) -> None:
+    assert banned_words(page) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "is_found"),
+    [
+        ("A training is left alone.", True),
+        ("resume a training, or not", True),
+        ("a training run ends", False),
+        ("a training set of texts", False),
+    ],
+)
+def test_a_training_is_found_as_a_noun_alone(text: str, is_found: bool) -> None:
+    assert bool(pattern("a training").search(text)) is is_found
