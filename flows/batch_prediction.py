@@ -37,7 +37,7 @@ _DEFAULT = BatchPredictionRecipe()
     on_crashed=[cancel_if_stopped],
 )
 def batch_prediction(recipe: BatchPredictionRecipe = _DEFAULT) -> Artifact:
-    """Answer every row of files with a registered model; a killed run goes on at its shard."""
+    """Answer every row of files with a registered model; a killed run resumes at its shard."""
     use_runtime_of_deployment()
     recipe.runtime.check_reachable()
     settings = BatchSettings(**recipe.model_dump(exclude={"runtime"}))

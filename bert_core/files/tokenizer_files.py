@@ -126,7 +126,7 @@ def _normalization(
                     f"{values[0][0]} and {values[1][0].name} must say the same of {name}, found "
                     f"{values[0][1]} and {values[1][1]}; "
                     + ("say which it is, or " if name == "do_lower_case" else "")
-                    + "mend the file that is wrong"
+                    + "correct the file that is wrong"
                 )
         found[name] = values[0][1] if values else None
     return Normalization(
@@ -148,6 +148,6 @@ def _case(folder: Path, said: bool | None, asked: bool | None) -> bool:
     if asked is not None and asked != said:
         raise ValueError(
             f"the tokenizer in {folder} says lowercase={said}, but lowercase={asked} was asked "
-            "for; leave it out or mend the files"
+            "for; leave it out or correct the files"
         )
     return said

@@ -73,7 +73,7 @@ class SkippedStepsError(FloatingPointError):
     def __init__(self, found: Sequence[Finding], first_step: int, num_in_a_row: int) -> None:
         what = f"{num_in_a_row} steps in a row" if num_in_a_row > 1 else "a step"
         super().__init__(
-            f"{found[-1]}, so it was not taken, and that ends the training run after {what}; "
+            f"{found[-1]}, so it was skipped, and training ends after {what}; "
             "lower the learning rate, lengthen the warm-up or train in float32"
         )
         self.found = tuple(found)

@@ -79,7 +79,7 @@ class Choice:
         str | None,
         typer.Option(
             metavar="FAMILY",
-            help="What to learn from --labels: classification, multi-label, regression, "
+            help="The task that --labels are for: classification, multi-label, regression, "
             "multiple-choice, tagging, question-answering or sentence-embedding. [default: the "
             "recipe's]",
             show_default=False,

@@ -136,7 +136,7 @@ def _models(report: RunReport, tracking_uri: str) -> list[str]:
         now = f"now models:/{model.name}@{alias}" if alias else "its aliases are as before"
         lines.append(f"- {family_title(model.kind)}: {name}, {now}")
     lines += [
-        f"- {proof.model.uri}, loaded in a new process, reproduced its held-out score "
+        f"- {proof.model.uri}, loaded in a fresh process, reproduced its held-out score "
         f"({proof.comparison})"
         for proof in report.verifications
     ]

@@ -61,7 +61,7 @@ def check_ray(store_url: str) -> Check:
     except subprocess.TimeoutExpired:
         return Check("Ray", "fail", f"did not answer within {_RAY_SECONDS} s", _RAY_ADVICE)
     if completed.returncode != 0:
-        said = completed.stderr.strip().splitlines() or ["it ended without a word"]
+        said = completed.stderr.strip().splitlines() or ["it ended without a message"]
         return Check("Ray", "fail", said[-1], _RAY_ADVICE)
     found = completed.stdout.strip()
     if not address and " " in sys.prefix:  # ray_client_server cuts the interpreter's path there
@@ -136,7 +136,7 @@ def check_prefect() -> Check:
     except PrefectHTTPStatusError as error:
         if error.response.status_code in _REFUSED:
             return Check(
-                "Prefect", "fail", f"{url} answers, and lets nobody in with what was brought",
+                "Prefect", "fail", f"{url} answers, but rejects the name and password",
                 "set PREFECT_API_AUTH_STRING to the server's name:password",
             )  # fmt: skip
         finding = f"{url} answers with {error.response.status_code}"
@@ -172,14 +172,14 @@ def _check_pool(client: "SyncPrefectClient", name: str) -> Check:
     try:
         pool = client.read_work_pool(name)
     except ObjectNotFound:
-        return Check("work pool", "fail", f"{name} is not there", "make it: bertsmith deploy")
+        return Check("work pool", "fail", f"{name} does not exist", "create it: bertsmith deploy")
     if pool.is_paused:
         return Check("work pool", "warn", f"{name} is paused", "resume it on its page")
     workers = client.read_workers_for_work_pool(name)
     alive = [worker.name for worker in workers if worker.status == WorkerStatus.ONLINE]
     if not alive:
         return Check(
-            "work pool", "fail", f"{name} has no worker that lives, of {len(workers)} known",
+            "work pool", "fail", f"{name} has no live worker, of {len(workers)} known",
             f"start one: prefect worker start --pool {name}",
         )  # fmt: skip
     limit = pool.concurrency_limit or "any number of"

@@ -197,7 +197,7 @@ def _reconcile(
     say: Say,
     *,
     worker_is_gone: bool,
-    why: str = "Its process ended without a word.",
+    why: str = "Its process ended without reporting.",
 ) -> None:
     """Tell both servers which runs nothing runs any more."""
     from flows.services.reconciliation import end_dead_flow_runs, is_over

@@ -110,5 +110,5 @@ def _end(client: SyncPrefectClient, run: FlowRun, why: str) -> None:
     for task_run in open_tasks:
         client.set_task_run_state(task_run.id, Crashed(message=why), force=True)
     ended = Cancelled if run.state_type == StateType.CANCELLING else Crashed
-    message = f"{why} Started again, it goes on where it stopped."
+    message = f"{why} Start it again to resume it."
     client.set_flow_run_state(run.id, ended(message=message), force=True)

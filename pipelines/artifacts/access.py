@@ -137,7 +137,7 @@ def _reason(error: Exception) -> str | None:
             return None  # an answer
         return f"its bucket is not there ({first_line(error)}); create it or choose another"
     if name in ("EndpointConnectionError", "ConnectTimeoutError", "ConnectionClosedError"):
-        return f"nobody answers ({first_line(error)}); check AWS_ENDPOINT_URL and the network"
+        return f"no server answers ({first_line(error)}); check AWS_ENDPOINT_URL and the network"
     if type(error).__module__.partition(".")[0] in ("aiohttp", "requests"):
         return f"its server does not answer ({first_line(error)}); check address and network"
     if isinstance(error, OSError) and error.strerror and error.filename:

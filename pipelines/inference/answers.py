@@ -153,7 +153,7 @@ def fill(opened: OpenedModel, called: str, text: str, top_k: int) -> list[list[C
         )
     if top_k > tokenizer.vocab_size:
         raise UserError(
-            f"{called} has {tokenizer.vocab_size:,} tokens to choose from, asked were the "
+            f"{called} has {tokenizer.vocab_size:,} tokens to choose from, and you asked for the "
             f"{top_k:,} likeliest; ask for fewer"
         )
     try:

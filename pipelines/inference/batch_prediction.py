@@ -53,7 +53,7 @@ class BatchSettings(Settings):
         '{"text": "review"}; what is not named has its own name.',
     )
     rows_per_shard: int = Field(
-        default=10_000, ge=1, description="Rows of one file of answers; a killed run goes on there."
+        default=10_000, ge=1, description="Rows of one file of answers; a killed run resumes there."
     )
     out: Uri = Field(
         default="",
@@ -182,7 +182,7 @@ def _copy_answers(predictions: Artifact, target: str) -> None:
     except OSError as error:
         raise UserError(
             f"the answers cannot be copied to {target} ({error.strerror or error}); name a folder "
-            f"or URL where this user may write. They stand in {predictions.url}"
+            f"or URL where this user may write. They are kept in {predictions.url}"
         ) from error
 
 

@@ -81,5 +81,5 @@ def _baselines(
         finetuned = store.find("finetuned", fingerprint)
         return {} if finetuned is None else figures_on(items, finetuned, store)
     except UserError as error:  # the model's own figures need no store
-        logger.warning("no baselines stand beside the figures: %s", error)
+        logger.warning("the figures have no baselines: %s", error)
         return {}

@@ -42,7 +42,7 @@ class CorpusRecipe(Settings):
         description="Where results are kept and how many workers compute; changes no byte.",
     )
     corpus: CorpusSettings = Field(
-        default_factory=CorpusSettings, description="The text to learn from."
+        default_factory=CorpusSettings, description="The text to train on."
     )
 
     @property

@@ -62,7 +62,7 @@ class RegistrationSettings(Settings):
         default="bertsmith-classifier", description="Registered name of the fine-tuned model."
     )
     candidate_alias: Alias = Field(
-        default="candidate", description="Alias of a new version, which has yet to prove itself."
+        default="candidate", description="Alias of a new version, before it is verified."
     )
     alias: Alias = Field(
         default="champion",
@@ -71,7 +71,7 @@ class RegistrationSettings(Settings):
     )
     challenger_alias: Alias = Field(
         default="challenger",
-        description="Alias of the newest version that proved itself and was not better.",
+        description="Alias of the newest verified version that was not better.",
     )
     comparison: ComparisonSettings = Field(
         default_factory=ComparisonSettings, description="What a new version has to show."
@@ -80,8 +80,8 @@ class RegistrationSettings(Settings):
         default=0.0,
         ge=0,
         le=24 * 30,
-        description="A run of a deployment waits so long for a person to approve each promotion "
-        "on its page; 0: none is asked. A version that nobody approves stays challenger.",
+        description="How long a run of a deployment waits for a person to approve each promotion "
+        "on its page; 0: it asks nobody. A version that is not approved stays challenger.",
     )
 
     @model_validator(mode="after")

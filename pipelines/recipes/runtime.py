@@ -52,9 +52,9 @@ class RuntimeSettings(Settings):
     )
     training_workers: Literal["auto"] | _Count | tuple[_Count, _Count] = Field(
         default="auto",
-        description="Ray Train workers that share a training run: a number, a range such as [2, 8] "
-        "that follows the cluster, or auto: one a GPU; without GPUs one a core for small encoders "
-        "and one a node for large ones.",
+        description="Ray Train workers that share a training run: a number, a range such as "
+        "[2, 8] that follows the cluster, or auto: one per GPU; without GPUs one per core for "
+        "small encoders and one per node for large ones.",
     )
     cpus_per_worker: _Count | None = Field(
         default=None,
@@ -62,14 +62,14 @@ class RuntimeSettings(Settings):
     )
     device: DeviceKind = Field(
         default="auto",
-        description="What trains: cpu, or gpu, one for each worker; auto: GPUs where there are.",
+        description="Device to train on: cpu; gpu (one per worker); auto: GPUs if there are any.",
     )
     wait_for_nodes_seconds: int | None = Field(
         default=None,
         ge=0,
         le=86_400,
-        description="How long a training run waits for nodes that a cluster's autoscaler adds "
-        "where there is no room for its least number of workers; 0: it is refused at once; empty: "
+        description="How long a training run waits for nodes of the cluster's autoscaler if its "
+        "smallest number of workers does not fit; 0: it fails at once; empty: "
         "$BERTSMITH_WAIT_FOR_NODES_SECONDS, or 0.",
     )
     max_failures: int = Field(
@@ -94,26 +94,26 @@ class RuntimeSettings(Settings):
         default=60,
         ge=0,
         le=86_400,
-        description="A training run stores a checkpoint at least so often, beside those of "
-        "checkpoint_every_steps, and less often where that would take more than 2% of its time; "
+        description="Also store a checkpoint at this interval, besides those of "
+        "checkpoint_every_steps; less often if that would take more than 2% of the time; "
         "0: only those.",
     )
     keep_checkpoints: int = Field(
         default=2,
         ge=1,
         le=1000,
-        description="How many of a training run's latest checkpoints are kept while it lasts; a "
-        "damaged one is passed over for the one before.",
+        description="How many of the newest checkpoints a training run keeps while it lasts; "
+        "if one is damaged, the previous one is used.",
     )
     keep_best_checkpoints: int = Field(
         default=0,
         ge=0,
         le=1000,
-        description="And so many of those with the lowest held-out loss, of those that were "
+        description="Also keep this many with the lowest held-out loss, of those that were "
         "evaluated at their step.",
     )
     keep_checkpoints_every_steps: int | None = Field(
-        default=None, ge=1, description="And each whose step is a multiple of this."
+        default=None, ge=1, description="Also keep each one whose step is a multiple of this."
     )
 
     @model_validator(mode="after")

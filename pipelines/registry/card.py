@@ -21,8 +21,8 @@ _MOST_CHARACTERS: Final = 4_900  # MLflow's SQL registry takes 5,000 of a descri
 _STAGES: Final = {stage.kind: stage for stage in CHAIN}
 _LIMITS: Final = {
     "encoder": "It knows the language and the subjects of its corpus, and whatever bias that has.",
-    "task": "Its figures hold for texts like its held-out items; for others nobody has measured "
-    "it. It answers whatever it is asked: of texts about something else, too.",
+    "task": "Its figures hold for texts like its held-out items; for other texts "
+    "they were not measured. It answers any text, also one about something else.",
 }
 
 
@@ -92,7 +92,7 @@ def _made_from(artifact: Artifact, lineage: Mapping[str, Artifact]) -> list[str]
         items = dataset.statistics["items"]
         labels = dataset.statistics["labels"]
         lines.append(
-            f"- {items['train']:,} items to learn from and {items['heldout']:,} held out"
+            f"- {items['train']:,} training items and {items['heldout']:,} held out"
             + (f"; labels: {', '.join(labels[:20])}" if labels else "")
         )
     return lines
@@ -137,14 +137,14 @@ def _seeds(artifact: Artifact) -> str:
     deviation = statistics.get(f"deviation/{score}")
     if deviation is None:
         return (
-            f"Trained once, with the seed {seed}; how much another seed changes is not known from "
-            "one training run."
+            f"Trained once, with the seed {seed}; one training run does not show how much another "
+            "seed changes."
         )
     return (
         f"The best of {statistics['num_seeds']} seeds, from {seed} on, whose "
         f"{score.removeprefix('eval/').replace('_', ' ')} is {statistics[f'mean/{score}']:.4f} in "
         f"the mean with a standard deviation of {deviation:.4f}"
-        + (f", and of {statistics['num_trials']} training runs." if statistics["chosen"] else ".")
+        + (f", and of {statistics['num_trials']} trials." if statistics["chosen"] else ".")
     )
 
 

@@ -70,7 +70,7 @@ def register_import(
     )
     verification = None
     if not model.is_verified:
-        say(f"loading {model.uri} in a process of its own, to compare its answers")
+        say(f"loading {model.uri} in a fresh process, to compare its answers")
         proof = Proof(model=model, data=artifact)
         verification = verify([proof], context.store.url, tracker)[0]
     return RegisteredImport(

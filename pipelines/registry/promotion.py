@@ -113,7 +113,7 @@ def rollback(tracker: Tracker, name: str, alias: str, reason: str = "", by: str 
     client = tracker.client()
     current, version = version_before(client, name, alias)
     who = by or person()
-    why = reason or f"{who} went back from version {current.version}"
+    why = reason or f"{who} rolled back version {current.version}"
     return _move(client, tracker, version, alias, "rollback", who, why)
 
 

@@ -67,7 +67,7 @@ def digest_of(version: "ModelVersion") -> str:
     proved = version.tags.get(f"{PROOF_TAG}.digest", digest)
     if proved != digest:
         raise UserError(
-            f"{uri_of(version)} was proved with the digest {proved[:12]}… but its tag "
+            f"{uri_of(version)} was verified with the digest {proved[:12]}… but its tag "
             f"{DIGEST_TAG} says {digest[:12]}…: somebody changed one of them; delete the version "
             "and run its recipe again"
         )

@@ -133,7 +133,7 @@ def _verification(
     if not verification.holds:
         raise VerificationError(
             f"{model.uri} must repeat its logged {metric} of {verification.logged!r} "
-            f"({comparison}), but loaded in a process of its own it reached "
+            f"({comparison}), but loaded in a fresh process it reached "
             f"{verification.reproduced!r}; it is not promoted"
         )
     return verification
@@ -147,9 +147,9 @@ def _comparison(
         return 0.0, "exact"
     bound = max(_TOLERANCE, answer_weight)
     if not logged_on:
-        return bound, f"within {bound:.2g}: it is not known on which machine it was logged"
+        return bound, f"within {bound:.2g}: the machine that logged it is unknown"
     differing = [key for key in here if logged_on.get(key) != here[key]]
-    return bound, f"within {bound:.2g}: logged with another {', '.join(differing)}"
+    return bound, f"within {bound:.2g}: logged with a different {', '.join(differing)}"
 
 
 def _record(verification: Verification, client: MlflowClient) -> None:

@@ -75,7 +75,7 @@ class QuestionAnswering(TaskFamily):
             there = context[max(0, start) : start + len(answer)]
             if start < 0 or there != answer:
                 raise BadItemError(
-                    "have its answers where it says that they stand",
+                    "have its answers at the offsets that it gives",
                     f"{there[:60]!r} at character {start} instead of {answer[:60]!r}",
                 )
         return {

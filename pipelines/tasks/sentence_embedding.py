@@ -82,15 +82,15 @@ class SentenceEmbedding(TaskFamily):
         """No classes; raises UserError where nothing can be learned or measured."""
         if len({item["is_number"] for item in train}) > 1:
             raise UserError(
-                "pairs to learn from must all have numbers or all have none, found both; check the "
+                "training pairs must all have numbers or all have none, found both; check the "
                 "label column"
             )
         if all(item["is_number"] for item in train) and len({i["value"] for i in train}) < 2:
             raise UserError(
-                f"pairs to learn from must have different numbers, found {train[0]['value']:g} "
+                f"training pairs must have different numbers, found {train[0]['value']:g} "
                 "alone; leave the label column out where all pairs belong together"
             )
-        for part, items in (("learn from", train), ("evaluate on", heldout)):
+        for part, items in (("train on", train), ("evaluate on", heldout)):
             if not any(item["is_number"] or item["value"] == 1.0 for item in items):
                 raise UserError(
                     f"there must be pairs that belong together to {part}, found none among "

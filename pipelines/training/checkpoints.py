@@ -147,8 +147,8 @@ class Checkpoints:
                 folder = stack.enter_context(self.opened(found[0]))
             except DamagedCheckpointError as error:
                 raise UserError(
-                    f"the checkpoint {name} is damaged: {error}; run again: the training run "
-                    "goes on from the one before"
+                    f"the checkpoint {name} is damaged: {error}; run again: training resumes "
+                    "from the previous one"
                 ) from error
             yield folder
 

@@ -37,7 +37,7 @@ def raise_sentence(error: Exception, section: str, max_failures: int) -> None:
         raise cause from None  # not from itself: a cause of its own
     if is_loss(cause):
         raise UserError(
-            f"Ray lost {section}: {what_to_do(cause)}: it goes on from its last checkpoint"
+            f"Ray lost {section}: {what_to_do(cause)}: it resumes from its last checkpoint"
         ) from error
     if not isinstance(error, WorkerGroupError):
         return
@@ -49,7 +49,7 @@ def raise_sentence(error: Exception, section: str, max_failures: int) -> None:
             raise UserError(
                 f"a worker of {section} (rank {rank}) ended without finishing, and "
                 f"runtime.max_failures={max_failures} allows no more restarts: "
-                f"{what_to_do(failure)}: it goes on from its last checkpoint"
+                f"{what_to_do(failure)}: it resumes from its last checkpoint"
             ) from error
 
 
@@ -103,7 +103,7 @@ class EndOnLongOutage(ControllerCallback):
         cause = getattr(error, "controller_failure", error)
         if not isinstance(cause, WorkerGroupStartupTimeoutError):
             return (
-                f"the workers of the training ({self._placement}) did not start for "
+                f"the workers of the training run ({self._placement}) did not start for "
                 f"{self._seconds:.0f} s: "
                 f"{(str(cause).strip() or repr(cause)).splitlines()[-1]}; "
                 "look at the logs of the nodes"
@@ -114,12 +114,12 @@ class EndOnLongOutage(ControllerCallback):
         room = room_on_nodes(up, placement.cpus, use_gpu=placement.use_gpu)
         if room < least:
             return (
-                f"the training ({placement}) does not fit the cluster any more, which has room for "
-                f"{room} on {listed(up)}: a node was lost, and none came in its place for "
-                f"{self._seconds:.0f} s; add one, or set runtime.training_workers to a range such "
-                f"as [1, {least}], and run again: it goes on from its last checkpoint"
+                f"the training run ({placement}) no longer fits the cluster, which has room for "
+                f"{room} on {listed(up)}: a node was lost and not replaced within "
+                f"{self._seconds:.0f} s; add one, or set runtime.training_workers to a range such as "
+                f"[1, {least}], and run again: it resumes from its last checkpoint"
             )
         return (
-            f"others hold the room in the cluster that the training ({placement}) needs; wait for "
+            f"other jobs use the resources that the training run ({placement}) needs; wait for "
             "them, or lower runtime.training_workers or runtime.cpus_per_worker"
         )

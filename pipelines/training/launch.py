@@ -183,7 +183,7 @@ def _fit(trainer: TorchTrainer, messages: "ActorHandle[Any]") -> Any:
         if outcome.done() or isinstance(stop, Exception):
             raise
         logger.warning(
-            "stopping: the training run saves where it stands; stop again to leave at once"
+            "stopping: saving a checkpoint of this training run; stop again to exit at once"
         )
         messages.stop.remote()
         wait([outcome], timeout=PATIENCE_SECONDS)

@@ -131,7 +131,9 @@ def listening_for_stop(messages: "ActorHandle[Any] | None") -> Iterator[Callable
                 if ray.get(messages.is_stop_wanted.remote()):
                     wanted.set()
         except RayError as error:  # its node has ended, and soon this process will
-            logger.warning("nobody can ask for a stop any more: %s", first_line(error))
+            logger.warning(
+                "this training run can no longer be stopped from outside: %s", first_line(error)
+            )
 
     threading.Thread(target=listen, name="stop wish", daemon=True).start()
     try:

@@ -74,9 +74,9 @@ def _load(state: TrainState, *, only_regular: bool, restores_curve: bool) -> Pos
                 telemetry.restore(folder, position.step)
                 if state.best is not None:
                     state.best.restore(folder)
-    then = "going on from the one before"
+    then = "using the previous one"
     if position is None:
-        then = f"starting over: no other is whole; what there is stays in {checkpoints.aside()}"
+        then = f"starting over: no other is whole; all of them are kept in {checkpoints.aside()}"
     while checkpoints.damage:
         telemetry.warn(f"{checkpoints.damage.pop(0)}: {then}")
     return position
@@ -133,8 +133,8 @@ def newest_whole(
 def _disagreement(checkpoint: Checkpoint, troubles: Mapping[str, str]) -> str:
     found = " and ".join(f"{trouble} on {node}" for node, trouble in troubles.items())
     return (
-        f"the checkpoint of step {checkpoint.step} is damaged for some nodes alone: "
+        f"the checkpoint of step {checkpoint.step} is damaged on some nodes only: "
         f"{found}; it is whole on the others; look at the disk and the memory of that "
-        "node, or take it out of the cluster, and run again: the training run goes on from this "
+        "node, or take it out of the cluster, and run again: training resumes from this "
         "checkpoint"
     )

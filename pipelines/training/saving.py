@@ -88,8 +88,8 @@ def save(state: TrainState, position: Position, *, is_last: bool, is_regular: bo
     is_storing = state.is_writer and state.checkpoints.is_storing(seconds)
     if not is_last and broadcast(is_storing, state.device):
         state.telemetry.warn(
-            f"the checkpoint of step {position.step} is left out: the one before is still on its "
-            "way to the store"
+            f"the checkpoint of step {position.step} is left out: the previous one is still being "
+            "copied to the store"
         )
         return False
     return _write(state, position, is_last=is_last, is_regular=is_regular) is None
@@ -133,7 +133,7 @@ def _write(
     if fault:
         telemetry.warn(
             f"the checkpoint of step {position.step} is left out: the temporary folder "
-            f"{tempfile.gettempdir()} does not take it ({fault.reason})"
+            f"{tempfile.gettempdir()} cannot take it ({fault.reason})"
         )
         return fault
     if folder:
@@ -206,6 +206,6 @@ def _lost(state: TrainState, position: Position, fault: Fault) -> str:
     step = max((each.step for each in checkpoints.stored()), default=0)
     return (
         f"the checkpoint of step {position.step} could not be stored in {checkpoints.folder}: "
-        f"{fault.reason}; free some space there and in {tempfile.gettempdir()}, or mend the "
-        f"store, and run again: the training run goes on from step {step}"
+        f"{fault.reason}; free some space there and in {tempfile.gettempdir()}, or fix the "
+        f"store, and run again: the training run resumes from step {step}"
     )

@@ -72,24 +72,24 @@ class TrainingSettings(Settings):
         default=100.0,
         gt=1,
         description="A step whose gradient norm is more than so many times the median of the last "
-        "64 (or so many times max_gradient_norm, where that is larger) is left out, like one that "
+        "64 (or so many times max_gradient_norm, where that is larger) is skipped, like one that "
         "is not finite; empty: only those.",
     )
     max_skipped_steps: int = Field(
         default=5,
         ge=1,
         le=10**6,
-        description="So many steps left out in a row take the training back to its last "
-        "checkpoint, past them, at a lower rate.",
+        description="After this many skipped steps in a row, training goes back to its last "
+        "checkpoint and continues after them, at a lower rate.",
     )
     max_rollbacks: int = Field(
         default=3,
         ge=0,
         le=1000,
-        description="How often it may go back before it ends with a diagnosis.",
+        description="How often it may roll back before it ends with a diagnosis.",
     )
     rollback_rate_factor: float = Field(
-        default=0.5, gt=0, le=1, description="What each way back multiplies the learning rate by."
+        default=0.5, gt=0, le=1, description="What each rollback multiplies the learning rate by."
     )
     averaging_decay: float | None = Field(
         default=None,

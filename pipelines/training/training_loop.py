@@ -177,11 +177,11 @@ class TrainingLoop:
             seed=position.seed, step=step, dtype=dtype,
         )  # fmt: skip
         given_up = ", ".join(f"{first} to {last}" for first, last in position.given_up)
-        tried = f", after going back and passing over the steps {given_up}" if given_up else ""
+        tried = f", after rolling back past the steps {given_up}" if given_up else ""
         wider = "" if dtype == torch.float32 else f"set {section}.precision=float32, "
         return (
-            f"{error.num_in_a_row} steps in a row, {error.first_step} to {step}, had to be left "
-            f"out{tried}: {error.found[-1]}; "
+            f"{error.num_in_a_row} steps in a row, {error.first_step} to {step}, had to be "
+            f"skipped{tried}: {error.found[-1]}; "
             f"{diagnosis}; lower {section}.learning_rate, raise {section}.warmup_fraction, "
             f"{wider}look at the data of these steps, or raise {section}.spike_factor where such "
             "norms are healthy"

@@ -132,7 +132,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "more pieces than rows": (
         lambda folder: WordPieceTokenizer([*SPECIAL_TOKENS, *WORDS, "more"]).save(folder),
-        "a row for each of the 12 pieces of the vocabulary, found 11",
+        "a row for each of the 12 tokens of the vocabulary, found 11",
     ),
     "two vocabularies": (
         lambda folder: (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n"),

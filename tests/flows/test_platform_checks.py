@@ -20,7 +20,7 @@ def test_a_prefect_server_answers_lets_in_and_is_of_this_version(prefect_api: st
     assert check_prefect().state == "ok"
     with temporary_settings({PREFECT_API_AUTH_STRING: "bertsmith:wrong"}):
         found = check_prefect()
-    assert (found.state, "lets nobody in" in found.finding) == ("fail", True)
+    assert (found.state, "rejects the name and password" in found.finding) == ("fail", True)
     assert "PREFECT_API_AUTH_STRING" in found.advice
     with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{free_port()}/api"}):
         found = check_prefect()
@@ -36,7 +36,7 @@ def test_a_pool_must_be_there_and_have_a_worker_that_lives(prefect_api: str) -> 
     pool = WorkPool(name="of-a-doctor", tags=("data",), concurrency_limit=3)
     platform = Platform(work_pools=(pool,))
     (missing,) = check_pools(platform)
-    assert (missing.state, missing.advice) == ("fail", "make it: bertsmith deploy")
+    assert (missing.state, missing.advice) == ("fail", "create it: bertsmith deploy")
     with get_client(sync_client=True) as client:
         assert make_pool(client, pool)
         (idle,) = check_pools(platform)

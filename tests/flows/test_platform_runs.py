@@ -113,7 +113,7 @@ def test_a_run_whose_process_died_is_called_crashed_and_one_that_lives_is_not(
         client.set_flow_run_state(waiting, AwaitingRetry())
     send_heartbeats(20, alive)
     wait_until(lambda: state_of(dead).is_crashed())
-    assert "Started again, it goes on where it stopped." in str(state_of(dead).message)
+    assert "Start it again to resume it." in str(state_of(dead).message)
     assert state_of(alive).is_running()
     assert state_of(waiting).is_scheduled()
     # One that was only cut off ends as what became of it.
@@ -134,7 +134,9 @@ def test_a_run_that_its_worker_took_and_never_began_is_called_crashed(
 def test_a_dead_run_is_ended_by_hand_as_the_runbook_says(prefect_api: str) -> None:
     apply(read_platform(), Source.installed(), {})
     run = begun_run("by hand", Running())
-    runbook = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    runbook = (Path(__file__).parents[2] / "docs" / "troubleshooting.md").read_text(
+        encoding="utf-8"
+    )
     (command,) = re.findall(r"`(prefect api POST /flow_runs/ID/set_state [^`]+)`", runbook)
     words = shlex.split(command.replace("ID", str(run)))
     subprocess.run([sys.executable, "-m", *words], env=dict(os.environ), check=True)

@@ -94,7 +94,7 @@ def test_a_run_whose_process_was_killed_is_crashed_with_its_tasks(
     ended = client.read_flow_run(run.id).state
     assert ended is not None
     assert (ended.name, ended.message) == (
-        "Crashed", "It was killed. Started again, it goes on where it stopped.",
+        "Crashed", "It was killed. Start it again to resume it.",
     )  # fmt: skip
     task_state = client.read_task_run(task_run.id).state
     assert task_state is not None

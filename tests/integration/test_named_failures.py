@@ -146,7 +146,7 @@ def test_a_disk_that_fills_meanwhile_ends_it_at_once_and_a_second_run_goes_on(
     assert "the checkpoint of step 400 could not be stored in" in said
     step = max(checkpoints(small_disk))
     assert "No space left on device" in said
-    assert said.endswith(f"run again: the training run goes on from step {step}")
+    assert said.endswith(f"run again: the training run resumes from step {step}")
     folders = list(small_disk.glob("encoder/.work-*/*/checkpoint_*"))
     assert len(folders) == len(checkpoints(small_disk))  # nothing half-written
 

@@ -81,7 +81,7 @@ def test_a_published_encoder_keeps_the_paper_s_head_unless_it_makes_vectors_of_a
     assert (found.pooling, found.num_epochs) == (read, 20.0)
     assert found.learning_rate == 1e-3  # of BERT-tiny's size
     notes = [progress.note for progress in said]
-    assert any("num_epochs=auto is 20 for 40 items to learn from" in note for note in notes)
+    assert any("num_epochs=auto is 20 for 40 training items" in note for note in notes)
 
 
 def test_an_encoder_of_ours_is_read_by_the_mean_wherever_it_lies(

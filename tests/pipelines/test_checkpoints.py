@@ -220,7 +220,7 @@ def test_a_node_that_alone_reads_damage_ends_the_training_and_nothing_is_lost(ta
     first, second = taken_up["one node alone reads damage"]
     assert first == second
     assert str(first[0]).startswith(
-        "the checkpoint of step 2 is damaged for some nodes alone: model/weights has 4 bytes of "
+        "the checkpoint of step 2 is damaged on some nodes only: model/weights has 4 bytes of "
         "1000 on 10.0.0.2 (b); it is whole on the others; "
     )
 

@@ -95,7 +95,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_run_ends_with_the_same_bits
     found = json.loads(resumed.stdout.splitlines()[-1])
     assert found["resumed_from"] == [steps[0]]
     said = f"the checkpoint of step {steps[1]} is damaged (model/model.safetensors has "
-    assert any(said in note and "the one before" in note for note in found["notes"])
+    assert any(said in note and "the previous one" in note for note in found["notes"])
 
     undisturbed = train(str(tmp_path / "other"), small_examples, small_vocabulary, kill_at=1000)
     assert undisturbed.returncode == 0, undisturbed.stderr

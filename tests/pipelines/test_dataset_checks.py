@@ -34,7 +34,7 @@ def rows(labels: list[str]) -> str:
     [
         (rows(["a", "b"] * 20), None),
         (rows(["a"] * 40), r"at least two labels to tell apart, found \['a'\]"),
-        (rows([str(n) for n in range(40)]), "too few of each to learn from"),
+        (rows([str(n) for n in range(40)]), "too few of each to train on"),
         (rows([*["a", "b"] * 20, "nan"]), "must have a label, found 'nan' in line 42"),
         (rows([*["a", "b"] * 20, ""]), "must have a label, found 'none' in line 42"),
         (rows(["a", "b"] * 20) + "\nx,y,z\n", "line 42 of .*found 3 fields"),

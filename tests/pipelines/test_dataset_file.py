@@ -101,7 +101,7 @@ def test_faults_are_named(
 
 @pytest.mark.parametrize("label", ["", "nan", "NaN", "<NA>"])
 def test_a_text_without_a_label_is_refused_by_its_line(tmp_path: Path, label: str) -> None:
-    with pytest.raises(UserError, match=r"must have a label, found .* in line 3; mend or"):
+    with pytest.raises(UserError, match=r"must have a label, found .* in line 3; correct or"):
         _read(tmp_path / "a.csv", f'text,label\nx,a\n"y\nz",{label}\nw,b\n')
 
 

@@ -115,7 +115,7 @@ def test_documents_of_too_few_words_are_left_out_and_counted(
     ("rows", "message"),
     [
         ([("a text", "same")] * 20, "at least two labels to tell apart, found"),
-        ([(f"t{index}", f"label {index}") for index in range(20)], "too few of each to learn from"),
+        ([(f"t{index}", f"label {index}") for index in range(20)], "too few of each to train on"),
     ],
 )
 def test_labels_that_teach_nothing_are_refused(

@@ -68,7 +68,7 @@ def test_what_is_no_model_is_refused(folder: Path, context: StageContext, tmp_pa
 
 def test_gaps_are_filled_within_what_the_model_knows_and_reads(folder: Path) -> None:
     assert len(fill(opened(folder), "it", "the [MASK]", top_k=9)[0]) == 9
-    with pytest.raises(UserError, match="9 pieces"):
+    with pytest.raises(UserError, match="9 tokens"):
         fill(opened(folder), "it", "the [MASK]", top_k=10)
     with pytest.raises(UserError, match="tokens"):
         fill(opened(folder), "it", "the " * 600 + "[MASK]", top_k=1)

@@ -70,7 +70,7 @@ def test_outages_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
         controller.ask(348)
         controller.run()
         controller.enter(RestartingState(NO_PLACES))
-    with pytest.raises(UserError, match=r"others hold the room in the cluster .* wait for them"):
+    with pytest.raises(UserError, match=r"other jobs use the resources .* wait for them"):
         controller.ask(372)
 
 
@@ -79,10 +79,10 @@ def test_a_lost_node_is_called_one(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError) as caught:
         controller.ask(372)
     assert str(caught.value) == (
-        "the training (workers: 2, each with 4 CPUs) does not fit the cluster any more, which has "
-        "room for 1 on 1 node (4 CPUs with 0 GPUs): a node was lost, and none came in its place "
-        "for 360 s; add one, or set runtime.training_workers to a range such as [1, 2], and run "
-        "again: it goes on from its last checkpoint"
+        "the training run (workers: 2, each with 4 CPUs) no longer fits the cluster, which has "
+        "room for 1 on 1 node (4 CPUs with 0 GPUs): a node was lost and not replaced within "
+        "360 s; add one, or set runtime.training_workers to a range such as [1, 2], and run "
+        "again: it resumes from its last checkpoint"
     )
 
 
@@ -128,7 +128,7 @@ def test_a_node_without_memory_is_one_line_and_not_sixty(is_of_the_controller: b
         raise_sentence(error, "pretraining", 3)
     assert str(raised.value) == (
         "Ray lost pretraining: 4 worker(s) were killed due to the node running low on memory; look "
-        "at the memory and the logs of its node, and run again: it goes on from its last checkpoint"
+        "at the memory and the logs of its node, and run again: it resumes from its last checkpoint"
     )
     assert not is_transient(raised.value)
 

@@ -172,7 +172,7 @@ CASES: dict[str, tuple[Mistake, str]] = {
     "store without its bucket": (_name("s3://"), "names no bucket"),
     "store that is a file": (_store_is_a_file, "cannot be written: .* is a file; choose another"),
     "S3 without credentials": (_s3_without_credentials, "no credentials .* AWS_ACCESS_KEY_ID"),
-    "S3 where nobody answers": (_s3_where_nobody_answers, "nobody answers .* AWS_ENDPOINT_URL"),
+    "S3 where nobody answers": (_s3_where_nobody_answers, "no server answers .* AWS_ENDPOINT_URL"),
     "cache bound with a unit": (_cache_bound("50 GiB"), "=50 GiB is not a number of bytes"),
     "cache bound below zero": (_cache_bound("-1"), "is not a number of bytes"),
 }

@@ -73,7 +73,10 @@ def test_no_preset_fine_tunes_bert_base_at_a_rate_of_small_encoders(name: str) -
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
-        (["pretraining.learning_rate=auto"], "learning_rate=auto is for going on from an encoder"),
+        (
+            ["pretraining.learning_rate=auto"],
+            "learning_rate=auto is for continuing from an encoder",
+        ),
         (["finetuning.learning_rate=0"], "must be a number above 0 and at most 1, or auto, got 0"),
         (["finetuning.learning_rate=fast"], "or auto, got 'fast'"),
         (

@@ -85,7 +85,7 @@ def test_one_that_is_due_too_soon_is_left_out_and_the_last_one_waits(
     assert save(state, at(2), is_last=False)
     assert not save(state, at(4), is_last=False)
     assert said == [
-        "the checkpoint of step 4 is left out: the one before is still on its way to the store"
+        "the checkpoint of step 4 is left out: the previous one is still being copied to the store"
     ]
     threading.Timer(0.2, store.may.set).start()
     assert save(state, at(6), is_last=True)
@@ -144,7 +144,7 @@ def test_one_that_the_temporary_folder_does_not_take_is_left_out_and_leaves_noth
         patched.setattr(state.telemetry, "save", full)
         assert not save(state, at(2), is_last=False)
     assert said == [
-        f"the checkpoint of step 2 is left out: the temporary folder {scratch} does not take it "
+        f"the checkpoint of step 2 is left out: the temporary folder {scratch} cannot take it "
         "([Errno 28] no space left)"
     ]
     assert list(scratch.iterdir()) == []
@@ -163,8 +163,8 @@ def test_a_last_one_that_a_full_disk_refuses_ends_the_run_at_once_in_a_sentence(
         save_at_end(state, at(6), is_last=True, is_saved=False)
     assert str(raised.value) == (
         f"the checkpoint of step 6 could not be stored in {tmp_path}/work: [Errno 28] no space "
-        f"left; free some space there and in {scratch}, or mend the store, and run again: the "
-        "training run goes on from step 2"
+        f"left; free some space there and in {scratch}, or fix the store, and run again: the "
+        "training run resumes from step 2"
     )
     assert len(said) == 1  # it is not tried again
 
@@ -250,6 +250,6 @@ def test_where_none_is_whole_it_says_that_it_begins_anew(scratch: Path, tmp_path
     weights.write_bytes(b"")
     assert restore(state, 0) == at(0)
     (sentence,) = said
-    kept = f"; what there is stays in {tmp_path}/work/damaged-*"
+    kept = f"; all of them are kept in {tmp_path}/work/damaged-*"
     assert sentence.endswith(f": starting over: no other is whole{kept}")
     assert len(list((tmp_path / "work").glob("damaged-*/model/model.safetensors"))) == 1

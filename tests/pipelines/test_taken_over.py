@@ -110,5 +110,5 @@ def test_pieces_do_not_follow_a_token_that_words_could_then_be_cut_into(small_vo
     pieces = load_tokenizer(small_vocabulary).pieces
     alone = AddedToken(content="covid", single_word=True)
     tokenizer = WordPieceTokenizer(pieces, Normalization(), (alone,))
-    with pytest.raises(UserError, match="cannot go after the added token 'covid'"):
+    with pytest.raises(UserError, match="cannot follow the added token 'covid'"):
         extended(tokenizer, {"xylophonic": 9, "zyzzyva": 9}, num_pieces=1, min_frequency=1)

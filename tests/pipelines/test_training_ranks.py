@@ -216,7 +216,7 @@ def test_a_cluster_that_stays_busy_is_named(
     blocker = ray.remote(num_cpus=1)(lambda: time.sleep(120)).remote()
     try:
         with pytest.raises(
-            UserError, match=r"others hold .* \(workers: 2, each with 1 CPU\) needs"
+            UserError, match=r"other jobs use .* \(workers: 2, each with 1 CPU\) needs"
         ):
             train(worker_that(lambda rank, step: None), small_examples, small_vocabulary, tmp_path)
     finally:

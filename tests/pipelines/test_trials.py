@@ -87,7 +87,7 @@ def test_values_are_searched_seeds_repeated_and_the_best_is_published(
     assert (statistics["num_trials"], statistics["num_seeds"]) == (3, 2)
     assert "of 2 seeds" in headline(statistics)
     assert _over_seeds(statistics, "accuracy").startswith("2 seeds: ")
-    assert [(each.done, each.total) for each in told if each.unit == "training runs"] == [
+    assert [(each.done, each.total) for each in told if each.unit == "trials"] == [
         (1, 2), (2, 2), (1, 1)
     ]  # fmt: skip
 

@@ -83,8 +83,8 @@ def test_what_never_heals_ends_with_a_diagnosis(
     history = tracker.client().get_metric_history(run_id, "train/learning_rate")
     assert [point.step for point in history] == [1, 2, 4, 6]  # those of its last second, too
     said = str(raised.value)
-    assert "2 steps in a row, 5 to 6, had to be left out" in said
-    assert "passing over the steps 0 to 2, 3 to 4" in said
+    assert "2 steps in a row, 5 to 6, had to be skipped" in said
+    assert "rolling back past the steps 0 to 2, 3 to 4" in said
     assert "the loss of step 6 is not finite" in said
     assert "largest gradients: " in said
     assert "encoder." in said

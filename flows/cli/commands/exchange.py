@@ -70,7 +70,7 @@ def import_folder(
         registered = register_import(artifact, name, context, say, task)
         version, proof = registered.model, registered.verification
         how = f"reproduced its answers ({proof.comparison})" if proof else "was registered before"
-        print(f"  {version.uri}, loaded in a new process, {how}; {registered.alias}")
+        print(f"  {version.uri}, loaded in a fresh process, {how}; {registered.alias}")
         reference = f"models:/{version.name}@{registered.alias}"
     print(f"next: bertsmith finetune --encoder {reference} --labels FILE")
 

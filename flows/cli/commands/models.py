@@ -148,7 +148,7 @@ def compare(
 
 
 def _lines(found: "Versus") -> list[str]:
-    lines = [f"{uri}: {figure or 'nothing was proved'}" for uri, figure in found.logged.items()]
+    lines = [f"{uri}: {figure or 'not verified'}" for uri, figure in found.logged.items()]
     difference = found.difference
     if difference is None:
         lines.append(f"The two cannot be compared: {found.why_not}.")

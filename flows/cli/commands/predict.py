@@ -79,7 +79,7 @@ def predict(
         typer.Option(
             metavar="FILES",
             help="Answer whole files shard by shard: a path, glob, folder or URL. Killed, the same "
-            "command goes on. Repeatable.",
+            "command resumes. Repeatable.",
         ),
     ] = None,
     to: Annotated[

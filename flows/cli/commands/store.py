@@ -91,7 +91,7 @@ def prune(
             print(_line(removal, days))
     locks = sum(removal.what == "lock" for removal in removals)
     if locks:
-        print(f"and {locks} lock files that nobody holds")
+        print(f"and {locks} unused lock files")
     total = sum(removal.num_bytes for removal in removals)
     if not yes:
         print(f"\n{_size(total)} would be freed; `{_command(home, store, days)}` removes it.")
@@ -128,7 +128,7 @@ def _users(
 
 
 def _line(removal: "Entry", days: float) -> str:
-    unused = "nothing stands on it" if removal.what == "artifact" else "nobody builds with it"
+    unused = "nothing uses it" if removal.what == "artifact" else "no build uses it"
     return (
         f"{removal.paths.kind:<16} {removal.paths.fingerprint[:12]:<13} "
         f"{_size(removal.num_bytes):>9}  {removal.what}: older than {days:g} days, and {unused}"

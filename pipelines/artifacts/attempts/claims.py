@@ -62,8 +62,8 @@ class Claim:
         """Raise ClaimLostError where another process has taken the attempt over."""
         if self.filesystem.exists(_record_path(self.folder, self.generation + 1)):
             raise ClaimLostError(
-                f"this process gave the store no sign of life for {LEASE_SECONDS:.0f} s, and "
-                f"another one goes on with its work in {self.folder}; run again to use its result"
+                f"this process sent the store no heartbeat for {LEASE_SECONDS:.0f} s, and another "
+                f"one continues its work in {self.folder}; run again to use its result"
             )
 
     def write(self, *, released: bool) -> None:
@@ -112,7 +112,7 @@ def take_over(
         if generation and is_abandoned(filesystem, folder, lease_seconds):
             if code is not None and (before := code_in(filesystem, folder)) != code:
                 logger.warning(
-                    "the code has changed since the attempt %s began (%s): another one begins, and "
+                    "the code has changed since the attempt %s began (%s): a new one begins, and "
                     "`bertsmith prune` removes this one",
                     folder,
                     difference(before, code),
@@ -120,7 +120,7 @@ def take_over(
                 continue
             claim = _create(filesystem, folder, generation + 1)
             if claim is not None:
-                logger.info("going on with the attempt %s", folder)
+                logger.info("resuming the attempt %s", folder)
                 return claim
     return None
 
@@ -184,7 +184,7 @@ def _beat(claim: Claim, stopping: threading.Event, lease_seconds: float) -> None
             logger.warning("%s", error)
             return
         except store_errors() as error:
-            logger.warning("the store does not take the sign of life of this build: %s", error)
+            logger.warning("the store does not accept the heartbeat of this build: %s", error)
 
 
 def _let_go(claim: Claim) -> None:

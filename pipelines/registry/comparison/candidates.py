@@ -71,7 +71,7 @@ def candidate_of(version: ModelVersion, store: ArtifactStore) -> Candidate:
         raise CannotCompareError(f"the store no longer holds the model of {uri_of(version)}")
     metric = version.tags.get(f"{PROOF_TAG}.metric", "")
     if not metric:
-        raise CannotCompareError(f"{uri_of(version)} never proved itself")
+        raise CannotCompareError(f"{uri_of(version)} was never verified")
     return Candidate(version, kind, metric, data, artifact)
 
 

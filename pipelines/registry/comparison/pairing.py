@@ -150,7 +150,7 @@ def check_comparable(candidate: Answerer, other: Answerer, *, is_encoder: bool) 
     if set(candidate.labels) != set(other.labels):
         odd = sorted(set(candidate.labels) ^ set(other.labels))
         raise CannotCompareError(
-            f"they have different labels: {', '.join(odd[:5])} stand in one of them alone"
+            f"they have different labels: {', '.join(odd[:5])} are in only one of them"
         )
 
 

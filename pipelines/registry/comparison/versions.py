@@ -33,7 +33,7 @@ from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 
 _CORRELATIONS = ("eval/pearson", "eval/spearman", "eval/matthews")  # 0 for any constant answer
 _REMEDY = (
-    "try more labels or epochs, a longer pretraining or one on texts of its domain, a published "
+    "try more labels or epochs, longer pretraining or text of your domain, a published "
     "encoder (--encoder), or use {name} itself, which is cheaper"
 )
 
@@ -82,8 +82,8 @@ def compare_versions(
         return refused(reason=f"it is {alias} already")
     if is_taken_back(moves_of(client, name), alias, version.tags.get(FINGERPRINT_TAG, "")):
         return refused(
-            reason="a person went back from this very model: it becomes "
-            f"{alias} again by hand alone (bertsmith promote {name} --version {number})"
+            reason="a person rolled this model back: only a person can make it "
+            f"{alias} again (bertsmith promote {name} --version {number})"
         )
     against = uri_of(champion) if champion is not None else "baselines"
     try:
@@ -153,7 +153,7 @@ def _constant_baseline(candidate: Candidate) -> float:
         if name not in statistics and candidate.metric in _CORRELATIONS:
             return 0.0
     if name not in statistics:
-        raise CannotCompareError(f"nobody computed {name} for its held-out data")
+        raise CannotCompareError(f"{name} was not computed for its held-out data")
     return float(statistics[name])
 
 
@@ -201,13 +201,13 @@ def in_words(
     name = metric.removeprefix("eval/").replace("_", " ")
     rule = (
         f"better by more than {difference.margin:g} in {difference.ahead:.1%} of "
-        f"{settings.resamples} resamples, {settings.confidence:.0%} are asked for"
+        f"{settings.resamples} resamples, {settings.confidence:.0%} required"
     )
     without = f", without {left_out} that the other was trained on" if left_out else ""
     whose, value, low, high = difference.advantage("its", "the other's")
     return (
-        f"{'' if is_better else 'not '}better than {against}: {name} {difference.score:.4f} beside "
-        f"{difference.other:.4f}, {value:+.4f} in {whose} favour "
+        f"{'' if is_better else 'not '}better than {against}: {name} {difference.score:.4f} "
+        f"against {difference.other:.4f}, {value:+.4f} in {whose} favour "
         f"({settings.confidence:.0%} interval {low:+.4f} to {high:+.4f}) on "
         f"{difference.num_items} held-out items{without}; {rule}"
     )

@@ -149,7 +149,7 @@ def _of_task(loaded: Any, dataset: Any, request: dict[str, Any]) -> tuple[float,
     odd = sorted(labels ^ set(heldout.labels))
     if odd and labels:
         raise OtherQuestionError(
-            f"they have different labels: {', '.join(odd[:5])} stand in one of them alone"
+            f"they have different labels: {', '.join(odd[:5])} are in only one of them"
         )
     reading = Reading(served.model.config.max_position_embeddings)
     answers = family.answers(served.model, served.tokenizer, heldout, reading)

@@ -14,5 +14,5 @@ CORPUS = Stage(
     build="pipelines.stages.corpus.stage:build_corpus",
     check="pipelines.stages.corpus.checks:check_inputs",
     uses_network=True,
-    headline=lambda statistics: f"{statistics['train']['documents']:,} documents to learn from",
+    headline=lambda statistics: f"{statistics['train']['documents']:,} training documents",
 )

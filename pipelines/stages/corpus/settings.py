@@ -183,7 +183,7 @@ class CleaningSettings(Settings):
     boilerplate_documents: int | None = Field(
         default=None,
         ge=2,
-        description="Remove lines that stand in at least so many documents; none if left out.",
+        description="Remove lines that occur in at least this many documents; none if left out.",
     )
 
     @model_validator(mode="after")

@@ -102,7 +102,7 @@ def read_labelled(
             if source.bad_items == "refuse":
                 raise UserError(
                     f"every item of {path} must {error.must}, found {error.found} in "
-                    f"{record.place}; mend or remove it{_SKIP}"
+                    f"{record.place}; correct or remove it{_SKIP}"
                 ) from error
             left_out.add(error.must, f"{record.place} of {path}")
             continue

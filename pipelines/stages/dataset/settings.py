@@ -54,7 +54,7 @@ class LabelledColumns(Settings):
     label_separator: str = Field(
         default=",",
         min_length=1,
-        description="What stands between the labels of a text in multi-label.",
+        description="What separates the labels of a text in multi-label.",
     )
     bad_items: Literal["refuse", "skip"] = Field(
         default="refuse",
@@ -109,7 +109,7 @@ class _DatasetPlace(Settings):
     configuration: str | None = Field(
         default=None, description="Configuration (subset) to read, such as mrpc of GLUE."
     )
-    split: str = Field(default="train", min_length=1, description="Split to learn from.")
+    split: str = Field(default="train", min_length=1, description="Split to train on.")
     heldout_split: str = Field(
         default="",
         description="Split to evaluate on, such as validation; empty: a share of `split` is held "

@@ -13,5 +13,5 @@ EXAMPLES = Stage(
     version=2,
     needs=("corpus", "vocabulary"),
     build="pipelines.stages.examples.stage:build_examples",
-    headline=lambda statistics: f"{statistics['train']['examples']:,} examples to learn from",
+    headline=lambda statistics: f"{statistics['train']['examples']:,} training examples",
 )

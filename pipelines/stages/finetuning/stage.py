@@ -46,7 +46,7 @@ def resolved_settings(
     if epochs == "auto":
         num_items = dataset.statistics["items"]["train"]
         epochs = automatic_epochs(num_items)
-        note = f"finetuning: num_epochs=auto is {epochs:g} for {num_items:,} items to learn from"
+        note = f"finetuning: num_epochs=auto is {epochs:g} for {num_items:,} training items"
         observe(Progress(stage="finetuning", done=0, total=0, unit="steps", note=note))
     rate = resolved_rate(settings.learning_rate, "finetuning", config_of(encoder), observe)
     pooling = _pooling(settings, dataset, encoder)

@@ -140,7 +140,7 @@ def _at_once(
                 stage=stage,
                 done=len(done),
                 total=len(trials),
-                unit="training runs",
+                unit="trials",
                 figures={score: done[-1], "best": max(done)},
             )
         )

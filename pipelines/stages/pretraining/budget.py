@@ -61,7 +61,7 @@ def with_steps_in_budget(
     folder, filesystem, _ = values["checkpoints"]
     path = f"{folder}/{_FILE}"
     num_steps = broadcast(_kept(filesystem, path) if is_first else None, device)
-    note = "going on to the {:,} steps that this budget came to before"
+    note = "resuming with the {:,} steps that this budget gave before"
     if num_steps is None:
         timings = broadcast(_measured_phases(settings, values), device)
         if timings is None:
@@ -71,7 +71,9 @@ def with_steps_in_budget(
             filesystem.create_dir(folder, recursive=True)
             write_whole(filesystem, path, json.dumps({"num_steps": num_steps}))
         seconds = ", then ".join(f"{timing.step:.3g} s" for timing in timings.values())
-        note = f"{settings.budget_minutes:g} minutes are {{:,}} steps of {seconds} and evaluations"
+        note = (
+            f"{settings.budget_minutes:g} minutes give {{:,}} steps of {seconds}, and evaluations"
+        )
     if is_first:
         sender = ProgressSender(values["messages"])
         note = f"{STAGE}: {note.format(num_steps)}"

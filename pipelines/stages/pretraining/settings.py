@@ -26,16 +26,16 @@ class PretrainingSettings(TrainingSettings):
     size: Literal["tiny", "mini", "small", "medium", "base", "large"] | None = Field(
         default="mini",
         description="Layers x width: tiny 2x128, mini 4x256, small 4x512, medium 8x512, "
-        "base 12x768, large 24x1024. Going on from an encoder: its own, empty where that has no "
-        "name.",
+        "base 12x768, large 24x1024. When continuing from an encoder: its own size, empty if that "
+        "has no name.",
     )
     initialization: Literal["published", "informed", "frequencies"] = Field(
         default="published",
         description="Weights to begin with. published: all random; informed: token embeddings "
         "begin as word vectors of the examples, the first layer by reading each token's neighbours "
         "and the vocabulary at its frequencies, which spares a small encoder thousands of steps; "
-        "frequencies: the vocabulary alone, as where pretraining goes on from an encoder without a "
-        "head for it.",
+        "frequencies: the vocabulary alone, as when pretraining continues from an encoder that has "
+        "no vocabulary head.",
     )
     num_steps: int = Field(
         default=_NUM_STEPS,
@@ -48,8 +48,8 @@ class PretrainingSettings(TrainingSettings):
         default=None,
         gt=0,
         le=10**6,
-        description="In place of num_steps: as many steps as fit into so many minutes, "
-        "evaluations and checkpoints included; the time of a step is measured first.",
+        description="In place of num_steps: as many steps as fit this many minutes, with "
+        "evaluations and checkpoints; the time of a step is measured first.",
     )
     global_batch_size: int = Field(
         default=64, ge=1, le=10**9, description="Examples of one optimizer step, over all workers."
@@ -63,8 +63,8 @@ class PretrainingSettings(TrainingSettings):
     )
     learning_rate: PeakRate = Field(
         default=1e-3,
-        description="Peak learning rate, reached after the warm-up; auto, where pretraining goes "
-        "on from an encoder: as goes with its size, 5e-5 for BERT-base and 5e-4 for BERT-tiny.",
+        description="Peak learning rate, reached after the warm-up; auto, when continuing "
+        "from an encoder: set by its size, 5e-5 for BERT-base and 5e-4 for BERT-tiny.",
     )
     short_steps_fraction: float = Field(
         default=0.0,
@@ -90,7 +90,7 @@ class PretrainingSettings(TrainingSettings):
         gt=0,
         le=1,
         description="Peak learning rate once the examples are of full length: warm-up and decay "
-        "then start again; empty: one warm-up and one decay over all steps.",
+        "then restart; empty: one warm-up and one decay over all steps.",
     )
     full_warmup_fraction: float | None = Field(
         default=None,
@@ -143,7 +143,7 @@ class PretrainingSettings(TrainingSettings):
             raise ValueError("an encoder with random weights needs a size; set it, such as to mini")
         if self.encoder is None and self.learning_rate == "auto":
             raise ValueError(
-                "learning_rate=auto is for going on from an encoder; set a number, such as 1e-3"
+                "learning_rate=auto is for continuing from an encoder; set a number, such as 1e-3"
             )
         if self.encoder is not None and self.initialization == "informed":
             raise ValueError(

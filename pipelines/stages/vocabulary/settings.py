@@ -11,7 +11,9 @@ from pipelines.config.settings import Settings
 class VocabularySettings(Settings):
     """Size and kind of the WordPiece vocabulary, or which one is taken over."""
 
-    size: int = Field(default=8192, ge=100, le=2**31, description="Number of tokens, all in all.")
+    size: int = Field(
+        default=8192, ge=100, le=2**31, description="Number of tokens in the vocabulary."
+    )
     lowercase: bool = Field(default=True, description="Uncased: lower case, and no accents.")
     strip_accents: bool | None = Field(
         default=None, description="Remove accents; left out, it goes with lower case as published."
@@ -20,7 +22,7 @@ class VocabularySettings(Settings):
         default=True, description="Make every Chinese character a word."
     )
     num_unused: int = Field(
-        default=0, ge=0, description="Reserved [unused] tokens, for tokens added later."
+        default=0, ge=0, description="Reserved [unused] entries, for tokens added later."
     )
     min_frequency: int = Field(
         default=2, ge=1, description="Least number of occurrences of a learned token."
@@ -54,15 +56,15 @@ class VocabularySettings(Settings):
     tokenizer: str | None = Field(
         default=None,
         min_length=1,
-        description="Take over this vocabulary and learn none: a folder with a tokenizer, a "
-        "vocab.txt, or the fingerprint of one in the store (`bertsmith import` makes it, and is "
-        "told there whether it is cased where no file says so); empty: learned or the encoder's.",
+        description="Use this vocabulary and learn none: a folder with a tokenizer, a vocab.txt, "
+        "or the fingerprint of one in the store (from `bertsmith import`, with --cased or "
+        "--uncased if no file says which); empty: learned or the encoder's.",
     )
     added_words: int = Field(
         default=0,
         ge=0,
         le=2**31,
-        description="Words of the corpus to add to that tokenizer as tokens of their own.",
+        description="Words of the corpus to add to that tokenizer as new tokens.",
     )
 
     def named(self) -> dict[str, Any]:

@@ -149,9 +149,9 @@ def _check_no_added_words(tokenizer: WordPieceTokenizer) -> None:
         is_always_found = token.normalized and not token.single_word
         if is_new and not is_always_found and token.content.isalnum():
             raise UserError(
-                "vocabulary.added_words cannot go after the added token "
-                f"{token.content!r} of this tokenizer, which is found only where it stands "
-                "unchanged or as a word alone; leave added_words at 0"
+                "vocabulary.added_words cannot follow the added token "
+                f"{token.content!r} of this tokenizer, which is matched only unchanged or as a "
+                "whole word; leave added_words at 0"
             )
 
 

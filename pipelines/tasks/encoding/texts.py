@@ -48,7 +48,7 @@ def check_classes(classes: Sequence[str], num_items: int, items: str, advice: st
     """Raise UserError where there are too many classes to be any."""
     if len(classes) > num_items // 2:
         raise UserError(
-            f"found {len(classes)} labels on {num_items} {items}, too few of each to learn from; "
+            f"found {len(classes)} labels on {num_items} {items}, too few of each to train on; "
             f"check {advice}"
         )
 

@@ -127,14 +127,14 @@ class Telemetry:
             plain = {key: v if math.isfinite(v) else str(v) for key, v in figures.items()}
             self.skipped.append({"step": found.step, **plain})
         if findings:
-            several = f"{len(findings)} steps were left out, the last as " * (len(findings) > 1)
-            self.warn(f"{several}{findings[-1]}" + ", so it was left out" * (not several))
+            several = f"{len(findings)} steps were skipped, the last one: " * (len(findings) > 1)
+            self.warn(f"{several}{findings[-1]}" + ", so it was skipped" * (not several))
 
     def roll_back(self, first: int, last: int, rate_scale: float) -> None:
         """Take note that the steps `first` to `last` were given up, and the rate since."""
         self.rollbacks.append({"first": first, "last": last, "rate_scale": rate_scale})
         self.warn(
-            f"too many steps in a row were left out: back to step {first}, past step {last}, at "
+            f"too many steps in a row were skipped: back to step {first}, past step {last}, at "
             f"{rate_scale:g} times the learning rate"
         )
 

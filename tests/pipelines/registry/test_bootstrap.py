@@ -78,6 +78,6 @@ def test_the_sentence_says_in_whose_favour_a_difference_is() -> None:
     better = paired_bootstrap(high, low, 10, SETTINGS, margin=0.0)
     worse = paired_bootstrap(low, high, 10, SETTINGS, margin=0.0)
     said = in_words("x", "eval/accuracy", better, SETTINGS, is_better=True)
-    assert "accuracy 0.9000 beside 0.1000, +0.8000 in its favour (95% interval +" in said
+    assert "accuracy 0.9000 against 0.1000, +0.8000 in its favour (95% interval +" in said
     said = in_words("x", "eval/accuracy", worse, SETTINGS, is_better=False)
-    assert "accuracy 0.1000 beside 0.9000, +0.8000 in the other's favour (95% interval +" in said
+    assert "accuracy 0.1000 against 0.9000, +0.8000 in the other's favour (95% interval +" in said

@@ -39,9 +39,7 @@ def test_a_card_of_the_best_of_several_seeds_tells_their_spread(models: Models) 
     manifest = artifact.manifest.model_copy(update={"statistics": statistics})
     card = model_card("encoder", "What it is.", "x", replace(artifact, manifest=manifest), {})
     assert "The best of 3 seeds, from 1 on" in card
-    assert (
-        "6.2500 in the mean with a standard deviation of 0.1250, and of 20 training runs." in card
-    )
+    assert "6.2500 in the mean with a standard deviation of 0.1250, and of 20 trials." in card
     assert "Trained once" in model_card("encoder", "What it is.", "x", artifact, {})
 
 

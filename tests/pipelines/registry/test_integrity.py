@@ -86,7 +86,7 @@ def test_a_package_that_is_sealed_again_is_not_what_the_registry_names(models: M
 def test_a_digest_other_than_that_of_the_proof_is_refused(models: Models) -> None:
     model = models.register(models.encoder(1))
     models.tracker.client().set_model_version_tag("encoder", "1", "bertsmith.proof.digest", "0" * 9)
-    with pytest.raises(UserError, match="was proved with the digest"):
+    with pytest.raises(UserError, match="was verified with the digest"):
         open_model(models.tracker, model.reference)
 
 

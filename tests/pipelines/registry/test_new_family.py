@@ -174,7 +174,7 @@ def test_a_new_family_is_trained_evaluated_registered_and_proved(tmp_path: Path)
         "--set", "finetuning.num_evaluations=1",
     ]  # fmt: skip
     run = command(tree, "run", *options)
-    assert "loaded in a process of its own, repeated its accuracy (exact)" in run
+    assert "loaded in a fresh process, reproduced its held-out score (exact)" in run
     figures = json.loads(
         command(tree, "evaluate", "--model", "own-task", "--labels", str(tmp_path / "stars.csv"),
                 "--home", str(home), "--json")

@@ -19,7 +19,7 @@ from pipelines.registry.tags import COMPARISON_TAG, PROOF_TAG, VERIFIED_TAG
 from tests.pipelines.registry.classifiers import finetuned, labelled_texts
 from tests.pipelines.registry.conftest import Models, package_of
 
-WORSE = "not better than models:/encoder/1: accuracy 0.3200 beside 0.9660"
+WORSE = "not better than models:/encoder/1: accuracy 0.3200 against 0.9660"
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_what_simpler_models_do_as_well_is_told_and_not_asked(
     models: Models, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models.tracker.client().delete_registered_model_alias("encoder", "champion")
-    reason = "not better than TF-IDF: accuracy 0.5890 beside 0.7960; try more labels"
+    reason = "not better than TF-IDF: accuracy 0.5890 against 0.7960; try more labels"
     tag(models, "2", judged("not better", "TF-IDF", reason))
     moved = Promotion(name="encoder", alias="champion", version=2, previous_version=None)
     monkeypatch.setattr("flows.cli.commands.promotion._moved", lambda *given: moved)

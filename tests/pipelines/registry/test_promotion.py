@@ -88,7 +88,7 @@ def test_a_model_that_somebody_went_back_from_is_not_promoted_under_a_new_number
     anew = proved(models, well, dataset)  # the nightly run finds the model, and no version of it
     assert (anew.version, anew.reused) == (3, False)
     comparison = judged(models, anew)
-    assert "a person went back from this very model" in comparison.reason
+    assert "a person rolled this model back" in comparison.reason
     assert (holder(models, "champion"), holder(models, "challenger")) == (1, 3)
     promote(models.tracker, "classifier", "3", "champion")
     assert holder(models, "champion") == 3
@@ -111,7 +111,7 @@ def test_other_labels_cannot_be_compared_and_that_is_said(models: Models, tmp_pa
     comparison = judged(models, proved(models, finetuned(models, other, 0), other))
     assert comparison.reason == (
         "it cannot be compared with models:/classifier/1: they have different labels: false, no, "
-        "true, yes stand in one of them alone"
+        "true, yes are in only one of them"
     )
     assert (holder(models, "champion"), holder(models, "challenger")) == (1, 2)
 

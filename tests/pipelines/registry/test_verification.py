@@ -128,10 +128,10 @@ def test_on_another_processor_the_figures_are_compared_within_a_stated_bound(
     num_heldout = min(MAX_EXAMPLES, len(ExampleReader(models.examples, "heldout")))
     assert verification.bound == 1 / num_heldout
     assert tags_of(models, model)["bertsmith.proof.comparison"] == (
-        f"within {1 / num_heldout:.2g}: logged with another processor"
+        f"within {1 / num_heldout:.2g}: logged with a different processor"
     )
     far = replace(model, metrics={"eval/mlm_accuracy": model.metrics["eval/mlm_accuracy"] + 0.03})
-    with pytest.raises(VerificationError, match=r"logged with another processor"):
+    with pytest.raises(VerificationError, match=r"logged with a different processor"):
         verified(models, far)
 
 

@@ -160,7 +160,7 @@ def test_parts_that_teach_or_measure_nothing_are_refused() -> None:
         labels([near, number], [near, far])
     with pytest.raises(UserError, match="must have different numbers, found 1 alone"):
         labels([number, number], [near, far])
-    with pytest.raises(UserError, match="belong together to learn from, found none among 1"):
+    with pytest.raises(UserError, match="belong together to train on, found none among 1"):
         labels([far], [near, far])
     with pytest.raises(UserError, match="held-out pairs must differ"):
         labels([near], [near, near])
