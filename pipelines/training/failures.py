@@ -116,8 +116,8 @@ class EndOnLongOutage(ControllerCallback):
             return (
                 f"the training run ({placement}) no longer fits the cluster, which has room for "
                 f"{room} on {listed(up)}: a node was lost and not replaced within "
-                f"{self._seconds:.0f} s; add one, or set runtime.training_workers to a range such as "
-                f"[1, {least}], and run again: it resumes from its last checkpoint"
+                f"{self._seconds:.0f} s; add one, or set runtime.training_workers to a range such "
+                f"as [1, {least}], and run again: it resumes from its last checkpoint"
             )
         return (
             f"other jobs use the resources that the training run ({placement}) needs; wait for "
