@@ -47,15 +47,28 @@ class Choice:
     overrides: Overrides = None
     corpus: Annotated[
         list[str] | None,
-        typer.Option(metavar="GLOB", help="Your own plain text files in place of the recipe's."),
+        typer.Option(
+            metavar="GLOB",
+            help="Your own files in place of the recipe's sources: plain text, CSV, TSV, JSONL, "
+            "Parquet, HTML or PDF, by their names.",
+        ),
     ] = None
     layout: Annotated[
         str | None,
         typer.Option(
             metavar="LAYOUT",
-            help="What a document is in the files of --corpus: file, blank_line (a block between "
-            "blank lines), line, sentences (one a line, blank lines between documents), headings "
-            "(' = Title = '), or auto: found out and said. [default: auto]",
+            help="What a document is in the plain text files of --corpus: file, blank_line (a "
+            "block between blank lines), line, sentences (one a line, blank lines between "
+            "documents), headings (' = Title = '), or auto: found out and said. [default: auto]",
+        ),
+    ] = None
+    corpus_column: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Column of the tables of --corpus that holds the text. [default: found by its "
+            "name]",
+            show_default=False,
         ),
     ] = None
     labels: Annotated[
@@ -147,10 +160,10 @@ class Choice:
 
         Raises UserError for a layout or a column without files that it could be of.
         """
-        if self.layout is not None and not self.corpus:
+        if not self.corpus and (self.layout is not None or self.corpus_column is not None):
             raise UserError(
-                "--layout requires --corpus; for other sources set the layout in the recipe's "
-                "corpus.sources"
+                "--layout and --corpus-column require --corpus; for other sources set layout or "
+                "text_field in the recipe's corpus.sources"
             )
         of_file = (self.text_column, self.second_text_column, self.label_column, self.heldout)
         if self.labels is None and any(of_file):
@@ -171,8 +184,9 @@ class Choice:
             "finetuning.search": _GRID_OF_THE_PAPER if self.search else None,
         }
         if self.corpus:
-            layout = {} if self.layout is None else {"layout": self.layout}
-            options["corpus.sources"] = [{"kind": "text", "paths": list(self.corpus), **layout}]
+            said = {"layout": self.layout, "text_field": self.corpus_column}
+            source = {key: value for key, value in said.items() if value is not None}
+            options["corpus.sources"] = [{"kind": "files", "paths": list(self.corpus), **source}]
         if self.labels is not None:
             options["dataset.source"] = self._labelled_source(self.labels)
         given = [

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LONGEST_RECORD_BYTES: Final = 256 * 2**20
+# How a column with the text is called where nobody names it.
+TEXT_COLUMNS: Final = ("text", "sentence", "message", "content", "review", "document", "body")
 NOT_JSON: Final = "lines that are not JSON"
 NO_OBJECT: Final = "lines that are not a JSON object"
 OTHER_LENGTH: Final = "rows with another number of fields than the first"

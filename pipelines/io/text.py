@@ -11,6 +11,7 @@ from pipelines.config.errors import UserError
 # UTF-8, where deleting them is the fastest.
 CONTROL_BYTES: Final = bytes({*range(32), 127} - {9, 10, 13})
 _SAMPLE_BYTES: Final = 65536
+_FILES_NAMED: Final = 3
 
 
 @dataclass(slots=True)
@@ -19,21 +20,38 @@ class Tally:
 
     repaired: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
+    # Of files that were dropped whole, by reason: the first few, for people to look at.
+    dropped_files: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, other: "Tally") -> None:
         self.repaired.update(other.repaired)
         self.dropped.update(other.dropped)
+        for reason, paths in other.dropped_files.items():
+            self.dropped_files[reason] = [*self.dropped_files.get(reason, ()), *paths][
+                :_FILES_NAMED
+            ]
 
-    def to_json(self) -> dict[str, dict[str, int]]:
+    def drop_file(self, path: str, reason: str) -> None:
+        """Count a file of which nothing can be used."""
+        self.add(Tally(dropped=Counter([reason]), dropped_files={reason: [path]}))
+
+    def to_json(self) -> dict[str, dict[str, Any]]:
         """Reasons in alphabetical order, without those that never occurred."""
-        return {
+        found: dict[str, dict[str, Any]] = {
             "repaired": {key: count for key, count in sorted(self.repaired.items()) if count},
             "dropped": {key: count for key, count in sorted(self.dropped.items()) if count},
         }
+        if self.dropped_files:
+            found["dropped_files"] = dict(sorted(self.dropped_files.items()))
+        return found
 
     @classmethod
-    def from_json(cls, counts: dict[str, dict[str, int]]) -> "Tally":
-        return cls(repaired=Counter(counts["repaired"]), dropped=Counter(counts["dropped"]))
+    def from_json(cls, counts: dict[str, dict[str, Any]]) -> "Tally":
+        return cls(
+            repaired=Counter(counts["repaired"]),
+            dropped=Counter(counts["dropped"]),
+            dropped_files=dict(counts.get("dropped_files", {})),
+        )
 
 
 def decode(data: bytes, counts: Counter[str]) -> str:

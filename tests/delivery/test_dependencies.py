@@ -21,7 +21,7 @@ from tests.delivery.declared import ROOT
 # Which extras an installation has beside what every one has, by what it runs.
 EXTRAS: Mapping[str, tuple[str, ...]] = {
     "bert_core": (),
-    "pipelines": (),
+    "pipelines": ("documents",),
     "flows": (),
     "tests": ("test",),
     "benchmarks": ("test", "servers", "benchmarks"),
@@ -141,7 +141,8 @@ def test_every_requirement_is_pinned_within_its_bounds() -> None:
     pins = {
         canonicalize_name(name): pin for name, _, pin in (line.partition("==") for line in lines)
     }
-    for name, requirement in declared("test", "docs", "servers", "benchmarks", "cluster").items():
+    extras = ("test", "docs", "documents", "servers", "benchmarks", "cluster")
+    for name, requirement in declared(*extras).items():
         assert name == "bertsmith" or requirement.specifier.contains(pins[name]), requirement
 
 

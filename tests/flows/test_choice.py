@@ -105,5 +105,5 @@ def test_a_layout_is_of_the_files_that_are_named() -> None:
     with pytest.raises(UserError, match=r"layout: must be one of auto, file, .*got 'pages'"):
         wrong = Choice(corpus=("a.txt",), layout="pages")
         read_recipe(EndToEndRecipe, wrong.source, wrong.all_overrides())
-    with pytest.raises(UserError, match="--layout requires --corpus"):
+    with pytest.raises(UserError, match="--layout and --corpus-column require --corpus"):
         Choice(layout="line").all_overrides()

@@ -13,13 +13,17 @@ import pytest
 from pipelines.config.versions import versions_of
 from pipelines.io.text import Tally
 from pipelines.stages.corpus.settings import (
+    Files,
+    Html,
     HuggingFaceDataset,
     InstalledDocumentation,
     JsonLines,
     Markdown,
     MediaWiki,
+    Pdf,
     PlainText,
 )
+from pipelines.stages.corpus.sources.by_name import divided
 from pipelines.stages.corpus.sources.inputs import (
     Span,
     inputs_fingerprint,
@@ -44,6 +48,8 @@ def test_versions_are_those_of_here_whatever_the_order() -> None:
         (PlainText(layout="file"), {"blingfire"}),
         (PlainText(layout="sentences"), set()),
         (JsonLines(), {"blingfire"}),
+        (Html(), {"blingfire", "resiliparse"}),
+        (Pdf(layout="file"), {"blingfire", "pypdfium2"}),
         (Markdown(), {"blingfire", "markdown-it-py", "python"}),
         (MediaWiki(), {"blingfire", "mwparserfromhell", "python"}),
         (InstalledDocumentation(), {"blingfire", "python"}),
@@ -51,6 +57,14 @@ def test_versions_are_those_of_here_whatever_the_order() -> None:
 )
 def test_a_source_depends_on_the_libraries_that_read_it(source, expected) -> None:
     assert set(libraries_of(source)) == expected
+
+
+def test_text_files_have_one_name_whichever_source_names_them(tmp_path) -> None:
+    for number in range(5):
+        (tmp_path / f"{number}.txt").write_text(f"A text of some length, number {number}.")
+    (found,) = divided(Files(paths=(str(tmp_path),), layout="line"))
+    assert found == PlainText(paths=(str(tmp_path),), layout="line")
+    assert name_of(found) == name_of(PlainText(paths=(str(tmp_path / "*.txt"),), layout="line"))
 
 
 def install(folder: Path, name: str, source: str) -> Path:

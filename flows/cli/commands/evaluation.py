@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 _OF_LABELS = "dataset.source."  # settings that say how labelled items are read
 
 
-@choosing("corpus", "layout", "seeds", "search", "store", "workers", "training_workers")
+@choosing(
+    "corpus", "corpus_column", "layout", "seeds", "search", "store", "workers", "training_workers"
+)
 def evaluate(
     choice: Choice,
     model: Annotated[

@@ -17,15 +17,19 @@ from pipelines.stages.corpus.settings import (
     Columnar,
     CorpusSettings,
     DelimitedText,
+    Files,
     FileSource,
+    Html,
     HuggingFaceDataset,
     InstalledDocumentation,
     JsonLines,
     Markdown,
     MediaWiki,
+    Pdf,
     PlainText,
     Source,
 )
+from pipelines.stages.corpus.sources.by_name import divided
 from pipelines.stages.corpus.sources.inputs import expand_all, label_of
 
 _FILES_LOOKED_INTO: Final = 64
@@ -44,7 +48,8 @@ def check_inputs(settings: CorpusSettings) -> frozenset[str]:
     Returns the labels that documents will get; none where only the records say.
     """
     check_codes(settings.cleaning.languages)
-    looks = [_look(source, settings.cleaning.min_characters) for source in settings.sources]
+    sources = [each for source in settings.sources for each in _divided(source)]
+    looks = [_look(source, settings.cleaning.min_characters) for source in sources]
     counts = [look.documents for look in looks]
     known = [count for count in counts if count is not None]
     if len(known) == len(counts) and sum(known) < FEWEST_DOCUMENTS:
@@ -53,6 +58,15 @@ def check_inputs(settings: CorpusSettings) -> frozenset[str]:
     if None in labels:
         return frozenset()
     return frozenset().union(*(each for each in labels if each is not None))
+
+
+def _divided(source: Source) -> list[Source]:
+    if not isinstance(source, Files):
+        return [source]
+    for path in source.paths:
+        require_answer(path)
+    with reached(*source.paths):
+        return divided(source)
 
 
 def _look(source: Source, min_characters: int) -> Look:
@@ -68,6 +82,11 @@ def _look(source: Source, min_characters: int) -> Look:
 
         commit_of(source.dataset, source.revision)
         return Look(None, None if source.label_field else frozenset([label_of_dataset(source)]))
+    assert not isinstance(source, Files), "files are divided by their formats first"
+    if isinstance(source, Html | Pdf):
+        from pipelines.stages.corpus.sources.documents import require_library
+
+        require_library(source.kind)
     for path in source.paths:
         require_answer(path)
     with reached(*source.paths):
@@ -80,6 +99,8 @@ def _look(source: Source, min_characters: int) -> Look:
 
 def _count(source: FileSource, paths: list[str], min_characters: int) -> int | None:
     """Documents in the files, from their heads; None where these show enough or too little."""
+    if isinstance(source, Pdf):  # of which only all of a file says whether it holds text
+        return len(paths) if source.layout == "file" else None
     looked_into = paths[:_FILES_LOOKED_INTO]
     if isinstance(source, Columnar):
         from pipelines.stages.corpus.sources.records import count_rows
@@ -103,7 +124,7 @@ def _count_in_head(source: FileSource, path: str) -> int | None:
 
     head, is_whole = read_head(path, HEAD_BYTES)
     check_is_text(head, path)
-    if isinstance(source, Markdown):
+    if isinstance(source, Markdown | Html):
         return int(bool(head.strip()))
     if isinstance(source, MediaWiki):
         return None

@@ -90,6 +90,36 @@ class PlainText(FileSource):
     )
 
 
+class Files(FileSource):
+    """Files of any of the formats below, each read as its name says."""
+
+    kind: Literal["files"] = Field(default="files", description="Kind of the source.")
+    layout: TextLayout = Field(
+        default="auto", description="What a document is in the plain text files among them."
+    )
+    text_field: str | None = Field(
+        default=None,
+        description="Field or column that holds the text in the tables among them; left out, it "
+        "is found by its name.",
+    )
+
+
+class Html(FileSource):
+    """HTML files, a document each: their text without menus, scripts and code."""
+
+    kind: Literal["html"] = Field(default="html", description="Kind of the source.")
+
+
+class Pdf(FileSource):
+    """PDF files that hold text: no character of a picture is recognized."""
+
+    kind: Literal["pdf"] = Field(default="pdf", description="Kind of the source.")
+    layout: Literal["auto", "file", "page"] = Field(
+        default="auto",
+        description="What a document is; auto: a page where there are fewer than four files.",
+    )
+
+
 class Markdown(FileSource):
     """Markdown files, a document each: their prose without markup and code."""
 
@@ -142,7 +172,10 @@ class MediaWiki(FileSource):
 
 Source = Annotated[
     InstalledDocumentation
+    | Files
     | PlainText
+    | Html
+    | Pdf
     | Markdown
     | JsonLines
     | DelimitedText

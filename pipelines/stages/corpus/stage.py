@@ -25,6 +25,7 @@ from pipelines.stages.corpus.duplicates import NUM_HASHES, find_near, find_repea
 from pipelines.stages.corpus.publishing import ScreenedFile, add_up, publish, shard_name
 from pipelines.stages.corpus.screening import read_keys, screen, signatures_of
 from pipelines.stages.corpus.settings import CorpusSettings
+from pipelines.stages.corpus.sources.by_name import divided
 from pipelines.stages.corpus.sources.inputs import (
     InputFile,
     Part,
@@ -48,7 +49,8 @@ def build_corpus(settings: CorpusSettings, context: StageContext) -> Artifact:
     read, or fewer than four documents are left.
     """
     check_codes(settings.cleaning.languages)
-    resolved = [resolve(source) for source in settings.sources]
+    paths = [path for source in settings.sources for path in getattr(source, "paths", ())]
+    resolved = [resolve(each) for source in settings.sources for each in divided(source)]
     settings = settings.model_copy(update={"sources": tuple(each.source for each in resolved)})
     files = [(index, file) for index, each in enumerate(resolved) for file in each.files]
     notes = [each.note for each in resolved if each.note]
@@ -59,7 +61,7 @@ def build_corpus(settings: CorpusSettings, context: StageContext) -> Artifact:
         # is parsed are in the input's name.
         settings=settings.model_dump(mode="json", exclude={"sources": {"__all__": _IN_THE_INPUTS}}),
         inputs={"text": inputs_fingerprint(files), "libraries": versions_of(*_libraries(settings))},
-        build=partial(_build, settings, files, notes, context),
+        build=partial(_build, settings, files, paths, notes, context),
     )
 
 
@@ -76,6 +78,7 @@ def _libraries(settings: CorpusSettings) -> set[str]:
 def _build(
     settings: CorpusSettings,
     files: list[tuple[int, InputFile]],
+    paths: list[str],
     notes: list[str],
     context: StageContext,
     draft: Draft,
@@ -84,10 +87,13 @@ def _build(
     parts = divide(files, target)
     work = draft.workspace()
 
-    for note in notes:
+    def say(note: str, done: int) -> None:
         context.observe(
-            Progress(stage=CORPUS.name, done=0, total=2 * len(parts), unit="parts", note=note)
+            Progress(stage=CORPUS.name, done=done, total=2 * len(parts), unit="parts", note=note)
         )
+
+    for note in notes:
+        say(note, 0)
     if settings.cleaning.boilerplate_documents is not None:
         counting = partial(count_lines, settings, work)
         counted = map_tasks(counting, parts, num_workers=context.num_workers)
@@ -103,6 +109,8 @@ def _build(
         figures = work.finished(f"part-{part.index:06d}")
         assert figures is not None, "a part that was just screened is finished"
         tally.add(Tally.from_json(figures["tally"]))
+    for note in _left_out(tally):
+        say(note, len(parts))
     screened = _decide(settings, work, parts, names, tally)
     threshold = heldout_threshold(
         (_kept_groups(work, file, settings.seed) for file in screened),
@@ -134,14 +142,19 @@ def _build(
             "bytes": sum(file.num_bytes for _, file in files),
             "hard_wrapped_files": sum(file.hard_wrapped for _, file in files),
             "found": notes,
-            "paths": [
-                redacted(path)
-                for source in settings.sources
-                for path in getattr(source, "paths", ())
-            ],
+            "paths": [redacted(path) for path in paths],
         },
     }
     return Built(shards, statistics)
+
+
+def _left_out(tally: Tally) -> list[str]:
+    """A sentence for every reason for which files gave nothing, with some of them."""
+    return [
+        f"{tally.dropped[reason]:,} {reason}, left out: {', '.join(paths)}"
+        + (f" and {more:,} more" if (more := tally.dropped[reason] - len(paths)) else "")
+        for reason, paths in sorted(tally.dropped_files.items())
+    ]
 
 
 def _kept_groups(work: Workspace, file: ScreenedFile, seed: int) -> NDArray[np.uint64]:

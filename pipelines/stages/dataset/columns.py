@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from pipelines.config.errors import UserError
+from pipelines.io.records import TEXT_COLUMNS
 from pipelines.stages.dataset.settings import LabelledDataset, LabelledFile
 from pipelines.tasks import Form
 
 _SETTINGS: Final = ("text_column", "second_text_column", "label_column", "group_column")
-_TEXTS: Final = ("text", "sentence", "message", "content", "review", "document", "body")
 _PAIRS: Final = (
     ("sentence1", "sentence2"), ("question1", "question2"), ("premise", "hypothesis"),
     ("#1 string", "#2 string"), ("text1", "text2"), ("text_a", "text_b"),
@@ -26,16 +26,16 @@ _LABELS: Final = (
 )  # fmt: skip
 _INFERENCE: Final = ("premise", "hypothesis")
 _OTHERS: Final = ("negative", "hard_negative")
-_PROMPTS: Final = ("sent1", "prompt", "question", "context", "ctx", "startphrase", *_TEXTS)
+_PROMPTS: Final = ("sent1", "prompt", "question", "context", "ctx", "startphrase", *TEXT_COLUMNS)
 _CHOICE_LISTS: Final = ("choices", "endings", "options")
 _CHOICE: Final = re.compile(r"(ending|choice|option|distractor|answer)[-_ ]?(\d+)")
 _PASSAGES: Final = ("context", "article", "passage")  # which a question of several choices is about
 _GOLD: Final = "gold-ending"  # of SWAG's full files: the right one, before the distractors
 _ANSWERS: Final = ("label", "answer", "answer_index", "answerkey", "gold", "correct", "target")
 _USUAL: Final[dict[Form, tuple[tuple[str, ...], tuple[str, ...]]]] = {
-    "texts": (_TEXTS, _LABELS),
+    "texts": (TEXT_COLUMNS, _LABELS),
     "choices": (_PROMPTS, _ANSWERS),
-    "pairs": (_TEXTS, _LABELS),
+    "pairs": (TEXT_COLUMNS, _LABELS),
     "words": (("words", "tokens"), ("tags", "ner_tags", "labels", "pos_tags", "upos")),
     "questions": (("question",), ("answers", "answer")),
 }

@@ -25,6 +25,8 @@ MEGABYTE = 10**6
 _READERS: Final = {
     "installed_documentation": "documentation",
     "text": "text_files",
+    "html": "documents",
+    "pdf": "documents",
     "markdown": "markup",
     "jsonl": "records",
     "csv": "records",
@@ -36,6 +38,8 @@ _READERS: Final = {
 # results are defined. Of `installed_documentation` it is Python's parser and its `cleandoc`.
 _LIBRARIES: Final = {
     "installed_documentation": ("python",),
+    "html": ("resiliparse",),
+    "pdf": ("pypdfium2",),  # a version of it brings a version of PDFium
     "markdown": ("markdown-it-py", "python"),  # named entities are Python's
     "hugging_face": ("datasets", "pandas"),
     "mediawiki": ("mwparserfromhell", "python"),

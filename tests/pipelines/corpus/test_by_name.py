@@ -1,0 +1,93 @@
+"""Files of several formats, each read by what its name says."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipelines.config.errors import UserError
+from pipelines.io.text import Tally
+from pipelines.stages.corpus.checks import check_inputs
+from pipelines.stages.corpus.settings import CorpusSettings, Files
+from pipelines.stages.corpus.sources.by_name import divided
+from pipelines.stages.corpus.sources.inputs import Span, read_span, resolve
+
+TEXTS = [f"A text that is long enough to be one, number {number}." for number in range(5)]
+
+
+def texts_of(*paths: Path | str, **settings: object) -> dict[str, list[str]]:
+    """The texts of a `files` source, by the kind of source that read them."""
+    found: dict[str, list[str]] = {}
+    for source in divided(Files(paths=tuple(map(str, paths)), **settings)):
+        resolved = resolve(source)
+        for file in resolved.files:
+            documents = read_span(resolved.source, Span(source=0, file=file), Tally())
+            found.setdefault(source.kind, []).extend(each.text.strip() for each in documents)
+    return found
+
+
+def write_table(path: Path, column: str = "text") -> Path:
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table({"id": range(5), column: TEXTS}), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(f'{{"id": {n}, "{column}": "{t}"}}\n' for n, t in enumerate(TEXTS)))
+    else:
+        comma = "\t" if path.suffix == ".tsv" else ","
+        quote = "" if path.suffix == ".tsv" else '"'
+        rows = [f"{n}{comma}{quote}{text}{quote}\n" for n, text in enumerate(TEXTS)]
+        path.write_text(f"id{comma}{column}\n{''.join(rows)}")
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("column", ["text", "Review", "body"])
+def test_a_table_s_text_is_found_by_the_usual_names(tmp_path, suffix, column):
+    path = write_table(tmp_path / f"table{suffix}", column)
+    (texts,) = texts_of(path).values()
+    assert texts == TEXTS
+    assert check_inputs(CorpusSettings(sources=(Files(paths=(str(path),)),))) == {"table"}
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_a_column_of_another_name_is_named_or_asked_for(tmp_path, suffix):
+    path = write_table(tmp_path / f"table{suffix}", "remarks")
+    with pytest.raises(UserError, match=r"cannot tell which column .* id, remarks; name it with"):
+        divided(Files(paths=(str(path),)))
+    assert list(texts_of(path, text_field="remarks").values()) == [TEXTS]
+
+
+def test_a_single_column_needs_no_usual_name(tmp_path):
+    (tmp_path / "lines.csv").write_text("remarks\n" + "\n".join(f'"{text}"' for text in TEXTS))
+    assert texts_of(tmp_path / "lines.csv") == {"csv": TEXTS}
+
+
+def test_a_folder_mixes_formats_and_odd_names(tmp_path):
+    write_table(tmp_path / "table [1].csv")
+    write_table(tmp_path / "more*.jsonl")
+    (tmp_path / "plain.txt").write_text(TEXTS[0])
+    (tmp_path / "page.html").write_text(f"<p>{TEXTS[1]}</p>")
+    found = texts_of(tmp_path)
+    assert found == {"jsonl": TEXTS, "html": [TEXTS[1]], "text": [TEXTS[0]], "csv": TEXTS}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("a.docx", "a document of a word processor"),
+        ("a.PNG", "a picture"),
+        ("a.zip", "an archive"),
+        ("a.tar.gz", "an archive"),
+        ("a.json", "JSON, but not an object a line"),
+    ],
+)
+def test_what_nothing_reads_is_refused_by_its_name(tmp_path, name, kind):
+    (tmp_path / name).write_text("words that could be taken for text\n" * 9)
+    with pytest.raises(UserError, match=rf"{name} is {kind} by its name.*convert it, or leave"):
+        divided(Files(paths=(str(tmp_path),)))
+
+
+def test_bytes_of_an_unknown_kind_are_refused_by_what_they_are(tmp_path):
+    (tmp_path / "a.bin").write_bytes(bytes(range(256)) * 99)
+    with pytest.raises(UserError, match=r"a\.bin is not text"):
+        check_inputs(CorpusSettings(sources=(Files(paths=(str(tmp_path),)),)))

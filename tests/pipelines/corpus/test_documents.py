@@ -1,0 +1,152 @@
+"""The text of HTML and PDF files, and what is said of files that have none."""
+
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pytest
+from matplotlib.backends.backend_pdf import PdfPages
+
+from pipelines.config.errors import UserError
+from pipelines.io.text import Tally
+from pipelines.stages.corpus.checks import check_inputs
+from pipelines.stages.corpus.settings import CorpusSettings, Html, Pdf
+from pipelines.stages.corpus.sources import documents
+from pipelines.stages.corpus.sources.documents import joined_lines
+from pipelines.stages.corpus.sources.inputs import Span, read_span, resolve
+from pipelines.stages.corpus.stage import _left_out
+
+PAGE = """<!doctype html><html><head><title>Not said</title><style>p { color: red }</style></head>
+<body><nav><a href="/">Home</a> <a href="/more">More</a></nav><header>The site</header>
+<main><h1>A heading</h1><p>One <b>bold</b> word, a <a href="x">link</a>
+and caf&eacute;.</p><ul><li>an item</li><li>another</li></ul><pre>code()</pre>
+<script>alert("never")</script></main><footer>Imprint</footer></body></html>"""
+# Encrypted, with a password that is not empty: the hashes fit no password that is tried.
+LOCKED = (
+    "%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj\n"
+    "2 0 obj<</Type/Pages/Kids[3 0 R]/Count 1>>endobj\n"
+    "3 0 obj<</Type/Page/Parent 2 0 R/MediaBox[0 0 9 9]>>endobj\n"
+    f"4 0 obj<</Filter/Standard/V 1/R 2/O<{'ab' * 32}>/U<{'cd' * 32}>/P -4>>endobj\n"
+    f"trailer<</Root 1 0 R/Size 5/Encrypt 4 0 R/ID[<{'00' * 16}><{'00' * 16}>]>>\n%%EOF\n"
+)
+
+
+def read(source: Html | Pdf) -> tuple[list[str], Tally]:
+    tally = Tally()
+    resolved = resolve(source)
+    found = [
+        document.text
+        for file in resolved.files
+        for document in read_span(resolved.source, Span(source=0, file=file), tally)
+    ]
+    return found, tally
+
+
+def write_pdf(path: Path, *pages: list[str]) -> Path:
+    """A PDF with these lines on its pages; a page without lines has a picture."""
+    with PdfPages(path) as pdf:
+        for lines in pages:
+            figure = plt.figure(figsize=(8, 8))
+            for number, line in enumerate(lines):
+                figure.text(0.05, 0.95 - 0.03 * number, line, fontsize=8)
+            if not lines:
+                figure.add_subplot().imshow([[0, 1], [1, 0]])
+                figure.axes[0].axis("off")
+            pdf.savefig(figure)
+            plt.close(figure)
+    return path
+
+
+def test_a_page_s_text_without_menus_scripts_and_code(tmp_path):
+    (tmp_path / "page.html").write_text(PAGE)
+    (text,), tally = read(Html(paths=(str(tmp_path),)))
+    assert [line for line in text.split("\n") if line] == [
+        "A heading", "One bold word, a link and café.", "an item", "another",
+    ]  # fmt: skip
+    assert tally.to_json() == {"repaired": {}, "dropped": {}}
+
+
+@pytest.mark.parametrize(
+    ("head", "encoding"),
+    [
+        ("", "utf-8"),
+        ("", "cp1252"),
+        ('<meta charset="utf-8">', "utf-8"),
+        ("<meta charset=iso-8859-1>", "cp1252"),
+        ('<meta http-equiv="Content-Type" content="text/html; charset=windows-1251">', "cp1251"),
+        ('<meta charset="no-such-thing">', "utf-8"),
+    ],
+)
+def test_the_encoding_that_a_page_declares_is_believed(tmp_path, head, encoding):
+    said = "Съешь ещё" if encoding == "cp1251" else "Größe – “quoted”"
+    page = f"<html><head>{head}</head><body><p>{said}</p></body></html>"
+    (tmp_path / "page.html").write_bytes(page.encode(encoding))
+    assert read(Html(paths=(str(tmp_path),)))[0] == [said]
+
+
+def test_lines_of_a_page_that_were_broken_to_fit_are_joined(tmp_path):
+    line = "this line is about as long as the others are and it goes on with"
+    (tmp_path / "page.html").write_text(f"<p>{'<br>'.join([line] * 20)}</p><p>The end.</p>")
+    (text,), _ = read(Html(paths=(str(tmp_path),)))
+    assert text.split("\n") == [" ".join([line] * 20), "The end."]
+
+
+def test_lines_of_a_pdf_are_joined_to_paragraphs(tmp_path):
+    lines = [
+        "A heading",
+        "The first paragraph is long enough to be broken into lines of which",
+        "the second one is about as long as it, and the last one is",
+        "shorter.",
+        "The second paragraph begins on a line of its own, as is usual.",
+    ]
+    path = write_pdf(tmp_path / "a.pdf", lines, ["Another page."])
+    pages, tally = read(Pdf(paths=(str(path),)))  # of so few files a page is a document
+    assert [page.split("\n") for page in pages] == [
+        [lines[0], " ".join(lines[1:4]), lines[4]], ["Another page."],
+    ]  # fmt: skip
+    (text,), _ = read(Pdf(paths=(str(path),), layout="file"))
+    assert text == "\n".join(pages)
+    assert not tally.dropped_files
+
+
+def test_a_word_that_was_parted_at_a_line_s_end_is_whole():
+    page = "The long line of a page that has a par\x02ted word, which goes on in the next\r\nline."
+    assert joined_lines(page) == (
+        "The long line of a page that has a parted word, which goes on in the next line."
+    )
+
+
+def test_files_that_give_nothing_are_counted_and_named(tmp_path):
+    (tmp_path / "empty.html").write_text("<html><body><nav>Home</nav><script>1</script></body>")
+    (tmp_path / "damaged.pdf").write_text("%PDF-1.4 and no more")
+    (tmp_path / "locked.pdf").write_text(LOCKED)
+    for number in range(5):
+        write_pdf(tmp_path / f"scan{number}.pdf", [])
+    write_pdf(tmp_path / "whole.pdf", ["Some text."])
+    texts, tally = read(Pdf(paths=(str(tmp_path / "*.pdf"),)))
+    pages, of_html = read(Html(paths=(str(tmp_path / "*.html"),)))
+    assert (texts, pages) == (["Some text."], [])
+    tally.add(Tally.from_json(of_html.to_json()))
+    assert tally.to_json()["dropped"] == {
+        documents.NO_TEXT_IN_HTML: 1,
+        documents.DAMAGED_PDF: 1,
+        documents.LOCKED_PDF: 1,
+        documents.NO_TEXT_IN_PDF: 5,
+    }
+    assert [note.replace(f"{tmp_path}/", "") for note in _left_out(tally)] == [
+        "1 HTML files without text, left out: empty.html",
+        "1 PDF files that are damaged, left out: damaged.pdf",
+        "1 PDF files that ask for a password, left out: locked.pdf",
+        "5 PDF files without text, such as scans, left out: scan0.pdf, scan1.pdf, scan2.pdf and 2 "
+        "more",
+    ]
+
+
+@pytest.mark.parametrize("source", [Html, Pdf])
+def test_without_the_library_the_remedy_is_said(tmp_path, monkeypatch, source):
+    monkeypatch.setattr(documents, "find_spec", lambda name: None)
+    path = tmp_path / "a.html"
+    path.write_text(PAGE)
+    with pytest.raises(UserError, match=r"not installed; install it: pip install 'bertsmith\[doc"):
+        check_inputs(CorpusSettings(sources=(source(paths=(str(path),)),)))
+    with pytest.raises(UserError, match="need a library"):
+        resolve(source(paths=(str(path),)))
