@@ -146,7 +146,7 @@ def test_answers_in_bfloat16_are_near_those_in_float32():
         (candidates,) = fill_mask(
             pretrained, words, "a [MASK] c", top_k=words.vocab_size, precision=precision
         )
-        yield [c.probability for c in sorted(candidates, key=lambda c: c.piece)]
+        yield [c.probability for c in sorted(candidates, key=lambda c: c.token)]
 
     torch.manual_seed(0)
     exact = list(ask("float32"))

@@ -96,7 +96,7 @@ def test_models_answer_as_they_did(artifacts: dict[str, Artifact], tmp_path: Pat
     folder = artifacts["finetuned"].local_folder()
     model, tokenizer = load_model(folder), WordPieceTokenizer.from_directory(folder)
     assert load_model(artifacts["encoder"].local_folder()).config == model.config
-    assert tokenizer.tokens == load_tokenizer(artifacts["vocabulary"]).pieces
+    assert tokenizer.tokens == load_tokenizer(artifacts["vocabulary"]).tokens
     heldout = read_items(artifacts["dataset"], "heldout")
     assert sorted(heldout.labels) == ["calm", "loud"]
     fresh = StageContext(store=ArtifactStore(tmp_path / "store"))

@@ -55,7 +55,7 @@ def test_the_recipe_has_a_section_of_the_stages_own_settings(stage: Stage) -> No
 def test_the_recipe_of_a_stage_holds_what_it_needs_and_no_later_stage(stage: Stage) -> None:
     needed = [each.section for each in with_what_they_need([stage]) if each.section]
     recipe_type = narrowest_recipe(needed)
-    later = CHAIN[CHAIN.index(stage) + 2 :]  # the labelled texts and the fine-tuning share one
+    later = CHAIN[CHAIN.index(stage) + 2 :]  # the dataset and the fine-tuning share one
     sections = set(recipe_type.model_fields)
     assert sections >= set(needed)
     assert not sections & {each.section for each in later if each.section}

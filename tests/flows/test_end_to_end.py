@@ -22,7 +22,7 @@ from pipelines.recipes.models import EndToEndRecipe, ExamplesRecipe
 from tests.flows.conftest import WholeRun
 
 STAGES = (
-    "corpus", "vocabulary", "examples", "pretraining", "labelled texts", "fine-tuning",
+    "corpus", "vocabulary", "examples", "pretraining", "dataset", "fine-tuning",
     "fine-tuning, random", "evaluation",
 )  # fmt: skip
 

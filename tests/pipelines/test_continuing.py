@@ -68,7 +68,7 @@ def test_its_tokenizer_is_taken_over_and_its_weights_are_where_training_begins(
     encoder = existing_encoder(str(folder), small_context)
     assert vocabulary.manifest.inputs["encoder"] == encoder.fingerprint
     assert "corpus" not in vocabulary.manifest.inputs
-    assert load_tokenizer(vocabulary).pieces == load_tokenizer(small_vocabulary).pieces
+    assert load_tokenizer(vocabulary).tokens == load_tokenizer(small_vocabulary).tokens
     examples = examples_in(vocabulary, small_corpus, small_context)
     settings = settings_for(PretrainingSettings(), encoder, examples, vocabulary)
     assert (settings.encoder, settings.size) == (encoder.fingerprint, "tiny")
@@ -154,7 +154,7 @@ def test_words_of_the_corpus_become_pieces_at_the_end(folder, source, small_corp
         VocabularySettings(encoder=str(folder)), small_corpus, small_context
     ))  # fmt: skip
     tokenizer = load_tokenizer(vocabulary)
-    assert tokenizer.tokens[:-20] == before.pieces
+    assert tokenizer.tokens[:-20] == before.tokens
     for word in tokenizer.tokens[-20:]:
         assert len(before.encode(word)) > 1
         assert [tokenizer.tokens[index] for index in tokenizer.encode(word)] == [word]
@@ -204,11 +204,11 @@ def test_a_word_too_long_for_the_tokenizer_becomes_no_piece() -> None:
     tokenizer = WordPieceTokenizer([*SPECIAL_TOKENS, "a", "##a"])
     longest, too_long = "a" * 100, "a" * 101
     counts = {too_long: 10, longest: 5, "aa": 3}
-    found = extended(tokenizer, counts, num_pieces=2, min_frequency=2)
-    assert found.pieces[-2:] == (longest, "aa")
+    found = extended(tokenizer, counts, num_tokens=2, min_frequency=2)
+    assert found.tokens[-2:] == (longest, "aa")
     assert found.encode(longest) == [found.vocab_size - 2]
     with pytest.raises(UserError, match="lower added_words"):
-        extended(tokenizer, counts, num_pieces=3, min_frequency=2)
+        extended(tokenizer, counts, num_tokens=3, min_frequency=2)
 
 
 def test_added_pieces_do_not_begin_with_rows_that_nothing_trained(

@@ -13,7 +13,7 @@ from pipelines.artifacts import ArtifactStore
 from pipelines.config.errors import UserError
 from pipelines.inference.answers import fill
 from pipelines.insight.text_pictures import draw_similarities, inspect, similarities
-from pipelines.registry.exchange import bring_in, take_out, write_out
+from pipelines.registry.exchange import export_version, import_path, write_folder
 from pipelines.registry.opening import opened
 from pipelines.stage import StageContext
 from pipelines.tracking.tracker import Tracker
@@ -41,29 +41,29 @@ def context(tmp_path: Path) -> StageContext:
 def test_out_and_in_again_changes_no_bit(
     folder: Path, context: StageContext, tmp_path: Path
 ) -> None:
-    written = take_out(NOWHERE, str(folder), tmp_path / "theirs", None)
-    read = bring_in(tmp_path / "theirs", context)
+    written = export_version(NOWHERE, str(folder), tmp_path / "theirs", None)
+    read = import_path(tmp_path / "theirs", context)
     assert read.statistics["num_parameters"] == written.num_parameters
-    write_out(read, tmp_path / "ours")
+    write_folder(read, tmp_path / "ours")
     before, after = load_model(folder).state_dict(), load_model(tmp_path / "ours").state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
     tokenizer = WordPieceTokenizer.from_directory(tmp_path / "ours")
-    assert tokenizer.tokens == WordPieceTokenizer.from_directory(folder).pieces
+    assert tokenizer.tokens == WordPieceTokenizer.from_directory(folder).tokens
 
 
 def test_what_is_no_model_is_refused(folder: Path, context: StageContext, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is neither a model's folder"):
-        bring_in(tmp_path / "nothing", context)
+        import_path(tmp_path / "nothing", context)
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=r"must hold config\.json"):
-        bring_in(tmp_path / "empty", context)
+        import_path(tmp_path / "empty", context)
     assert not (tmp_path / "store").exists()
     with pytest.raises(UserError, match="must be new or empty"):
-        take_out(NOWHERE, str(folder), folder, None)
+        export_version(NOWHERE, str(folder), folder, None)
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(UserError, match="cannot be written"):
-        take_out(NOWHERE, str(folder), tmp_path / "file" / "new", None)
+        export_version(NOWHERE, str(folder), tmp_path / "file" / "new", None)
 
 
 def test_gaps_are_filled_within_what_the_model_knows_and_reads(folder: Path) -> None:
@@ -80,7 +80,7 @@ def test_attention_is_drawn_as_a_page_and_as_a_sheet(folder: Path, tmp_path: Pat
     inspect(folder, "the sum of <b>", sheet)
     assert maps.tokens[:4] == ["[CLS]", "the", "sum", "of"]
     text = page.read_text()
-    assert '"pieces": ["[CLS]", "the", "sum", "of"' in text
+    assert '"tokens": ["[CLS]", "the", "sum", "of"' in text
     assert "https://" not in text  # nothing is fetched
     assert sheet.read_bytes().startswith(PNG)
     with pytest.raises(UserError, match=r"must be a \.html or \.png file"):

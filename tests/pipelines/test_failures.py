@@ -111,7 +111,7 @@ def test_a_worker_that_dies_too_often_is_a_sentence_and_others_that_lost_it_are_
     with pytest.raises(UserError) as raised:
         raise_sentence(died, "pretraining", 3)
     said = str(raised.value)
-    assert said.startswith("a worker of pretraining (rank 1) ended without finishing, and place.")
+    assert said.startswith("a worker of pretraining (rank 1) ended without finishing, and runtime.")
     assert "max_failures=3 allows no more restarts: The actor experienced an error" in said
     assert len(said.splitlines()) == 1
     assert not is_transient(raised.value)

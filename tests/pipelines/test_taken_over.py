@@ -14,7 +14,7 @@ from bert_core.vocabulary import AddedToken, Normalization, WordPieceTokenizer
 from pipelines.config.errors import UserError
 from pipelines.recipes.files import read_recipe
 from pipelines.recipes.models import PretrainingRecipe
-from pipelines.registry.exchange import bring_in
+from pipelines.registry.exchange import import_path
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.pretraining.continuing import continued_model, settings_for
@@ -33,16 +33,16 @@ PHRASE = AddedToken(content="of the")
 def listed(small_vocabulary, tmp_path) -> Path:
     """A vocab.txt alone."""
     path = tmp_path / "vocab.txt"
-    path.write_text("".join(f"{piece}\n" for piece in load_tokenizer(small_vocabulary).pieces))
+    path.write_text("".join(f"{piece}\n" for piece in load_tokenizer(small_vocabulary).tokens))
     return path
 
 
 def test_examples_are_made_with_an_imported_vocabulary(listed, small_corpus, small_context):
     with pytest.raises(UserError, match="say it with --uncased or --cased"):
-        bring_in(listed, small_context)
-    imported = bring_in(listed, small_context, lowercase=True)
+        import_path(listed, small_context)
+    imported = import_path(listed, small_context, lowercase=True)
     assert imported.kind == "vocabulary"
-    cased = bring_in(listed, small_context, lowercase=False)
+    cased = import_path(listed, small_context, lowercase=False)
     assert cased.fingerprint != imported.fingerprint
     settings = VocabularySettings(tokenizer=imported.fingerprint)
     vocabulary = build_vocabulary(settings, small_corpus, small_context)
@@ -59,7 +59,7 @@ def test_a_folder_that_says_its_case_is_taken_as_it_is(
     settings = VocabularySettings(tokenizer=str(tmp_path / "tokenizer"), added_words=20)
     vocabulary = build_vocabulary(settings, small_corpus, small_context)
     before = load_tokenizer(small_vocabulary)
-    assert load_tokenizer(vocabulary).pieces[: before.vocab_size] == before.pieces
+    assert load_tokenizer(vocabulary).tokens[: before.vocab_size] == before.tokens
     assert vocabulary.statistics["size"] == before.vocab_size + 20
     missing = VocabularySettings(tokenizer=str(tmp_path / "nowhere"))
     with pytest.raises(UserError, match="nowhere does not exist; name"):
@@ -79,7 +79,7 @@ def test_added_tokens_are_whole_in_examples_and_grow_with_the_embeddings(
     small_vocabulary, small_corpus, small_context, tmp_path
 ):
     base = load_tokenizer(small_vocabulary)
-    tokenizer = WordPieceTokenizer(base.pieces, base.normalization, (USER, PHRASE))
+    tokenizer = WordPieceTokenizer(base.tokens, base.normalization, (USER, PHRASE))
     torch.manual_seed(3)
     model = PretrainingModel(encoder_config("tiny", tokenizer.vocab_size))
     export_model(tmp_path / "model", model, tokenizer)
@@ -88,7 +88,7 @@ def test_added_tokens_are_whole_in_examples_and_grow_with_the_embeddings(
     wanted = VocabularySettings(encoder=encoder.fingerprint, added_words=10)
     vocabulary = build_vocabulary(wanted, small_corpus, small_context)
     read = load_tokenizer(vocabulary)
-    assert read.pieces[: tokenizer.vocab_size] == tokenizer.tokens
+    assert read.tokens[: tokenizer.vocab_size] == tokenizer.tokens
     assert read.added_tokens == tokenizer.added_tokens
     texts = ["<user> the sum of the array", "a<user>", "Of THE"]
     ids, counts = SentenceEncoder(read).encode(pa.array(texts))
@@ -107,8 +107,8 @@ def test_added_tokens_are_whole_in_examples_and_grow_with_the_embeddings(
 
 
 def test_pieces_do_not_follow_a_token_that_words_could_then_be_cut_into(small_vocabulary):
-    pieces = load_tokenizer(small_vocabulary).pieces
+    tokens = load_tokenizer(small_vocabulary).tokens
     alone = AddedToken(content="covid", single_word=True)
-    tokenizer = WordPieceTokenizer(pieces, Normalization(), (alone,))
+    tokenizer = WordPieceTokenizer(tokens, Normalization(), (alone,))
     with pytest.raises(UserError, match="cannot follow the added token 'covid'"):
-        extended(tokenizer, {"xylophonic": 9, "zyzzyva": 9}, num_pieces=1, min_frequency=1)
+        extended(tokenizer, {"xylophonic": 9, "zyzzyva": 9}, num_tokens=1, min_frequency=1)

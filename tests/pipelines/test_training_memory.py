@@ -45,7 +45,7 @@ def test_a_batch_that_is_too_large_for_a_rank_is_refused_before_the_system_runs_
     with pytest.raises(
         UserError,
         match=r"^the largest batch of pretraining does not fit the memory of its worker \(.*\); "
-        r"lower micro_batch_size or runtime.training_workers, or raise place.checkpointed",
+        r"lower micro_batch_size or runtime.training_workers, or raise runtime.checkpointed",
     ):
         rehearsed("pretraining", model, optimizer, huge, precision, 2)
     assert resource.getrlimit(resource.RLIMIT_DATA) == limits

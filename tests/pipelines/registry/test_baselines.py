@@ -12,7 +12,7 @@ from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
 from pipelines.artifacts.housekeeping.inventory import take_inventory
 from pipelines.inference.model_evaluation import evaluate_file
 from pipelines.registry.card import model_card
-from pipelines.registry.comparison import comparison as judging
+from pipelines.registry.comparison import versions
 from pipelines.registry.finding import version_with_alias
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset, read_items
@@ -155,7 +155,7 @@ def test_a_family_without_baselines_is_held_against_the_rest(
     models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = labelled_texts(models, tmp_path, size=300, seed=7)
-    family = type(judging.family_of(dataset))
+    family = type(versions.family_of(dataset))
     monkeypatch.setattr(family, "baselines", lambda self, train, heldout, encoder=None: {})
     found = build_baselines(finetuned(models, dataset, 0), dataset, models.context.store)
     assert answers_in(found) == {}
