@@ -125,7 +125,7 @@ def _answer_for_nobody(run_id: UUID) -> None:
 
 
 def approved(comparison: Comparison, answer: Approval | None) -> Comparison:
-    """The judgement after a person was asked; without an answer the version waits for one."""
+    """The comparison after a person was asked; without an answer the version waits for one."""
     if answer is None:
         by_hand = f"bertsmith promote {comparison.name} --version {comparison.version}"
         reason = f"{comparison.reason}; it waits for a person's approval: {by_hand}"

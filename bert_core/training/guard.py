@@ -1,6 +1,6 @@
 """Which steps are not taken: a loss or gradient that is no number, a norm out of all proportion.
 
-Judged on the device, from figures that are the same on every rank: no host waits and all ranks
+Decided on the device, from figures that are the same on every rank: no host waits and all ranks
 decide alike. What was found is written down there, too, until somebody reads it.
 """
 
@@ -90,7 +90,7 @@ class SkippedStepsError(FloatingPointError):
 
 
 class Guard:
-    """Judges each step before it is taken; its state belongs to a run's checkpoint."""
+    """Decides for each step whether it is taken; its state belongs to a run's checkpoint."""
 
     def __init__(
         self, config: GuardConfig, max_grad_norm: float | None, device: torch.device
@@ -171,7 +171,7 @@ class Guard:
             raise SkippedStepsError(self.found(), first, count)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything that the next judgement depends on, by name; the same on every rank."""
+        """Everything that the next decision depends on, by name; the same on every rank."""
         return {
             "norms": self._norms,
             "num_taken": self._num_taken,

@@ -67,7 +67,7 @@ def list_models(tracker: Tracker) -> list[ListedModel]:
                     for key, value in sorted(version.tags.items())
                     if is_fingerprint(value)
                     and value != version.tags.get(FINGERPRINT_TAG)
-                    and "." not in key.removeprefix("bertsmith.")  # of proof and judgement
+                    and "." not in key.removeprefix("bertsmith.")  # of proof and comparison
                 },
             )
         )

@@ -55,7 +55,7 @@ def due_for_promotion(
 def promote_if_better(
     tracker: Tracker, comparison: Comparison, names: RegistrationSettings, by: str
 ) -> Promotion:
-    """Give the version the alias that its judgement earned, and record why.
+    """Give the version the alias that its comparison earned, and record why.
 
     It is the alias of champions where it is better, else that of challengers; a version that is
     champion already, as where a run was killed after it moved the alias, stays it. Raises UserError

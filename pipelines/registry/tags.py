@@ -18,7 +18,7 @@ REGISTERED_AS_TAG = "bertsmith.registered_as"  # of a package: for which name it
 OF_ENCODERS = ("eval/mlm_accuracy", "eval/clm_accuracy")  # what encoders prove themselves by
 VERIFIED_TAG = "bertsmith.verified"
 COMPARISON_TAG = "bertsmith.comparison"  # .decision, .reason, .against, .difference, .interval, …
-BETTER = "better"  # how the decision of a judgement begins where it was
+BETTER = "better"  # how the decision of a comparison begins where it was
 PROOF_TAG = "bertsmith.proof"  # .loaded, .metric, .logged, .reproduced, .data, .comparison, …
 
 # What a run still owes the version. It is taken away once it is done, so that every alias is

@@ -112,7 +112,7 @@ def test_sinusoidal_positions_are_those_of_a_model_built_so():
     assert "encoder.embeddings.position" not in model.state_dict()
 
 
-def test_added_pieces_start_as_the_mean_and_are_predicted_too(tmp_path):
+def test_added_words_start_as_the_mean_and_are_predicted_too(tmp_path):
     model = new_model("pretraining")
     with torch.no_grad():
         model.vocabulary_head.bias.normal_()

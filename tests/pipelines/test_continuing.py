@@ -211,7 +211,7 @@ def test_a_word_too_long_for_the_tokenizer_becomes_no_piece() -> None:
         extended(tokenizer, counts, num_tokens=3, min_frequency=2)
 
 
-def test_added_pieces_do_not_begin_with_rows_that_nothing_trained(
+def test_added_words_do_not_begin_with_rows_that_nothing_trained(
     source, small_corpus, small_vocabulary, small_context, tmp_path
 ):
     padded = PretrainingModel(source.config)

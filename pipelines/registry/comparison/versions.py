@@ -68,7 +68,7 @@ def compare_versions(
 
     `evaluation` are its answers on its held-out data, where they are known; what is missing is
     computed, each version in a process of its own with its own code. What cannot be compared is
-    not better, and the judgement says why. Raises UserError where there is no such version,
+    not better, and `reason` says why. Raises UserError where there is no such version,
     ConnectionError and MlflowException where tracker or store does not answer.
     """
     client = tracker.client()
@@ -96,7 +96,7 @@ def compare_versions(
         items, difference = difference_from(
             champion, candidate, evaluation, tracker, store, settings
         )
-        return _judgement(candidate, against, champion_number, items, difference, settings)
+        return _comparison(candidate, against, champion_number, items, difference, settings)
     except CannotCompareError as error:
         return refused(reason=f"it cannot be compared with {against}: {error}", against=against)
     except (VerificationError, UserError) as error:
@@ -132,7 +132,7 @@ def _against_baselines(
         name: items.difference(ours, score, settings) for name, score in baselines.items()
     }
     name = min(differences, key=lambda each: (differences[each].ahead, differences[each].value))
-    comparison = _judgement(candidate, name, None, items, differences[name], settings)
+    comparison = _comparison(candidate, name, None, items, differences[name], settings)
     if comparison.is_better or name not in learned:
         return comparison
     return replace(comparison, reason=f"{comparison.reason}; {_REMEDY.format(name=name)}")
@@ -166,7 +166,7 @@ def _answers_of_artifact(model_artifact: Artifact, dataset: Artifact) -> list[ob
     return family_of(dataset).answers(model, tokenizer, heldout, reading).values
 
 
-def _judgement(
+def _comparison(
     candidate: Candidate,
     against: str,
     champion: int | None,
