@@ -1,19 +1,10 @@
 """MLflow: runs, metrics and lineage. Trouble with the tracker never stops a training run."""
 
 import logging
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-
-# Read by MLflow when it is imported; a person's own setting wins.
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # an outage costs 0 s, not 247 s
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
-os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-os.environ.setdefault("DO_NOT_TRACK", "true")
-os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # the last screen has it
 
 import requests
 from filelock import FileLock
@@ -44,10 +35,7 @@ def final(name: str) -> str:
 
 
 def server_address(uri: str) -> str:
-    """The URI for MLflow, without user and password: from now on requests to it bring them.
-
-    So MLflow writes them into no error message.
-    """
+    """The URI without user and password, which requests bring from now on, and no error shows."""
     address, credentials = split_credentials(uri)
     sign_in(address, credentials)
     return address
@@ -81,33 +69,34 @@ class Tracker:
 
         Raises UserError where the server does not answer.
         """
-        address = server_address(self.uri)
-        if not address.startswith("http"):
-            return ""
         try:
-            answer = requests.get(f"{address.rstrip('/')}/version", timeout=_VERSION_SECONDS)
+            answer = self._get("version", _VERSION_SECONDS)
         except requests.RequestException as error:
             raise UserError(
                 f"the tracker {self.shown_uri} must answer, found {redacted(str(error))}; start it"
             ) from error
-        return answer.text.strip() if answer.ok else ""
+        return answer.text.strip() if answer is not None and answer.ok else ""
 
     def answers(self) -> bool:
         """Whether the server answers anything within seconds; a database is no server.
 
         Ask before a record that the run can do without: MLflow's client waits long for an answer.
         """
-        address = server_address(self.uri)
-        if not address.startswith("http"):
-            return True
         try:
-            requests.get(f"{address.rstrip('/')}/health", timeout=_ANSWER_SECONDS)
+            self._get("health", _ANSWER_SECONDS)
         except requests.RequestException as error:
             logger.warning(
                 "the tracker %s does not answer: %s", self.shown_uri, redacted(f"{error}")
             )
             return False
         return True
+
+    def _get(self, path: str, seconds: float) -> requests.Response | None:
+        """The server's answer; None for a database, which is no server."""
+        address = server_address(self.uri)
+        if not address.startswith("http"):
+            return None
+        return requests.get(f"{address.rstrip('/')}/{path}", timeout=seconds)
 
     def experiment_id(self) -> str:
         """The experiment's id; the experiment is created where it is missing.

@@ -167,7 +167,7 @@ def test_a_run_that_goes_on_where_a_step_takes_another_time_keeps_its_steps(monk
     monkeypatch.setattr(budget, "_measured_phases", lambda *_: pytest.fail("measured again"))
     assert with_steps_in_budget(wanted, values) == found
     of_budget, going_on = notes
-    assert of_budget.startswith(f"pretraining: 10 minutes give {found.num_steps:,} steps of 0.5 s")
+    assert of_budget.startswith(f"pretraining: 10 minutes: {found.num_steps:,} steps of 0.5 s")
     assert going_on.startswith(f"pretraining: resuming with the {found.num_steps:,} steps")
 
 
@@ -193,7 +193,7 @@ def test_a_budget_names_an_encoder_that_is_to_the_bit_the_one_of_its_steps(
     assert num_steps >= 10
     assert encoder.manifest.settings["budget_minutes"] == 0.25
     assert encoder.manifest.settings["num_steps"] is None
-    assert any(f"0.25 minutes give {num_steps:,} steps" in note for note in notes)
+    assert any(f"0.25 minutes: {num_steps:,} steps" in note for note in notes)
     again = build_encoder(wanted, small_examples, small_vocabulary, context)
     assert again.reused and again.fingerprint == encoder.fingerprint
     plain = wanted.model_copy(update={"num_steps": num_steps, "budget_minutes": None})

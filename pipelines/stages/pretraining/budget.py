@@ -71,9 +71,7 @@ def with_steps_in_budget(
             filesystem.create_dir(folder, recursive=True)
             write_whole(filesystem, path, json.dumps({"num_steps": num_steps}))
         seconds = ", then ".join(f"{timing.step:.3g} s" for timing in timings.values())
-        note = (
-            f"{settings.budget_minutes:g} minutes give {{:,}} steps of {seconds}, and evaluations"
-        )
+        note = f"{settings.budget_minutes:g} minutes: {{:,}} steps of {seconds}, and evaluations"
     if is_first:
         sender = ProgressSender(values["messages"])
         note = f"{STAGE}: {note.format(num_steps)}"
