@@ -22,7 +22,6 @@ from pipelines.config.redaction import redacted
 
 logger = logging.getLogger(__name__)
 
-HOST_VARIABLE = "BERTSMITH_METRICS_HOST"
 TOKEN_VARIABLE = "BERTSMITH_METRICS_TOKEN"
 _LOOPBACK = ("127.0.0.1", "localhost")
 _STORE_SECONDS = 300.0  # a listing of a large bucket takes minutes and costs money
@@ -121,15 +120,14 @@ class _Quiet(WSGIRequestHandler):
 
 
 def metrics_server(
-    registry: CollectorRegistry, *, port: int, host: str | None = None
+    registry: CollectorRegistry, *, port: int, host: str = "127.0.0.1"
 ) -> WSGIServer:
     """A server of `registry`, which the caller lets serve; port 0 takes a free one.
 
-    It listens on `host`, else on $BERTSMITH_METRICS_HOST, else on the loopback. Where
-    $BERTSMITH_METRICS_TOKEN is set, requests need it as `Authorization: Bearer …`. Raises UserError
-    where other machines could ask and no token is set, and OSError where the port is taken.
+    With $BERTSMITH_METRICS_TOKEN set, requests need it as `Authorization: Bearer …`. Raises
+    UserError for a host that other machines reach where no token is set, and OSError where the
+    port is taken.
     """
-    host = host or os.environ.get(HOST_VARIABLE, "127.0.0.1")
     token = os.environ.get(TOKEN_VARIABLE, "")
     if host not in _LOOPBACK and not token:
         raise UserError(

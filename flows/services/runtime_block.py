@@ -11,7 +11,7 @@ from prefect.blocks.core import Block
 from prefect.runtime import deployment
 from pydantic import Field, SecretStr
 
-VARIABLE = "BERTSMITH_PLACE"  # the name of the block that a worker's runs use
+VARIABLE = "BERTSMITH_RUNTIME"  # the name of the block that a worker's runs use
 DEFAULT_NAME = "default"
 
 
@@ -74,7 +74,7 @@ def use_runtime(place: BertsmithRuntime | None) -> None:
 
 
 def read_runtime() -> BertsmithRuntime | None:
-    """The block of $BERTSMITH_PLACE, by default `default`; None where there is none."""
+    """The block of $BERTSMITH_RUNTIME, by default `default`; None where there is none."""
     try:
         found = BertsmithRuntime.load(os.environ.get(VARIABLE) or DEFAULT_NAME)
     except ValueError:  # Prefect's answer where there is no such block

@@ -12,13 +12,7 @@ from pipelines.config.errors import UserError
 from pipelines.config.redaction import redacted
 
 MetricsPort = Annotated[int, typer.Option(min=1, max=65535, help="Port to serve Prometheus on.")]
-MetricsHost = Annotated[
-    str | None,
-    typer.Option(
-        help="Address to listen on. [default: $BERTSMITH_METRICS_HOST, 127.0.0.1]",
-        show_default=False,
-    ),
-]
+MetricsHost = Annotated[str, typer.Option(help="Address to listen on.")]
 PoolType = Annotated[str, typer.Option(help="Type of new work pools: process or kubernetes.")]
 JobTemplate = Annotated[
     Path | None,
@@ -81,7 +75,10 @@ def deploy(
 
 
 def metrics(
-    home: Home = None, store: Store = None, port: MetricsPort = 9464, host: MetricsHost = None
+    home: Home = None,
+    store: Store = None,
+    port: MetricsPort = 9464,
+    host: MetricsHost = "127.0.0.1",
 ) -> None:
     """Serve metrics of the store and of the queues to Prometheus.
 

@@ -8,12 +8,10 @@ from pathlib import Path
 import pytest
 
 from bert_core.training.state import load_model
-from flows.cli.app import DONE, MISTAKE, run
 from pipelines.config.errors import UserError
 from pipelines.registry.opening import local_model, located, open_model
-from pipelines.registry.tags import VERIFIED_TAG
 from tests.integration.object_stores import BUCKET, s3_server
-from tests.pipelines.registry.conftest import Models, package_of
+from tests.pipelines.registry.conftest import Models
 
 
 def test_a_fetched_model_is_removed_after_its_use(
@@ -61,34 +59,3 @@ def test_a_name_alone_is_no_candidate_that_proved_nothing(models: Models) -> Non
         open_model(models.tracker, "encoder")
     models.tracker.client().set_model_version_tag("encoder", "1", "bertsmith.verified", "true")
     assert open_model(models.tracker, "encoder")[0].head_name == "pretraining"
-
-
-def test_a_command_follows_an_alias_and_refuses_changed_bytes(
-    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    monkeypatch.setenv("BERTSMITH_HOME", str(tmp_path))  # whose registry the models stand in
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
-    made = [models.register(models.encoder(seed)) for seed in (1, 2)]
-    client = models.tracker.client()
-    for number in ("1", "2"):
-        client.set_model_version_tag("encoder", number, VERIFIED_TAG, "true")
-    client.set_registered_model_alias("encoder", "champion", "1")
-
-    def vector(*which: str) -> str:
-        assert run(["embed", "a text", "--json", *which]) == DONE
-        return capsys.readouterr().out
-
-    champion = ["--model", "encoder@champion"]
-    assert run(["similar", "a", "text", *champion]) == DONE
-    assert capsys.readouterr().err == "model: models:/encoder/1\n"
-    first = vector(*champion)
-    assert vector() == first == vector("--model", "models:/encoder/1")
-    client.set_registered_model_alias("encoder", "champion", "2")
-    assert vector() == vector(*champion) != first
-    assert run(["fill-mask", "a [MASK]"]) == DONE
-    capsys.readouterr()
-    weights = package_of(models, made[1]) / "artifacts" / "model" / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
-    assert run(["embed", "a text", *champion]) == MISTAKE
-    assert "model.safetensors has other bytes" in capsys.readouterr().err
