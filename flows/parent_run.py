@@ -1,8 +1,8 @@
 """The tracker's record of a flow run: one parent run, under it a run for each stage that it built.
 
-Trainings open runs of their own and find them again after an interruption; they stand below the
-parent by a tag that all runs of the flow run carry. Trouble with the tracker costs the record, and
-nothing else.
+A training run opens a tracker run of its own and finds it again after an interruption; it is below
+the parent by a tag that all runs of the flow run carry. Trouble with the tracker costs the record,
+and nothing else.
 """
 
 import logging
@@ -37,13 +37,13 @@ class ParentRun:
         return {_PARENT_TAG: self.run_id} if self.run_id else {}
 
     def used(self, name: str, artifact: Artifact) -> None:
-        """Record that this run stands on `artifact`, which it built or found.
+        """Record that this run uses `artifact`, which it built or found.
 
         A stage that was built here, and opens no run of its own, gets one.
         """
         if not self.run_id:
             return
-        # By its tags `bertsmith prune` knows what recent runs stand on.
+        # By its tags `bertsmith prune` knows what recent runs use.
         tag = f"bertsmith.uses.{artifact.fingerprint}"
         try:
             with self.tracker.answering():

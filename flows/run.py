@@ -59,7 +59,7 @@ class Run(Generic[Recipe]):
     @property
     def tracker(self) -> Tracker:
         """Where the run is recorded."""
-        assert self.context.tracker is not None, "a recipe's place always names a tracker"
+        assert self.context.tracker is not None, "a recipe's runtime settings always name a tracker"
         return self.context.tracker
 
     def stage(

@@ -45,8 +45,7 @@ class Stage:
     # check(settings, *what the checks of its needs returned): refuses what the recipe names and
     # cannot be read, before anything is built.
     check: str = ""
-    # cut(settings): how a step of its training run is shared among workers; None where none share
-    # one.
+    # cut(settings): how workers share a step of its training run; None where nothing is shared.
     cut: str = ""
     uses_network: bool = False  # to sources or servers, which may fail and come back
     # Whether settings ask for it at all; where not, what needs it is left out as well.

@@ -93,6 +93,6 @@ def _next_sentence_logits(model: Model, tokens: RaggedBatch) -> torch.Tensor:
         _, logits = model(tokens, nowhere)
         return logits
     raise ValueError(
-        "judging pairs needs a model with a next sentence head, "
+        "next sentence prediction needs a model with a next sentence head, "
         f"got {model.head_name} with {model.head_settings()}"
     )

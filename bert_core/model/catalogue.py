@@ -56,7 +56,7 @@ class EncoderModel(Model):
         return self.encoder(tokens, dropout_key)
 
 
-_TASKS: Final = "bert_core.tasks"  # its modules stand on this one
+_TASKS: Final = "bert_core.tasks"  # its modules import this one
 
 MODELS: dict[str, type[Model]] = {
     model.head_name: model

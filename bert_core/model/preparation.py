@@ -73,7 +73,7 @@ def resize_positions(
         new_rows: of a learned table that grows. "repeated" copies the old rows one after the
             other: neighbours stay neighbours, so that heads that look a few tokens aside work at
             once (Beltagy et al., 2020, section 5). "random" draws them as a new model does, for a
-            pretraining that goes on for long. Rows that are there never change, so nothing is
+            pretraining that goes on for long. Existing rows never change, so nothing is
             interpolated: every text would be read at other positions than it was learned at.
 
     Sinusoidal positions are computed, in any number. Raises ValueError for less than one position,

@@ -39,12 +39,12 @@ class CompiledLayers:
             (module, name, torch.compile(
                 getattr(module, name), fullgraph=True, dynamic=True, backend=compiler
             ))
-            for module, name in _pieces(model)
+            for module, name in _parts(model)
         ]  # fmt: skip
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """A block in which the model computes by its compiled pieces.
+        """A block in which the model computes by its compiled parts.
 
         Raises what torch raises where it lacks a compiler for the model's device.
         """
@@ -58,7 +58,7 @@ class CompiledLayers:
                 del module.__dict__[name]
 
 
-def _pieces(model: TrainableModel) -> Iterator[tuple[nn.Module, str]]:
+def _parts(model: TrainableModel) -> Iterator[tuple[nn.Module, str]]:
     """Methods that are compiled; hooks of their modules stay outside."""
     yield model.encoder.embeddings, "forward"
     for layer in model.encoder.layers:

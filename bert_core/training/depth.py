@@ -1,4 +1,4 @@
-"""How deep in a model a parameter stands, by its name.
+"""How deep in a model a parameter is, by its name.
 
 Depth 0 are the embeddings, i + 1 layer i of the encoder, and the number of layers + 1 the heads.
 """

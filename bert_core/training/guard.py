@@ -16,7 +16,7 @@ from torch import Tensor
 from bert_core.config import check_whole
 
 # The norms of so many steps that were taken; before there are as many, no norm is out of proportion
-# (the first ones of a training fall steeply).
+# (the first ones of a training run fall steeply).
 WINDOW: Final = 64
 # So many findings are kept until they are read; reading as often loses none.
 RECORD: Final = 256

@@ -17,7 +17,8 @@ def execute(command: str, choice: Choice, *, show_recipe: bool) -> None:
     """Run the flow of `command` with the recipe that `choice` describes; with `show_recipe` print
     that, every value of it, and run nothing.
 
-    Raises UserError for a recipe, a place or an input that cannot work, before anything starts.
+    Raises UserError for a recipe, a runtime setting or an input that cannot work, before
+    anything starts.
     """
     stop_in_order()
     home = home_folder(choice.home)
@@ -52,7 +53,7 @@ def execute(command: str, choice: Choice, *, show_recipe: bool) -> None:
 def checked_recipe(command: str, choice: Choice) -> "CorpusRecipe":
     """The recipe for `command`, whose inputs can be read.
 
-    Raises UserError where a value, the place or an input that the recipe names cannot work.
+    Raises UserError where a value, a runtime setting or an input that the recipe names cannot work.
     """
     from flows.checks import check_recipe
     from pipelines.recipes.files import read_recipe
@@ -79,7 +80,7 @@ def _flow_of(command: str) -> Any:
 
 
 def long_form(recipe: "CorpusRecipe") -> str:
-    """The recipe with every value, and what its automatic rates come to where that is known."""
+    """The recipe with every value, with its automatic rates where they are known."""
     from pipelines.artifacts import ArtifactStore
     from pipelines.registry.opening import automatic_rates_note
     from pipelines.stage import StageContext

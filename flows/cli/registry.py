@@ -56,7 +56,7 @@ def runtime_of(home: Path | None, store: str | None = None) -> "RuntimeSettings"
     try:
         return RuntimeSettings(store=store or "")
     except ValidationError as error:
-        raise UserError(explain(error, "the place", RuntimeSettings)) from None
+        raise UserError(explain(error, "the runtime settings", RuntimeSettings)) from None
 
 
 def context_of(home: Path | None, store: str | None = None) -> "StageContext":

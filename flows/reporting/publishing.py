@@ -26,7 +26,7 @@ def publish_report(report: RunReport, tracker: Tracker) -> None:
 
 
 def print_report(report: RunReport, tracking_uri: str, *, services_run: bool = False) -> None:
-    """Print what a run came to, and commands to go on with; in a pipe the Markdown as it is."""
+    """Print what a run made, and commands to go on with; in a pipe the Markdown as it is."""
     text = "\n\n".join(
         [
             summary(report, tracking_uri),

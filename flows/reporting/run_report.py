@@ -1,4 +1,4 @@
-"""What a flow run did, and the held-out figures it is judged by, each beside its baselines."""
+"""What a flow run did, and its held-out figures, each beside its baselines."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -194,8 +194,8 @@ def check_secrets() -> Check:
     from flows.services.runtime_block import DEFAULT_NAME, VARIABLE, read_runtime
 
     name = os.environ.get(VARIABLE) or DEFAULT_NAME
-    place = read_runtime()
-    said = place.variables() if place is not None else {}
+    block = read_runtime()
+    said = block.variables() if block is not None else {}
     found = {**said, **{key: value for key, value in os.environ.items() if value}}
     needed = []
     if found.get("BERTSMITH_STORE", "").startswith("s3://") and "AWS_PROFILE" not in found:

@@ -70,8 +70,9 @@ def apply(
     """Make what is missing on the Prefect server of the environment; sentences on each.
 
     New pools start runs as `template` says, or as is usual for their type. What is there stays as
-    people left it, but for the deployments' code and what `environment` says of the place; where
-    the code comes from stays as well without a `source`. Raises UserError where the server refuses.
+    people left it, but for the deployments' code and what `environment` says for the block;
+    where the code comes from stays as well without a `source`. Raises UserError where the server
+    refuses.
     """
     said = []
     if kept := save_runtime(environment):

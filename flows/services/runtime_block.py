@@ -62,9 +62,9 @@ def use_runtime_of_deployment() -> None:
         use_runtime(read_runtime())
 
 
-def use_runtime(place: BertsmithRuntime | None) -> None:
-    """Give this process what `place` says and its environment does not."""
-    said = place.variables() if place is not None else {}
+def use_runtime(block: BertsmithRuntime | None) -> None:
+    """Give this process what `block` says and its environment does not."""
+    said = block.variables() if block is not None else {}
     for names in _PAIRS:
         if any(os.environ.get(name) for name in names):
             said = {name: value for name, value in said.items() if name not in names}

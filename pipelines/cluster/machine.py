@@ -27,7 +27,7 @@ def computing_machine(device: str = "cpu") -> dict[str, str]:
     return {
         "processor": processor,
         "device": device.partition(":")[0],
-        "precision": "float32",  # of all held-out figures, however the training computed
+        "precision": "float32",  # of all held-out figures, however the training run computed
         "threads": str(torch.get_num_threads()),
         "libraries": ", ".join([f"python {platform.python_version()}", *libraries]),
     }

@@ -62,8 +62,8 @@ def map_tasks(
 def _end(tasks: "list[ray.ObjectRef]", *, politely: bool) -> None:
     """End tasks that nobody waits for any more.
 
-    What a task had others compute outlives it where it is killed: of a training the places in the
-    cluster stay taken. So such a task is interrupted, which its training answers by itself.
+    What a task had others compute outlives it where it is killed: a training run's places in
+    the cluster stay taken. So such a task is interrupted, and ends its training run by itself.
     """
     if politely and tasks:
         for task in tasks:

@@ -10,14 +10,14 @@ DeviceKind = Literal["auto", "cpu", "gpu"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """Which checkpoints of a training stay while it lasts; each that one of these names."""
+    """Which checkpoints of a training run stay while it lasts; each that one of these names."""
 
     latest: int = 2
     best: int = 0  # by held-out loss, of those that were evaluated at their step
     every_steps: int | None = None
 
     def most_of(self, num_steps: int, checkpoint_every_steps: int) -> int:
-        """How many stay at most of a training of so many steps that stores one every so many."""
+        """How many stay at most of a run of so many steps that stores one every so many."""
         spaced = num_steps // math.lcm(checkpoint_every_steps, self.every_steps or num_steps + 1)
         stored = math.ceil(num_steps / checkpoint_every_steps)
         return min(self.latest + self.best + spaced, stored)

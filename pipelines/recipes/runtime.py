@@ -27,8 +27,8 @@ _Count = Annotated[int, Field(ge=1, le=4096)]
 class RuntimeSettings(Settings):
     """Store, tracker and workers. None of these changes what an artifact is made from.
 
-    How many workers share a training shows in the rounding of its weights: sums have another order,
-    and with `exchange_dtype="bf16"` gradients are rounded where there are two or more, else not.
+    How many workers share a training run shows in the rounding of its weights: sums have another
+    order, and with `exchange_dtype="bf16"` gradients are rounded where there are two or more.
     """
 
     home: str = Field(

@@ -64,7 +64,7 @@ def question_of(kind: str, artifact: Artifact) -> Question:
 
 
 def with_comparison(description: str, reason: str) -> str:
-    """A card with what the version's comparison came to, in the place of what it said before."""
+    """A card with the result of the version's comparison, in place of an earlier one."""
     card, _, _ = description.partition(_COMPARED)
     added = f"{_COMPARED}{reason[:1].upper()}{reason[1:1_500]}."
     return _cut(card, _MOST_CHARACTERS - len(added)) + added

@@ -36,7 +36,7 @@ _SAID = ("format", "heldout_format", "libraries")  # inputs that are no bytes bu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineageNode:
-    """One thing that a version stands on: an artifact, or bytes that came from outside."""
+    """One thing that a version was made from: an artifact, or bytes that came from outside."""
 
     title: str
     fingerprint: str  # of the artifact, or what its bytes hash to
@@ -141,7 +141,7 @@ def _found(name: str, fingerprint: str, store: ArtifactStore) -> Artifact | None
 def fingerprints_in_use(
     tracker: Tracker, *, since: datetime | None = None
 ) -> dict[str, tuple[str, ...]]:
-    """Who stands on each fingerprint: `name/version` of models, and runs that began after `since`.
+    """Who uses each fingerprint: `name/version` of models, and runs that began after `since`.
 
     Raises UserError where the tracker does not answer: what it would have said is then unknown.
     """

@@ -28,7 +28,7 @@ class ListedModel:
     created: datetime
     fingerprint: str
     run_id: str
-    comparison: str  # what its comparison came to; empty where it was not compared
+    comparison: str  # the result of its comparison; empty where it was not compared
     lineage: Mapping[str, str]  # fingerprints of what it was made from, by kind
 
 

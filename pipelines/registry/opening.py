@@ -145,7 +145,7 @@ class _Sizes(NamedTuple):
 
 
 def automatic_rates_note(recipe: Any, context: StageContext) -> list[str]:
-    """What `auto` comes to in each section of `recipe` that has it, without starting a run.
+    """The value of `auto` in each section of `recipe` that has it, without starting a run.
 
     That of an encoder in the registry is known once a run has looked it up.
     """

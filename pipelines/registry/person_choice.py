@@ -85,22 +85,22 @@ def recorded_objection(client: MlflowClient, version: ModelVersion, alias: str) 
     if holder is None or holder.version == version.version:
         return ""
     for one, other, speaks_for_it in ((version, holder, True), (holder, version, False)):
-        judged = entries(COMPARISON_TAG, one.tags)
-        if judged.get("against") == uri_of(other):
-            is_better = judged.get("decision", "").startswith(BETTER)
+        compared = entries(COMPARISON_TAG, one.tags)
+        if compared.get("against") == uri_of(other):
+            is_better = compared.get("decision", "").startswith(BETTER)
             return (
-                "" if is_better == speaks_for_it else f"{uri_of(one)}: {judged.get('reason', '')}"
+                "" if is_better == speaks_for_it else f"{uri_of(one)}: {compared.get('reason', '')}"
             )
     return _by_their_figures(version, holder)
 
 
 def baselines_speak_against(version: ModelVersion) -> str:
-    """What its comparison with its baselines came to, where it was not better; else empty."""
-    judged = entries(COMPARISON_TAG, version.tags)
-    against = judged.get("against", "")
-    if judged.get("decision") != f"not {BETTER}" or not against or against.startswith("models:/"):
+    """Why it was not better than its baselines; empty where it was, or was not compared."""
+    compared = entries(COMPARISON_TAG, version.tags)
+    against = compared.get("against", "")
+    if compared.get("decision") != f"not {BETTER}" or not against or against.startswith("models:/"):
         return ""
-    return judged.get("reason", "")
+    return compared.get("reason", "")
 
 
 def _by_their_figures(version: ModelVersion, holder: ModelVersion) -> str:

@@ -1,6 +1,6 @@
 """Moving aliases: to a version that was better, that a person approved, or back to the one before.
 
-Every move is recorded with the registered name, and what a comparison came to with the version.
+Every move is recorded with the registered name, and the result of a comparison with the version.
 """
 
 import getpass
@@ -59,7 +59,7 @@ def promote_if_better(
 
     It is the alias of champions where it is better, else that of challengers; a version that is
     champion already, as where a run was killed after it moved the alias, stays it. Raises UserError
-    where somebody moved the champion since it was judged: it is compared again by the next run.
+    where somebody moved the champion since it was compared: it is compared again by the next run.
     """
     client = tracker.client()
     alias = names.alias if comparison.is_better else names.challenger_alias
@@ -166,7 +166,7 @@ def _decision(comparison: Comparison) -> str:
 
 
 def _write_down(client: MlflowClient, comparison: Comparison) -> None:
-    """What the comparison came to, as tags of the version and at the end of its description."""
+    """The result of the comparison, as tags of the version and at the end of its description."""
     number = str(comparison.version)
     card = client.get_model_version(comparison.name, number).description or ""
     client.update_model_version(comparison.name, number, with_comparison(card, comparison.reason))

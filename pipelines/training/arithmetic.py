@@ -1,4 +1,4 @@
-"""In which arithmetic a training computes, settled before it starts: it decides its bits."""
+"""In which arithmetic a training run computes, settled before it starts: it decides its bits."""
 
 import os
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ class Arithmetic:
 
 
 def resolve(precision: Precision, context: StageContext) -> tuple[Arithmetic, StageContext]:
-    """What a training computes in, and the context whose ranks get that device and no other.
+    """What a training run computes in, and the context whose ranks get that device and no other.
 
     The device is decided here alone: Ray may count other GPUs than torch sees, and an artifact
     must not be named after one device and trained on another. Raises UserError as `arithmetic_of`.
@@ -55,9 +55,9 @@ def arithmetic_of(precision: Precision, ranks: Ranks, observe: Observer = ignore
     Without RAY_ADDRESS they run on this machine, and nobody else is asked. A cluster is asked
     through a task on one of the nodes that workers may get, with GPUs if they get them: its other
     nodes compute in the same format, even where theirs would be another. The task waits for no
-    free CPU or GPU, and where no such node lives one is waited for (as `wait_for_room` says, told
-    to `observe`), not all of them: the artifact may be there already. Raises UserError where GPUs
-    are wanted and there is none, and where the node does not answer.
+    free CPU or GPU, and where no such node lives one is waited for (as `wait_for_room` does, with
+    a note to `observe`), not all of them: the artifact may exist already. Raises UserError where
+    GPUs are wanted and there is none, and where the node does not answer.
     """
     if "RAY_ADDRESS" not in os.environ:
         device: Device = "cuda" if ranks.device != "cpu" and torch.cuda.is_available() else "cpu"

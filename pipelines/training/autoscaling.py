@@ -26,9 +26,9 @@ def wait_for_room(ranks: Ranks, observe: Observer, stage: str) -> float:
     """The seconds that the least workers of `ranks` were waited for; 0 where they had room at once.
 
     It asks the cluster that RAY_ADDRESS names, to which this process is connected, and returns as
-    soon as live nodes have room, at the latest after `ranks.wait_for_nodes_seconds`: `place` then
-    refuses what still has none. Told once to `observe`, as a note of `stage`. Whatever ends the
-    wait, nothing is asked for any more.
+    soon as live nodes have room, at the latest after `ranks.wait_for_nodes_seconds`: `schedule`
+    then refuses what still has none. `observe` gets one note, of `stage`. Whatever ends the wait,
+    nothing is asked for any more.
     """
     patience = ranks.wait_for_nodes_seconds
     up = nodes()

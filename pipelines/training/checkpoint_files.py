@@ -87,8 +87,8 @@ def kept_by(keep: Retention, checkpoints: Sequence[Checkpoint]) -> list[Checkpoi
     """Which of these stay: the newest, and what the rule says of the regular ones."""
     newest_first = sorted(checkpoints, key=lambda each: each.step, reverse=True)
     regular = [each for each in newest_first if each.is_regular]
-    judged = [each for each in regular if each.loss is not None and math.isfinite(each.loss)]
-    best = sorted(judged, key=lambda each: each.loss or 0.0)[: keep.best]
+    evaluated = [each for each in regular if each.loss is not None and math.isfinite(each.loss)]
+    best = sorted(evaluated, key=lambda each: each.loss or 0.0)[: keep.best]
     spaced = [each for each in regular if keep.every_steps and each.step % keep.every_steps == 0]
     names = {e.name for e in (*newest_first[:1], *regular[: keep.latest], *best, *spaced)}
     return [each for each in newest_first if each.name in names]

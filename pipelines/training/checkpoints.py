@@ -1,4 +1,4 @@
-"""A training run's checkpoints: stored beside the training run, verified, kept by a rule.
+"""A training run's checkpoints: stored while it goes on, verified, kept by a rule.
 
 Each is a folder of its own, on any store. Its last file says what size and SHA-256 the others must
 have: a folder without it is no checkpoint, and one that it does not fit is damaged.

@@ -68,8 +68,7 @@ class EndOnFinalError(UserCallback):
 
 
 class EndOnLongOutage(ControllerCallback):
-    """Ends a training run whose workers found no places for too long, each outage counted by
-    itself.
+    """Ends a training run whose workers found no places for too long; each outage counts alone.
 
     Ray counts failures over the whole run: a month of short outages would end one. It calls this
     in its controller. A range of workers that waits for nodes to join is no outage.

@@ -72,7 +72,7 @@ def launch(
     worker returned. A worker or node that dies is replaced, as often as `context.ranks` allows,
     each time going on from the last checkpoint; so does a second call with the same name, in
     another process. A UserError on any rank ends all of them and is raised here. What stops this
-    call from outside, such as KeyboardInterrupt, ends the training too: it saves where it stands,
+    call from outside, such as KeyboardInterrupt, ends the training run too: it saves where it is,
     for which it has `PATIENCE_SECONDS` or until it is stopped once more, and this process leaves
     Ray.
     """
@@ -160,7 +160,7 @@ def _fit(trainer: TorchTrainer, messages: "ActorHandle[Any]") -> Any:
     """`trainer.fit()` on a thread of its own: on the main thread it would answer Ctrl-C itself.
 
     There it exits the process in the middle of a flow. A KeyboardInterrupt, or what a scheduler's
-    signal raises, on the waiting main thread lets the training end politely and is raised then.
+    signal raises, on the waiting main thread lets the training run end politely and is raised then.
     """
     outcome: Future[Any] = Future()
 

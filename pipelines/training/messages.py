@@ -1,5 +1,4 @@
-"""What a training run's workers and the process that started them say to each other while it goes
-on.
+"""What the workers of a training run and the process that started them say to each other.
 
 Workers cannot reach that process's run logger, and it cannot reach them: both call an actor on its
 node. Progress goes one way; the wish to stop goes the other, to rank 0, from which it travels with

@@ -17,7 +17,7 @@ Node = Mapping[str, float]  # its resources, as Ray counts them: {"CPU": 64.0, "
 class BatchSplit:
     """How an optimizer step is cut into micro-batches, the units that ranks share."""
 
-    section: str  # of the recipe: where the two settings stand
+    section: str  # of the recipe, where the two settings are
     global_batch_size: int
     micro_batch_size: int
     prefix: str = ""  # of the two settings' names, "short_" for short_global_batch_size
@@ -28,7 +28,7 @@ class BatchSplit:
         return -(-self.global_batch_size // self.micro_batch_size)
 
     def described(self) -> str:
-        """The two settings, as they stand in the recipe."""
+        """The two settings, as the recipe has them."""
         step, micro_batch = f"{self.prefix}global_batch_size", f"{self.prefix}micro_batch_size"
         return f"{step}={self.global_batch_size}, {micro_batch}={self.micro_batch_size}"
 

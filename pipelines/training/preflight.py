@@ -1,4 +1,4 @@
-"""What the ranks of a training find out before its first step: that they are one training run.
+"""What the ranks of a training run check before its first step: that they are one run.
 
 Each failure is a sentence that ends the training run on all ranks, minutes or hours before it would
 have ended by itself, or not at all.

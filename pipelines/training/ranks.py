@@ -1,5 +1,4 @@
-"""The processes that share a training run: which of them this one is, and what they tell each
-other.
+"""The processes that share a training run: which one this is, and what they exchange.
 
 To be asked on a worker. What every rank calls, all call in the same order.
 """

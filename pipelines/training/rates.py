@@ -1,4 +1,4 @@
-"""The peak learning rate that `auto` stands for: it follows the encoder's size.
+"""The peak learning rate that `auto` means: it follows the encoder's size.
 
 A small encoder learns at twenty times the rate of BERT-base, and at the small one's rate BERT-base
 loses what it knows. Each rule is a line through two encoders, in the logarithms of layers x width

@@ -12,13 +12,13 @@ from bert_core.training.evaluation import SumAndCount
 
 
 def sum_over_ranks(values: NDArray[Any]) -> NDArray[Any]:
-    """The sum of the ranks' arrays, element by element; outside of a training the array itself.
+    """The sum of the ranks' arrays, element by element; outside of a training run the array itself.
 
     All ranks call it, with arrays of one shape and type.
     """
     if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
         return values
-    import ray.train.torch  # a second that figures outside of a training need not spend
+    import ray.train.torch  # a second that figures outside of a training run need not spend
 
     # Where the ranks exchange: GPUs do it for what a CPU counted, too.
     table = torch.from_numpy(values.copy()).to(ray.train.torch.get_device())

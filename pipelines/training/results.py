@@ -1,4 +1,4 @@
-"""What a training leaves: the files of its model and its statistics."""
+"""What a training run leaves: the files of its model and its statistics."""
 
 import json
 import shutil
@@ -10,7 +10,7 @@ from bert_core.training.state import CONFIG_FILE, WEIGHTS_FILE
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Draft
 
-# Inside a training checkpoint.
+# Inside a checkpoint.
 MODEL_FOLDER = "model"  # what the training run goes on from
 AVERAGED_FOLDER = "averaged"  # the model to publish, where an average of the weights is kept
 BEST_FOLDER = "best"  # the model to publish, where the training run stops early
@@ -50,7 +50,7 @@ def publish_model(
 
 
 def throughput(result: Mapping[str, Any]) -> dict[str, Any]:
-    """How long the training took, how fast it was and where it was resumed."""
+    """How long the training run took, how fast it was and where it was resumed."""
     seconds = result["training_seconds"]
     return {
         "training_seconds": round(seconds, 3),

@@ -28,7 +28,7 @@ _TIMES_ITS_COST = 50
 
 @dataclass(frozen=True, slots=True)
 class TrainingLoop:
-    """Takes the steps of `work`, from where it stands to the last one or to a stop."""
+    """Takes the steps of `work`, from where it is to the last one or to a stop."""
 
     work: Work
     state: TrainState

@@ -16,7 +16,7 @@ class Work:
     """One training run as its workers see it."""
 
     stage: str  # for people
-    section: str  # of the recipe, where the settings stand
+    section: str  # of the recipe, where the settings are
     settings: TrainingSettings
     num_steps: int
     evaluate_every_steps: int

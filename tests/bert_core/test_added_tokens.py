@@ -11,7 +11,7 @@ from bert_core.vocabulary import SPECIAL_TOKENS, Normalization, WordPieceTokeniz
 
 LETTERS = [chr(code) for code in range(ord("a"), ord("z") + 1)]
 CAPITALS = [letter.upper() for letter in LETTERS]
-PIECES = [
+TOKENS = [
     *SPECIAL_TOKENS, "[unused1]", "<", ">", "[", "]", "/", "!", "-", "é", "中", *LETTERS, *CAPITALS,
     *(f"##{letter}" for letter in LETTERS + CAPITALS), "##1", "##9", "1", "9", "the",
 ]  # fmt: skip
@@ -34,7 +34,7 @@ WAYS = {
 
 
 def saved_by_the_reference(folder: Path, tokens: list, *, lowercase: bool) -> Path:
-    WordPieceTokenizer(PIECES, Normalization(lowercase=lowercase)).save(folder / "plain")
+    WordPieceTokenizer(TOKENS, Normalization(lowercase=lowercase)).save(folder / "plain")
     reference = transformers.AutoTokenizer.from_pretrained(folder / "plain")
     reference.add_tokens(tokens)
     reference.save_pretrained(folder / "theirs")
@@ -72,11 +72,11 @@ def test_they_are_found_as_the_reference_finds_them(tmp_path, way, lowercase):
 
 OLDER = {
     "a list of special ones": {
-        "added_tokens.json": {"<user>": len(PIECES), "covid": len(PIECES) + 1},
+        "added_tokens.json": {"<user>": len(TOKENS), "covid": len(TOKENS) + 1},
         "special_tokens_map.json": {"additional_special_tokens": ["<user>"]},
     },
     "in the settings": {
-        "added_tokens.json": {"[ENT]": len(PIECES)},
+        "added_tokens.json": {"[ENT]": len(TOKENS)},
         "tokenizer_config.json": {"do_lower_case": True, "additional_special_tokens": ["[ENT]"]},
     },
     "of the vocabulary": {
@@ -97,7 +97,7 @@ OLDER = {
 
 @pytest.mark.parametrize("name", OLDER)
 def test_the_files_of_older_versions_are_read(tmp_path, name):
-    (tmp_path / "vocab.txt").write_text("\n".join(PIECES) + "\n", encoding="utf-8")
+    (tmp_path / "vocab.txt").write_text("\n".join(TOKENS) + "\n", encoding="utf-8")
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
     for file, values in OLDER[name].items():

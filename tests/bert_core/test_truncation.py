@@ -8,13 +8,13 @@ from bert_core.vocabulary import SPECIAL_TOKENS, WordPieceTokenizer
 
 MOST = 12  # tokens of a text, and of what is left beside the special ones
 FIRST, SECOND = (" ".join(f"{letter}{number}" for number in range(MOST)).split() for letter in "ab")
-PIECES = [*SPECIAL_TOKENS, *FIRST, *SECOND]
+TOKENS = [*SPECIAL_TOKENS, *FIRST, *SECOND]
 
 
 @pytest.fixture(scope="module")
 def reference():
     """A fast tokenizer of whole words, with BERT's special tokens around them."""
-    ids = {piece: index for index, piece in enumerate(PIECES)}
+    ids = {piece: index for index, piece in enumerate(TOKENS)}
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -29,7 +29,7 @@ def reference():
 def test_pairs_of_all_lengths_are_cut_as_fast_tokenizers_cut_them(reference, budget):
     lengths = [(a, b) for a in range(MOST + 1) for b in range(MOST + 1)]
     pairs = [(" ".join(FIRST[:a]), " ".join(SECOND[:b])) for a, b in lengths]
-    found = encode_texts(WordPieceTokenizer(PIECES), pairs, budget + 3)
+    found = encode_texts(WordPieceTokenizer(TOKENS), pairs, budget + 3)
     reference.enable_truncation(budget + 3, strategy="longest_first")
     expected = reference.encode_batch(pairs)
     assert found.sequences == [each.ids for each in expected]

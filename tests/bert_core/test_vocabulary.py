@@ -8,7 +8,7 @@ import pytest
 from bert_core.vocabulary import Normalization, WordPieceTokenizer
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
-PIECES = [
+TOKENS = [
     "[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[", "]", ",", "a", "b", "c", "l",
     "s", "the", "cat", "un", "##able", "##s", "##a", "##l", "café", "cafe", "中", "文",
 ]  # fmt: skip
@@ -23,7 +23,7 @@ def google_pieces(name: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def tokenizer() -> WordPieceTokenizer:
-    return WordPieceTokenizer(PIECES)
+    return WordPieceTokenizer(TOKENS)
 
 
 def pieces_of(tokenizer: WordPieceTokenizer, text: str) -> list[str]:
@@ -37,16 +37,16 @@ def test_words_are_cut_into_the_longest_pieces(tokenizer):
 
 def test_uncased_text_loses_case_and_accents_and_cased_text_keeps_them(tokenizer):
     assert pieces_of(tokenizer, "CAFÉ") == ["cafe"]
-    cased = WordPieceTokenizer(PIECES, Normalization(lowercase=False))
+    cased = WordPieceTokenizer(TOKENS, Normalization(lowercase=False))
     assert pieces_of(cased, "café") == ["café"]
     assert pieces_of(cased, "CAFÉ") == ["[UNK]"]
-    accents = WordPieceTokenizer(PIECES, Normalization(lowercase=True, strip_accents=False))
+    accents = WordPieceTokenizer(TOKENS, Normalization(lowercase=True, strip_accents=False))
     assert pieces_of(accents, "CAFÉ") == ["café"]
 
 
 def test_chinese_characters_are_words_of_their_own_unless_switched_off(tokenizer):
     assert pieces_of(tokenizer, "中文") == ["中", "文"]
-    joined = WordPieceTokenizer(PIECES, Normalization(split_chinese_characters=False))
+    joined = WordPieceTokenizer(TOKENS, Normalization(split_chinese_characters=False))
     assert pieces_of(joined, "中文") == ["[UNK]"]
 
 
@@ -73,7 +73,7 @@ def test_decoding_joins_pieces_and_leaves_special_tokens_out(tokenizer):
 
 
 def test_saving_and_loading_gives_the_same_tokenizer(tmp_path):
-    saved = WordPieceTokenizer(PIECES, Normalization(lowercase=False, strip_accents=True))
+    saved = WordPieceTokenizer(TOKENS, Normalization(lowercase=False, strip_accents=True))
     saved.save(tmp_path)
     loaded = WordPieceTokenizer.from_directory(tmp_path)
     assert loaded.tokens == saved.tokens
@@ -90,7 +90,7 @@ def test_either_file_of_a_tokenizer_is_enough(tmp_path, tokenizer):
 
 
 def test_a_bare_vocabulary_needs_to_be_told_its_case(tmp_path):
-    (tmp_path / "vocab.txt").write_text("\n".join(PIECES) + "\n", encoding="utf-8")
+    (tmp_path / "vocab.txt").write_text("\n".join(TOKENS) + "\n", encoding="utf-8")
     assert not WordPieceTokenizer.from_directory(tmp_path, lowercase=False).lowercase
     with pytest.raises(ValueError, match="say whether it is uncased; say it"):
         WordPieceTokenizer.from_directory(tmp_path)
@@ -114,24 +114,24 @@ def test_vocabularies_without_special_pieces_or_with_repeated_ones_are_refused()
     with pytest.raises(ValueError, match=r"\[MASK\] not found among 4 tokens"):
         WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]"])
     with pytest.raises(ValueError, match="'a' is there twice"):
-        WordPieceTokenizer([*PIECES, "a"])
+        WordPieceTokenizer([*TOKENS, "a"])
 
 
 def test_an_id_outside_the_vocabulary_is_refused(tokenizer):
-    with pytest.raises(ValueError, match=rf"\[0, {len(PIECES)}\), got {len(PIECES)}"):
-        tokenizer.id_to_token(len(PIECES))
+    with pytest.raises(ValueError, match=rf"\[0, {len(TOKENS)}\), got {len(TOKENS)}"):
+        tokenizer.id_to_token(len(TOKENS))
 
 
 def test_masking_is_told_what_is_special_and_what_continues_a_word(tokenizer):
     maskable = tokenizer.maskable()
-    assert [PIECES[index] for index in (~maskable.is_maskable).nonzero()[0]] == [
+    assert [TOKENS[index] for index in (~maskable.is_maskable).nonzero()[0]] == [
         "[PAD]", "[CLS]", "[SEP]",
     ]  # fmt: skip
-    assert [PIECES[index] for index in maskable.continues_word.nonzero()[0]] == [
+    assert [TOKENS[index] for index in maskable.continues_word.nonzero()[0]] == [
         "##able", "##s", "##a", "##l",
     ]  # fmt: skip
-    drawable = {PIECES[index] for index in maskable.replacement_ids}
-    assert drawable == set(PIECES) - {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused0]"}
+    drawable = {TOKENS[index] for index in maskable.replacement_ids}
+    assert drawable == set(TOKENS) - {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused0]"}
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.finetuning.stage import automatic_epochs, resolved_settings
 from pipelines.training.imported_models import existing_encoder
 
-PIECES = [*SPECIAL_TOKENS, "good", "bad", "one"]
+TOKENS = [*SPECIAL_TOKENS, "good", "bad", "one"]
 
 
 @pytest.mark.parametrize(
@@ -57,9 +57,9 @@ def dataset(context: StageContext, folder: Path, family: str = "classification")
 
 def encoder(context: StageContext, folder: Path, pooling: Any = None, *, is_ours: bool) -> Artifact:
     torch.manual_seed(0)
-    model = EncoderModel(encoder_config("tiny", len(PIECES), max_position_embeddings=32))
+    model = EncoderModel(encoder_config("tiny", len(TOKENS), max_position_embeddings=32))
     model.embedding = None if pooling is None else EmbeddingConfig(pooling=pooling)
-    tokenizer = WordPieceTokenizer(PIECES)
+    tokenizer = WordPieceTokenizer(TOKENS)
     if is_ours:
         save_model(folder, model)
         tokenizer.save(folder)

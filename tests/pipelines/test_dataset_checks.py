@@ -1,4 +1,4 @@
-"""Labelled files are looked at before a run begins."""
+"""Labelled files are inspected before a run begins."""
 
 import json
 import os
@@ -57,7 +57,7 @@ def test_a_small_file_is_checked_as_the_stage_would(tmp_path, content, message):
 
 
 def test_the_head_of_a_large_file_is_checked(tmp_path, monkeypatch):
-    monkeypatch.setattr(checks, "_BYTES_LOOKED_AT", 2000)
+    monkeypatch.setattr(checks, "_BYTES_INSPECTED", 2000)
     path = tmp_path / "a.csv"
     path.write_text(rows(["a"] * 400 + ["b"] * 400))  # sorted by label: the head shows one
     check(path)

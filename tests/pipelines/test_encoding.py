@@ -16,10 +16,10 @@ from pipelines.stages.vocabulary.encoding import SentenceEncoder
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,!?'\"-()[]$€éüß中文字हिन्दी"
-PIECES = [*SPECIAL_TOKENS, *sorted(set(LETTERS)), *(f"##{each}" for each in sorted(set(LETTERS)))]
+TOKENS = [*SPECIAL_TOKENS, *sorted(set(LETTERS)), *(f"##{each}" for each in sorted(set(LETTERS)))]
 
 TOKENIZERS = {
-    lowercase: WordPieceTokenizer(PIECES, Normalization(lowercase=lowercase))
+    lowercase: WordPieceTokenizer(TOKENS, Normalization(lowercase=lowercase))
     for lowercase in (True, False)
 }
 
@@ -83,13 +83,13 @@ def test_a_slice_of_sentences_is_encoded_like_the_sentences_themselves():
 
 
 def test_no_sentences_give_no_ids():
-    ids, lengths = SentenceEncoder(WordPieceTokenizer(PIECES)).encode(pa.array([], pa.string()))
+    ids, lengths = SentenceEncoder(WordPieceTokenizer(TOKENS)).encode(pa.array([], pa.string()))
     assert ids.size == lengths.size == 0
 
 
 def test_a_full_memory_begins_anew_with_the_same_ids(monkeypatch):
     monkeypatch.setattr(encoding, "_MAX_WORDS", 3)
-    encoder = SentenceEncoder(WordPieceTokenizer(PIECES))
+    encoder = SentenceEncoder(WordPieceTokenizer(TOKENS))
     sentences = ["one two three four", "five six", "one two"]
     first = encoder.encode(pa.array(sentences))
     second = encoder.encode(pa.array(sentences))

@@ -1,4 +1,4 @@
-"""Evaluation by kind of piece: what counts as what, and figures that add up to the whole."""
+"""Evaluation by kind of token: what counts as what, and figures that add up to the whole."""
 
 import math
 
@@ -18,7 +18,7 @@ from pipelines.stages.pretraining.kinds import KINDS, token_kinds
 from pipelines.stages.vocabulary.stage import load_tokenizer
 
 
-def pieces_by_kind(counts: dict[str, int]) -> dict[str, set[str]]:
+def tokens_by_kind(counts: dict[str, int]) -> dict[str, set[str]]:
     tokenizer = WordPieceTokenizer([*SPECIAL_TOKENS, *counts])
     table = np.array([*(10**6 for _ in SPECIAL_TOKENS), *counts.values()])
     kinds = token_kinds(tokenizer, table)
@@ -29,26 +29,26 @@ def pieces_by_kind(counts: dict[str, int]) -> dict[str, set[str]]:
 
 
 def test_half_of_the_running_words_are_frequent_and_the_rest_content():
-    found = pieces_by_kind({"the": 40, "of": 20, "whale": 15, "sea": 15, "ship": 10, ".": 900})
+    found = tokens_by_kind({"the": 40, "of": 20, "whale": 15, "sea": 15, "ship": 10, ".": 900})
     assert found["frequent"] == {"the", "of", "[UNK]"}  # 40 are less than half, 60 are not
     assert found["content"] == {"whale", "sea", "ship"}
     assert found["punctuation"] == {".", "[CLS]", "[SEP]"}
 
 
 @pytest.mark.parametrize(
-    ("piece", "kind"),
+    ("token", "kind"),
     [
         ("।", "punctuation"), ("«", "punctuation"), ("+", "punctuation"), ("。", "punctuation"),
         ("##ing", "content"), ("##s", "content"), ("7", "content"), ("水", "content"),
     ],
 )  # fmt: skip
-def test_a_rule_for_any_script(piece, kind):
-    found = pieces_by_kind({"the": 100, piece: 99})
-    assert [each for each in KINDS if piece in found[each]] == [kind]
+def test_a_rule_for_any_script(token, kind):
+    found = tokens_by_kind({"the": 100, token: 99})
+    assert [each for each in KINDS if token in found[each]] == [kind]
 
 
-def test_equally_common_pieces_are_told_apart_by_their_id():
-    assert pieces_by_kind({"a": 1, "b": 1, "c": 1})["frequent"] == {"a", "b", "[UNK]"}
+def test_equally_frequent_tokens_are_told_apart_by_their_id():
+    assert tokens_by_kind({"a": 1, "b": 1, "c": 1})["frequent"] == {"a", "b", "[UNK]"}
 
 
 @pytest.mark.parametrize("objective", ["mlm_nsp", "clm"])
@@ -78,7 +78,7 @@ def test_kinds_add_up_to_the_whole_and_stand_beside_their_baselines(
     assert plain.items() <= figures.items()  # the kinds change no other figure
 
 
-def test_the_baseline_of_a_kind_is_its_commonest_token(small_examples, small_vocabulary):
+def test_the_baseline_of_a_kind_is_its_most_frequent_token(small_examples, small_vocabulary):
     tokenizer = load_tokenizer(small_vocabulary)
     counts = token_counts(small_examples, tokenizer.vocab_size)
     kinds = token_kinds(tokenizer, counts)
@@ -88,9 +88,9 @@ def test_the_baseline_of_a_kind_is_its_commonest_token(small_examples, small_voc
     model = PretrainingModel(encoder_config("tiny", tokenizer.vocab_size))
     figures = HeldoutExamples(small_examples, tokenizer, 0, 1).figures(model, len(reader))
     for kind, is_kind in kinds.items():
-        commonest = max(np.flatnonzero(is_kind), key=lambda index: (counts[index], -index))
+        most_frequent = max(np.flatnonzero(is_kind), key=lambda index: (counts[index], -index))
         of_kind = labels[torch.from_numpy(is_kind)[labels]]
-        expected = (of_kind == int(commonest)).double().mean()
+        expected = (of_kind == int(most_frequent)).double().mean()
         assert figures[f"baseline/mlm_accuracy/{kind}"] == pytest.approx(float(expected))
 
 

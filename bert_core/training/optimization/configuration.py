@@ -31,8 +31,8 @@ class OptimizationConfig:
         learning_rate: the peak, reached after `warmup_steps`; `schedule` says how it falls then.
         decay_fraction: the last share of all steps, over which "warmup_stable_decay" falls to zero;
             never more steps than the warm-up leaves.
-        restart: where the schedule restarts, in a training of two phases; the first phase's warm-up
-            and decay are then over its own steps.
+        restart: where the schedule restarts, in a training run of two phases; the first phase's
+            warm-up and decay are then over its own steps.
         weight_decay: decoupled, on matrices; biases and normalization never decay.
         betas, eps: of the running moments of AdamW and LAMB.
         max_grad_norm: gradients are scaled down to this norm over all parameters; None: never.

@@ -47,7 +47,7 @@ class Comparison:
     is_better: bool
     reason: str  # one sentence
     against: str = ""  # models:/name/number of the champion, or what it was held against
-    champion: int | None = None  # the version that had the alias when this was judged
+    champion: int | None = None  # the version that had the alias when this was compared
     metric: str = ""
     difference: Difference | None = None
     data: str = ""  # fingerprint of the held-out data

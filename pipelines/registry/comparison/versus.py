@@ -91,7 +91,7 @@ def versus(
 
 
 def recipe_of(version: ModelVersion, tracker: Tracker) -> dict[str, Any]:
-    """The recipe of a version by dotted path, without its place; empty where none was kept."""
+    """The recipe of a version by dotted path, without `runtime`; empty where none was kept."""
     with tempfile.TemporaryDirectory(prefix="bertsmith-recipe-") as scratch:
         try:
             path = tracker.client().download_artifacts(version.run_id or "", "recipe.yaml", scratch)

@@ -1,4 +1,4 @@
-"""What a recipe names as its labelled items, looked at before a run begins."""
+"""What a recipe names as its labelled items, inspected before a run begins."""
 
 from typing import Final
 
@@ -18,8 +18,8 @@ from pipelines.stages.dataset.settings import (
 )
 from pipelines.tasks import TaskFamily, family
 
-_BYTES_LOOKED_AT: Final = 4 * 2**20  # read in half a second
-_ROWS_LOOKED_AT: Final = 1000  # of a large data set
+_BYTES_INSPECTED: Final = 4 * 2**20  # read in half a second
+_ROWS_INSPECTED: Final = 1000  # of a large data set
 _EXPANSION: Final = 8  # most that text grows by, about, when it is decompressed
 _READ_WHOLE: Final = ("squad",)  # formats without lines
 
@@ -55,7 +55,7 @@ def _check_files(source: LabelledFile, task: TaskFamily) -> None:
     with reached(*paths):
         large = [path for path in paths if _is_large(path)]
         for path in large:
-            head = None if format_of(path, task.form) in _READ_WHOLE else _BYTES_LOOKED_AT
+            head = None if format_of(path, task.form) in _READ_WHOLE else _BYTES_INSPECTED
             read_labelled(path, task, source, LeftOut(), limit=head)
         if large:
             return
@@ -66,8 +66,8 @@ def _check_files(source: LabelledFile, task: TaskFamily) -> None:
 def _check_dataset(source: LabelledDataset, task: TaskFamily) -> None:
     source = resolved(source)
     size = num_bytes_of(source)
-    if size is None or size > _BYTES_LOOKED_AT:
-        read_parts(source, task, LeftOut(), limit=_ROWS_LOOKED_AT)
+    if size is None or size > _BYTES_INSPECTED:
+        read_parts(source, task, LeftOut(), limit=_ROWS_INSPECTED)
     else:
         with_labels(read_parts(source, task, LeftOut()), task)
 
@@ -78,5 +78,5 @@ def _is_large(path: str) -> bool:
         pass
     filesystem, plain = url_to_fs(path)
     size = filesystem.info(plain)["size"] or 0
-    limit = _BYTES_LOOKED_AT // (_EXPANSION if compression_of(path) else 1)
+    limit = _BYTES_INSPECTED // (_EXPANSION if compression_of(path) else 1)
     return bool(size > limit)

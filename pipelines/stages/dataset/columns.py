@@ -133,9 +133,9 @@ def columns_of(
         second=None if form == "words" else second,
         group=group,
         choices=choices,
-        start=header.runtime_of("sent2") if form == "choices" else None,
+        start=header.place_of("sent2") if form == "choices" else None,
         is_inference=label is not None and header.lowered[label] == "gold_label",
-        name=header.runtime_of("id") if form == "questions" else None,
+        name=header.place_of("id") if form == "questions" else None,
         first_row=first_row,
         is_taken_for_header=is_taken_for_header,
     )
@@ -148,7 +148,7 @@ class _Header(NamedTuple):
     names: list[str]
     lowered: list[str]
 
-    def runtime_of(self, *usual: str) -> int | None:
+    def place_of(self, *usual: str) -> int | None:
         """The column with the first of these names that there is."""
         return next((self.lowered.index(name) for name in usual if name in self.lowered), None)
 
@@ -157,7 +157,7 @@ class _Header(NamedTuple):
         named = getattr(self.settings, setting)
         if named:
             return self.names.index(named) if named in self.names else None
-        return self.runtime_of(*usual)
+        return self.place_of(*usual)
 
     def optional(self, setting: str, usual: Sequence[str] = ()) -> int | None:
         """Likewise; raises UserError where the setting names a column that is not there."""
@@ -180,7 +180,7 @@ class _Header(NamedTuple):
             raise self.missing("choice_columns", absent)
         if named:
             return tuple(map(self.names.index, named)), False
-        whole = self.runtime_of(*_CHOICE_LISTS)
+        whole = self.place_of(*_CHOICE_LISTS)
         if whole is not None:
             return (whole,), False
         numbered = sorted(
@@ -189,7 +189,7 @@ class _Header(NamedTuple):
             if (found := _CHOICE.fullmatch(name))
         )
         places = tuple(place for _, _, place in numbered)
-        gold = self.runtime_of(_GOLD)
+        gold = self.place_of(_GOLD)
         return (places, False) if gold is None else ((gold, *places), True)
 
     def missing(self, setting: str, usual: Sequence[str]) -> UserError:
@@ -238,7 +238,7 @@ def _of_pairs(header: _Header, first_row: int, rows: Sequence[Sequence[Any]]) ->
                 f"contradiction, found numbers alone ({', '.join(sorted(labels))}), which are no "
                 "similarities; write the names, or give the data set that knows them"
             )
-    other = header.runtime_of(*_OTHERS)
+    other = header.place_of(*_OTHERS)
     return Columns(text, label, second=second, group=group, other=other, first_row=first_row)
 
 

@@ -1,4 +1,4 @@
-"""Which labelled texts a classifier is fine-tuned on."""
+"""Which labelled items a model is fine-tuned on."""
 
 from typing import Annotated, Literal, Self
 

@@ -8,7 +8,7 @@ from bert_core.masking import MaskingConfig
 from pipelines.config.settings import Settings
 
 Objective = Literal["mlm_nsp", "mlm", "clm"]
-# Which examples: those to learn from, the same text in short pieces, those to judge by.
+# Which examples: those to learn from, the same text in short pieces, those to evaluate on.
 ExampleSet = Literal["train", "short", "heldout"]
 
 

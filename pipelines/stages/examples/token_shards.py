@@ -1,4 +1,4 @@
-"""Token shards: a corpus shard's documents as piece ids, the input of every objective.
+"""Token shards: a corpus shard's documents as token ids, the input of every objective.
 
 These are working files of the examples stage: read memory-mapped, never published.
 """
@@ -21,7 +21,7 @@ LARGEST_SMALL_ID: Final = 2**16 - 1
 
 
 def id_type(vocab_size: int) -> pa.DataType:
-    """uint16 where it holds every piece id, else uint32."""
+    """uint16 where it holds every token id, else uint32."""
     return pa.uint16() if vocab_size - 1 <= LARGEST_SMALL_ID else pa.uint32()
 
 
@@ -54,7 +54,7 @@ class TokenShard:
 def write_token_shard(corpus_shard: Path, path: Path, encoder: SentenceEncoder) -> dict[str, Any]:
     """Encode a corpus shard; returns its figures.
 
-    Sentences without any piece (such as a lone zero-width space) are left out and counted, and so
+    Sentences without any token (such as a lone zero-width space) are left out and counted, and so
     are documents that have nothing else.
     """
     value_type = id_type(encoder.tokenizer.vocab_size)

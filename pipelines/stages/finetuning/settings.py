@@ -190,7 +190,7 @@ class FinetuningSettings(TrainingSettings):
 
 
 def split_of(settings: FinetuningSettings) -> BatchSplit:
-    """What the workers of one training share."""
+    """What the workers of one training run share."""
     return BatchSplit(
         section="finetuning",
         global_batch_size=settings.global_batch_size,

@@ -1,4 +1,4 @@
-"""One training of a model of a task, from a pretrained encoder or from random weights."""
+"""One training run of a model of a task, from a pretrained encoder or from random weights."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -30,7 +30,7 @@ _TIMES = ("training_seconds", "tokens_per_second")
 
 
 class Trial(NamedTuple):
-    """What one training changes of the recipe."""
+    """What one training run changes of the recipe."""
 
     changes: Mapping[str, Any]
     seed: int

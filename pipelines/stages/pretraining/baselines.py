@@ -52,7 +52,7 @@ def pretraining_baselines(
     rank: int = 0,
     world_size: int = 1,
 ) -> dict[str, float]:
-    """The unigram model's figures on the same held-out tokens that the encoder is judged by.
+    """The unigram model's figures on the same held-out tokens that the encoder is evaluated on.
 
     It always answers the most frequent token, of a kind of tokens the most frequent of that kind;
     its loss is that of the token frequencies. NSP: the more frequent answer. Beside these, the

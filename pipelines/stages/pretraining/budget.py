@@ -52,7 +52,7 @@ class Timing:
 def with_steps_in_budget(
     settings: PretrainingSettings, values: dict[str, Any]
 ) -> PretrainingSettings | None:
-    """`settings` with the number of steps that their `budget_minutes` come to in its place.
+    """`settings` with a number of steps in place of `budget_minutes`: as many as fit.
 
     It is the one that this run began with, else it is measured on the workers, all of which call
     this. None where the run is stopped meanwhile. Raises UserError where the budget is too small.

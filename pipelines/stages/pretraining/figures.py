@@ -64,7 +64,7 @@ def pretraining_figures(
 
 
 class HeldoutExamples:
-    """Held-out examples to judge a model by; every rank makes one and asks the same of it.
+    """Held-out examples to evaluate a model on; every rank makes one and asks the same of it.
 
     What the training examples are counted for is counted once, at the first question.
     """

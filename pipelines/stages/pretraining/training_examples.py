@@ -1,4 +1,4 @@
-"""What the phases of a training read: short examples first, then those of the full length.
+"""What the phases of a training run read: short examples first, then those of the full length.
 
 A phase reads its own examples from their beginning, so (seed, step) is the whole position still.
 """

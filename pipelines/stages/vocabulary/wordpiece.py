@@ -121,9 +121,9 @@ def extended(
     )
     savings: dict[str, int] = {}
     for word, ids in zip(words, tokenizer.encode_batch(words), strict=True):
-        tokens = 2 if ids == [tokenizer.unk_id] else len(ids)
-        if tokens > 1:
-            savings[word] = counts[word] * (tokens - 1)
+        length = 2 if ids == [tokenizer.unk_id] else len(ids)
+        if length > 1:
+            savings[word] = counts[word] * (length - 1)
     if len(savings) < num_tokens:
         raise UserError(
             f"vocabulary.added_words={num_tokens:,} is more than the corpus has: the encoder's "

@@ -14,7 +14,7 @@ _RARE = 10  # times a word is met at most to say what unknown words are like (Br
 _SUFFIXES = (3, 2, 1)
 _SENTENCE = re.compile(r"\S.*?(?:[.!?](?=\s)|(?=\n)|\Z)", re.DOTALL)
 _WORD = re.compile(r"\w+")
-_JUDGED = 2_000  # training questions that the form of the answers is chosen by
+_TRIED = 2_000  # training questions that the form of the answers is chosen by
 
 Answer = dict[str, object]  # as the family of questions answers
 
@@ -82,14 +82,14 @@ def best_sentences(train: Items, heldout: Items) -> dict[str, list[Answer]]:
     Which of them, and from how few common words on there is no answer, the training items say.
     """
     rarity = _Rarity([item["context"] for item in train.rows])
-    judged = train.rows[:: math.ceil(len(train.rows) / _JUDGED)]
-    is_answerable = [bool(item["answers"]) for item in judged]
+    tried = train.rows[:: math.ceil(len(train.rows) / _TRIED)]
+    is_answerable = [bool(item["answers"]) for item in tried]
     found = []
     for is_short in (False, True):
-        spans = [_best(item, rarity, is_short=is_short) for item in judged]
+        spans = [_best(item, rarity, is_short=is_short) for item in tried]
         scores = [
             score_of(item["context"][span.begin : span.end], item["answers"]).f1
-            for item, span in zip(judged, spans, strict=True)
+            for item, span in zip(tried, spans, strict=True)
         ]
         # A sentence of few common words is no answer where some questions have none.
         leads = [-span.share for span in spans]

@@ -1,1 +1,1 @@
-"""What a training tells, and how it leaves the worker: curve, metrics, progress, runs."""
+"""What a training run reports, and how it leaves the worker: curve, metrics, progress, runs."""

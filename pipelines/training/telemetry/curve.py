@@ -1,4 +1,4 @@
-"""What a training reports: its curve, its progress line, its metrics in MLflow."""
+"""What a training run reports: its curve, its progress line, its metrics in MLflow."""
 
 import json
 import math
@@ -83,7 +83,7 @@ class Telemetry:
             self._system.step = step
 
     def log_speed(self, step: int, num_tokens: float) -> None:
-        """Tell how fast the training run is, with `num_tokens` of all ranks behind it."""
+        """Log how fast the training run is, with `num_tokens` of all ranks behind it."""
         self.num_tokens = num_tokens
         figures = self._speed.figures(step, num_tokens, self.training_seconds)
         self._latest.update(figures)
@@ -92,7 +92,7 @@ class Telemetry:
             self._metrics.add(step, figures)
 
     def show_checkpoint(self, figures: Mapping[str, float]) -> None:
-        """Tell of the newest stored checkpoint, beside the progress line."""
+        """Show the newest stored checkpoint, beside the progress line."""
         self._latest.update(figures)
 
     def show(self, step: int, note: str = "") -> None:
@@ -116,7 +116,7 @@ class Telemetry:
         )
 
     def warn(self, sentence: str) -> None:
-        """Tell something that a person should know, wherever the training stands."""
+        """Show something that a person should know, at the present step."""
         self.show(self._step, f"{self._stage}: {sentence}")
 
     def skip(self, findings: Sequence[Finding]) -> None:

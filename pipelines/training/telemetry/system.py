@@ -1,5 +1,4 @@
-"""The machine of a training run's first rank, as MLflow shows it: processors, memory, disk,
-network.
+"""The machine of a training run's first rank, as MLflow shows it.
 
 MLflow's own monitors measure; their figures take the way of all others, so that a tracker that is
 away stops nothing.

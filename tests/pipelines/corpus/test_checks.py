@@ -1,4 +1,4 @@
-"""What a recipe names is looked at before a run begins: quickly, a sentence for each fault."""
+"""What a recipe names is inspected before a run begins: quickly, a sentence for each fault."""
 
 import json
 import os

@@ -126,7 +126,7 @@ def proved(
     return model
 
 
-def judged(models: Models, model: RegisteredModel) -> Comparison:
+def compared(models: Models, model: RegisteredModel) -> Comparison:
     """What a run of its recipe finds, and does."""
     comparison = compare_versions(
         models.tracker, models.context.store, model.name, model.version, "champion",

@@ -19,7 +19,7 @@ from pipelines.stages.dataset.stage import build_dataset, read_items
 from pipelines.stages.evaluation import baselines as learning
 from pipelines.stages.evaluation.baselines import answers_in, beside, build_baselines, figures_on
 from pipelines.stages.evaluation.stage import build_evaluation
-from tests.pipelines.registry.classifiers import finetuned, judged, labelled_texts, proved
+from tests.pipelines.registry.classifiers import compared, finetuned, labelled_texts, proved
 from tests.pipelines.registry.conftest import Models
 from tests.pipelines.tasks.letters import pairs
 
@@ -68,11 +68,11 @@ def test_an_evaluation_and_a_card_have_them_beside_the_majority_class(
     dataset = labelled_texts(models, tmp_path, size=300)
     model = finetuned(models, dataset, 0)
     evaluation = build_evaluation(model, dataset, models.context)
-    compared = beside(evaluation.statistics, "accuracy")
-    assert list(compared) == ["majority class", "TF-IDF"]
+    figures = beside(evaluation.statistics, "accuracy")
+    assert list(figures) == ["majority class", "TF-IDF"]
     assert list(beside(evaluation.statistics, "macro_f1")) == ["TF-IDF"]
     card = model_card("classification", "It.", "x/1", model, {}, evaluation)
-    assert f"majority class {compared['majority class']:.4f}, TF-IDF" in card
+    assert f"majority class {figures['majority class']:.4f}, TF-IDF" in card
     assert "constant guess" in model_card("classification", "It.", "x/1", model, {})
     # A look through the store tells that the evaluation stands on them, so `prune` keeps both.
     found = build_baselines(model, dataset, models.context.store)
@@ -120,7 +120,7 @@ def test_what_a_linear_model_does_as_well_stays_a_candidate(
 ) -> None:
     dataset = bags_of_letters(models, tmp_path)
     model = proved(models, finetuned(models, dataset, WELL), dataset)
-    comparison = judged(models, model)
+    comparison = compared(models, model)
     assert not comparison.is_better
     assert comparison.against == "TF-IDF"
     assert "not better than TF-IDF: accuracy " in comparison.reason

@@ -25,7 +25,7 @@ from pipelines.registry.packaging import signature_of
 from pipelines.stages.finetuning.preparation import check_settings
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.tasks import families_of, family, family_of_model
-from tests.pipelines.tasks.letters import CONFIG, PIECES, numbers
+from tests.pipelines.tasks.letters import CONFIG, TOKENS, numbers
 
 ROOT = Path(__file__).parents[3]
 HEAD = '''
@@ -106,7 +106,7 @@ def new_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_head_is_found_by_being_there(new_family: None, tmp_path: Path) -> None:
     model = family("stars").build_model(CONFIG, ())
-    tokenizer = WordPieceTokenizer(PIECES)
+    tokenizer = WordPieceTokenizer(TOKENS)
     save_model(tmp_path / "saved", model)
     again = load_model(tmp_path / "saved")
     assert type(again) is type(model)
@@ -161,7 +161,7 @@ def test_a_new_family_is_trained_evaluated_registered_and_proved(tmp_path: Path)
     added(tree)
     torch.manual_seed(0)
     save_model(tmp_path / "encoder", PretrainingModel(CONFIG))
-    WordPieceTokenizer(PIECES).save(tmp_path / "encoder")
+    WordPieceTokenizer(TOKENS).save(tmp_path / "encoder")
     random = np.random.default_rng(0)
     with (tmp_path / "stars.csv").open("w", newline="") as file:
         rows = csv.DictWriter(file, ("text", "label"))

@@ -31,12 +31,12 @@ def home(models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     for seed in (1, 2):
         models.register(models.encoder(seed))
     tag(models, "1", {VERIFIED_TAG: "true"})
-    tag(models, "2", {VERIFIED_TAG: "true", **judged("not better", "models:/encoder/1", WORSE)})
+    tag(models, "2", {VERIFIED_TAG: "true", **compared("not better", "models:/encoder/1", WORSE)})
     promote(models.tracker, "encoder", "1", "champion", by="ann")
     return tmp_path
 
 
-def judged(decision: str, against: str, reason: str = "what was found") -> dict[str, str]:
+def compared(decision: str, against: str, reason: str = "what was found") -> dict[str, str]:
     values = {"decision": decision, "against": against, "reason": reason}
     return {f"{COMPARISON_TAG}.{key}": value for key, value in values.items()}
 
@@ -72,7 +72,7 @@ def test_what_simpler_models_do_as_well_is_told_and_not_asked(
 ) -> None:
     models.tracker.client().delete_registered_model_alias("encoder", "champion")
     reason = "not better than TF-IDF: accuracy 0.5890 against 0.7960; try more labels"
-    tag(models, "2", judged("not better", "TF-IDF", reason))
+    tag(models, "2", compared("not better", "TF-IDF", reason))
     moved = Promotion(name="encoder", alias="champion", version=2, previous_version=None)
     monkeypatch.setattr("flows.cli.commands.promotion._moved", lambda *given: moved)
     assert run(["promote", "encoder", "--version", "2"]) == DONE
@@ -146,13 +146,13 @@ def test_what_is_on_record_of_two_versions_speaks_for_one_of_them(
         return recorded_objection(client, client.get_model_version("encoder", number), alias)
 
     assert said("1") == said("2", "blessed") == ""
-    tag(models, "2", judged("better, awaits approval", "models:/encoder/1"))
+    tag(models, "2", compared("better, awaits approval", "models:/encoder/1"))
     assert said("2") == ""
-    tag(models, "2", judged("not better", "models:/encoder/7", "of another champion"))
+    tag(models, "2", compared("not better", "models:/encoder/7", "of another champion"))
     assert said("2") == ""  # never compared, and no figures
-    tag(models, "1", judged("better", "models:/encoder/2", "it won"))
+    tag(models, "1", compared("better", "models:/encoder/2", "it won"))
     assert said("2") == "models:/encoder/1: it won"
-    tag(models, "1", judged("better", "baselines"))
+    tag(models, "1", compared("better", "baselines"))
     for number, figure in (("1", "0.966"), ("2", "0.32")):
         proof = {"metric": "eval/mlm_accuracy", "reproduced": figure}
         tag(models, number, {f"{PROOF_TAG}.{key}": value for key, value in proof.items()})

@@ -11,7 +11,7 @@ from pipelines.registry.history import moves_of
 from pipelines.registry.promotion import due_for_promotion, promote, promote_if_better, rollback
 from pipelines.registry.serving.integrity import seal
 from pipelines.registry.tags import DIGEST_TAG
-from tests.pipelines.registry.classifiers import NAMES, finetuned, judged, labelled_texts, proved
+from tests.pipelines.registry.classifiers import NAMES, compared, finetuned, labelled_texts, proved
 from tests.pipelines.registry.conftest import Models, package_of
 
 pytestmark = pytest.mark.slow  # every version answers in a process of its own
@@ -31,19 +31,19 @@ def test_better_versions_follow_each_other_and_nothing_takes_the_alias_back(
     majority, little, well = (finetuned(models, dataset, steps) for steps in (0, LITTLE, WELL))
 
     first = proved(models, majority, dataset)
-    comparison = judged(models, first)
+    comparison = compared(models, first)
     assert not comparison.is_better
     assert "not better than TF-IDF: accuracy" in comparison.reason
     assert (holder(models, "champion"), holder(models, "challenger")) == (None, 1)
 
-    good = judged(models, proved(models, well, dataset))
+    good = compared(models, proved(models, well, dataset))
     assert good.is_better
     assert good.against == "TF-IDF"
     assert good.difference is not None
     assert good.difference.score == well.statistics["eval/accuracy"]
     assert holder(models, "champion") == 2
 
-    worse = judged(models, proved(models, little, dataset))
+    worse = compared(models, proved(models, little, dataset))
     assert not worse.is_better
     assert worse.against == "models:/classifier/2"
     assert worse.difference is not None
@@ -82,12 +82,12 @@ def test_a_model_that_somebody_went_back_from_is_not_promoted_under_a_new_number
     little, well = (finetuned(models, dataset, steps) for steps in (LITTLE, WELL))
     proved(models, little, dataset)
     promote(models.tracker, "classifier", "1", "champion")
-    assert judged(models, proved(models, well, dataset)).is_better
+    assert compared(models, proved(models, well, dataset)).is_better
     rollback(models.tracker, "classifier", "champion", "slow")
     models.tracker.client().delete_model_version("classifier", "2")
     anew = proved(models, well, dataset)  # the nightly run finds the model, and no version of it
     assert (anew.version, anew.reused) == (3, False)
-    comparison = judged(models, anew)
+    comparison = compared(models, anew)
     assert "a person rolled this model back" in comparison.reason
     assert (holder(models, "champion"), holder(models, "challenger")) == (1, 3)
     promote(models.tracker, "classifier", "3", "champion")
@@ -99,7 +99,7 @@ def test_below_its_twin_from_random_weights_nothing_becomes_champion(
 ) -> None:
     dataset = labelled_texts(models, tmp_path)
     finetuned(models, dataset, LITTLE, initialization="random")  # the same: a tie is no win
-    comparison = judged(models, proved(models, finetuned(models, dataset, LITTLE), dataset))
+    comparison = compared(models, proved(models, finetuned(models, dataset, LITTLE), dataset))
     assert "not better than the same budget from random weights" in comparison.reason
     assert holder(models, "champion") is None
 
@@ -107,8 +107,8 @@ def test_below_its_twin_from_random_weights_nothing_becomes_champion(
 def test_other_labels_cannot_be_compared_and_that_is_said(models: Models, tmp_path: Path) -> None:
     dataset = labelled_texts(models, tmp_path)
     other = labelled_texts(models, tmp_path, labels=("false", "true"), seed=1)
-    assert judged(models, proved(models, finetuned(models, dataset, WELL), dataset)).is_better
-    comparison = judged(models, proved(models, finetuned(models, other, 0), other))
+    assert compared(models, proved(models, finetuned(models, dataset, WELL), dataset)).is_better
+    comparison = compared(models, proved(models, finetuned(models, other, 0), other))
     assert comparison.reason == (
         "it cannot be compared with models:/classifier/1: they have different labels: false, no, "
         "true, yes are in only one of them"
@@ -124,7 +124,7 @@ def test_items_that_the_champion_was_trained_on_do_not_count(
     more = labelled_texts(models, tmp_path, size=900, split=1)
     proved(models, finetuned(models, few, 0), few)
     promote(models.tracker, "classifier", "1", "champion")
-    comparison = judged(models, proved(models, finetuned(models, more, WELL), more))
+    comparison = compared(models, proved(models, finetuned(models, more, WELL), more))
     assert comparison.left_out > 0
     assert comparison.difference is not None
     num_heldout = more.statistics["items"]["heldout"]
@@ -186,14 +186,14 @@ def test_a_run_killed_after_the_alias_moved_leaves_it(models: Models, tmp_path: 
     model = proved(models, finetuned(models, dataset, LITTLE), dataset)
     client = models.tracker.client()
     client.set_registered_model_alias("classifier", "champion", "1")  # and here it is lost
-    assert "it is champion already" in judged(models, model).reason
+    assert "it is champion already" in compared(models, model).reason
     assert (holder(models, "champion"), holder(models, "challenger")) == (1, None)
     assert not proved(models, finetuned(models, dataset, LITTLE), dataset).awaits_promotion
 
 
 def test_encoders_are_compared_by_their_loss_and_not_across_vocabularies(models: Models) -> None:
     better, worse = (models.proved_encoder(seed, steps) for seed, steps in ((1, 40), (2, 0)))
-    low = judged(models, worse)
+    low = compared(models, worse)
     assert "not better than the token-frequency baseline: loss of masked tokens" in low.reason
     promote(models.tracker, "encoder", str(worse.version), "champion")
     comparison = compare_versions(

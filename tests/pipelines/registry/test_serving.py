@@ -37,7 +37,7 @@ ASKED: dict[str, dict[str, Any]] = {
 
 
 LETTERS = [chr(code) for code in range(ord("a"), ord("z") + 1)]
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *LETTERS, *(f"##{x}" for x in LETTERS)]
+TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *LETTERS, *(f"##{x}" for x in LETTERS)]
 
 
 def untrained(folder: Path, name: str) -> Artifact:
@@ -46,14 +46,14 @@ def untrained(folder: Path, name: str) -> Artifact:
     def build(draft: Draft) -> Built:
         torch.manual_seed(0)
         config = EncoderConfig(
-            vocab_size=len(PIECES), hidden_size=32, num_layers=1, num_attention_heads=2,
+            vocab_size=len(TOKENS), hidden_size=32, num_layers=1, num_attention_heads=2,
             intermediate_size=64, max_position_embeddings=64,
         )  # fmt: skip
         model = family(name).build_model(config, LABELS.get(name, ()))
         with tempfile.TemporaryDirectory() as scratch:
             saved = Path(scratch) / "saved"
             save_model(saved, model.eval())
-            WordPieceTokenizer(PIECES).save(saved)
+            WordPieceTokenizer(TOKENS).save(saved)
             files = sorted(saved.iterdir())
             for file in files:
                 with draft.file(file.name) as target:

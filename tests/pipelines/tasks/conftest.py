@@ -3,9 +3,9 @@
 import pytest
 
 from bert_core.vocabulary import WordPieceTokenizer
-from tests.pipelines.tasks.letters import PIECES
+from tests.pipelines.tasks.letters import TOKENS
 
 
 @pytest.fixture(scope="session")
 def tokenizer() -> WordPieceTokenizer:
-    return WordPieceTokenizer(PIECES)
+    return WordPieceTokenizer(TOKENS)

@@ -10,10 +10,10 @@ from bert_core.config import EncoderConfig
 from pipelines.tasks import Items, family
 
 LETTERS = [chr(code) for code in range(ord("a"), ord("z") + 1)]
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{x}" for x in LETTERS)]
+TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{x}" for x in LETTERS)]
 VOWELS = set("aeiou")
 CONFIG = EncoderConfig(
-    vocab_size=len(PIECES), hidden_size=64, num_layers=2, num_attention_heads=4,
+    vocab_size=len(TOKENS), hidden_size=64, num_layers=2, num_attention_heads=4,
     intermediate_size=128, max_position_embeddings=32, hidden_dropout=0.0, attention_dropout=0.0,
 )  # fmt: skip
 

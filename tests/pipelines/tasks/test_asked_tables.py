@@ -17,7 +17,7 @@ from bert_core.vocabulary import WordPieceTokenizer
 from flows.cli.app import DONE, MISTAKE, run
 from pipelines.inference.tables import read_table, write_table
 from pipelines.tasks import Items, Reading, family
-from tests.pipelines.tasks.letters import CONFIG, PIECES
+from tests.pipelines.tasks.letters import CONFIG, TOKENS
 
 HEADS = {
     "sequence_classification": {"num_labels": 2, "labels": ("good", "bad")},
@@ -35,7 +35,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         torch.manual_seed(0)
         config = EncoderConfig.from_dict({**CONFIG.to_dict(), "hidden_size": 32})
         save_model(folder / head, build_model(head, config, **settings))
-        WordPieceTokenizer(PIECES).save(folder / head)
+        WordPieceTokenizer(TOKENS).save(folder / head)
     return folder
 
 

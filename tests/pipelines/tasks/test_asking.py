@@ -19,7 +19,7 @@ from flows.cli.app import DONE, MISTAKE, run
 from pipelines.config.errors import UserError
 from pipelines.inference.answers import asked_of
 from pipelines.inference.tables import json_lines, read_table, write_table
-from tests.pipelines.tasks.letters import CONFIG, PIECES
+from tests.pipelines.tasks.letters import CONFIG, TOKENS
 
 TABLE = {"text": ["a b", 'say "c", d'], "second_text": ["x", "y\tz"]}
 PAIRS = question_of_head("regression")
@@ -108,7 +108,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         torch.manual_seed(0)
         config = EncoderConfig.from_dict({**CONFIG.to_dict(), "hidden_size": 32})
         save_model(folder / head, build_model(head, config, **settings))
-        WordPieceTokenizer(PIECES).save(folder / head)
+        WordPieceTokenizer(TOKENS).save(folder / head)
     (folder / "a.csv").mkdir()
     return folder
 
@@ -164,7 +164,7 @@ def test_a_table_is_answered_row_by_row(
 def test_a_text_that_is_not_there_is_refused_and_a_second_one_stands_for_none(
     models: Path, nothing: object
 ) -> None:
-    tokenizer = WordPieceTokenizer(PIECES)
+    tokenizer = WordPieceTokenizer(TOKENS)
     regression, spans, choices = (
         load_model(models / head) for head in ("regression", "span_prediction", "multiple_choice")
     )

@@ -32,16 +32,16 @@ from pipelines.tasks.encoding.sequences import shuffled
 
 FAMILY = family("sentence_embedding")
 LETTERS = [chr(code) for code in range(ord("a"), ord("z") + 1)]
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS]
+TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS]
 CONFIG = EncoderConfig(
-    vocab_size=len(PIECES), hidden_size=32, num_layers=1, num_attention_heads=2,
+    vocab_size=len(TOKENS), hidden_size=32, num_layers=1, num_attention_heads=2,
     intermediate_size=64, max_position_embeddings=16, hidden_dropout=0.0, attention_dropout=0.0,
 )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> WordPieceTokenizer:
-    return WordPieceTokenizer(PIECES)
+    return WordPieceTokenizer(TOKENS)
 
 
 @pytest.fixture
