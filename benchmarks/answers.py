@@ -62,7 +62,7 @@ THEIRS = {  # batch, sorted by length, bfloat16
 ENVIRONMENT = {"MLFLOW_TRACKING_URI": "", "PREFECT_API_URL": ""}
 
 
-def tokenizer() -> WordPieceTokenizer:
+def new_tokenizer() -> WordPieceTokenizer:
     text = (DATA / "vocab" / "google_uncased_en_vocab.txt").read_text(encoding="utf-8")
     return WordPieceTokenizer(text.removesuffix("\n").split("\n"))
 
@@ -96,14 +96,14 @@ def bertsmith(home: Path, *arguments: str) -> tuple[str, float, float]:
 def prepare(home: Path, size: str, commands: Sequence[str]) -> dict[str, str]:
     """A model for each command in `home`, by name and in the store; fingerprints by command."""
     home.mkdir()
-    pieces = tokenizer()
+    tokenizer = new_tokenizer()
     fingerprints = {}
     for command in commands:
         head, settings, _ = COMMANDS[command]
         torch.manual_seed(0)
         folder = home / f"folder-{command}"
-        model = build_model(head, encoder_config(size, pieces.vocab_size), **settings)
-        export_model(folder, model, pieces, pooling="mean" if head == "encoder" else None)
+        model = build_model(head, encoder_config(size, tokenizer.vocab_size), **settings)
+        export_model(folder, model, tokenizer, pooling="mean" if head == "encoder" else None)
         said, *_ = bertsmith(home, "import", str(folder), "--name", f"own-{command}")
         fingerprints[command] = said.partition("imported_model/")[2][:32]
     return fingerprints
@@ -142,10 +142,10 @@ def our_step(side: str, folder: Path, home: Path) -> Callable[[], None]:
         package = mlflow.pyfunc.load_model("models:/own-predict@champion")
         table = pd.DataFrame({"text": texts})
         return lambda: package.predict(table) is None
-    model, pieces = import_model(folder), WordPieceTokenizer.from_directory(folder)
+    model, tokenizer = import_model(folder), WordPieceTokenizer.from_directory(folder)
     precision: Precision = "bf16" if "bf16" in side else "float32"
     return lambda: np.save(
-        home / f"{side}.npy", classify(model, pieces, texts, precision=precision).probabilities
+        home / f"{side}.npy", classify(model, tokenizer, texts, precision=precision).probabilities
     )
 
 

@@ -192,7 +192,7 @@ def object_store() -> Iterator[None]:
 def lines_of(name: str, runs: dict[str, list[Artifact]], num_killed: int) -> list[str]:
     """What the manifests of one corpus say, and the digests of its runs."""
     corpus, vocabulary, examples = runs["2 workers"]
-    said, pieces, train = corpus.statistics, vocabulary.statistics, examples.statistics["train"]
+    said, cutting, train = corpus.statistics, vocabulary.statistics, examples.statistics["train"]
     size = sum(examples.manifest.files[each].bytes for each in examples.names("train-"))
     lines = [f"## {name}", "", "| | |", "|---|---|"]
     for key, value in {
@@ -204,9 +204,9 @@ def lines_of(name: str, runs: dict[str, list[Artifact]], num_killed: int) -> lis
         "bytes": f"{said['train']['bytes']:,}",
         "dropped": said["dropped"],
         "languages of samples": said["sample_languages"],
-        "vocabulary": f"{vocabulary.fingerprint}, {pieces['size']:,} pieces",
-        "held-out: pieces a word, unknown": f"{pieces['heldout']['tokens_per_word']}, "
-        f"{pieces['heldout']['unknown_share']:.4%}",
+        "vocabulary": f"{vocabulary.fingerprint}, {cutting['size']:,} tokens",
+        "held-out: tokens a word, unknown": f"{cutting['heldout']['tokens_per_word']}, "
+        f"{cutting['heldout']['unknown_share']:.4%}",
         "examples": f"{examples.fingerprint}, {train['examples']:,} of {train['mean_tokens']} "
         f"tokens, {size / train['tokens']:.2f} bytes a token",
         "seconds, 2 workers": ", ".join(

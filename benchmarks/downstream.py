@@ -66,8 +66,8 @@ def read(
     path = next(SST2.glob(f"{part}*"))
     rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()[1:]]
     rows = rows[chosen]
-    pieces = tokenizer.encode_batch([row[0] for row in rows])
-    ids = [[tokenizer.cls_id, *row[: max_tokens - 2], tokenizer.sep_id] for row in pieces]
+    encoded = tokenizer.encode_batch([row[0] for row in rows])
+    ids = [[tokenizer.cls_id, *row[: max_tokens - 2], tokenizer.sep_id] for row in encoded]
     return Sentences(ids, [int(row[1]) for row in rows])
 
 

@@ -3,7 +3,7 @@
     python benchmarks/loader.py [--folder FOLDER] [--seconds 3] [--rounds 5]
 
 Builds examples of a folder of text files (length 128) and reads random micro-batches of 64 through
-`pipelines.stages.examples.batches`, piece and whole-word masking, against the usual way: the same
+`pipelines.stages.examples.batches`, token and whole-word masking, against the usual way: the same
 examples in the same order through `transformers`' DataCollatorForLanguageModeling with padding.
 All alternate in one process on one thread.
 """
@@ -46,14 +46,14 @@ def main() -> None:
         source = PlainText(paths=tuple(map(str, files)))
         corpus = build_corpus(CorpusSettings(sources=(source,)), context)
         vocabulary = build_vocabulary(VocabularySettings(), corpus, context)
-        pieces, words = (
+        tokens, words = (
             build_examples(ExampleSettings(whole_words=choice), corpus, vocabulary, context)
             for choice in (False, True)
         )
         sides: dict[str, Callable[[int], int]] = {
-            "pieces": ours(pieces),
+            "tokens": ours(tokens),
             "whole words": ours(words),
-            "transformers' collator, pieces": theirs(pieces, vocabulary),
+            "transformers' collator, tokens": theirs(tokens, vocabulary),
         }
         rates: dict[str, list[float]] = {name: [] for name in sides}
         for _ in range(arguments.rounds):

@@ -106,8 +106,8 @@ def known(stack: Stack) -> dict[str, Any]:
         flow_runs = [run.name for run in client.read_flow_runs(limit=200)]
         deployments = [each.name for each in client.read_deployments()]
         pools = [each.name for each in client.read_work_pools()]
-        place = read_runtime()
-        assert place is not None
+        block = read_runtime()
+        assert block is not None
     return {
         "files of the store": digests,
         "runs in MLflow": sorted((run.info.run_id, run.data.metrics["loss"]) for run in runs),
@@ -119,7 +119,7 @@ def known(stack: Stack) -> dict[str, Any]:
         "runs in Prefect": sorted(flow_runs),
         "deployments": sorted(deployments),
         "work pools": sorted(pools),
-        "values of the block, secrets too": place.variables(),
+        "values of the block, secrets too": block.variables(),
     }
 
 

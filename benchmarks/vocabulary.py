@@ -4,7 +4,7 @@
 
 Ours: the vocabulary stage, words counted by two Ray workers, from a corpus that is there already.
 Theirs: `WordPieceTrainer` on the same files, with BERT's normalizer and pre-tokenizer, on all
-cores. Both vocabularies then cut novels that neither has seen; how many pieces differ between two
+cores. Both vocabularies then cut novels that neither has seen; how many tokens differ between two
 runs of the same side says whether it is reproducible.
 """
 
@@ -75,9 +75,9 @@ def their_step(folder: Path, files: list[str], size: int) -> Callable[[], None]:
     return step
 
 
-def tokens_per_word(pieces: list[str], texts: list[str]) -> float:
+def tokens_per_word(tokens: list[str], texts: list[str]) -> float:
     """How finely a vocabulary cuts texts."""
-    tokenizer = WordPieceTokenizer(pieces)
+    tokenizer = WordPieceTokenizer(tokens)
     num_words = sum(len(text.split()) for text in texts)
     return sum(len(ids) for ids in tokenizer.encode_batch(texts)) / num_words
 
@@ -104,7 +104,7 @@ def main() -> None:
         )
         unseen = [path.read_text(encoding="utf-8") for path in paths[-HELDOUT_NOVELS:]]
         lines = [
-            "| | seconds | pieces | pieces a word, unseen novels | pieces that differ by run |",
+            "| | seconds | tokens | tokens a word, unseen novels | tokens that differ by run |",
             "|---|---|---|---|---|",
         ]
         for side in SIDES:

@@ -55,7 +55,7 @@ def alone(tokenizer, text):
     return RaggedBatch.from_sequences([ids], [len(ids)])
 
 
-def test_masks_are_filled_with_the_likeliest_pieces(tokenizer):
+def test_masks_are_filled_with_the_likeliest_tokens(tokenizer):
     model = new_model("pretraining")
     masks = fill_mask(model, tokenizer, "a [MASK] b [MASK]", top_k=3)
     ids = [tokenizer.token_to_id(p) for p in ("[CLS]", "a", "[MASK]", "b", "[MASK]", "[SEP]")]
@@ -195,8 +195,8 @@ def test_words_are_tagged_by_their_first_piece_and_stand_where_the_text_has_them
     assert [word.word for word in tagged[0]] == ["One", "bcd", "ef", "."]
     assert [text[word.begin : word.end] for word in tagged[0]] == ["One", "bcd", "ef", "."]
     best = model(alone(tokenizer, text)).argmax(-1)
-    first_pieces = [1, 2, 5, 7]  # [CLS] one b ##c ##d e ##f . [SEP]
-    assert [word.label for word in tagged[0]] == [("O", "NAME")[best[i]] for i in first_pieces]
+    first_tokens = [1, 2, 5, 7]  # [CLS] one b ##c ##d e ##f . [SEP]
+    assert [word.label for word in tagged[0]] == [("O", "NAME")[best[i]] for i in first_tokens]
     assert [word.begin for word in tagged[1]] == list(range(0, 180, 2))  # in several windows
 
 

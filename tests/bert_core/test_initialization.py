@@ -134,7 +134,7 @@ def test_added_words_start_as_the_mean_and_are_predicted_too(tmp_path):
     assert torch.equal(model.vocabulary_head.bias, bias)
 
 
-def test_random_pieces_have_no_bias_and_a_model_without_a_vocabulary_head_is_resized_too():
+def test_random_tokens_have_no_bias_and_a_model_without_a_vocabulary_head_is_resized_too():
     model = new_model("pretraining")
     torch.manual_seed(0)
     resize_vocabulary(model, 5_000, new_rows="random")

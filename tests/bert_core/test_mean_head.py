@@ -96,11 +96,11 @@ def test_its_last_layer_is_counted_whole():
 def test_sentence_transformers_gives_its_logits_and_transformers_its_encoder(tmp_path):
     sentence_transformers = pytest.importorskip("sentence_transformers")
     transformers = pytest.importorskip("transformers")
-    pieces = [*SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
-    tokenizer = WordPieceTokenizer(pieces)
+    tokens = [*SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
+    tokenizer = WordPieceTokenizer(tokens)
     torch.manual_seed(0)
     model = build_model(
-        "sequence_classification", small_config(vocab_size=len(pieces), initializer_range=0.2),
+        "sequence_classification", small_config(vocab_size=len(tokens), initializer_range=0.2),
         num_labels=3, labels=("x", "y", "z"), pooling="mean",
     )  # fmt: skip
     assert reads_mean(model)

@@ -21,12 +21,12 @@ ENGLISH = (
 @pytest.mark.parametrize("words", [CHINESE, ENGLISH], ids=["chinese", "english"])
 def test_the_poem_is_completed_from_its_first_two_words(words):
     words = words.split()
-    pieces = ["[SOS]", "[EOS]", *dict.fromkeys(words)]
-    ids = [pieces.index(word) for word in ("[SOS]", *words, "[EOS]")]
+    vocabulary = ["[SOS]", "[EOS]", *dict.fromkeys(words)]
+    ids = [vocabulary.index(word) for word in ("[SOS]", *words, "[EOS]")]
     torch.manual_seed(0)
     model = LanguageModel(
         EncoderConfig(
-            vocab_size=len(pieces), hidden_size=64, num_layers=2, num_attention_heads=4,
+            vocab_size=len(vocabulary), hidden_size=64, num_layers=2, num_attention_heads=4,
             intermediate_size=256, max_position_embeddings=64,
             causal=True, positions="sinusoidal",
         )

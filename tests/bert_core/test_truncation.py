@@ -14,7 +14,7 @@ TOKENS = [*SPECIAL_TOKENS, *FIRST, *SECOND]
 @pytest.fixture(scope="module")
 def reference():
     """A fast tokenizer of whole words, with BERT's special tokens around them."""
-    ids = {piece: index for index, piece in enumerate(TOKENS)}
+    ids = {token: index for index, token in enumerate(TOKENS)}
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.post_processor = processors.TemplateProcessing(

@@ -14,7 +14,7 @@ TOKENS = [
 ]  # fmt: skip
 
 
-def google_pieces(name: str) -> list[str]:
+def google_tokens(name: str) -> list[str]:
     path = DATA / "vocab" / f"google_{name}_vocab.txt"
     if not path.is_file():
         pytest.skip(f"{path} is not there; it holds Google's published vocabulary")
@@ -30,7 +30,7 @@ def pieces_of(tokenizer: WordPieceTokenizer, text: str) -> list[str]:
     return [tokenizer.id_to_token(index) for index in tokenizer.encode(text)]
 
 
-def test_words_are_cut_into_the_longest_pieces(tokenizer):
+def test_words_are_cut_into_the_longest_tokens(tokenizer):
     assert pieces_of(tokenizer, "The cats, unable") == ["the", "cat", "##s", ",", "un", "##able"]
     assert pieces_of(tokenizer, "dog") == ["[UNK]"]
 
@@ -65,7 +65,7 @@ def test_offsets_point_into_the_text_as_it_was(tokenizer):
     assert [text[begin:end] for begin, end in offsets] == ["Café", ",", "THE", "cat", "s"]
 
 
-def test_decoding_joins_pieces_and_leaves_special_tokens_out(tokenizer):
+def test_decoding_joins_tokens_and_leaves_special_tokens_out(tokenizer):
     ids = [tokenizer.cls_id, *tokenizer.encode("the cats"), tokenizer.sep_id]
     assert tokenizer.decode(ids) == "the cats"
     assert tokenizer.decode(ids, keep_special=True) == "[CLS] the cats [SEP]"
@@ -110,7 +110,7 @@ def test_folders_without_a_wordpiece_vocabulary_are_refused(tmp_path):
         WordPieceTokenizer.from_directory(tmp_path, lowercase=True)
 
 
-def test_vocabularies_without_special_pieces_or_with_repeated_ones_are_refused():
+def test_vocabularies_without_special_tokens_or_with_repeated_ones_are_refused():
     with pytest.raises(ValueError, match=r"\[MASK\] not found among 4 tokens"):
         WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]"])
     with pytest.raises(ValueError, match="'a' is there twice"):
@@ -140,7 +140,7 @@ def test_masking_is_told_what_is_special_and_what_continues_a_word(tokenizer):
 def test_ids_equal_the_reference_library_on_real_text(name, lowercase, tmp_path):
     from transformers import AutoTokenizer
 
-    tokenizer = WordPieceTokenizer(google_pieces(name), Normalization(lowercase=lowercase))
+    tokenizer = WordPieceTokenizer(google_tokens(name), Normalization(lowercase=lowercase))
     tokenizer.save(tmp_path)
     reference = AutoTokenizer.from_pretrained(tmp_path)
     for path in sorted((DATA / "corpus" / "multilingual").glob("*.txt")):

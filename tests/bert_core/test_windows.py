@@ -13,7 +13,7 @@ class Ids:
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.integers(1, 9), max_size=40), st.integers(3, 20), st.none() | st.integers(1, 30))
-def test_every_word_is_spoken_for_once_at_its_first_piece(sizes, max_tokens, stride):
+def test_every_word_is_spoken_for_once_at_its_first_token(sizes, max_tokens, stride):
     tokens = [[1000 * word + place for place in range(size)] for word, size in enumerate(sizes)]
     windows = word_windows(Ids(), tokens, max_tokens, stride)
     assert sorted(word for window in windows for word in window.words) == list(range(len(sizes)))

@@ -78,7 +78,7 @@ def test_the_inventory_lists_them(store: Path, artifacts: dict[str, Artifact]) -
     assert listed == set(artifacts)
 
 
-def test_texts_pieces_and_examples_are_read(artifacts: dict[str, Artifact]) -> None:
+def test_texts_tokens_and_examples_are_read(artifacts: dict[str, Artifact]) -> None:
     counts = artifacts["corpus"].statistics
     documents = [*read_documents(artifacts["corpus"], "train")]
     assert len(documents) == counts["train"]["documents"]

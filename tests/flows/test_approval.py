@@ -21,7 +21,7 @@ from pipelines.recipes.models import EndToEndRecipe
 from pipelines.recipes.registration import RegistrationSettings
 from pipelines.registry.comparison.versions import Comparison
 
-JUDGEMENT = Comparison(name="bert", version=7, is_better=True, reason="better than models:/bert/3")
+COMPARISON = Comparison(name="bert", version=7, is_better=True, reason="better than models:/bert/3")
 
 
 def answered(values: dict[str, object]) -> list[object]:
@@ -44,7 +44,7 @@ def answered(values: dict[str, object]) -> list[object]:
 def test_a_run_waits_for_a_person(prefect_api: str) -> None:
     @flow(persist_result=False)
     def asks() -> Approval | None:
-        return approval_of(JUDGEMENT, RegistrationSettings(approval_hours=1))
+        return approval_of(COMPARISON, RegistrationSettings(approval_hours=1))
 
     values = {"approve": True, "who": "ann", "remark": "looked at it"}
     person = threading.Thread(target=answered, args=[values])
@@ -59,7 +59,7 @@ def test_a_run_waits_for_a_person(prefect_api: str) -> None:
 def test_a_run_that_nobody_answers_goes_on_before_prefect_calls_it_failed(prefect_api: str) -> None:
     @flow(persist_result=False)
     def asks_in_vain() -> tuple[Approval | None, str | None]:
-        answer = approval_of(JUDGEMENT, RegistrationSettings(approval_hours=2 / 3600))
+        answer = approval_of(COMPARISON, RegistrationSettings(approval_hours=2 / 3600))
         with get_client(sync_client=True) as client:
             run = client.read_flow_run(UUID(flow_run.id))
         return answer, run.state_name
@@ -87,15 +87,15 @@ def test_a_limited_deployment_asks_nobody(
 
 
 def test_what_a_person_said_is_part_of_the_reason() -> None:
-    yes = approved(JUDGEMENT, Approval(approve=True, who="ann", remark="looked at it"))
+    yes = approved(COMPARISON, Approval(approve=True, who="ann", remark="looked at it"))
     assert yes.is_better
     assert yes.reason == "better than models:/bert/3; approved by ann: looked at it"
-    no = approved(JUDGEMENT, Approval(approve=False, who="bea"))
+    no = approved(COMPARISON, Approval(approve=False, who="bea"))
     assert not no.is_better
     assert no.reason == "better than models:/bert/3; bea did not approve it"
 
 
 def test_what_nobody_answered_waits() -> None:
-    waits = approved(JUDGEMENT, None)
+    waits = approved(COMPARISON, None)
     assert not waits.is_better
     assert waits.reason.endswith("bertsmith promote bert --version 7")

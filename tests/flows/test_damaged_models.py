@@ -130,7 +130,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
             folder / WEIGHTS),
         "floating-point numbers",
     ),
-    "more pieces than rows": (
+    "more tokens than rows": (
         lambda folder: WordPieceTokenizer([*SPECIAL_TOKENS, *WORDS, "more"]).save(folder),
         "a row for each of the 12 tokens of the vocabulary, found 11",
     ),
@@ -154,7 +154,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: rewrite(folder / "tokenizer_config.json", do_lower_case=False),
         "must say the same of do_lower_case",
     ),
-    "another special piece": (
+    "another special token": (
         lambda folder: rewrite(folder / "tokenizer_config.json", cls_token="<s>"),
         "must call the cls_token [CLS]",
     ),

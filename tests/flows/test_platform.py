@@ -113,12 +113,12 @@ def test_each_declared_deployment_has_a_pool() -> None:
 def test_what_is_not_given_again_stays_in_the_block(prefect_api: str) -> None:
     save_runtime(_ENVIRONMENT)
     save_runtime({"AWS_SECRET_ACCESS_KEY": "another"})  # a rotation
-    place = read_runtime()
-    assert isinstance(place, BertsmithRuntime)
-    variables = place.variables()
+    block = read_runtime()
+    assert isinstance(block, BertsmithRuntime)
+    variables = block.variables()
     assert variables["AWS_SECRET_ACCESS_KEY"] == "another"
     assert variables["MLFLOW_TRACKING_PASSWORD"] == SECRET
-    assert "another" not in repr(place)
+    assert "another" not in repr(block)
     assert not save_runtime({})
 
 

@@ -147,7 +147,7 @@ def test_a_checkpoint_that_lacks_its_head_is_still_refused(
         existing_encoder(str(folder), small_context)
 
 
-def test_words_of_the_corpus_become_pieces_at_the_end(folder, source, small_corpus, small_context):
+def test_words_of_the_corpus_become_tokens_at_the_end(folder, source, small_corpus, small_context):
     settings = VocabularySettings(encoder=str(folder), added_words=20)
     vocabulary = build_vocabulary(settings, small_corpus, small_context)
     before = load_tokenizer(build_vocabulary(
@@ -172,7 +172,7 @@ def test_words_of_the_corpus_become_pieces_at_the_end(folder, source, small_corp
     assert model.vocabulary_head.bias.shape == (tokenizer.vocab_size,)
 
 
-def test_examples_in_other_pieces_or_for_another_objective_are_refused(
+def test_examples_in_other_tokens_or_for_another_objective_are_refused(
     folder, small_corpus, small_context
 ):
     encoder = existing_encoder(str(folder), small_context)
@@ -192,7 +192,7 @@ def test_what_is_no_encoder_is_a_sentence(reference, small_context):
         existing_encoder(reference, small_context)
 
 
-def test_more_pieces_than_there_are_words_to_cut_up_are_refused(
+def test_more_tokens_than_there_are_words_to_cut_up_are_refused(
     folder, small_corpus, small_context
 ):
     settings = VocabularySettings(encoder=str(folder), added_words=100_000)
@@ -200,7 +200,7 @@ def test_more_pieces_than_there_are_words_to_cut_up_are_refused(
         build_vocabulary(settings, small_corpus, small_context)
 
 
-def test_a_word_too_long_for_the_tokenizer_becomes_no_piece() -> None:
+def test_a_word_too_long_for_the_tokenizer_becomes_no_token() -> None:
     tokenizer = WordPieceTokenizer([*SPECIAL_TOKENS, "a", "##a"])
     longest, too_long = "a" * 100, "a" * 101
     counts = {too_long: 10, longest: 5, "aa": 3}

@@ -26,7 +26,7 @@ TOKENIZERS = {
 
 def encoded_one_by_one(tokenizer: WordPieceTokenizer, sentences: list[str]):
     ids = [tokenizer.encode(sentence) for sentence in sentences]
-    return [piece for each in ids for piece in each], [len(each) for each in ids]
+    return [index for each in ids for index in each], [len(each) for each in ids]
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
@@ -45,15 +45,15 @@ def test_ids_equal_the_tokenizers_on_real_text_of_13_languages(name, lowercase):
     vocabulary = DATA / "vocab" / f"google_{name}_vocab.txt"
     if not vocabulary.is_file():
         pytest.skip(f"{vocabulary} is not there; it holds Google's published vocabulary")
-    pieces = vocabulary.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    tokenizer = WordPieceTokenizer(pieces, Normalization(lowercase=lowercase))
+    tokens = vocabulary.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    tokenizer = WordPieceTokenizer(tokens, Normalization(lowercase=lowercase))
     encoder = SentenceEncoder(tokenizer)
     for path in sorted((DATA / "corpus" / "multilingual").glob("*.txt")):
         sentences = split_sentences(mend(path.read_text(encoding="utf-8"), Counter()))
         ids, lengths = encoder.encode(pa.array(sentences))
         expected = tokenizer.encode_batch(sentences)
         assert lengths.tolist() == [len(each) for each in expected], path.name
-        assert ids.tolist() == [piece for each in expected for piece in each], path.name
+        assert ids.tolist() == [index for each in expected for index in each], path.name
 
 
 @pytest.mark.parametrize(

@@ -25,11 +25,11 @@ PNG = b"\x89PNG"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small model with random weights, and its tokenizer."""
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "sum", "of", "<b>"]
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "sum", "of", "<b>"]
     target = tmp_path_factory.mktemp("models") / "small"
     torch.manual_seed(0)
-    save_model(target, PretrainingModel(encoder_config("tiny", len(pieces))))
-    WordPieceTokenizer(pieces).save(target)
+    save_model(target, PretrainingModel(encoder_config("tiny", len(tokens))))
+    WordPieceTokenizer(tokens).save(target)
     return target
 
 

@@ -33,7 +33,7 @@ PHRASE = AddedToken(content="of the")
 def listed(small_vocabulary, tmp_path) -> Path:
     """A vocab.txt alone."""
     path = tmp_path / "vocab.txt"
-    path.write_text("".join(f"{piece}\n" for piece in load_tokenizer(small_vocabulary).tokens))
+    path.write_text("".join(f"{token}\n" for token in load_tokenizer(small_vocabulary).tokens))
     return path
 
 
@@ -106,7 +106,7 @@ def test_added_tokens_are_whole_in_examples_and_grow_with_the_embeddings(
     assert len(grown.encoder.embeddings.token) == read.vocab_size
 
 
-def test_pieces_do_not_follow_a_token_that_words_could_then_be_cut_into(small_vocabulary):
+def test_tokens_do_not_follow_a_token_that_words_could_then_be_cut_into(small_vocabulary):
     tokens = load_tokenizer(small_vocabulary).tokens
     alone = AddedToken(content="covid", single_word=True)
     tokenizer = WordPieceTokenizer(tokens, Normalization(), (alone,))

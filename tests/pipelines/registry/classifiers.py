@@ -80,12 +80,12 @@ def finetuned(
 
             for _ in train(model, AdamW(model, optimization), batches, seed=0):
                 pass
-        else:  # it always says the commonest label
-            commonest = items.labels.index(dataset.statistics["majority_label"])
+        else:  # it always says the majority class
+            majority = items.labels.index(dataset.statistics["majority_label"])
             with torch.no_grad():
                 for parameter in model.task_head.parameters():
                     parameter.zero_()
-                model.task_head.dense.bias[commonest] = 1.0
+                model.task_head.dense.bias[majority] = 1.0
         model.eval()
         answers = family.answers(model, tokenizer, heldout, reading)
         with tempfile.TemporaryDirectory() as scratch:

@@ -186,7 +186,7 @@ def test_a_text_that_shares_little_has_no_answer_where_some_questions_have_none(
     assert known["null_lead"] <= 0 < none["null_lead"]
 
 
-def test_cosines_follow_shared_words_and_shared_pieces(encoder: Path) -> None:
+def test_cosines_follow_shared_words_and_shared_tokens(encoder: Path) -> None:
     texts = [("a b c d", "a b c d", 1.0), ("a b c d", "a b x y", 0.5), ("a b c d", "x y z w", 0.0)]
     rows = [
         {"text": first, "second_text": second, "value": value} for first, second, value in texts

@@ -76,13 +76,13 @@ def test_windows_of_an_answer_hold_all_of_it_or_none(tokenizer: WordPieceTokeniz
         batch = examples.batch(np.array([index]))
         first, last = batch.labels[0].tolist()
         ids = batch.tokens.input_ids.tolist()
-        pieces = " ".join(tokenizer.id_to_token(each) for each in ids[first : last + 1])
+        tokens = " ".join(tokenizer.id_to_token(each) for each in ids[first : last + 1])
         shown = {tokenizer.id_to_token(each) for each in ids[4:]}
-        seen.append((pieces, len(shown & set("klmn"))))
+        seen.append((tokens, len(shown & set("klmn"))))
     of_item = seen[: len(seen) - 6]
-    assert {pieces for pieces, _ in of_item} == {"k l m n", "[CLS]"}
-    assert all(shown == (4 if pieces == "k l m n" else 0) for pieces, shown in of_item)
-    assert {pieces for pieces, _ in seen[len(seen) - 6 :]} == {"[CLS]"}
+    assert {tokens for tokens, _ in of_item} == {"k l m n", "[CLS]"}
+    assert all(shown == (4 if tokens == "k l m n" else 0) for tokens, shown in of_item)
+    assert {tokens for tokens, _ in seen[len(seen) - 6 :]} == {"[CLS]"}
 
 
 def test_every_word_of_a_long_sentence_is_learned_once(tokenizer: WordPieceTokenizer) -> None:
