@@ -66,12 +66,12 @@ class RaggedBatch(_OfTensors):
 
     @property
     def first_positions(self) -> Tensor:
-        """[B] int64, where each sequence's first token stands, [CLS]."""
+        """[B] int64, where each sequence's first token is, [CLS]."""
         return self.cu_seqlens[:-1].long()
 
     @property
     def padded_positions(self) -> Tensor:
-        """[T] int64, where each token stands among B * S, were the sequences padded to S."""
+        """[T] int64, where each token is among B * S, were the sequences padded to S."""
         rows = torch.arange(
             self.num_tokens, device=self.cu_seqlens.device, dtype=self.cu_seqlens.dtype
         )

@@ -1,4 +1,4 @@
-"""Masked language modelling: which tokens are hidden, and what stands in their place.
+"""Masked language modelling: which tokens are hidden, and what is in their place.
 
 As published (Devlin et al., 2019, section 3.1 and appendix A.1): 15% of an example's tokens are to
 be predicted; of these 80% become [MASK], 10% a random token and 10% stay. Whole-word masking treats

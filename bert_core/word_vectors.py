@@ -1,6 +1,6 @@
-"""Vectors of tokens that are near each other where the tokens stand near the same others.
+"""Vectors of tokens that are near each other where the tokens occur near the same others.
 
-What stands near what is counted, the nearer the more, and weighted as positive pointwise mutual
+What occurs near what is counted, the nearer the more, and weighted as positive pointwise mutual
 information; its largest singular values are what is left (Levy, Goldberg and Dagan, "Improving
 Distributional Similarity with Lessons Learned from Word Embeddings", 2015: contexts smoothed by the
 power 0.75, the root of the singular values). V = vocabulary, C = contexts, D = width.
@@ -26,7 +26,7 @@ _NOTHING: Final = 1e-4  # of the longest vector
 
 
 class Cooccurrences:
-    """How often each of V tokens stands near each of C others that are `contexts`.
+    """How often each of V tokens occurs near each of C others that are `contexts`.
 
     It holds V x C numbers of four bytes.
     """

@@ -18,10 +18,10 @@ _LISTS: Final = ("additional_special_tokens", "extra_special_tokens")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddedToken:
-    """A token that is found in a text as it stands, whatever its characters are.
+    """A token that is found in a text as it is, whatever its characters are.
 
     `normalized` ones are looked for, normalized themselves, in the normalized text, others in the
-    text as it was; `single_word` ones only where no letter or digit stands next to them; `lstrip`
+    text as it was; `single_word` ones only where no letter or digit is next to them; `lstrip`
     and `rstrip` take the white space beside them. `special` ones say something of the text, such
     as who speaks, and are no part of it: decoding leaves them out and masking passes them over.
     """

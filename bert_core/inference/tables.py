@@ -30,7 +30,7 @@ class Question(NamedTuple):
     answered: Callable[[Model, WordPieceTokenizer, Columns], Answered]
     answers: Mapping[str, Any]  # columns of answers and what they hold: str, int, float, lists
     is_of_pairs: bool = False  # where there is an optional column no row may lack it
-    in_place: str = ""  # an optional column that may stand in place of the first one
+    in_place: str = ""  # an optional column that may be given in place of the first one
     # A value for each column of `columns`: a row that can be answered.
     example: Mapping[str, str | list[str]] = MappingProxyType({"text": _TEXT})
 
@@ -55,7 +55,7 @@ def answer_table(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) 
     """The answers to every row, as columns of as many rows.
 
     Raises ValueError for a head that no table is asked of, and where a column is missing, or a text
-    of a row. A second text may be: then the first one stands alone. Where `words` are tagged, lists
+    of a row. A second text may be: then the first one is alone. Where `words` are tagged, lists
     of words that are split already, a row needs no text.
     """
     question = question_of(model)
@@ -87,7 +87,7 @@ def first_gap(model: Model, columns: Columns) -> Gap | None:
 
 
 def _asked(question: Question, columns: Columns) -> Columns:
-    """The columns with what stands in place of the first one in it."""
+    """The columns, with what is given in place of the first one in it."""
     if not question.in_place or question.in_place not in columns:
         return columns
     first, others = question.columns[0], columns[question.in_place]

@@ -24,7 +24,7 @@ _IDEOGRAPHS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaggedWord:
-    """A word of a text, where it stands, and its tag."""
+    """A word of a text, where it is, and its tag."""
 
     word: str
     begin: int  # index of the word's first character in the text; of a list, in " ".join(words)
@@ -53,7 +53,7 @@ def tag(
 
     A word takes the tag of its first token, as in training. A text longer than the model reads is
     read in windows that advance by `stride` tokens, or by half a window, and each word takes its
-    tag where most of what surrounds it is seen. Words stand between white space, as in the data
+    tag where most of what surrounds it is seen. Words lie between white space, as in the data
     that taggers learn from: brackets, quotes and the marks that end a sentence are words of their
     own where they begin or end one, and so is a character that the tokenizer sets apart from its
     neighbours, such as a Chinese one. The words of a list stay as they are, one tag each. Raises
@@ -155,5 +155,5 @@ def _inner(chunk: str) -> tuple[int, int]:
 
 
 def _is_alone(character: str) -> bool:
-    """Whether it is a word wherever it stands: Chinese characters, which no white space parts."""
+    """Whether it is a word wherever it is: Chinese characters, which no white space parts."""
     return any(first <= ord(character) <= last for first, last in _IDEOGRAPHS)

@@ -10,7 +10,7 @@ A layer that R of the T positions are needed of multiplies
     2 D A            scores and values; A pairs of a query and the key that it looks at
 
 numbers. N - 1 layers have R = T and A = sum of L^2; of the last one R = P, and A is the sum of the
-lengths of the sequences that the P positions stand in. (A causal encoder's token looks back only.)
+lengths of the sequences that the P positions are in. (A causal encoder's token looks back only.)
 The vocabulary head adds M (D^2 + D V). A product is two operations, one to multiply and one to add,
 and a training step needs each three times: once forward, twice backward. Nothing is counted twice
 that checkpointing computes twice, and no padding.
@@ -57,7 +57,7 @@ def training_operations(
 ) -> float:
     """The same of B sequences of `lengths`, of which P positions are read and M predicted.
 
-    `lengths_read` holds for each position that is read the length of the sequence it stands in.
+    `lengths_read` holds for each position that is read the length of the sequence it is in.
     """
     sizes, read = np.asarray(lengths, np.float64), np.asarray(lengths_read, np.float64)
     num_tokens = float(sizes.sum())

@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 HIDDEN = "***"
 
-# What stands between :// and the host. A secret key may hold a slash (those of AWS do), so after
+# What is between :// and the host. A secret key may hold a slash (those of AWS do), so after
 # `name:` everything up to an @ goes, unless it is a port.
 _USERINFO = re.compile(
     r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.-]*://)"

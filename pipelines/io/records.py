@@ -1,7 +1,7 @@
 """Records of CSV, TSV, JSON lines and Parquet, read by one set of rules.
 
 Bytes are UTF-8, with or without a byte order mark; others come as surrogate escapes, for
-`text.restored` to mend and count. Fields stand between tabs in .tsv and .txt files and between
+`text.restored` to mend and count. Fields lie between tabs in .tsv and .txt files and between
 commas in all others. Quotes enclose fields where commas part them, and are ordinary characters
 where tabs do, as in GLUE's files; one that is never closed, or that closes before its field ends,
 makes a bad row where reading is strict, and is a character of its text where it is not. A row has

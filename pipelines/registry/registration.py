@@ -152,7 +152,7 @@ def _create_version(
         submission.kind, submission.name, submission.artifact, run_id, tags, tracker, client
     )
     run = client.get_run(run_id)
-    # As the run has them already, to the millisecond: a figure stands there once.
+    # As the run has them already, to the millisecond: a figure is there once.
     moment = run.info.end_time or logged.creation_timestamp
     client.log_batch(
         run_id,

@@ -101,7 +101,7 @@ class TaskFamily(Protocol):
         """A record of the family's form as an item; raises BadItemError for one that is none."""
 
     def group(self, item: Item) -> str:
-        """What an item is about: items about the same never stand on both sides of a split."""
+        """What an item is about: items about the same are never on both sides of a split."""
         text: str = item["text"]
         return text
 

@@ -60,7 +60,7 @@ class Choices(TaskFamily):
         return {"text": record["text"], "choices": choices, "answer": answer}
 
     def group(self, item: Item) -> str:
-        """Questions with the same text stand together."""
+        """Questions with the same text stay together."""
         text: str = item["text"]
         return text
 

@@ -54,9 +54,9 @@ class QuestionAnswering(TaskFamily):
     )
 
     def item(self, record: Mapping[str, Any]) -> Item:
-        """A question, its text, and its answers where they stand.
+        """A question, its text, and its answers where they are.
 
-        Raises BadItemError where an answer does not stand where it says, or something is no text.
+        Raises BadItemError where an answer is not where it says, or something is no text.
         """
         question, context = record["question"], record["context"]
         for what, text in (("question", question), ("context", context)):
@@ -87,7 +87,7 @@ class QuestionAnswering(TaskFamily):
         }
 
     def group(self, item: Item) -> str:
-        """Questions about the same text stand together."""
+        """Questions about the same text stay together."""
         context: str = item["context"]
         return context
 

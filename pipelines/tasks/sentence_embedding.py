@@ -74,7 +74,7 @@ class SentenceEmbedding(TaskFamily):
         return {**texts, "value": value, "is_number": True}
 
     def group(self, item: Item) -> str:
-        """Pairs with the same first text stand together."""
+        """Pairs with the same first text stay together."""
         text: str = item["text"]
         return text
 

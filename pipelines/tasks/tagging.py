@@ -63,7 +63,7 @@ class Tagging(TaskFamily):
         return {"words": words, "tags": tags}
 
     def group(self, item: Item) -> str:
-        """Equal sentences stand together."""
+        """Equal sentences stay together."""
         return " ".join(item["words"])
 
     def labels(self, train: Sequence[Item], heldout: Sequence[Item]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Lines that stand in many documents: licences, menus, signatures."""
+"""Lines that are in many documents: licences, menus, signatures."""
 
 import hashlib
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _COUNT_TYPE: Final = np.dtype([("line", "<u8"), ("documents", "<u8")])
 
 
 def count_lines(settings: CorpusSettings, work: Workspace, part: Part) -> str:
-    """Write in how many of the part's documents each line stands; returns the file's name."""
+    """Write in how many of the part's documents each line is; returns the file's name."""
     name = f"lines-{part.index:06d}"
     if work.finished(name) is None:
         lines: list[int] = []
@@ -35,7 +35,7 @@ def count_lines(settings: CorpusSettings, work: Workspace, part: Part) -> str:
 
 
 def find_boilerplate(work: Workspace, names: list[str], min_documents: int) -> None:
-    """Write the hashes of the lines that stand in at least `min_documents` documents.
+    """Write the hashes of the lines that are in at least `min_documents` documents.
 
     The lines of large corpora are added up in several rounds, so that memory is bounded.
     """

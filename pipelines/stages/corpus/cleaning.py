@@ -14,7 +14,7 @@ from pipelines.io.text import CONTROL_BYTES
 _C1_CONTROLS: Final = re.compile("[\x80-\x84\x86-\x9f]")
 _LINE_SEPARATORS: Final = re.compile("[\x85\u2028\u2029]")
 _OTHER_SPACE: Final = re.compile(r"[^\S\n ]")
-_PARAGRAPH_SEPARATOR: Final = "\u2029"  # where it stands, blingfire always ends a sentence
+_PARAGRAPH_SEPARATOR: Final = "\u2029"  # where it is, blingfire always ends a sentence
 _DANDA: Final = re.compile(r"([।॥।۔]) +")
 # '"Really?" he asked.' is one sentence.
 _QUOTE_GOES_ON: Final = re.compile("([?!…][\"'”’»])\n(?=[a-z])")

@@ -84,7 +84,7 @@ def shard_name(split: str, index: int) -> str:
 def describe(batch: pa.RecordBatch) -> dict[str, Any]:
     """Counts of some documents, in all and by source, their lengths and a few samples.
 
-    Words stand between white space; bytes are those of the sentences in UTF-8.
+    Words lie between white space; bytes are those of the sentences in UTF-8.
     """
     sentences = batch.column("sentences")
     flat = sentences.flatten()

@@ -1,4 +1,4 @@
-"""The values of a table's cells, by what stands in them: texts, words, tags, lists of labels."""
+"""The values of a table's cells, by what they hold: texts, words, tags, lists of labels."""
 
 import ast
 import io
@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pipelines.io.text import Tally, restored
 
-_NOTHING: Final = ("nan", "<na>")  # stand in tables of text for a cell without a value
+_NOTHING: Final = ("nan", "<na>")  # in tables of text: a cell without a value
 
 
 def text_in(value: Any, tally: Tally) -> str:

@@ -36,7 +36,7 @@ def num_bytes_of(settings: LabelledDataset) -> int | None:
 def rows_of_split(
     settings: LabelledDataset, split: str, form: Form, num_rows: int | None
 ) -> Iterator[tuple[str, list[Any]]]:
-    """The names of the columns, then each row and where it stands; classes by their names.
+    """The names of the columns, then each row and where it is; classes by their names.
 
     A class that is none, as in published test splits, is empty. Raises UserError where there is no
     such split.

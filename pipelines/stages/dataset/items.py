@@ -19,7 +19,7 @@ from pipelines.stages.dataset.tables import rows_of_file, table_records
 from pipelines.tasks import BadItemError, Item, Items, TaskFamily
 
 _SKIP = ", or leave such items out with dataset.source.bad_items=skip"
-_MAX_PLACES = 20  # of items that were left out or stand twice, which are listed
+_MAX_PLACES = 20  # of items that were left out or occur twice, which are listed
 
 
 class Grouped(NamedTuple):
@@ -38,7 +38,7 @@ class Parts(NamedTuple):
 
 @dataclass(slots=True)
 class LeftOut:
-    """Items that cannot be learned from: how many for which reason, and where some stand.
+    """Items that cannot be learned from: how many for which reason, and where some are.
 
     Equal items are counted likewise, and stay: each part of one's own may hold them on purpose.
     """
@@ -143,7 +143,7 @@ def with_labels(parts: Parts, family: TaskFamily) -> tuple[Items, Items]:
 
 
 def _divide(items: Sequence[Grouped], heldout_fraction: float, seed: int) -> Parts:
-    """Hold items out by the group they belong to, so that none stands on both sides."""
+    """Hold items out by the group they belong to, so that none is on both sides."""
     digests = b"".join(hashlib.sha256(each.group.encode()).digest()[:8] for each in items)
     draws = uniform(random_bits(seed, "split", np.frombuffer(digests, dtype="<u8")))
     is_heldout = (draws < heldout_fraction).tolist()

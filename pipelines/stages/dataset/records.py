@@ -1,4 +1,4 @@
-"""Records of labelled data, whatever their format: fields by their role, and where they stand.
+"""Records of labelled data, whatever their format: fields by their role, and where they are.
 
 By the family's form a record has
 
@@ -38,7 +38,7 @@ NO_SQUAD: Final = (ValueError, TypeError, KeyError, AttributeError, OverflowErro
 class Record(NamedTuple):
     """One record of a file."""
 
-    place: str  # where it stands: "line 7", "question 5733"
+    place: str  # where it is: "line 7", "question 5733"
     group: str  # what it belongs to; empty: the family says
     fields: dict[str, Any]
 
@@ -101,7 +101,7 @@ def squad_records(path: str) -> Iterator[Record]:
 def squad_record(question: dict[str, Any], context: Any, group: str) -> Record:
     """A question as SQuAD and the data set of the same name write it, without its context.
 
-    Texts are whatever stands in their place: the family refuses what is none.
+    Texts are whatever is in their place: the family refuses what is none.
     """
     answers = question.get("answers") or []
     if isinstance(answers, dict):  # of columns, as `datasets` has it

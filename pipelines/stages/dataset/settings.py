@@ -71,7 +71,7 @@ class LabelledColumns(Settings):
 
 
 class _FilePlace(Settings):
-    """Stands before the columns in a form, as do all bases named after them."""
+    """Comes before the columns in a form, as do all bases named after them."""
 
     kind: Literal["labelled_file"] = "labelled_file"
     path: Uri = Field(

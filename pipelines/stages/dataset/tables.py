@@ -24,7 +24,7 @@ from pipelines.tasks import Form
 _LEAST_ROWS: Final = 3  # a header, a record, and one that may break off
 _NOT_AGREED: Final = "-"  # of SNLI and MultiNLI: those who labelled the pair did not agree
 
-Row = tuple[str, list[Any]]  # where it stands, and its cells
+Row = tuple[str, list[Any]]  # where it is, and its cells
 
 
 def rows_of_file(

@@ -3,8 +3,8 @@
 One row per example: `input_ids` (unpadded, special tokens included), `segment_b_start` (index of
 the second segment's first token; the length where there is one segment) and `is_random_next` (null
 without next-sentence prediction). The ids are those of the text. Under static masks two columns say
-what a model sees instead: `masked_positions` (where [MASK] stands) and `replaced` (positions, and
-the ids that stand there: random ones and, to be predicted too, unchanged ones). Every file is a
+what a model sees instead: `masked_positions` (where [MASK] is) and `replaced` (positions, and
+the ids that are there: random ones and, to be predicted too, unchanged ones). Every file is a
 single record batch.
 """
 

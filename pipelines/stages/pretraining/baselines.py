@@ -95,7 +95,7 @@ def token_counts(
     *,
     most_tokens: int = _COUNTED_TOKENS,
 ) -> NDArray[np.int64]:
-    """[V] how often each token stands in this rank's share of the counted training shards.
+    """[V] how often each token occurs in this rank's share of the counted training shards.
 
     All shards are counted where they hold at most about `most_tokens`, else every so-many-th.
     """

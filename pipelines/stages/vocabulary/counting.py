@@ -146,7 +146,7 @@ def read_counts(path: Path) -> WordCounts:
 
 
 def _move_words(chunks: WordCounts, words: WordCounts, normalization: Normalization) -> None:
-    """Turn counts of what stands between blanks into counts of words."""
+    """Turn counts of what is between blanks into counts of words."""
     for name, counts in chunks.items():
         into = words.setdefault(name, Counter())
         for chunk_words, count in zip(

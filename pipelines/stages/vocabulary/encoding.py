@@ -1,7 +1,7 @@
 """Sentences to token ids at the speed of a look-up: most words of a text were met before.
 
 BERT's rules never look past white space, nor past ASCII punctuation next to ASCII letters, so the
-tokens of such a word do not depend on what stands around it. Each distinct word goes through the
+tokens of such a word do not depend on what is around it. Each distinct word goes through the
 tokenizer once; Arrow finds the distinct ones.
 """
 
@@ -75,7 +75,7 @@ def word_edges(text: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[n
     """Where each word, or run of blanks, begins, and the end of the text.
 
     A word is a run of ASCII letters and digits, a punctuation mark, or, where other scripts are
-    among it, all that stands between two blanks. Sentences (which begin at `offsets`) share none.
+    among it, all that is between two blanks. Sentences (which begin at `offsets`) share none.
     """
     kinds = _spread_other_scripts(_KINDS[text], offsets)
     differs = np.append(True, kinds[1:] != kinds[:-1])[: kinds.size]

@@ -64,7 +64,7 @@ class Pairs:
 
     encoded: EncodedTexts  # N first texts, N second ones, then the others
     labels: np.ndarray  # [N]
-    others: Sequence[int | None]  # of each pair: where its third text stands
+    others: Sequence[int | None]  # of each pair: where its third text is
 
     @property
     def num_truncated(self) -> int:

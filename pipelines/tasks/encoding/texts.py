@@ -15,7 +15,7 @@ from pipelines.config.errors import UserError
 from pipelines.tasks import BadItemError, Item, Items, Reading
 from pipelines.training.reduction import sum_over_ranks
 
-# They stand in tables for a row that nobody has labelled.
+# Tables have them for a row that nobody has labelled.
 _NO_LABEL = ("", "nan", "<na>")
 _QUESTION_TOKENS = 64  # or half of what is read, where that is less
 

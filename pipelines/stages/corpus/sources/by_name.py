@@ -128,5 +128,5 @@ def _columns(kind: type[FileSource], path: str) -> list[str]:
 
 
 def _escaped(path: str) -> str:
-    """A path that is found as it is, whatever stands in its name."""
+    """A path that is found as it is, whatever its name holds."""
     return glob.escape(path)

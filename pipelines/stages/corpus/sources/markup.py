@@ -54,7 +54,7 @@ def read(settings: Markdown | MediaWiki, span: Span, tally: Tally) -> Iterator[R
             return
         for data, _ in cut_documents(stream, span, _PAGE_BEGINS, _LONGEST_PAGE_BYTES):
             if not data.startswith(b"<page>"):
-                continue  # what stands before the first page
+                continue  # what comes before the first page
             wikitext = _article(data, tally)
             if wikitext is not None:
                 text = mend(plain_text(wikitext), tally.repaired)
