@@ -186,9 +186,9 @@ _AFTER_A_NOUN = (
 
 
 def banned() -> tuple[str, ...]:
-    """The left column of the glossary's first table."""
-    first, *_ = GLOSSARY.read_text(encoding="utf-8").split("\n## Terms")
-    return tuple(re.findall(r"^\| ([^|]+?) \| [^|]+ \|$", first, re.MULTILINE)[1:])
+    """The left column of the glossary's last table."""
+    _, last = GLOSSARY.read_text(encoding="utf-8").split("\n## Do not say, say")
+    return tuple(re.findall(r"^\| ([^|]+?) \| [^|]+ \|$", last, re.MULTILINE)[1:])
 
 
 def pattern(phrase: str) -> re.Pattern[str]:
@@ -201,7 +201,7 @@ def pattern(phrase: str) -> re.Pattern[str]:
 def banned_words(page: Path) -> list[str]:
     text = prose(page)
     if page == GLOSSARY:
-        text = text.partition("\n## Terms")[2]
+        text = text.partition("\n## Do not say, say")[0]
     text = re.sub(r"`[^`\n]+`", "``", text)
     return [phrase for phrase in banned() if pattern(phrase).search(text)]
 
