@@ -95,7 +95,7 @@ def bertsmith(home: Path, command: str, overrides: list[str]) -> None:
 
 
 def flow(home: Path, size: str, num_steps: int, *, seed: int) -> float:
-    """Tokens a second of the flow's training; each seed is a training of its own."""
+    """Tokens a second of the flow's training; each seed is a training run of its own."""
     known = set(home.glob("store/encoder/*/manifest.json"))
     changes = {"size": size, "num_steps": num_steps, "seed": seed}
     bertsmith(home, "pretrain", [f"pretraining.{key}={value}" for key, value in changes.items()])

@@ -25,7 +25,7 @@ for _name, _value in {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # a local Ray listens on the loopback only
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_worker_niceness": "0",  # Ray's 15 leaves a training 3% of a core that others use
+    "RAY_worker_niceness": "0",  # Ray's 15 leaves training 3% of a core that others use
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
     # For places only, not for what starts there. Places on a lost node never come, and until the

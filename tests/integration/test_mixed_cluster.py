@@ -1,4 +1,4 @@
-"""A cluster of a small and a larger node: the ranks of a training go where they fit."""
+"""A cluster of a small and a larger node: the ranks of a training run go where they fit."""
 
 import json
 import os
@@ -58,7 +58,7 @@ def worker(values):
         "threads": values["num_threads"],
         "ranks_on_the_larger_node": int(sum_over_ranks(is_larger)[0]),
     }
-    # What is of a training beside the steps: the first rank hands a checkpoint over.
+    # What a training run has beside the steps: the first rank hands a checkpoint over.
     if ray.train.get_context().get_world_rank() == 0:
         folder = Path(tempfile.mkdtemp())
         (folder / "told.json").write_text(json.dumps(told))

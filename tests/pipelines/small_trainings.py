@@ -111,7 +111,7 @@ def train_small(
     tracking_uri: str | None = None,
     run_id: str | None = None,
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """What a training told, and its weights; fails where it takes much too long."""
+    """What a training run reported, and its weights; fails where it takes much too long."""
     folder.mkdir(parents=True, exist_ok=True)
 
     def observe(progress: Progress) -> None:

@@ -1,4 +1,4 @@
-"""What a training computes in is settled before it starts, and names its artifact."""
+"""What a training run computes in is settled before it starts, and names its artifact."""
 
 import threading
 from collections.abc import Iterator

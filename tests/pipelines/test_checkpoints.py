@@ -99,7 +99,7 @@ def test_what_another_writer_stores_at_this_moment_stays_and_what_one_left_goes(
     left = folder / "checkpoint_000000001-left"
     left.mkdir(parents=True)
     checkpoints = Checkpoints(str(folder), LocalFileSystem(), Retention(latest=1))
-    assert checkpoints.stored() == []  # where a training looks for what to go on from
+    assert checkpoints.stored() == []  # where a training run looks for what to go on from
     under_way = folder / "checkpoint_000000003-under-way"
     under_way.mkdir()
     checkpoints.store(draft_of(tmp_path / "draft", "2"), step=2, is_regular=True, loss=None)

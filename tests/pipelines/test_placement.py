@@ -1,4 +1,4 @@
-"""Where the ranks of a training go, for clusters of many shapes; refusals are one sentence."""
+"""Where the ranks of a training run go, for clusters of many shapes; refusals are one sentence."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the ranks of a training find out before its first step, and how they say it."""
+"""What the ranks of a training run find out before its first step, and how they say it."""
 
 import os
 import shutil

@@ -50,7 +50,7 @@ def figures_of_ranks(values: dict[str, Any], rank: int, world_size: int) -> dict
 def worker_that(
     meets: Callable[[int, int], None], evaluation_examples: int = 64, **settings: Any
 ) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """A training of two ranks that calls `meets(rank, step)` where a reader would read."""
+    """A training run of two ranks that calls `meets(rank, step)` where a reader would read."""
 
     def worker(values: dict[str, Any]) -> dict[str, Any]:
         rank, world_size = rank_and_world_size()

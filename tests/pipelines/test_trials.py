@@ -91,7 +91,7 @@ def test_values_are_searched_seeds_repeated_and_the_best_is_published(
         (1, 2), (2, 2), (1, 1)
     ]  # fmt: skip
 
-    # A trial is the artifact that a training of its own would make, to the byte.
+    # A trial is the artifact that a training run of its own would make, to the byte.
     alone = SETTINGS.model_copy(update={**chosen, "seed": trials[2]["seed"]})
     again = build_task_model(alone, dataset, encoder, context)
     assert again.reused

@@ -14,7 +14,7 @@ from benchmarks.stack.whole import Stack
 from pipelines.registry.tags import VERIFIED_TAG
 from tests.integration.busy_stores import BusyStore
 
-NODES = (1, 1)  # CPUs of each: a training of two workers needs both, and waits for a lost one
+NODES = (1, 1)  # CPUs of each: a training run of two workers needs both, and waits for a lost one
 _RECIPE: dict[str, Any] = {
     "corpus": {
         "sources": [

@@ -61,7 +61,11 @@ def resolve(settings: Html | Pdf) -> Resolved:
 
 
 def read(settings: Html | Pdf, span: Span, tally: Tally) -> Iterator[RawDocument]:
-    """The documents of one file; one that gives none is counted and named."""
+    """The documents of one file; one that gives none is counted and named.
+
+    Raises UserError where this node lacks the library.
+    """
+    require_library(settings.kind)
     with open_binary(span.file.path) as stream:
         data = stream.read()
     if isinstance(settings, Html):
