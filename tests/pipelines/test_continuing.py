@@ -15,7 +15,6 @@ from bert_core.model.catalogue import PretrainingModel, build_model
 from bert_core.model.preparation import resize_vocabulary
 from bert_core.training.initialization import load_encoder_into
 from bert_core.training.state import load_model, save_model
-from bert_core.vocabulary import SPECIAL_TOKENS, WordPieceTokenizer
 from pipelines.artifacts import ArtifactStore
 from pipelines.cluster.ranks import Ranks
 from pipelines.config.errors import UserError
@@ -26,7 +25,6 @@ from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.stages.vocabulary.settings import VocabularySettings
 from pipelines.stages.vocabulary.stage import build_vocabulary, load_tokenizer
-from pipelines.stages.vocabulary.wordpiece import extended
 from pipelines.training.arithmetic import trains_best_on_single_threads
 from pipelines.training.imported_models import existing_encoder
 
@@ -200,17 +198,6 @@ def test_more_tokens_than_there_are_words_to_cut_up_are_refused(
         build_vocabulary(settings, small_corpus, small_context)
 
 
-def test_a_word_too_long_for_the_tokenizer_becomes_no_token() -> None:
-    tokenizer = WordPieceTokenizer([*SPECIAL_TOKENS, "a", "##a"])
-    longest, too_long = "a" * 100, "a" * 101
-    counts = {too_long: 10, longest: 5, "aa": 3}
-    found = extended(tokenizer, counts, num_tokens=2, min_frequency=2)
-    assert found.tokens[-2:] == (longest, "aa")
-    assert found.encode(longest) == [found.vocab_size - 2]
-    with pytest.raises(UserError, match="lower added_words"):
-        extended(tokenizer, counts, num_tokens=3, min_frequency=2)
-
-
 def test_added_words_do_not_begin_with_rows_that_nothing_trained(
     source, small_corpus, small_vocabulary, small_context, tmp_path
 ):
@@ -250,10 +237,6 @@ def test_an_encoder_of_no_named_size_has_none(
         assert chosen.size is None
         assert PretrainingSettings.model_validate(chosen.model_dump()) == chosen
         assert not trains_best_on_single_threads(chosen.size)
-
-
-def test_a_vocabulary_that_is_learned_keeps_its_name() -> None:
-    assert VocabularySettings().named().keys().isdisjoint({"encoder", "added_words"})
 
 
 @pytest.mark.slow

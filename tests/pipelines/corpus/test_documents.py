@@ -12,7 +12,7 @@ from pipelines.stages.corpus.checks import check_inputs
 from pipelines.stages.corpus.settings import CorpusSettings, Html, Pdf
 from pipelines.stages.corpus.sources import documents
 from pipelines.stages.corpus.sources.documents import joined_lines
-from pipelines.stages.corpus.sources.inputs import Span, read_span, resolve
+from pipelines.stages.corpus.sources.inputs import InputFile, Span, read_span, resolve
 from pipelines.stages.corpus.stage import _left_out
 
 PAGE = """<!doctype html><html><head><title>Not said</title><style>p { color: red }</style></head>
@@ -150,3 +150,6 @@ def test_without_the_library_the_remedy_is_said(tmp_path, monkeypatch, source):
         check_inputs(CorpusSettings(sources=(source(paths=(str(path),)),)))
     with pytest.raises(UserError, match="need a library"):
         resolve(source(paths=(str(path),)))
+    span = Span(source=0, file=InputFile(str(path), "a", 1, "", splittable=False))
+    with pytest.raises(UserError, match="need a library"):  # as on a node that lacks it alone
+        documents.read(source(paths=(str(path),)), span, Tally())
