@@ -150,6 +150,6 @@ def test_without_the_library_the_remedy_is_said(tmp_path, monkeypatch, source):
         check_inputs(CorpusSettings(sources=(source(paths=(str(path),)),)))
     with pytest.raises(UserError, match="need a library"):
         resolve(source(paths=(str(path),)))
-    span = Span(source=0, file=InputFile(str(path), "a", 1, "", splittable=False))
+    file = InputFile(path=str(path), label="a", num_bytes=1, digest="", splittable=False)
     with pytest.raises(UserError, match="need a library"):  # as on a node that lacks it alone
-        documents.read(source(paths=(str(path),)), span, Tally())
+        documents.read(source(paths=(str(path),)), Span(source=0, file=file), Tally())
