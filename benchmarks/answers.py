@@ -6,7 +6,7 @@
 First answers: each command (with the first of the sizes, `predict` with the others) asked from a
 shell, in a process of its own, of a model that is named in the registry, and of the same one by its
 fingerprint in the store. The first of the calls, which reads files from the disk and asks the
-registry, is told apart. Seconds by the clock, and of the processor.
+registry, is separate. Seconds by the clock, and of the processor.
 
 A thousand sentences: SST-2's development set and the first of its training part. Theirs is
 `pipeline("text-classification")` with its default, with batches, sorted by length and with weights

@@ -106,7 +106,7 @@ def watching(stack: Stack) -> Iterator[Watched]:
             for server in (stack.postgres.server, stack.prefect, stack.mlflow):
                 watched.saw(server.name, server.resident_bytes())
             workers = [psutil.Process(worker.pid) for worker in stack.workers]
-            with suppress(psutil.NoSuchProcess):  # a worker that has ended is told by the queue
+            with suppress(psutil.NoSuchProcess):  # the queue shows a worker that has ended
                 for worker in workers:
                     watched.saw("Prefect worker", worker.memory_info().rss)
             started = time.perf_counter()

@@ -31,7 +31,7 @@ _START_SECONDS = 330.0
 _LOST_SECONDS = 60.0
 _TRIES = 3
 # A raylet waits 15 seconds, and no setting changes that, for each agent that chooses its port
-# itself, and ends where imports take longer (ray issue 65983): it is told the ports instead.
+# itself, and ends where imports take longer (ray issue 65983): it gets fixed ports instead.
 _AGENT_PORTS = (
     "metrics-export-port",
     "dashboard-agent-listen-port",

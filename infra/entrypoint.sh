@@ -3,7 +3,7 @@
 set -eu
 
 # The first process of a container is sent no signal that it has no handler for, and gets everybody's
-# dead children. tini is made for that place: it hands on what it is told, and buries them.
+# dead children. tini is made for that place: it passes signals on, and reaps them.
 if [ "$$" = 1 ]; then
     exec tini -- "$0" "$@"
 fi

@@ -16,7 +16,7 @@ _POLL_SECONDS = 0.2
 
 
 class Server:
-    """One program that serves until it is told to end; what it says is in its log."""
+    """One program that serves until it is stopped; its output is in its log."""
 
     def __init__(
         self,

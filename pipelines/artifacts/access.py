@@ -53,8 +53,8 @@ def open_store(url: str, *, is_patient: bool = True) -> tuple[AbstractFileSystem
 
 
 def _takes_patience(url: str) -> bool:
-    is_told = os.environ.get("AWS_MAX_ATTEMPTS") or os.environ.get("AWS_RETRY_MODE")
-    return url.startswith(("s3://", "s3a://")) and not is_told
+    is_configured = os.environ.get("AWS_MAX_ATTEMPTS") or os.environ.get("AWS_RETRY_MODE")
+    return url.startswith(("s3://", "s3a://")) and not is_configured
 
 
 def _check_is_folder(root: Path) -> None:

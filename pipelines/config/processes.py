@@ -13,7 +13,7 @@ _PID_NAMESPACE = Path("/proc/self/ns/pid")
 
 
 class ProcessIdentity(BaseModel):
-    """A process, told apart from all earlier and later ones with the same id."""
+    """A process, distinct from all earlier and later ones with the same id."""
 
     model_config = ConfigDict(frozen=True)
 

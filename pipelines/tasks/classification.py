@@ -45,7 +45,7 @@ class Classification(TaskFamily):
         return {**text_fields(record), "label": label_of(record)}
 
     def labels(self, train: Sequence[Item], heldout: Sequence[Item]) -> tuple[str, ...]:
-        """The labels of the training part; raises UserError where they cannot be told apart."""
+        """The labels of the training part; raises UserError where it has fewer than two."""
         labels = sorted(self.classes_of(train))
         if len(labels) < 2:
             raise UserError(

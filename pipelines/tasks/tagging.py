@@ -67,7 +67,7 @@ class Tagging(TaskFamily):
         return " ".join(item["words"])
 
     def labels(self, train: Sequence[Item], heldout: Sequence[Item]) -> tuple[str, ...]:
-        """The tags of the training part; raises UserError where they cannot be told apart.
+        """The tags of the training part; raises UserError where it has fewer than two.
 
         Held-out tags that no training sentence has are never answered, and count as missed.
         """

@@ -56,7 +56,7 @@ Entered = Callable[[str], "subprocess.Popen[str]"]
 
 @pytest.fixture
 def entered(tmp_path: Path) -> Iterator[Entered]:
-    """Enters with a node that starts as it is told; what is left is ended."""
+    """Enters with a node that starts with these ports; ends what is left."""
     begun: list[subprocess.Popen[str]] = []
 
     def enter(start: str) -> "subprocess.Popen[str]":
@@ -117,7 +117,7 @@ def first_process() -> list[str]:
     return words
 
 
-def tell_to_go(process: "subprocess.Popen[str]") -> None:
+def ask_to_stop(process: "subprocess.Popen[str]") -> None:
     """SIGTERM to the first process of the namespace that `process` made."""
     (first,) = psutil.Process(process.pid).children()
     first.send_signal(signal.SIGTERM)
@@ -146,14 +146,14 @@ def test_a_container_that_is_told_to_go_goes(
     )  # fmt: skip
     try:
         wait_for(tmp_path / "there", process)
-        tell_to_go(process)
+        ask_to_stop(process)
         assert process.wait(timeout=240) == 128 + signal.SIGTERM
     finally:
         process.kill()
 
 
 @pytest.mark.slow
-def test_a_flow_run_that_is_told_to_go_saves_and_is_scheduled_again(
+def test_a_flow_run_that_is_stopped_saves_and_is_scheduled_again(
     first_process: list[str], prefect_api: str, tmp_path: Path
 ) -> None:
     (tmp_path / "learning.py").write_text(LEARNING)
@@ -167,7 +167,7 @@ def test_a_flow_run_that_is_told_to_go_saves_and_is_scheduled_again(
     )  # fmt: skip
     try:
         wait_for(tmp_path / "begun", process)
-        tell_to_go(process)
+        ask_to_stop(process)
         said = process.communicate(timeout=120)[0]
     finally:
         process.kill()

@@ -19,7 +19,7 @@ from tests.delivery.overlays import (
 
 
 def scraped() -> dict[str, list[Manifest]]:
-    """What a Prometheus of one's own is told to ask: its rules of relabelling, by job."""
+    """The relabelling rules for a Prometheus of one's own, by job."""
     read = yaml.safe_load((INFRA / "monitoring" / "kubernetes.yaml").read_text(encoding="utf-8"))
     return {job["job_name"]: job["relabel_configs"] for job in read["scrape_configs"]}
 

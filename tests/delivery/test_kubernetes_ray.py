@@ -1,4 +1,4 @@
-"""Ray in Kubernetes: its cluster, what its nodes are told, and a run as a RayJob."""
+"""Ray in Kubernetes: its cluster, its nodes' settings, and a run as a RayJob."""
 
 import re
 import shlex

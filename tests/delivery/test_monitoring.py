@@ -1,4 +1,4 @@
-"""Prometheus' configuration, its rules and Grafana's dashboards: what they ask for is told."""
+"""Prometheus' configuration, its rules and Grafana's dashboards: every metric they query exists."""
 
 import json
 import re
@@ -52,7 +52,7 @@ def as_prometheus_sees_it(expression: str) -> str:
 
 @pytest.fixture
 def told(prefect_api: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The names of what is told of a training run, a data stage, a store and Prefect."""
+    """The names of the metrics of a training run, a data stage, a store and Prefect."""
     names = set()
 
     class Gauge:
@@ -141,8 +141,8 @@ def test_prometheus_takes_its_configuration_and_every_query(tmp_path: Path) -> N
 
 
 # Two hours, a sample a minute: a training run that hangs, one that began twelve minutes ago and
-# took no step, one whose last step is done, one that is over and told no more; of those who are
-# asked two who do not answer, one who does, one who is not there, and somebody else's; and runs
+# took no step, one whose last step is done, one that is over; of those that are
+# scraped two that do not answer, one that does, one that is gone, and another project's; and runs
 # that failed, beside old ones that were deleted.
 SERIES = {
     'ray_bertsmith_step{run="hangs",stage="pretraining"}': "1+1x29 30x90",

@@ -1,4 +1,4 @@
-"""What a team's Prefect server is told: applied twice it is the same."""
+"""What `deploy` sets up on a team's Prefect server: applied twice it is the same."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Runs that died are told from runs that go on, against a real Prefect API."""
+"""Runs that died are distinguished from live ones, against a real Prefect API."""
 
 import os
 import subprocess

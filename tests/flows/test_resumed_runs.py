@@ -1,4 +1,4 @@
-"""A run that was told to go comes back only when its process before can hold nothing any more."""
+"""A run that was stopped to be rescheduled resumes only when its previous process holds nothing."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

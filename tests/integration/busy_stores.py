@@ -1,4 +1,4 @@
-"""A store that is busy for a while: a proxy before an S3 server that answers 503 when told to."""
+"""A store that is busy for a while: a proxy before an S3 server that answers 503 on request."""
 
 import http.client
 import http.server
