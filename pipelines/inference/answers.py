@@ -16,7 +16,7 @@ from pipelines.stages.dataset.cells import is_nothing, words_in, written_in
 _ROWS_AT_ONCE: Final = 2048
 _LISTS: Final = "choices"  # the column whose cells hold several texts
 _WORDS: Final = "words"  # split already, in place of texts
-_TOKENS: Final = "tokens"  # what data sets call them, too
+_TOKENS: Final = "tokens"  # what datasets call them, too
 
 Watch = Callable[[int, int], None]  # called with rows done, rows in all
 

@@ -28,7 +28,7 @@ def evaluate_file(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Figures and report of the fine-tuned model that `reference` names, on all items of a source.
 
-    That is a file, or the split of a data set that is learned from otherwise. A registered model
+    That is a file, or the split of a dataset that is learned from otherwise. A registered model
     is of the task that it was registered for; of any other one `task_name` says which, where
     several tasks have such models. Where `store` has what the model learned, the figures of the
     baselines that learned the same stand beside. Raises UserError for labels that the model was not

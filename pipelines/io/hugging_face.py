@@ -1,4 +1,4 @@
-"""Rows of Hugging Face data sets, streamed by name or read from a local copy."""
+"""Rows of Hugging Face datasets, streamed by name or read from a local copy."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,7 +29,7 @@ def commit_of(dataset: str, revision: str | None) -> str | None:
     Raises UserError where it is neither a local folder nor found on the hub.
     """
     if not dataset:
-        raise UserError("a Hugging Face source needs the name of a data set; set `dataset`")
+        raise UserError("a Hugging Face source needs the name of a dataset; set `dataset`")
     if Path(dataset).is_dir():
         return None
     from httpx import HTTPError
@@ -40,7 +40,7 @@ def commit_of(dataset: str, revision: str | None) -> str | None:
         found = HfApi().dataset_info(dataset, revision=revision).sha
     except (HfHubHTTPError, HTTPError, HFValidationError, OfflineModeIsEnabled) as error:
         raise UserError(
-            f"the data set {dataset} is neither a local folder nor found on the hub ({error}); "
+            f"the dataset {dataset} is neither a local folder nor found on the hub ({error}); "
             "check its name and the network"
         ) from error
     return str(found)
@@ -72,7 +72,7 @@ def rows_of(dataset: str, configuration: str | None, split: str, revision: str |
             )
     except (ValueError, KeyError, FileNotFoundError) as error:
         raise UserError(
-            f"the data set {dataset} has no split {split} of the configuration "
+            f"the dataset {dataset} has no split {split} of the configuration "
             f"{configuration or '(default)'}: {error}"
         ) from error
     return Rows(_each(found, dataset, split), found.features or {})
@@ -86,6 +86,6 @@ def _each(found: Iterable[dict[str, Any]], dataset: str, split: str) -> Iterator
         yield from found
     except (OSError, ValueError, DatasetsError) as error:
         raise UserError(
-            f"a row of the data set {dataset}, split {split}, cannot be read "
+            f"a row of the dataset {dataset}, split {split}, cannot be read "
             f"({' '.join(str(error).split())[:300]}); fetch it again, or correct its files"
         ) from error

@@ -55,7 +55,7 @@ class Tagging(TaskFamily):
         if nameless:
             what = "the number " if isinstance(nameless[0], int | float) else ""
             raise BadItemError(
-                "have the names of its tags, which a data set's own Parquet files and folders know",
+                "have the names of its tags, which a dataset's own Parquet files and folders know",
                 f"{what}{nameless[0]!r:.60}",
             )
         if "" in tags:

@@ -34,7 +34,7 @@ CASES = {
     "a layout that is none": (["run", "--corpus", "{here}/*.md", "--layout", "odd"], "layout"),
     "columns of no file": (["run", "--label-column", "genre"], "--labels"),
     "no labelled file": ([*DATASET, "{here}/none.csv"], "none.csv"),
-    "a folder that is no data set": ([*DATASET, "{here}"], "has no split train"),
+    "a folder that is no dataset": ([*DATASET, "{here}"], "has no split train"),
     "a pipe of labels": ([*DATASET, "{here}/pipe.csv"], "pipe.csv"),
     "no such column": ([*DATASET, "{here}/rows.csv", "--label-column", "genre"], "genre"),
     "one label alone": ([*DATASET, "{here}/one-label.csv"], "two labels"),

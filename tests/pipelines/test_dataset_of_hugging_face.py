@@ -1,4 +1,4 @@
-"""Hugging Face data sets as labelled items: copies on the disk, classes by their names."""
+"""Hugging Face datasets as labelled items: copies on the disk, classes by their names."""
 
 import shutil
 from pathlib import Path
@@ -51,7 +51,7 @@ def built(tmp_path: Path, family: str = "classification", **settings: Any) -> Ar
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """A data set with two splits, as `save_to_disk` writes it."""
+    """A dataset with two splits, as `save_to_disk` writes it."""
     folder = tmp_path / "mrpc"
     DatasetDict({"train": rows(40), "validation": rows(10, 40)}).save_to_disk(str(folder))
     return folder
@@ -189,7 +189,7 @@ def test_features_that_cannot_be_understood_are_one_sentence(tmp_path: Path) -> 
         ({"split": "nowhere"}, "has no split nowhere of the configuration .default."),
         ({"heldout_split": "dev"}, "no split dev"),
         ({"heldout_split": "train"}, "split and heldout_split are both train"),
-        ({"dataset": ""}, "needs the name of a data set"),
+        ({"dataset": ""}, "needs the name of a dataset"),
         ({"label_column": "answer"}, "has no column 'answer', found sentence1, sentence2"),
     ],
 )

@@ -149,13 +149,13 @@ class DelimitedText(RecordSource):
 
 
 class Columnar(RecordSource):
-    """Parquet or Arrow files (such as the files of a local Hugging Face data set)."""
+    """Parquet or Arrow files (such as the files of a local Hugging Face dataset)."""
 
     kind: Literal["columnar"] = Field(default="columnar", description="Kind of the source.")
 
 
 class HuggingFaceDataset(RecordSource):
-    """A Hugging Face data set, streamed by its name or read from a local copy."""
+    """A Hugging Face dataset, streamed by its name or read from a local copy."""
 
     kind: Literal["hugging_face"] = Field(default="hugging_face", description="Kind of the source.")
     dataset: Uri = Field(default="", description="Name on the hub, or a local folder.")

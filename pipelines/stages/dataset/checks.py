@@ -19,7 +19,7 @@ from pipelines.stages.dataset.settings import (
 from pipelines.tasks import TaskFamily, family
 
 _BYTES_INSPECTED: Final = 4 * 2**20  # read in half a second
-_ROWS_INSPECTED: Final = 1000  # of a large data set
+_ROWS_INSPECTED: Final = 1000  # of a large dataset
 _EXPANSION: Final = 8  # most that text grows by, about, when it is decompressed
 _READ_WHOLE: Final = ("squad",)  # formats without lines
 

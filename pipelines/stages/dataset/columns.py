@@ -1,6 +1,6 @@
 """Which columns of a table hold what: named in the settings, or found by the names that are usual.
 
-The names of GLUE's own files, of SWAG's and of the data sets on Hugging Face's hub are among them.
+The names of GLUE's own files, of SWAG's and of the datasets on Hugging Face's hub are among them.
 """
 
 import re
@@ -236,7 +236,7 @@ def _of_pairs(header: _Header, first_row: int, rows: Sequence[Sequence[Any]]) ->
             raise UserError(
                 f"the labels of {header.settings.place} must be the names entailment, neutral and "
                 f"contradiction, found numbers alone ({', '.join(sorted(labels))}), which are no "
-                "similarities; write the names, or give the data set that knows them"
+                "similarities; write the names, or give the dataset that knows them"
             )
     other = header.place_of(*_OTHERS)
     return Columns(text, label, second=second, group=group, other=other, first_row=first_row)

@@ -1,4 +1,4 @@
-"""Labelled rows of a Hugging Face data set, and what the classes are called that they hold by
+"""Labelled rows of a Hugging Face dataset, and what the classes are called that they hold by
 number."""
 
 from collections.abc import Callable, Iterator, Mapping
@@ -18,13 +18,13 @@ _METADATA: Final = b"huggingface"  # under which `datasets` writes its features 
 
 
 def resolved(settings: LabelledDataset) -> LabelledDataset:
-    """The same data set at one commit; raises UserError where it is not found."""
+    """The same dataset at one commit; raises UserError where it is not found."""
     _check_second_split(settings)
     return settings.model_copy(update={"revision": commit_of(settings.dataset, settings.revision)})
 
 
 def name_of_dataset(settings: LabelledDataset) -> dict[str, str]:
-    """What decides the rows of a resolved data set: its files' bytes or its commit."""
+    """What decides the rows of a resolved dataset: its files' bytes or its commit."""
     return {"dataset": name_of(settings.dataset, settings.revision)[0]}
 
 

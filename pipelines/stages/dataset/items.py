@@ -80,7 +80,7 @@ def read_labelled(
 ) -> list[Grouped]:
     """The items of a part of `source` in their order; what is mended or left out is counted.
 
-    `part` is the path of a file, or the name of a data set's split. With `limit` only so many bytes
+    `part` is the path of a file, or the name of a dataset's split. With `limit` only so many bytes
     of the file are read where its format allows, or so many rows of the split. Raises UserError,
     saying where, for a record that cannot be read, and by the rule of `source.bad_items` for one
     that cannot be learned from.

@@ -77,7 +77,7 @@ def name_of_file(path: str, form: Form) -> dict[str, str]:
 
 
 def squad_records(path: str) -> Iterator[Record]:
-    """The questions of a file, in order; of a data set's article none is parted from the others.
+    """The questions of a file, in order; of a dataset's article none is parted from the others.
 
     Raises UserError for a file of another structure.
     """
@@ -99,7 +99,7 @@ def squad_records(path: str) -> Iterator[Record]:
 
 
 def squad_record(question: dict[str, Any], context: Any, group: str) -> Record:
-    """A question as SQuAD and the data set of the same name write it, without its context.
+    """A question as SQuAD and the dataset of the same name write it, without its context.
 
     Texts are whatever is in their place: the family refuses what is none.
     """

@@ -121,7 +121,7 @@ class _DatasetPlace(Settings):
 
 
 class LabelledDataset(LabelledColumns, _DatasetPlace):
-    """Labelled data of a Hugging Face data set; classes are called by their names."""
+    """Labelled data of a Hugging Face dataset; classes are called by their names."""
 
     @property
     def place(self) -> str:

@@ -63,7 +63,7 @@ def build_dataset(
         parts_of = partial(read_parts, source, family)
         source = source.model_copy(update={"dataset": "", "revision": None})
     else:
-        raise UserError("dataset.source is of kind 'none'; name a file or a data set")
+        raise UserError("dataset.source is of kind 'none'; name a file or a dataset")
     dataset = context.store.get_or_build(
         DATASET.kind,
         version=DATASET.version,

@@ -1,4 +1,4 @@
-"""Records of tables: CSV, TSV, JSONL and Parquet files, and the rows of data sets."""
+"""Records of tables: CSV, TSV, JSONL and Parquet files, and the rows of datasets."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final

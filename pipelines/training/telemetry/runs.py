@@ -22,7 +22,7 @@ from pipelines.training.telemetry.undelivered import Ending, deliver_kept, is_th
 logger = logging.getLogger(__name__)
 
 _RECORD = "tracking.json"  # beside the checkpoints, and removed with them
-_CONTEXT = "mlflow.data.context"  # MLflow's own tag of what a data set was used for
+_CONTEXT = "mlflow.data.context"  # MLflow's own tag of what a dataset was used for
 
 
 class _Record(BaseModel):

@@ -115,7 +115,7 @@ def test_what_is_not_there_is_told():
         (PlainText(), "at least one path"),
         (PlainText(paths=("/none/at/all.txt",)), "does not exist"),
         (InstalledDocumentation(packages=("no-such-package",)), "is not installed"),
-        (HuggingFaceDataset(), "needs the name of a data set"),
+        (HuggingFaceDataset(), "needs the name of a dataset"),
     ):
         with pytest.raises(UserError, match=message):
             check(source)

@@ -1,4 +1,4 @@
-"""Records, columns, dumps, Markdown and data sets become documents."""
+"""Records, columns, dumps, Markdown and datasets become documents."""
 
 import gzip
 import json
@@ -223,6 +223,6 @@ def test_every_source_has_a_default_for_every_field_and_describes_it():
 
 @pytest.fixture(autouse=True)
 def no_hub(monkeypatch, tmp_path):
-    """Data sets are read without the network, and their caches stay in the test's folder."""
+    """Datasets are read without the network, and their caches stay in the test's folder."""
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", Path(tmp_path) / "cache")
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)

@@ -1,4 +1,4 @@
-"""Documents in records with fields: JSON lines, CSV and TSV, Parquet and Arrow files, data sets."""
+"""Documents in records with fields: JSON lines, CSV and TSV, Parquet and Arrow files, datasets."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -49,9 +49,9 @@ Records = Iterator[Mapping[str, Any]]
 def resolve(
     settings: JsonLines | DelimitedText | Columnar | HuggingFaceDataset,
 ) -> Resolved:
-    """The files that the source names, or one commit of its data set as one file.
+    """The files that the source names, or one commit of its dataset as one file.
 
-    A data set is named by its files' bytes, or by its commit on the hub. Raises UserError where it
+    A dataset is named by its files' bytes, or by its commit on the hub. Raises UserError where it
     is neither a local folder nor found on the hub.
     """
     if isinstance(settings, HuggingFaceDataset):
