@@ -1,11 +1,10 @@
 """Servers and ports of this machine.
 
-    BERTSMITH_HEALTH_URL=http://127.0.0.1:4200/api/health python -m flows.services.health
+    python -m flows.services.health http://127.0.0.1:4200/api/health
 
-ends with 0 where the server answers and with 1 where it does not: the image's health check.
+exits with 0 if the server answers, and with 1 if it does not: the image's health check.
 """
 
-import os
 import socket
 import sys
 import urllib.error
@@ -15,7 +14,6 @@ from http.client import HTTPException
 from importlib.metadata import version
 
 _ANSWER_SECONDS = 5
-URL_VARIABLE = "BERTSMITH_HEALTH_URL"
 # Our servers are on the loopback, where no proxy has a say.
 _open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
@@ -48,13 +46,13 @@ def free_port() -> int:
 
 
 def main() -> None:
-    """Succeed where the server that the environment names answers.
+    """Succeed where every URL of the command line answers.
 
-    Without a name nothing listens here; that the installation can be imported is all there is.
+    Without a URL nothing listens here: that the installation can be imported is enough.
     """
-    url = os.environ.get(URL_VARIABLE, "")
-    if url and not answers(url):
-        sys.exit(f"{url} does not answer")
+    for url in sys.argv[1:]:
+        if not answers(url):
+            sys.exit(f"{url} does not answer")
     sys.stdout.write(f"bertsmith {version('bertsmith')}: healthy\n")
 
 

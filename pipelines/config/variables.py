@@ -20,7 +20,6 @@ VARIABLES: Final[Mapping[str, str]] = {
     "BERTSMITH_SERVICE": "internal: which processes `bertsmith up` started",
     # Of the image, its composition and its manifests (infra/).
     "BERTSMITH_CREDENTIALS": "file of NAME=value lines that the image reads first",
-    "BERTSMITH_HEALTH_URL": "what the image's health check asks",
     "BERTSMITH_RAY_HEAD": "host:port of a cluster that the image joins beside its command",
     "BERTSMITH_IMAGE": "the image of our roles",
     "BERTSMITH_LISTEN": "address that the composition's pages listen on; default 127.0.0.1",

@@ -6,7 +6,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from flows.services.health import URL_VARIABLE
 from tests.delivery.composition import written
 from tests.delivery.declared import INFRA, PROMETHEUS
 
@@ -19,11 +18,9 @@ def test_services_and_ports_that_variables_name_are_there(
         for value in service.get("environment", {}).values():
             for host, port in re.findall(r"(?:^|//)([a-z-]+):(\d+)", str(value)):
                 assert listens(services[host], int(port)), f"{name} asks {host}:{port}"
-        url = service.get("environment", {}).get(URL_VARIABLE)
-        if url:
-            assert listens(service, int(url.split(":")[2].partition("/")[0])), url
-        else:
-            assert service["healthcheck"] == {"disable": True}, f"{name} says nothing of its health"
+        if service["healthcheck"] != {"disable": True}:
+            url = service["healthcheck"]["test"][-1]
+            assert listens(service, int(url.split(":")[2].partition("/")[0])), f"{name}: {url}"
 
 
 def listens(service: dict[str, Any], port: int) -> bool:
