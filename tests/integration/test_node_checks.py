@@ -146,7 +146,7 @@ def test_a_folder_that_a_node_does_not_see_is_no_store_of_the_cluster(cluster: C
     (cluster.hidden / "corpus").mkdir()
     found = told(cluster, cluster.hidden, is_shipped=True)
     assert "cannot use the store" in found["refused"]
-    assert "but it does not see it; choose a runtime.store that all nodes share" in found["refused"]
+    assert ": it does not see it; choose a runtime.store that all nodes share" in found["refused"]
     assert found["left"] == ["corpus"]
 
 
