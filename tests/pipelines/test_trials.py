@@ -116,7 +116,7 @@ def test_a_trial_that_cannot_work_ends_all_in_one_sentence(
 ) -> None:
     context = StageContext(store=ArtifactStore(tmp_path))
     settings = SETTINGS.model_copy(update={"search": SearchSettings(freeze_layers=(0, 99))})
-    with pytest.raises(UserError, match="freeze_layers must be at most the 2 layers"):
+    with pytest.raises(UserError, match="freeze_layers=99 is more than the 2 layers"):
         build_task_model(settings, dataset, encoder, context)
 
 

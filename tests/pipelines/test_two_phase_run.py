@@ -38,8 +38,8 @@ BOUNDARY, KILLED_AT = 18, 19  # the checkpoint before is that of step 10, in the
 
 
 def worker(values: dict[str, Any]) -> dict[str, Any]:
-    """The training run's own worker, which dies once where it is told to."""
-    with pretraining_work(values) as work:
+    """The training run's own worker, which dies once at `KILLED_AT`."""
+    with pretraining_work(SETTINGS, values) as work:
 
         def micro_batches(step: int) -> Iterator[tuple[int, Batch]]:
             mark = values["dies"] and Path(values["dies"])
@@ -54,7 +54,7 @@ def worker(values: dict[str, Any]) -> dict[str, Any]:
 def trained(examples, vocabulary, folder: Path, dies: str) -> tuple[str, dict[str, Any], Any]:
     folder.mkdir()
     values = {
-        "settings": SETTINGS.model_dump(), "examples": examples, "vocabulary": vocabulary,
+        "examples": examples, "vocabulary": vocabulary,
         "precision": "float32", "run_id": None, "tracking_uri": None, "dies": dies,
     }  # fmt: skip
 
