@@ -13,6 +13,7 @@ from pipelines.io.records import TEXT_COLUMNS
 from pipelines.stages.dataset.settings import LabelledDataset, LabelledFile
 from pipelines.tasks import Form
 
+OF_TEXTS: Final = ("text_column", "second_text_column", "label_column", "choice_columns")
 _SETTINGS: Final = ("text_column", "second_text_column", "label_column", "group_column")
 _PAIRS: Final = (
     ("sentence1", "sentence2"), ("question1", "question2"), ("premise", "hypothesis"),
