@@ -11,6 +11,7 @@ import linecache
 import re
 import sys
 import traceback
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cache
 from types import ModuleType
@@ -53,27 +54,27 @@ class RowModel(TrainableModel):
     reads_every_token = True
 
     @staticmethod
+    @abstractmethod
     def texts(row: Row) -> Sequence[str | tuple[str, str]]:
         """What the encoder reads for a row: one or more texts, or pairs of texts."""
-        raise NotImplementedError
 
+    @abstractmethod
     def loss(self, outputs: Tensor, row: Row) -> Tensor:
         """[] the loss of a row, from the outputs for its texts, [N, ...]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def answer(self, outputs: Tensor, row: Row) -> dict[str, Any]:
         """The columns of `gives` for a row, as plain values."""
-        raise NotImplementedError
 
     @staticmethod
+    @abstractmethod
     def guess(row: Row) -> dict[str, Any]:
         """The same without a model: a trivial answer, which a model has to beat."""
-        raise NotImplementedError
 
     @staticmethod
+    @abstractmethod
     def scored(answer: Mapping[str, Any], row: Row) -> dict[str, float]:
         """The figures of one answer to a labelled row; a model's are the means over the rows."""
-        raise NotImplementedError
 
     def loss_sums(self, batch: RowBatch, dropout_key: DropoutKey | None = None) -> Sums:
         outputs = self(batch.tokens, dropout_key).float().split(batch.texts_per_row)

@@ -68,7 +68,7 @@ class RowTask(TaskFamily):
     """Rows, answered by the class that was written for them."""
 
     form: Form = "rows"
-    guess = "guess of the task itself"
+    guess = "task's own guess"
     curve: Mapping[str, str] = {"label_loss": "eval/loss"}
 
     def __init__(self, model: type[RowModel]) -> None:
