@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         LabelledBatch,
         PretrainingBatch,
         RaggedBatch,
+        RowBatch,
         next_token_labels,
     )
     from bert_core.config import SIZES, EmbeddingConfig, EncoderConfig, encoder_config
@@ -55,12 +56,15 @@ if TYPE_CHECKING:
         build_model,
         count_parameters,
     )
+    from bert_core.model.heads import TaskHead
+    from bert_core.model.pooling import mean_of_tokens
     from bert_core.model.preparation import (
         checkpoint_activations,
         freeze,
         resize_positions,
         resize_vocabulary,
     )
+    from bert_core.model.rows import RowModel, row_model
     from bert_core.randomness import random_bits
     from bert_core.training.evaluation import evaluate
     from bert_core.training.guard import GuardConfig, SkippedStepsError

@@ -3,7 +3,7 @@
 B = sequences, T = tokens of all of them, M = masked (or otherwise predicted) tokens.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
@@ -206,7 +206,29 @@ def _check_unit_interval(labels: Tensor) -> None:
         )
 
 
-Batch = PretrainingBatch | LabelledBatch
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RowBatch(_OfTensors):
+    """Rows of a table, and the tokens of the texts that a `RowModel` reads for each.
+
+    The texts of a row come one after the other, `texts_per_row` of them for each row.
+    """
+
+    tokens: RaggedBatch
+    rows: tuple[Mapping[str, Any], ...]
+    texts_per_row: tuple[int, ...]
+
+    @property
+    def num_labels(self) -> int:
+        """How many rows."""
+        return len(self.rows)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Over how many rows the loss of this batch sums."""
+        return {"label": self.num_labels}
+
+
+Batch = PretrainingBatch | LabelledBatch | RowBatch
 
 
 def to_device(values: Tensor, device: torch.device | str) -> Tensor:

@@ -43,8 +43,8 @@ def export_model(
         if is_bare:
             source = {n: t for n, t in source.items() if n.startswith(("encoder.", "pooler."))}
         task_head = "qa_outputs" if model.head_name == "span_prediction" else "classifier"
-        tensors = to_hugging_face(source, task_head=task_head)
         architecture = "BertModel" if is_bare else _architecture(model)
+        tensors = to_hugging_face(source, task_head=task_head)
         if architecture == "BertModel":
             tensors = {name.removeprefix("bert."): tensor for name, tensor in tensors.items()}
         copies = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
@@ -119,6 +119,6 @@ def _architecture(model: Model) -> str:
     if model.head_name not in tasks:
         raise ValueError(
             f"a published model must have a head that transformers has, found {model.head_name}; "
-            "export its encoder"
+            "export its encoder alone (--pooling mean)"
         )
     return tasks[model.head_name]

@@ -10,9 +10,11 @@ import numpy as np
 from bert_core.inference.answers import answer
 from bert_core.inference.embedding import embed
 from bert_core.inference.labels import assign_labels, choose, classify, rate
+from bert_core.inference.rows import answer_rows, rows_in
 from bert_core.inference.tags import tag
 from bert_core.inference.texts import Text
-from bert_core.model.catalogue import MODELS, Model, described, head_module, head_names
+from bert_core.model.catalogue import Model, described
+from bert_core.model.rows import RowModel
 from bert_core.vocabulary import WordPieceTokenizer
 
 Columns = Mapping[str, Sequence[Any]]  # all of one length, that of the table
@@ -20,6 +22,7 @@ Answered = dict[str, list[Any]]
 
 
 _TEXT: Final = "Returns the sum of the elements along the given axis."
+_TEXTS: Final = ("Along each axis.", "Along the first axis.")
 
 
 class Question(NamedTuple):
@@ -99,18 +102,24 @@ def _asked(question: Question, columns: Columns) -> Columns:
 
 
 def question_of(model: Model) -> Question:
-    """What is asked of a model with this head; raises ValueError where nothing is."""
-    return question_of_head(model.head_name)
+    """What is asked of this model; raises ValueError where nothing is."""
+    return question_of_class(type(model))
 
 
-def question_of_head(head_name: str) -> Question:
-    """What is asked of models with this head; raises ValueError where nothing is."""
-    if head_name in _QUESTIONS:
-        return _QUESTIONS[head_name]
-    if head_name in MODELS or head_name not in head_names():
-        raise ValueError(f"{described(head_name)} answers no table")
-    found: Question = head_module(head_name).QUESTION
-    return found
+def question_of_class(model: type[Model]) -> Question:
+    """What is asked of models of this class; raises ValueError where nothing is."""
+    if issubclass(model, RowModel):
+        return _question_of_rows(model)
+    if model.head_name not in _QUESTIONS:
+        raise ValueError(f"{described(model.head_name)} answers no table")
+    return _QUESTIONS[model.head_name]
+
+
+def _question_of_rows(model: type[RowModel]) -> Question:
+    example: dict[str, str | list[str]] = {
+        name: _TEXT if kind is str else list(_TEXTS) for name, kind in model.takes.items()
+    }
+    return Question(tuple(model.takes), (), _rows, model.gives, example=example)
 
 
 def _is_nothing(value: Any) -> bool:
@@ -209,6 +218,12 @@ def _vectors_or_cosines(model: Model, tokenizer: WordPieceTokenizer, columns: Co
     return {"value": (first * second).sum(axis=1).astype("float64").tolist()}
 
 
+def _rows(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) -> Answered:
+    assert isinstance(model, RowModel)
+    answers = answer_rows(model, tokenizer, rows_in(model, columns))
+    return {name: [answer[name] for answer in answers] for name in model.gives}
+
+
 _ONE_OR_TWO = (("text",), ("second_text",))
 _EMBEDDED: Final = Question(("text",), (), _vectors, {"embedding": list[float]})
 _QUESTIONS: Final = {
@@ -226,7 +241,7 @@ _QUESTIONS: Final = {
     ),
     "multiple_choice": Question(
         ("text", "choices"), (), _choices, {"choice": int, "probability": float},
-        example={"text": _TEXT, "choices": ["Along each axis.", "Along the first axis."]},
+        example={"text": _TEXT, "choices": list(_TEXTS)},
     ),
     "span_prediction": Question(
         ("question", "context"), (), _spans, {"answer": str, "begin": int, "null_lead": float},

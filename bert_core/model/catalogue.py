@@ -2,13 +2,11 @@
 
 Heads: `encoder` (none but the pooler), `pretraining`, `language_model`, `next_sentence`,
 `sequence_classification`, `multi_label_classification`, `regression`, `multiple_choice`,
-`token_classification`, `span_prediction` and `sentence_embedding`, and those of the modules in
-`bert_core.tasks`.
+`token_classification`, `span_prediction` and `sentence_embedding`. A person's own head is a class
+in a file of its own: see `bert_core.model.rows`.
 """
 
-from importlib import import_module
-from pkgutil import iter_modules
-from typing import Any, Final
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -35,7 +33,7 @@ __all__ = [
     "NextSentencePredictor", "PretrainingModel", "SentenceEncoder", "SequenceClassifier",
     "SequenceRegressor",
     "SpanPredictor", "Sum", "Sums", "TaskModel", "TokenClassifier", "TrainableModel", "build_model",
-    "count_parameters", "head_module", "head_names", "model_class",
+    "count_parameters",
 ]  # fmt: skip
 
 
@@ -55,8 +53,6 @@ class EncoderModel(Model):
         """[T, D] the final hidden states."""
         return self.encoder(tokens, dropout_key)
 
-
-_TASKS: Final = "bert_core.tasks"  # its modules import this one
 
 MODELS: dict[str, type[Model]] = {
     model.head_name: model
@@ -81,26 +77,9 @@ def build_model(head_name: str, config: EncoderConfig, **settings: Any) -> Model
 
     Raises ValueError for another name, or settings that are impossible.
     """
-    return model_class(head_name)(config, **settings)
-
-
-def model_class(head_name: str) -> type[Model]:
-    """The class of the models with this head; raises ValueError where there is none."""
-    if head_name not in head_names():
-        raise ValueError(f"head must be one of {', '.join(head_names())}, got {head_name!r}")
-    found: type[Model] = MODELS.get(head_name) or head_module(head_name).MODEL
-    return found
-
-
-def head_names() -> tuple[str, ...]:
-    """Every head there is: those of this module, and those of `bert_core.tasks`."""
-    modules = iter_modules(import_module(_TASKS).__path__)
-    return (*MODELS, *sorted(module.name for module in modules))
-
-
-def head_module(head_name: str) -> Any:
-    """The module of `bert_core.tasks` with this head; raises ModuleNotFoundError without one."""
-    return import_module(f"{_TASKS}.{head_name}")
+    if head_name not in MODELS:
+        raise ValueError(f"head must be one of {', '.join(MODELS)}, got {head_name!r}")
+    return MODELS[head_name](config, **settings)
 
 
 def described(head_name: str) -> str:

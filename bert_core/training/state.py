@@ -1,6 +1,7 @@
 """Models and whole training runs on disk.
 
-A model is `model.safetensors` under our own names and `config.json`; a checkpoint adds
+A model is `model.safetensors` under our own names and `config.json`; one of a person's own kind has
+its class beside them, `task.py`, which is run where the model is loaded. A checkpoint adds
 `training_state.pt`, which holds the optimizer and the position and loads without running code. A
 folder is written beside its place and renamed, so that it is whole or not there.
 """
@@ -19,7 +20,8 @@ from bert_core.config import EmbeddingConfig, EncoderConfig
 from bert_core.files.folders import publish
 from bert_core.files.json_files import read_json, write_json
 from bert_core.files.tensor_files import check_names, read_tensors
-from bert_core.model.catalogue import Model, build_model, described, head_names
+from bert_core.model.catalogue import MODELS, Model, described
+from bert_core.model.rows import CODE_FILE, RowModel, row_model
 from bert_core.training.optimization import Optimizer
 
 WEIGHTS_FILE = "model.safetensors"
@@ -53,8 +55,10 @@ def save_model(folder: Path | str, model: Model) -> None:
 def load_model(folder: Path | str, device: torch.device | str = "cpu") -> Model:
     """The model that `save_model` or `save_checkpoint` wrote, with the head it had.
 
-    Raises ValueError where the folder holds no such model, or not exactly its tensors.
+    It runs the `task.py` of a folder whose head is none of ours. Raises ValueError where the folder
+    holds no such model, or not exactly its tensors.
     """
+    build = model_class_in(folder)
     config, path = read_config(folder), Path(folder) / CONFIG_FILE
     tensors = read_weights(folder)
     try:
@@ -65,15 +69,23 @@ def load_model(folder: Path | str, device: torch.device | str = "cpu") -> Model:
         # Before memory is taken for what a broken file may say.
         _check_num_layers(encoder, tensors)
         with torch.device("meta"):
-            shapes = build_model(config["head"], encoder, **config["settings"]).state_dict()
+            shapes = build(encoder, **config["settings"]).state_dict()
     except (ValueError, TypeError, RuntimeError) as error:
         said = " ".join(str(error).split())
         raise ValueError(f"{path} must describe a model, but {said}; is it whole?") from error
     _check_shapes(shapes, tensors, Path(folder) / WEIGHTS_FILE)
-    model = build_model(config["head"], encoder, **config["settings"])
+    model = build(encoder, **config["settings"])
     model.load_state_dict(tensors)
     model.embedding = embedding
     return model.to(device)
+
+
+def model_class_in(folder: Path | str) -> type[Model]:
+    """The class of the model in `folder`; a class of its own is run (see `load_model`)."""
+    head = read_config(folder)["head"]
+    if head in MODELS:
+        return MODELS[head]
+    return row_model(_existing(folder, CODE_FILE).read_text(encoding="utf-8"), head)
 
 
 def save_checkpoint(
@@ -137,10 +149,10 @@ def read_config(folder: Path | str) -> dict[str, Any]:
             f"{path} must be a Bertsmith model of format {FORMAT}, found something else; "
             "a Hugging Face directory has to be imported first"
         )
-    if config.get("head") not in head_names():
+    if config.get("head") not in MODELS and not (Path(folder) / CODE_FILE).is_file():
         raise ValueError(
-            f"{path} must name one of the heads {', '.join(head_names())}, found "
-            f"{config.get('head')!r}"
+            f"{path} must name one of the heads {', '.join(MODELS)}, or lie beside the code of its "
+            f"own, {CODE_FILE}, found {config.get('head')!r} and no such file"
         )
     for name in ("settings", "encoder"):
         if not isinstance(config.get(name), dict):
@@ -168,6 +180,8 @@ def _write_model(draft: Path, model: Model) -> None:
     except SafetensorError as error:  # so it says that the disk is full
         raise OSError(f"{WEIGHTS_FILE} could not be written ({error})") from error
     write_json(draft / CONFIG_FILE, model_config(model))
+    if isinstance(model, RowModel):
+        (draft / CODE_FILE).write_text(model.source, encoding="utf-8")
 
 
 def _existing(folder: Path | str, name: str) -> Path:

@@ -5,8 +5,8 @@ from importlib import import_module
 from inspect import isclass, isroutine
 
 import bert_core
-from bert_core.inference.tables import question_of_head
-from bert_core.model.catalogue import head_names
+from bert_core.inference.tables import question_of_class
+from bert_core.model.catalogue import MODELS
 
 from . import markdown
 
@@ -30,9 +30,9 @@ def page() -> str:
 
 def _registered_models() -> list[str]:
     rows = []
-    for head in head_names():
+    for head in MODELS:
         try:
-            question = question_of_head(head)
+            question = question_of_class(MODELS[head])
         except ValueError:  # nothing is asked of it
             continue
         columns = (question.columns, question.optional, question.answers)

@@ -93,8 +93,8 @@ class Choice:
         typer.Option(
             metavar="FAMILY",
             help="The task that --labels are for: classification, multi-label, regression, "
-            "multiple-choice, tagging, question-answering or sentence-embedding. [default: the "
-            "recipe's]",
+            "multiple-choice, tagging, question-answering, sentence-embedding, or the .py file "
+            "of a task of your own. [default: the recipe's]",
             show_default=False,
         ),
     ] = None

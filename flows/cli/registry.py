@@ -122,9 +122,10 @@ def newest(tracker: "Tracker", *kinds: str, fills_gaps: bool = False) -> str:
 
 
 def _no_model(registry: str, kinds: tuple[str, ...]) -> UserError:
+    from pipelines.registry.tags import ANY_TASK
     from pipelines.tasks import family_title
 
-    kind = "of any task" if len(kinds) > 2 else f"of the kind {family_title(kinds[0])}"
+    kind = f"of {ANY_TASK}" if ANY_TASK in kinds else f"of the kind {family_title(kinds[0])}"
     return UserError(
         f"the registry {registry} has no verified model {kind}; "
         "run `bertsmith run` first, or name a model with --model"

@@ -14,7 +14,6 @@ from pipelines.registry.opening import OpenedModel
 from pipelines.stages.dataset.cells import is_nothing, words_in, written_in
 
 _ROWS_AT_ONCE: Final = 2048
-_LISTS: Final = "choices"  # the column whose cells hold several texts
 _WORDS: Final = "words"  # split already, in place of texts
 _TOKENS: Final = "tokens"  # what datasets call them, too
 
@@ -57,8 +56,10 @@ def asked_of(table: FileTable, renamed: Mapping[str, str], question: Question) -
         )
     asked = {name: found[theirs] for name, theirs in taken.items()}
     is_text = format_of(path) in ("csv", "tsv")
-    if _LISTS in asked and is_text:
-        asked[_LISTS] = [_list_in(cell, path) for cell in asked[_LISTS]]
+    lists = [name for name, value in question.example.items() if isinstance(value, list)]
+    for name in lists if is_text else ():
+        if name in asked:
+            asked[name] = [_list_in(cell, path, name) for cell in asked[name]]
     return Asked(_with_words(asked, is_text) if _WORDS in wanted else asked, found, taken)
 
 
@@ -215,14 +216,14 @@ def _written_words(cell: Any) -> Any:
     return written if isinstance(written, list) else cell
 
 
-def _list_in(cell: str | None, path: str) -> list[Any] | None:
+def _list_in(cell: str | None, path: str, name: str) -> list[Any] | None:
     """The list that a cell writes out, as `write_table` does; UserError where it writes none."""
     if cell is None:
         return None
     written = written_in(cell)
     if not isinstance(written, list):
         raise UserError(
-            f"choices in a cell of {path} are written as a list, such as "
+            f"{name} in a cell of {path} are written as a list, such as "
             f'["one", "another"], found {cell[:60]!r}; write one, or give .jsonl or .parquet'
         )
     return written

@@ -12,7 +12,7 @@ from pipelines.stages.dataset.hugging_face import resolved
 from pipelines.stages.dataset.items import LeftOut, read_labelled
 from pipelines.stages.dataset.settings import LabelledDataset, LabelledFile
 from pipelines.stages.evaluation.baselines import figures_on
-from pipelines.tasks import Items, Reading, family, family_module, family_of_model
+from pipelines.tasks import Items, Reading, family_for, family_module, family_of_model
 from pipelines.tasks.encoding.texts import class_names
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 
@@ -48,7 +48,7 @@ def evaluate_file(
             f"{reference} must be a model that was fine-tuned for a task, found a "
             f"{model.head_name} model"
         )
-    task, left_out = family(name), LeftOut()
+    task, left_out = family_for(model, name), LeftOut()
     if isinstance(settings, LabelledDataset):
         settings = resolved(settings)
     rows = [each.item for each in read_labelled(settings.parts[0], task, settings, left_out)]

@@ -8,8 +8,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from bert_core.inference.tables import Question, question_of_head
-from bert_core.training.state import CONFIG_FILE
+from bert_core.inference.tables import Question, question_of_class
+from bert_core.model.catalogue import EncoderModel
+from bert_core.training.state import model_class_in
 from pipelines.artifacts import Artifact
 from pipelines.config.redaction import redacted
 from pipelines.stages import CHAIN
@@ -58,9 +59,8 @@ def model_card(
 def question_of(kind: str, artifact: Artifact) -> Question:
     """What the model is asked; an encoder, whatever heads it has, is asked for embeddings."""
     if kind == "encoder":
-        return question_of_head(kind)
-    config = json.loads(artifact.local(CONFIG_FILE).read_text(encoding="utf-8"))
-    return question_of_head(config["head"])
+        return question_of_class(EncoderModel)
+    return question_of_class(model_class_in(artifact.local_folder()))
 
 
 def with_comparison(description: str, reason: str) -> str:
@@ -113,7 +113,7 @@ def _figures(statistics: Mapping[str, Any]) -> list[str]:
 
 
 def _limits(kind: str, lineage: Mapping[str, Artifact]) -> str:
-    sentences = [_LIMITS["task" if kind in family_names() else "encoder"]]
+    sentences = [_LIMITS["encoder" if kind == "encoder" else "task"]]
     examples = lineage.get("examples")
     if examples is not None:
         sentences.append(

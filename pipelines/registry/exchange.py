@@ -16,7 +16,7 @@ from pipelines.registry.opening import open_model
 from pipelines.stage import StageContext
 from pipelines.stages.vocabulary.stage import import_vocabulary
 from pipelines.tracking.tracker import Tracker
-from pipelines.training.imported_models import import_folder
+from pipelines.training.imported_models import import_folder, refuse_own_code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +63,7 @@ def import_path(
         raise UserError(
             f"there is neither a model's folder nor a vocab.txt at {path}; {FROM_THE_HUB}"
         )
+    refuse_own_code(path)
     return import_folder(path, context, source=str(path), head=head, lowercase=lowercase)
 
 

@@ -9,7 +9,14 @@ from mlflow.exceptions import MlflowException
 
 from pipelines.config.errors import UserError
 from pipelines.io.hugging_face import FROM_THE_HUB
-from pipelines.registry.tags import KIND_TAG, OF_ENCODERS, PROOF_TAG, REGISTERED, VERIFIED_TAG
+from pipelines.registry.tags import (
+    ANY_TASK,
+    KIND_TAG,
+    OF_ENCODERS,
+    PROOF_TAG,
+    REGISTERED,
+    VERIFIED_TAG,
+)
 from pipelines.tracking.paging import pages
 
 Found = TypeVar("Found")
@@ -127,7 +134,8 @@ def newest_of(client: MlflowClient, kinds: Collection[str], fills_gaps: bool) ->
 
 
 def _proved(client: MlflowClient, kind: str) -> Iterator[ModelVersion]:
-    wanted = f"tags.`{KIND_TAG}` = '{kind}' and tags.`{VERIFIED_TAG}` = 'true'"
+    of_kind = "!= 'encoder'" if kind == ANY_TASK else f"= '{kind}'"
+    wanted = f"tags.`{KIND_TAG}` {of_kind} and tags.`{VERIFIED_TAG}` = 'true'"
     return pages(lambda token: client.search_model_versions(wanted, page_token=token))
 
 

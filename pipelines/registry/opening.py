@@ -28,6 +28,7 @@ from pipelines.training.imported_models import (
     is_fingerprint,
     is_ours,
     readable,
+    refuse_own_code,
 )
 from pipelines.training.rates import Shape, Use, automatic_rate_note
 
@@ -53,8 +54,10 @@ def local_model(reference: str, context: StageContext) -> str:
                 "see `bertsmith store`"
             )
         return str(found.local_folder())
-    if is_folder(reference) and not is_ours(Path(reference)):
-        return str(import_folder(Path(reference), context, source=reference).local_folder())
+    if is_folder(reference):
+        refuse_own_code(Path(reference))
+        if not is_ours(Path(reference)):
+            return str(import_folder(Path(reference), context, source=reference).local_folder())
     return reference
 
 

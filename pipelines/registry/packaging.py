@@ -20,6 +20,7 @@ from mlflow.types.schema import Array
 
 import bert_core
 from bert_core.inference.tables import Question
+from bert_core.model.rows import CODE_FILE
 from bert_core.training.state import CONFIG_FILE, WEIGHTS_FILE
 from pipelines.artifacts import Artifact
 from pipelines.registry import serving
@@ -143,7 +144,7 @@ def signature_of(question: Question) -> ModelSignature:
 
 def _copy_model_files(folder: Path, artifact: Artifact) -> None:
     folder.mkdir()
-    for name in (WEIGHTS_FILE, CONFIG_FILE, *TOKENIZER_FILES):
+    for name in (WEIGHTS_FILE, CONFIG_FILE, *TOKENIZER_FILES, *artifact.names(CODE_FILE)):
         shutil.copyfile(artifact.local(name), folder / name)
 
 

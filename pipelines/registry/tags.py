@@ -16,6 +16,7 @@ REQUIREMENTS_TAG = "bertsmith.requirements"  # the libraries that its package de
 DIGEST_TAG = "bertsmith.digest"  # of the list of what the package's files hash to
 REGISTERED_AS_TAG = "bertsmith.registered_as"  # of a package: for which name it was made
 OF_ENCODERS = ("eval/mlm_accuracy", "eval/clm_accuracy")  # what encoders prove themselves by
+ANY_TASK: Final = "any task"  # in place of a kind: every model but encoders
 VERIFIED_TAG = "bertsmith.verified"
 COMPARISON_TAG = "bertsmith.comparison"  # .decision, .reason, .against, .difference, .interval, …
 BETTER = "better"  # how the decision of a comparison begins where it was

@@ -105,7 +105,8 @@ def _verification(
 ) -> Verification:
     model = proof.model
     is_import = proof.data.kind == IMPORTED
-    metric = PROBE if is_import else metric_of(model.kind, model.metrics)
+    own = proof.data.statistics.get("score")  # of labelled items
+    metric = PROBE if is_import else own or metric_of(model.kind, model.metrics)
     version = client.get_model_version(model.name, str(model.version))
     logged_on = entries(COMPUTED_ON_TAG, version.tags)
     evaluation = evaluated(

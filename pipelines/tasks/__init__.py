@@ -1,14 +1,13 @@
 """The families of tasks that an encoder is fine-tuned for: one module each, which holds `FAMILY`.
 
 The stages of labelled items, fine-tuning and evaluation know a family by what `TaskFamily` names,
-and by nothing else: a new family is a new module here, whose object extends `TaskFamily`, and a
-recipe that asks for it. What several families score and encode with lies in the packages beside
-them.
+and by nothing else. A person's own task is a file with a class, named by its path: `rows` makes a
+family of it. What several families score and encode with lies in the packages beside them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -18,13 +17,13 @@ if TYPE_CHECKING:  # reading a recipe asks for the families' names alone
     import numpy as np
     import pyarrow as pa
 
-    from bert_core.batch import LabelledBatch
+    from bert_core.batch import LabelledBatch, RowBatch
     from bert_core.config import EncoderConfig
     from bert_core.model.catalogue import Model, TrainableModel
     from bert_core.vocabulary import WordPieceTokenizer
     from pipelines.tasks.scoring.weighted import WeightedScore
 
-Form = Literal["texts", "pairs", "choices", "words", "questions"]
+Form = Literal["texts", "pairs", "choices", "words", "questions", "rows"]
 """What a record of labelled data holds: see `pipelines.stages.dataset.records`."""
 Item = dict[str, Any]  # by the family's schema
 
@@ -76,10 +75,10 @@ class TaskExamples(Protocol):
     def __len__(self) -> int:
         """N."""
 
-    def batch(self, indices: "np.ndarray") -> "LabelledBatch":
+    def batch(self, indices: "np.ndarray") -> "LabelledBatch | RowBatch":
         """The examples at `indices`, in that order."""
 
-    def longest(self, size: int) -> "LabelledBatch":
+    def longest(self, size: int) -> "LabelledBatch | RowBatch":
         """The `size` examples of most tokens: no batch of as many needs more memory."""
 
 
@@ -162,9 +161,17 @@ def family_names() -> tuple[str, ...]:
     return tuple(sorted(module.name for module in iter_modules(__path__) if not module.ispkg))
 
 
+def is_own(name: str) -> bool:
+    """Whether this names a file with a person's own task, and no family of ours."""
+    return name.endswith(".py")
+
+
 def family_module(name: str) -> str:
-    """A family's module by its name, which people may write as in `multi-label`."""
-    return name.replace("-", "_")
+    """A family's module by its name, which people may write as in `multi-label`.
+
+    Of a person's own task the name that it goes by, which is that of its file.
+    """
+    return PurePosixPath(name).stem if is_own(name) else name.replace("-", "_")
 
 
 def family_title(module: str) -> str:
@@ -173,14 +180,29 @@ def family_title(module: str) -> str:
 
 
 def family(name: str) -> TaskFamily:
-    """The family of this name; raises ModuleNotFoundError where there is none."""
+    """The family of this name, or the task in this file.
+
+    Raises ModuleNotFoundError where there is none, UserError for a file that cannot be used.
+    """
+    if is_own(name):
+        from pipelines.tasks.rows.task import read_task
+
+        return read_task(name, family_names())
     found: TaskFamily = import_module(f"{__name__}.{family_module(name)}").FAMILY
     return found
 
 
 def families_of(model: "Model") -> Iterator[str]:
-    """The names of the families whose items `model` answers."""
+    """The names of the families of ours whose items `model` answers."""
     return (name for name in family_names() if type(model) in family(name).models)
+
+
+def family_for(model: "Model", name: str) -> TaskFamily:
+    """The family `name` with which `model` is evaluated: that of its own class, if it has one."""
+    from bert_core.model.rows import RowModel
+    from pipelines.tasks.rows.task import RowTask
+
+    return RowTask(type(model)) if isinstance(model, RowModel) else family(name)
 
 
 def family_of_model(model: "Model", called: str, task: str | None = None) -> str | None:
@@ -189,7 +211,9 @@ def family_of_model(model: "Model", called: str, task: str | None = None) -> str
     None where there is no family. Raises UserError, which names the model as it is `called`, where
     several families have such models and `task` names none of them.
     """
-    found = list(families_of(model))
+    from bert_core.model.rows import RowModel
+
+    found = [model.head_name] if isinstance(model, RowModel) else list(families_of(model))
     task = None if task is None else family_module(task)
     if task is not None and task not in found:
         raise UserError(

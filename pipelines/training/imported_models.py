@@ -13,6 +13,7 @@ from bert_core.files.tokenizer_files import TOKENIZER_FILES
 from bert_core.hugging_face import READING_VERSION, import_model, model_folder
 from bert_core.inference.probing import PROBES, probe
 from bert_core.model.catalogue import Model, count_parameters
+from bert_core.model.rows import CODE_FILE
 from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, Built, Draft
@@ -56,11 +57,22 @@ def existing_encoder(reference: str, context: StageContext) -> Artifact:
             f"found none with {reference}; see `bertsmith store`"
         )
     if reference.strip() and Path(reference).is_dir():
+        refuse_own_code(Path(reference))
         return import_folder(Path(reference), context, source=reference)
     raise UserError(
         "an encoder must be a folder with a model, models:/<name>@<alias> or the fingerprint of "
         f"one in the store, found no such: {reference or 'an empty name'}; {FROM_THE_HUB}"
     )
+
+
+def refuse_own_code(folder: Path) -> None:
+    """Raise UserError for a folder whose code would run, and nobody vouches for."""
+    if (folder / CODE_FILE).is_file():
+        raise UserError(
+            f"{folder} carries the code of its model, {CODE_FILE}, which loading it would run; "
+            "name the model in the registry or its fingerprint in the store, or read that file and "
+            "train a model of your own with it (--task FILE.py)"
+        )
 
 
 def find_model_artifact(fingerprint: str, context: StageContext) -> Artifact | None:
@@ -158,7 +170,7 @@ def files_of_model(folder: Path) -> list[str]:
         found = {
             path
             for path in model.iterdir()
-            if path.name == "config.json"
+            if path.name in ("config.json", CODE_FILE)
             or path.name in TOKENIZER_FILES
             or path.name.startswith("sentence_bert_config")
             or path.suffix in (".safetensors", ".bin")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bert_core.model.rows import CODE_FILE
 from bert_core.training.state import CONFIG_FILE, WEIGHTS_FILE
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Draft
@@ -39,9 +40,10 @@ def publish_model(
     """
     choices = (BEST_FOLDER, AVERAGED_FOLDER, MODEL_FOLDER)
     folder = next(checkpoint / name for name in choices if (checkpoint / name).is_dir())
-    for name in (WEIGHTS_FILE, CONFIG_FILE):
-        with draft.file(name) as target:
-            shutil.copyfile(folder / name, target.path)
+    for name in (WEIGHTS_FILE, CONFIG_FILE, CODE_FILE):
+        if (folder / name).is_file():
+            with draft.file(name) as target:
+                shutil.copyfile(folder / name, target.path)
     for name, text in tokenizer.files().items():
         with draft.file(name) as target:
             target.path.write_text(text, encoding="utf-8")

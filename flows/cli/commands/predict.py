@@ -11,7 +11,8 @@ from flows.cli.asked_model import asked_model, say
 from flows.cli.options import AsJson, Home
 from flows.cli.registry import Model
 from pipelines.config.errors import UserError
-from pipelines.tasks import family_module, family_names, family_title
+from pipelines.registry.tags import ANY_TASK
+from pipelines.tasks import family_module, family_names, family_title, is_own
 
 if TYPE_CHECKING:
     from pipelines.inference.answers import Asked
@@ -146,13 +147,14 @@ def predict(
 def kinds_of(task: str | None, command: str | None = None) -> tuple[str, ...]:
     """Which kinds of registered models may be asked; UserError for a task that is none."""
     if task is None:
-        # Models of classification were registered as classifiers once.
-        return EARLIER.get(command or "", (*family_names(), "classifier"))
+        return EARLIER.get(command or "", (ANY_TASK,))
     kind = family_module(task)
-    if kind not in (*family_names(), "encoder"):
+    if kind not in (*family_names(), "encoder") and not is_own(task):
         raise UserError(
-            f"--task is {', '.join(map(family_title, family_names()))} or encoder, found {task}"
+            f"--task is {', '.join(map(family_title, family_names()))}, encoder or the .py file of "
+            f"a task of your own, found {task}"
         )
+    # Models of classification were registered as classifiers once.
     return (kind, "classifier") if kind == "classification" else (kind,)
 
 

@@ -79,7 +79,7 @@ def _fetched_data(request: dict[str, Any]) -> Any:
     data = ArtifactStore(request["store_url"]).find(kind, fingerprint)
     if data is None:
         raise LookupError(f"the held-out {kind} {fingerprint} must be in the store, found none")
-    for name in (*data.names("heldout"), *data.names("probe")):
+    for name in (*data.names("heldout"), *data.names("probe"), *data.names("task")):
         data.local(name)
     return data
 
@@ -145,6 +145,10 @@ def _of_task(loaded: Any, dataset: Any, request: dict[str, Any]) -> tuple[float,
 
     served = loaded.unwrap_python_model()
     family, heldout = family_of(dataset), read_items(dataset, "heldout")
+    for columns in ("takes", "gives"):  # of a task of one's own, whose code may have changed
+        theirs = getattr(served.model, columns, None)
+        if theirs != getattr(family.models[0], columns, None):
+            raise OtherQuestionError(f"they have different columns in {columns}")
     labels = set(getattr(served.model, "labels", None) or ())
     odd = sorted(labels ^ set(heldout.labels))
     if odd and labels:

@@ -6,7 +6,8 @@ By the family's form a record has
 - pairs: `text`, `second_text`, `label` (None where there is no such column), `other_text` (None);
 - choices: `text`, `choices`, `label`;
 - words: `words`, `tags`;
-- questions: `id`, `question`, `context`, `answers`, `starts`.
+- questions: `id`, `question`, `context`, `answers`, `starts`;
+- rows: every column by its own name.
 """
 
 import hashlib
@@ -27,6 +28,7 @@ _FORMATS: Final[dict[Form, tuple[str, dict[str, str]]]] = {
     "texts": _TEXTS,
     "pairs": _TEXTS,
     "choices": _TEXTS,
+    "rows": _TEXTS,
     "words": ("a file of CoNLL's columns, JSONL or Parquet", _COLUMNS),
     "questions": ("a file of SQuAD's JSON, JSONL or Parquet", _COLUMNS | {".json": "squad"}),
 }

@@ -6,7 +6,7 @@ from pydantic import Field, field_validator, model_validator
 
 from pipelines.config.redaction import Uri
 from pipelines.config.settings import Settings, Tabs
-from pipelines.tasks import family_module, family_names, family_title
+from pipelines.tasks import family_module, family_names, family_title, is_own
 
 
 class CorpusSourceLabels(Settings):
@@ -152,7 +152,8 @@ class DatasetSettings(Settings):
 
     family: str = Field(
         default="classification",
-        description="Family of the task, such as multi-label: a module of pipelines.tasks.",
+        description="The task: classification, multi-label, regression, multiple-choice, tagging, "
+        "question-answering, sentence-embedding, or your own: the path or URL of a .py file.",
     )
     source: LabelSource = Field(
         default_factory=CorpusSourceLabels, description="Where the labelled texts come from."
@@ -161,8 +162,12 @@ class DatasetSettings(Settings):
     @field_validator("family")
     @classmethod
     def _is_there(cls, family: str) -> str:
+        if is_own(family):
+            return family
         if family_module(family) not in family_names():
-            raise ValueError(f"must be one of {', '.join(map(family_title, family_names()))}")
+            raise ValueError(
+                f"must be one of {', '.join(map(family_title, family_names()))}, or a .py file"
+            )
         return family_title(family)
 
     @model_validator(mode="after")

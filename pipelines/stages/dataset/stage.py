@@ -1,5 +1,6 @@
 """Stage: labelled items, split into train and held-out, as one artifact."""
 
+import hashlib
 import heapq
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -8,6 +9,7 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bert_core.model.rows import CODE_FILE
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.config.errors import UserError
 from pipelines.config.versions import versions_of
@@ -26,6 +28,7 @@ from pipelines.stages.dataset.settings import (
 )
 from pipelines.tasks import Items, TaskFamily, family_module
 from pipelines.tasks import family as family_named
+from pipelines.tasks.rows.task import RowTask, carried_task
 
 SPLITS: tuple[Split, Split] = ("train", "heldout")
 
@@ -64,6 +67,8 @@ def build_dataset(
         source = source.model_copy(update={"dataset": "", "revision": None})
     else:
         raise UserError("dataset.source is of kind 'none'; name a file or a dataset")
+    if isinstance(family, RowTask):
+        inputs["task"] = hashlib.sha256(family.model.source.encode()).hexdigest()
     dataset = context.store.get_or_build(
         DATASET.kind,
         version=DATASET.version,
@@ -72,7 +77,7 @@ def build_dataset(
             "source": source.model_dump(mode="json"),
         },
         inputs={**inputs, "libraries": versions_of(*libraries)},
-        build=partial(_write, family_module(settings.family), parts_of),
+        build=partial(_write, family, family_module(settings.family), parts_of),
     )
     num_items = sum(dataset.statistics["items"].values())
     for sentence in dataset.statistics.get("columns", ()):
@@ -95,12 +100,14 @@ def read_items(dataset: Artifact, split: Literal["train", "heldout"]) -> Items:
 
 
 def family_of(dataset: Artifact) -> TaskFamily:
-    """The family that an artifact of labelled items was made for."""
-    return family_named(dataset.statistics["family"])
+    """The family that an artifact of labelled items was made for; it may carry a person's own."""
+    return carried_task(dataset) or family_named(dataset.statistics["family"])
 
 
-def _write(name: str, parts_of: Callable[[LeftOut], Parts], draft: Draft) -> Built:
-    family, left_out = family_named(name), LeftOut()
+def _write(
+    family: TaskFamily, name: str, parts_of: Callable[[LeftOut], Parts], draft: Draft
+) -> Built:
+    left_out, names = LeftOut(), [f"{split}.parquet" for split in SPLITS]
     train, heldout = with_labels(parts_of(left_out), family)
     for split, items in zip(SPLITS, (train, heldout), strict=True):
         with draft.file(f"{split}.parquet") as target:
@@ -117,7 +124,11 @@ def _write(name: str, parts_of: Callable[[LeftOut], Parts], draft: Draft) -> Bui
         **left_out.to_json(),
         **family.described(train, heldout),
     }
-    return Built([f"{split}.parquet" for split in SPLITS], statistics)
+    if isinstance(family, RowTask):
+        names.append(CODE_FILE)
+        with draft.file(CODE_FILE) as target:
+            target.path.write_text(family.model.source, encoding="utf-8")
+    return Built(names, statistics)
 
 
 def _parts_of_corpus(settings: CorpusSourceLabels, corpus: Artifact, left_out: LeftOut) -> Parts:

@@ -22,6 +22,8 @@ from pipelines.stages.dataset.settings import LabelledDataset, LabelledFile
 from pipelines.tasks import Form
 
 _LEAST_ROWS: Final = 3  # a header, a record, and one that may break off
+# Settings that only the built-in tasks read.
+_OF_TEXTS: Final = ("text_column", "second_text_column", "label_column", "choice_columns")
 _NOT_AGREED: Final = "-"  # of SNLI and MultiNLI: those who labelled the pair did not agree
 
 Row = tuple[str, list[Any]]  # where it is, and its cells
@@ -67,6 +69,9 @@ def table_records(
     whole = list(rows)
     if not whole:
         raise UserError(f"{path} has no labelled rows")
+    if form == "rows":
+        yield from _rows(whole, settings, path, tally, say)
+        return
     table = [cells for _, cells in whole]
     columns = columns_of(settings, form, table)
     say(columns.said(table))
@@ -74,6 +79,31 @@ def table_records(
         tally.dropped["first rows taken for a header"] += 1
     found = _records(whole[columns.first_row :], form, columns, settings, tally)
     yield from _with_indices(list(found)) if form == "choices" else found
+
+
+def _rows(
+    rows: Sequence[Row], settings: LabelledFile | LabelledDataset, path: str, tally: Tally,
+    say: Callable[[str], None],
+) -> Iterator[Record]:  # fmt: skip
+    """Rows with all of their columns; an empty cell of CSV is no value."""
+    named = [setting for setting in _OF_TEXTS if getattr(settings, setting)]
+    if named:
+        raise UserError(
+            f"a task of your own finds its columns by their names, found {named[0]}; leave it out, "
+            f"and call the column of {path} as the task does"
+        )
+    names = [str(cell).strip() for cell in rows[0][1]]
+    group = settings.group_column
+    if group and group not in names:
+        raise UserError(
+            f"{path} has no column {group!r}, found {', '.join(names)[:200]}; set group_column to "
+            "the one you mean"
+        )
+    say(f"columns {', '.join(names)}")
+    for place, cells in rows[1:]:
+        values = [None if cell == "" or is_nothing(cell) else cell for cell in cells]
+        fields = dict(zip(names, restored_in(values, tally.repaired), strict=True))
+        yield Record(place, text_in(fields[group], tally) if group else "", fields)
 
 
 def _records(

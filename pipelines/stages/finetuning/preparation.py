@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from bert_core.batch import IGNORED_LABEL
-from bert_core.inference.tables import question_of_head
-from bert_core.model.catalogue import Model, TrainableModel, model_class
+from bert_core.batch import IGNORED_LABEL, LabelledBatch
+from bert_core.model.catalogue import Model, TrainableModel
 from bert_core.model.classes import OneOfClasses
 from bert_core.model.preparation import freeze
 from bert_core.model.task_models import TextLabeller, TextModel
@@ -20,15 +19,9 @@ _NO_NAMES = (
 def check_settings(
     settings: FinetuningSettings, family: TaskFamily | None, pretraining: object = None
 ) -> None:
-    """Raise UserError where the family's models cannot do what the settings ask for.
-
-    And for a family whose models could be trained, but neither loaded again nor asked.
-    """
-    if family is None:
-        return
-    for model in family.models:
-        _check_head_is_found(model)
-    _check_model(settings, family.models[0])
+    """Raise UserError where the family's models cannot do what the settings ask for."""
+    if family is not None:
+        _check_model(settings, family.models[0])
 
 
 def _check_model(settings: FinetuningSettings, model: type[Model]) -> None:
@@ -52,20 +45,6 @@ def _check_model(settings: FinetuningSettings, model: type[Model]) -> None:
         )
     if is_balanced and head == "multiple_choice":
         raise UserError(_NO_NAMES)
-
-
-def _check_head_is_found(model: type[Model]) -> None:
-    head = model.head_name
-    try:
-        is_found = model_class(head) is model
-        question_of_head(head)
-    except (ValueError, AttributeError):
-        is_found = False
-    if not is_found:
-        raise UserError(
-            f"{model.__name__} could not be loaded again: the head {head} is not there; put it "
-            f"into bert_core/tasks/{head}.py as MODEL, with its QUESTION (docs/architecture.md)"
-        )
 
 
 def prepare(model: TrainableModel, settings: FinetuningSettings, train: TaskExamples) -> None:
@@ -104,6 +83,8 @@ def balanced_weights(train: TaskExamples, num_labels: int) -> tuple[float, ...]:
     Weighted so, all classes together count alike, and the labels as much as before. A class that
     no label has counts as if it had one.
     """
-    labels = train.batch(np.arange(len(train))).labels.numpy()
+    batch = train.batch(np.arange(len(train)))
+    assert isinstance(batch, LabelledBatch), type(batch)
+    labels = batch.labels.numpy()
     counts = np.bincount(labels[labels != IGNORED_LABEL], minlength=num_labels)
     return tuple((counts.sum() / num_labels / np.maximum(counts, 1)).tolist())

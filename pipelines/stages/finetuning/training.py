@@ -7,9 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from bert_core.batch import LabelledBatch
+from bert_core.batch import Batch
 from bert_core.config import EncoderConfig, size_of
 from bert_core.model.catalogue import TrainableModel, count_parameters
+from bert_core.model.rows import CODE_FILE
 from bert_core.training.initialization import load_encoder_into
 from bert_core.training.state import read_config
 from bert_core.vocabulary import WordPieceTokenizer
@@ -113,7 +114,7 @@ def _finetune(
         return Trained(statistics, result["computed_on"], result["undelivered"])
 
     statistics = recorded(run_id, context, lambda: launch(job, context, finish))
-    return Built(MODEL_FILES, statistics)
+    return Built(files_of(dataset), statistics)
 
 
 def _worker(values: dict[str, Any]) -> dict[str, Any]:
@@ -141,7 +142,7 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
         prepare(model, settings, train_examples)
         return model
 
-    def micro_batches(step: int) -> Iterator[tuple[int, LabelledBatch]]:
+    def micro_batches(step: int) -> Iterator[tuple[int, Batch]]:
         num_examples = len(train_examples)
         chosen = shuffled(num_examples, settings.seed, step, settings.global_batch_size)
         size = settings.micro_batch_size
@@ -196,6 +197,11 @@ def figures_of(answers: Answers, dataset: Artifact) -> dict[str, float]:
     statistics = dataset.statistics
     baselines = {name: statistics[name] for name in statistics if name.startswith("baseline/")}
     return {**figures, **baselines}
+
+
+def files_of(dataset: Artifact) -> list[str]:
+    """The files of a model of these items, which has the code of a task of one's own."""
+    return [*MODEL_FILES, *dataset.names(CODE_FILE)]
 
 
 def reading_of(settings: FinetuningSettings, encoder_folder: Path) -> Reading:

@@ -18,10 +18,11 @@ from pipelines.stages.finetuning.training import (
     OF_NO_TRAINING,
     STAGE,
     Initialization,
+    files_of,
     train_task_model,
 )
 from pipelines.training.arithmetic import resolve
-from pipelines.training.results import MODEL_FILES, numbers
+from pipelines.training.results import numbers
 from pipelines.training.telemetry.runs import Trained, open_run, recorded, training_input
 
 TRIALS_FILE = "trials.json"
@@ -100,7 +101,7 @@ def _try(
         repeated = [Trial(changes[place], settings.seed + n) for n in range(1, settings.num_seeds)]
         seeds = [models[place], *trained(repeated)]
         best = seeds[_best(seeds, score)]
-        for name in MODEL_FILES:
+        for name in files_of(dataset):
             with draft.file(name) as target:
                 shutil.copyfile(best.local(name), target.path)
         trials = zip((*searched, *repeated), (*models, *seeds[1:]), strict=True)
@@ -117,7 +118,7 @@ def _try(
         return Trained(statistics, _computed_on(best, context))
 
     statistics = recorded(run_id, context, finish)
-    return Built((*MODEL_FILES, TRIALS_FILE), statistics)
+    return Built((*files_of(dataset), TRIALS_FILE), statistics)
 
 
 def _at_once(

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from bert_core.batch import IGNORED_LABEL, LabelledBatch
+from bert_core.batch import IGNORED_LABEL, LabelledBatch, PretrainingBatch
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact
 from pipelines.stages.examples.batches import ExampleReader, evaluation_batches
@@ -137,6 +137,7 @@ def _heldout_labels(
         if isinstance(batch, LabelledBatch):
             labels = batch.labels[batch.labels != IGNORED_LABEL].numpy()
         else:
+            assert isinstance(batch, PretrainingBatch), type(batch)
             labels = batch.masked_labels.numpy()
             if batch.next_sentence_labels is not None:
                 pairs += np.bincount(batch.next_sentence_labels.numpy(), minlength=2)

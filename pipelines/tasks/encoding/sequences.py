@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bert_core.batch import LabelledBatch, RaggedBatch
+from bert_core.batch import Batch, LabelledBatch, RaggedBatch
 from bert_core.inference.texts import EncodedTexts, encode_texts
 from bert_core.randomness import Permutation
 from bert_core.vocabulary import WordPieceTokenizer
@@ -110,7 +110,7 @@ def encoded_pairs(
 
 def batches(
     examples: TaskExamples, size: int, rank: int, world_size: int
-) -> Iterator[tuple[int, LabelledBatch]]:
+) -> Iterator[tuple[int, Batch]]:
     """This rank's share of the batches of all examples in order, `size` at a time, numbered."""
     for number in range(rank, -(-len(examples) // size), world_size):
         last = min((number + 1) * size, len(examples))

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from bert_core.config import EncoderConfig
-from bert_core.inference.tables import answer_table, question_of_head
-from bert_core.model.catalogue import build_model
+from bert_core.inference.tables import answer_table, question_of_class
+from bert_core.model.catalogue import MODELS, build_model
 from bert_core.model.sentence_encoder import SentenceEncoder
 from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
@@ -22,7 +22,7 @@ from pipelines.inference.tables import json_lines, read_table, write_table
 from tests.pipelines.tasks.letters import CONFIG, TOKENS
 
 TABLE = {"text": ["a b", 'say "c", d'], "second_text": ["x", "y\tz"]}
-PAIRS = question_of_head("regression")
+PAIRS = question_of_class(MODELS["regression"])
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])

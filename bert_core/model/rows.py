@@ -1,0 +1,177 @@
+"""A model of one's own kind: rows of a table in, answers out.
+
+Its class, in one Python file, is all there is to it: a model that is saved has that file beside its
+weights. Every file becomes a module of its own, named by its bytes, so that two classes of one name
+are never confused.
+"""
+
+import hashlib
+import inspect
+import linecache
+import re
+import sys
+import traceback
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import cache
+from types import ModuleType
+from typing import Any, ClassVar, Final
+
+import torch
+from torch import Tensor
+
+from bert_core.backends.dropout import DropoutKey
+from bert_core.batch import RowBatch
+from bert_core.model.trainable import Sum, Sums, TrainableModel
+
+Row = Mapping[str, Any]
+Kinds = Mapping[str, Any]  # a type for each column
+
+CODE_FILE: Final = "task.py"  # beside the weights of a saved model
+_ASKED: Final = (str, list[str])
+_LEARNED: Final = (str, int, float, list[str], list[int], list[float])
+_ANSWERED: Final = (str, int, float, list[str], list[float])
+_WITHOUT_MODEL: Final = ("texts", "guess", "scored")  # static: they are asked of a row alone
+_OF_MODEL: Final = ("forward", "loss", "answer")
+
+
+class RowModel(TrainableModel):
+    """A model whose items are rows: extend it in a file of your own.
+
+    `takes` are the columns of a request, `learns` those that only labelled rows have, `gives` those
+    of an answer, each with the type of its values. `score` is the figure of `scored` by which
+    models are compared: the greater, the better. `forward` gives one row of outputs for each text,
+    [B, ...], on whatever `texts` says that a row's texts are.
+    """
+
+    takes: ClassVar[Kinds]
+    learns: ClassVar[Kinds]
+    gives: ClassVar[Kinds]
+    score: ClassVar[str]
+    source: ClassVar[str]  # the file that the class was read from
+
+    figures = ("loss",)
+    reads_every_token = True
+
+    @staticmethod
+    @abstractmethod
+    def texts(row: Row) -> Sequence[str | tuple[str, str]]:
+        """What the encoder reads for a row: one or more texts, or pairs of texts."""
+
+    @abstractmethod
+    def loss(self, outputs: Tensor, row: Row) -> Tensor:
+        """[] the loss of a row, from the outputs for its texts, [N, ...]."""
+
+    @abstractmethod
+    def answer(self, outputs: Tensor, row: Row) -> dict[str, Any]:
+        """The columns of `gives` for a row, as plain values."""
+
+    @staticmethod
+    @abstractmethod
+    def guess(row: Row) -> dict[str, Any]:
+        """The same without a model: a trivial answer, which a model has to beat."""
+
+    @staticmethod
+    @abstractmethod
+    def scored(answer: Mapping[str, Any], row: Row) -> dict[str, float]:
+        """The figures of one answer to a labelled row; a model's are the means over the rows."""
+
+    def loss_sums(self, batch: RowBatch, dropout_key: DropoutKey | None = None) -> Sums:
+        outputs = self(batch.tokens, dropout_key).float().split(batch.texts_per_row)
+        losses = [self.loss(own, row) for own, row in zip(outputs, batch.rows, strict=True)]
+        return {"label": Sum(torch.stack(losses).sum(), len(batch.rows))}
+
+    @torch.no_grad()
+    def evaluation_sums(self, batch: RowBatch) -> Sums:
+        return {"label_loss": self.loss_sums(batch)["label"]}
+
+
+@cache
+def row_model(source: str, name: str) -> type[RowModel]:
+    """The class in a file with this text, as the head `name`; the file is run.
+
+    Raises ValueError, in a sentence that begins with the file, where it holds no such class.
+    """
+    module = _module_of(source, name)
+    own = [
+        each
+        for each in vars(module).values()
+        if isinstance(each, type)
+        and issubclass(each, RowModel)
+        and each.__module__ == module.__name__
+    ]
+    if len(own) != 1:
+        found = ", ".join(each.__name__ for each in own) or "none"
+        raise ValueError(
+            f"{name}.py must hold one class that extends bert_core.RowModel, found {found}; give "
+            "each task a file of its own"
+        )
+    _check(own[0], f"{name}.py")
+    own[0].head_name, own[0].source = name, source
+    return own[0]
+
+
+def _module_of(source: str, name: str) -> ModuleType:
+    digest = hashlib.sha256(source.encode()).hexdigest()[:16]
+    module = ModuleType(f"{name}_{digest}")
+    # Named so, it is found by nobody who imports a module of the name; tracebacks show its lines.
+    module.__file__ = f"{name}.py"
+    shown = f"<{name}.py {digest}>"
+    linecache.cache[shown] = (len(source), None, source.splitlines(keepends=True), shown)
+    sys.modules[module.__name__] = module
+    try:
+        exec(compile(source, shown, "exec"), vars(module))
+    except SyntaxError as error:
+        raise ValueError(
+            f"{name}.py must be Python, but line {error.lineno} is not ({error.msg}); correct it"
+        ) from error
+    except Exception as error:
+        line = traceback.extract_tb(error.__traceback__)[-1]
+        own = [each for each in traceback.extract_tb(error.__traceback__) if each.filename == shown]
+        place = f"line {own[-1].lineno}" if own else f"{line.filename}, line {line.lineno}"
+        raise ValueError(
+            f"{name}.py could not be run: {type(error).__name__} in {place} ({error}); it may "
+            "import what is installed where models are served, and no other file of yours"
+        ) from error
+    return module
+
+
+def _check(model: type[RowModel], file: str) -> None:
+    """Raise ValueError for the first thing that the class lacks."""
+    for name, kinds in (("takes", _ASKED), ("learns", _LEARNED), ("gives", _ANSWERED)):
+        columns = getattr(model, name, None)
+        if not isinstance(columns, Mapping) or not columns or not _are_of(columns, kinds):
+            raise ValueError(
+                f"{model.__name__} in {file} must say what it {name}: columns by name, each of "
+                f"{', '.join(map(_called, kinds))}, found {columns!r}; add {name} = {{...}}"
+            )
+    twice = sorted(set(model.takes) & set(model.learns))
+    if twice:
+        raise ValueError(
+            f"{model.__name__} in {file} must not learn what it takes, found {', '.join(twice)} in "
+            "both; leave it out of learns"
+        )
+    if not re.fullmatch(r"\w+", str(getattr(model, "score", ""))):
+        raise ValueError(
+            f"{model.__name__} in {file} must name the figure that models are compared by; add "
+            'score = "...", a key of what scored gives'
+        )
+    for name in (*_OF_MODEL, *_WITHOUT_MODEL):
+        if getattr(model, name) is getattr(RowModel, name):
+            raise ValueError(f"{model.__name__} in {file} must define {name}, found none; add it")
+        is_static = isinstance(inspect.getattr_static(model, name), staticmethod | classmethod)
+        if name in _WITHOUT_MODEL and not is_static:
+            raise ValueError(
+                f"{name} of {model.__name__} in {file} must be a @staticmethod: it is asked "
+                "without a model; write that above it"
+            )
+
+
+def _are_of(columns: Kinds, kinds: Sequence[Any]) -> bool:
+    return all(isinstance(name, str) for name in columns) and all(
+        kind in kinds for kind in columns.values()
+    )
+
+
+def _called(kind: Any) -> str:
+    return kind.__name__ if isinstance(kind, type) and kind in (str, int, float) else str(kind)

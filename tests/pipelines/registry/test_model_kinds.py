@@ -1,0 +1,35 @@
+"""Which task a model is of, and what it is asked, by its class."""
+
+import pytest
+
+from bert_core.config import encoder_config
+from bert_core.inference.tables import question_of_class
+from bert_core.model.catalogue import MODELS, PretrainingModel, SequenceRegressor
+from pipelines.config.errors import UserError
+from pipelines.registry.packaging import signature_of
+from pipelines.tasks import families_of, family, family_of_model
+from tests.pipelines.tasks.letters import CONFIG
+
+
+def test_of_two_families_with_one_model_a_person_says_which(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(family("tagging"), "models", (SequenceRegressor,))
+    model = family("regression").build_model(CONFIG, ())
+    assert list(families_of(model)) == ["regression", "tagging"]
+    with pytest.raises(UserError, match="regression and tagging have; say which with --task"):
+        family_of_model(model, "my-model")
+    assert family_of_model(model, "my-model", "tagging") == "tagging"
+    with pytest.raises(UserError, match="must be a model of the task multi_label"):
+        family_of_model(model, "my-model", "multi_label")
+    encoder = PretrainingModel(encoder_config("tiny", 50))
+    assert family_of_model(encoder, "an encoder") is None
+
+
+@pytest.mark.parametrize("head", sorted(MODELS.keys() - {"language_model", "next_sentence"}))
+def test_what_a_model_is_asked_says_what_it_is_served_as(head: str) -> None:
+    question = question_of_class(MODELS[head])
+    assert tuple(question.example) == question.columns
+    signature = signature_of(question)
+    assert signature.inputs.input_names() == [*question.columns, *question.optional]
+    assert signature.outputs.input_names() == list(question.answers)

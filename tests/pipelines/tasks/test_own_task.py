@@ -1,0 +1,262 @@
+"""A task of one's own: what its file must hold, and that it learns, is saved and answers."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bert_core.hugging_face import export_model
+from bert_core.inference.tables import answer_table, question_of
+from bert_core.model.rows import CODE_FILE, RowModel, row_model
+from bert_core.training.loop import train
+from bert_core.training.optimization import AdamW, OptimizationConfig
+from bert_core.training.state import load_model, save_model
+from bert_core.vocabulary import WordPieceTokenizer
+from flows.cli.commands.predict import kinds_of
+from pipelines.artifacts import ArtifactStore
+from pipelines.config.errors import UserError
+from pipelines.registry.opening import local_model
+from pipelines.registry.packaging import signature_of
+from pipelines.stage import StageContext
+from pipelines.stages.dataset.checks import check_inputs
+from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
+from pipelines.stages.dataset.stage import build_dataset, family_of, read_items
+from pipelines.tasks import Items, Reading, family
+from pipelines.tasks.encoding import texts as encoding_texts
+from pipelines.tasks.encoding.sequences import batches, shuffled
+from tests.pipelines.tasks.letters import CONFIG
+from tests.pipelines.tasks.own_task import ranking, row, write_rows
+
+SCORED = "be one that Ranking can read and score"
+READING = Reading(CONFIG.max_position_embeddings)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "ranking.py"
+    path.write_text(ranking(), encoding="utf-8")
+    return path
+
+
+def items(count: int, seed: int) -> Items:
+    random = np.random.default_rng(seed)
+    return Items([row(random) for _ in range(count)])
+
+
+def model_of(source: str) -> RowModel:
+    torch.manual_seed(0)
+    return row_model(source, "ranking")(CONFIG)
+
+
+def test_the_page_s_task_learns(file: Path, tokenizer: WordPieceTokenizer) -> None:
+    task, learned, heldout = family(str(file)), items(240, 0), items(60, 1)
+    torch.manual_seed(0)
+    model = task.build_model(CONFIG, ())
+    examples = task.examples(learned, tokenizer, READING)
+
+    def micro_batches(step: int) -> list[tuple[int, Any]]:
+        return [(0, examples.batch(shuffled(len(examples), 0, step, 32)))]
+
+    optimization = OptimizationConfig(num_steps=60, warmup_steps=10, learning_rate=2e-3)
+    for _ in train(model, AdamW(model, optimization), micro_batches, seed=0):
+        pass
+    figures = task.figures(task.answers(model, tokenizer, heldout, READING), heldout)
+    guessed = task.described(learned, heldout)["baseline/reciprocal_rank"]
+    assert figures["eval/reciprocal_rank"] > max(0.8, guessed)
+    assert set(model.evaluation_sums(next(batches(examples, 16, 0, 1))[1])) == set(task.curve)
+    longest = examples.longest(3)
+    assert [len(longest.rows), len(longest.texts_per_row)] == [3, 3]
+
+
+def test_a_saved_model_carries_its_file_and_answers_as_before(
+    tmp_path: Path, tokenizer: WordPieceTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, rows = model_of(ranking()), items(40, 2)
+    save_model(tmp_path / "saved", model)
+    assert (tmp_path / "saved" / CODE_FILE).read_text(encoding="utf-8") == ranking()
+    again = load_model(tmp_path / "saved")
+    assert isinstance(again, RowModel)
+    columns = {name: [each[name] for each in rows.rows] for name in again.takes}
+    table = answer_table(again, tokenizer, columns)
+    task = family_of_class(again)
+    alone = task.answers(model, tokenizer, rows, READING)
+    assert [each["scores"] for each in alone.values] == table["scores"]
+    # What each of two ranks would bring to the sum.
+    parts = []
+
+    def kept(found: np.ndarray) -> np.ndarray:
+        parts.append(found)
+        return found
+
+    monkeypatch.setattr(encoding_texts, "sum_over_ranks", kept)
+    for rank in (0, 1):
+        task.answers(model, tokenizer, rows, READING._replace(rank=rank, world_size=2))
+    monkeypatch.setattr(encoding_texts, "sum_over_ranks", lambda found: parts[0] + parts[1])
+    assert task.answers(model, tokenizer, rows, READING).values == alone.values
+
+
+def family_of_class(model: RowModel) -> Any:
+    from pipelines.tasks import family_for
+
+    return family_for(model, model.head_name)
+
+
+def test_two_codes_of_one_name_are_two_classes(tmp_path: Path) -> None:
+    """The champion's and the candidate's, in one process."""
+    changed = ranking().replace('"first": float(rank == 1)', '"second": float(rank == 2)')
+    for name, source in (("champion", ranking()), ("candidate", changed)):
+        save_model(tmp_path / name, model_of(source))
+    champion, candidate = load_model(tmp_path / "champion"), load_model(tmp_path / "candidate")
+    assert champion.head_name == candidate.head_name == "ranking"
+    assert type(champion) is not type(candidate)
+    some = row(np.random.default_rng(0))
+    figures = [each.scored(each.guess(some), some) for each in (champion, candidate)]
+    assert [sorted(each) for each in figures] == [
+        ["first", "reciprocal_rank"], ["reciprocal_rank", "second"],
+    ]  # fmt: skip
+
+
+def test_its_columns_are_its_signature() -> None:
+    question = question_of(model_of(ranking()))
+    signature = signature_of(question)
+    assert signature.inputs.input_names() == ["query", "candidates"]
+    assert signature.outputs.input_names() == ["ranking", "scores"]
+    assert list(question.example) == ["query", "candidates"]
+
+
+def test_a_model_without_its_code_says_so(tmp_path: Path) -> None:
+    save_model(tmp_path / "saved", model_of(ranking()))
+    (tmp_path / "saved" / CODE_FILE).unlink()
+    with pytest.raises(ValueError, match=r"code of its own, task\.py, found 'ranking' and no such"):
+        load_model(tmp_path / "saved")
+
+
+def test_nobody_s_folder_runs_its_code(tmp_path: Path) -> None:
+    save_model(tmp_path / "given", model_of(ranking()))
+    (tmp_path / "given" / CODE_FILE).write_text("raise SystemExit('it was run')\n")
+    context = StageContext(store=ArtifactStore(tmp_path / "store"))
+    with pytest.raises(UserError, match=r"carries the code of its model, task\.py, which loading"):
+        local_model(str(tmp_path / "given"), context)
+
+
+def test_an_export_says_that_there_is_no_class(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"found ranking; export its encoder alone \(--pooling"):
+        export_model(tmp_path / "out", model_of(ranking()), None)
+    export_model(tmp_path / "encoder", model_of(ranking()), None, pooling="mean")
+    assert (tmp_path / "encoder" / "config.json").is_file()
+
+
+def settings_of(file: Path, rows: Path, **source: Any) -> DatasetSettings:
+    return DatasetSettings(family=str(file), source=LabelledFile(path=str(rows), **source))
+
+
+def test_the_items_carry_the_file_and_its_bytes_name_them(file: Path, tmp_path: Path) -> None:
+    context = StageContext(store=ArtifactStore(tmp_path / "store"))
+    settings = settings_of(file, write_rows(tmp_path / "rows.jsonl", 60))
+    first = build_dataset(settings, None, context)
+    assert build_dataset(settings, None, context).fingerprint == first.fingerprint
+    file.write_text(f"{ranking()}\n# another\n", encoding="utf-8")
+    assert build_dataset(settings, None, context).fingerprint != first.fingerprint
+    file.unlink()  # as on another node
+    assert family_of(first).score == "eval/reciprocal_rank"
+    assert first.statistics["family"] == "ranking"
+    assert len(read_items(first, "train").rows) > 30
+
+
+def test_csv_holds_lists_as_json(file: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.csv"
+    line = '"{} x","[""{}"", ""z""]",0\n'
+    lines = [line.format(letter, letter) for letter in "abcdefghij" * 3]
+    rows.write_text("query,candidates,best\n" + "".join(lines))
+    context = StageContext(store=ArtifactStore(tmp_path / "store"))
+    made = build_dataset(settings_of(file, rows, heldout_fraction=0.5), None, context)
+    (first, *_) = read_items(made, "train").rows
+    assert first["candidates"][1] == "z"
+    assert first["best"] == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('{"query": "a", "candidates": ["b"]}', "have a value in query, candidates, best"),
+        ('{"query": "a", "candidates": "b", "best": 0}', "have a list of texts in candidates"),
+        ('{"query": "a", "candidates": ["b"], "best": 0.5}', "have a whole number in best"),
+        (
+            '{"query": "a", "candidates": ["b"], "best": 3}',
+            SCORED,
+        ),
+        ('{"query": "a", "candidates": [], "best": 0}', SCORED),
+    ],
+)
+def test_a_row_that_cannot_be_learned_is_refused_with_its_line(
+    file: Path, tmp_path: Path, line: str, words: str
+) -> None:
+    rows = write_rows(tmp_path / "rows.jsonl", 30)
+    rows.write_text(f"{rows.read_text()}{line}\n")
+    with pytest.raises(UserError, match=rf"{words}.* in line 31"):
+        check_inputs(settings_of(file, rows))
+    check_inputs(settings_of(file, rows, bad_items="skip"))
+
+
+def test_columns_have_the_names_that_the_task_says(file: Path, tmp_path: Path) -> None:
+    rows = write_rows(tmp_path / "rows.jsonl", 30)
+    with pytest.raises(UserError, match="found text_column; leave it out"):
+        check_inputs(settings_of(file, rows, text_column="question"))
+    with pytest.raises(UserError, match="no column 'author'"):
+        check_inputs(settings_of(file, rows, group_column="author"))
+
+
+LOSS = ranking().index("    def loss(")
+ANSWER = ranking().index("    def answer(")
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("class Ranking(:\n", r"must be Python, but line 1 is not \(invalid syntax\); correct it"),
+        ("import no_such_library\n", "could not be run: ModuleNotFoundError in line 1"),
+        ("x = 1\n\n1 / 0\n", "could not be run: ZeroDivisionError in line 3"),
+        ("import torch\n", "one class that extends bert_core.RowModel, found none"),
+        (f"{ranking()}\n\nclass Other(Ranking):\n    pass\n", "found Ranking, Other; give each"),
+        (ranking().replace("    takes =", "    asks ="), "must say what it takes: columns by name"),
+        (ranking().replace("best\": int", "best\": dict"), "must say what it learns"),
+        (ranking().replace('"best": int', '"query": str'), "must not learn what it takes, found"),
+        (ranking().replace("    score =", "    figure ="), 'add score = "..."'),
+        (ranking()[:LOSS] + ranking()[ANSWER:], "must define loss, found none; add it"),
+        (ranking().replace("    @staticmethod\n", ""), "must be a @staticmethod"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_task_is_refused_in_a_sentence(
+    file: Path, source: str, words: str
+) -> None:
+    file.write_text(source)
+    with pytest.raises(UserError, match=words) as refused:
+        family(str(file))
+    assert str(refused.value).startswith(f"the task {file} cannot be used: ")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"gone\.py"):
+        family(str(tmp_path / "gone.py"))
+
+
+@pytest.mark.parametrize("name", ["regression.py", "token_classification.py", "My-Task.py"])
+def test_a_name_of_ours_is_not_taken(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(ranking())
+    with pytest.raises(UserError, match=r"must have a name of its own.*rename the file"):
+        family(str(tmp_path / name))
+
+
+def test_an_answer_of_other_columns_is_refused(tokenizer: WordPieceTokenizer) -> None:
+    model = model_of(ranking().replace('"scores": scores[order].tolist()}', '"scores": scores}'))
+    with pytest.raises(ValueError, match="must be plain values as its gives says"):
+        answer_table(model, tokenizer, {"query": ["a"], "candidates": [["b", "c"]]})
+
+
+def test_its_models_are_asked_by_the_file(file: Path) -> None:
+    assert kinds_of(str(file)) == ("ranking",)
+    with pytest.raises(UserError, match=r"the \.py file of a task of your own, found rankin"):
+        kinds_of("rankin")
