@@ -57,7 +57,7 @@ class DropoutKey:
         words &= (1 << _BITS) - 1
         return cls(_tensor_of(host_bits), torch.from_numpy(words)).to(device)
 
-    def to(self, device: torch.device | str) -> "DropoutKey":
+    def to(self, device: torch.device | str) -> Self:
         """The same key on `device`; the copy to a GPU does not block."""
         return replace(self, pool=to_device(self.pool, device))
 

@@ -1,6 +1,7 @@
 """A step is counted as a GPU would be asked for it, on a machine that has none."""
 
 import threading
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -112,22 +113,26 @@ def test_a_gpu_s_dropout_is_drawn_by_a_thread_and_copied_beside_the_step(monkeyp
 def test_an_evaluation_on_a_gpu_takes_the_kernel_and_the_format_of_training():
     with pretended_gpu():
         model, optimizer = new_run()
-        on_card = BATCH.to("cuda")
-        with Launches() as before:
-            model.evaluation_sums(on_card)
-        with (
-            Launches() as found,
-            computing_as_trained(model, optimizer, precision="auto", compiled=False),
-        ):
-            model.evaluation_sums(on_card)
-    assert sum("flash" in launch.name for launch in before.found) == 0
-    assert sum("flash" in launch.name for launch in found.found) == 4
-
-    def moved(launches):
-        return sum(sum(launch.read.values()) + sum(launch.written.values()) for launch in launches)
-
-    assert moved(found.found) < moved(before.found) / 2
-    assert len(found.found) < len(before.found)
+        as_trained = computing_as_trained(model, optimizer, precision="auto", compiled=False)
+        found = {}
+        for name, block in {
+            "by itself": nullcontext(),
+            "asked in bf16": model.precision("bf16"),
+            "as trained": as_trained,
+        }.items():
+            with Launches() as seen, block:
+                for _ in range(2):
+                    model.evaluation_sums(BATCH.to("cuda"))
+            found[name] = seen.found
+    num_layers = 4
+    for name, num_calls in (("by itself", 0), ("asked in bf16", 2), ("as trained", 2)):
+        assert sum("flash" in each.name for each in found[name]) == num_calls * num_layers
+    as_trained, asked, by_itself = (
+        sum(sum(each.read.values()) + sum(each.written.values()) for each in found[name])
+        for name in ("as trained", "asked in bf16", "by itself")
+    )
+    assert as_trained < asked < by_itself  # bytes
+    assert len(found["as trained"]) < len(found["asked in bf16"])
 
 
 @pytest.mark.parametrize("name", ["adamw", "lamb", "muon"])
