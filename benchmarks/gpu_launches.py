@@ -43,6 +43,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--tokens", type=int, default=32_768, help="a batch, about")
     parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--micro-batches", type=int, default=1, help="of that size in the step")
     arguments = parser.parse_args()
     rates = {"hidden_dropout": arguments.dropout, "attention_dropout": arguments.dropout}
     config = bc.encoder_config(arguments.size, VOCAB_SIZE, **rates)
@@ -52,10 +53,11 @@ def main() -> None:
         optimizer = bc.AdamW(model, bc.OptimizationConfig(num_steps=10))
         on_card = batch.to("cuda")
         with Launches() as step:
-            optimizer_step(model, optimizer, [(0, on_card)], seed=0, step=0, dtype=torch.bfloat16)
+            micro_batches = [(index, on_card) for index in range(arguments.micro_batches)]
+            optimizer_step(model, optimizer, micro_batches, seed=0, step=0, dtype=torch.bfloat16)
     found = {
-        "tokens": batch.tokens.num_tokens,
-        "needed": operations(config, batch),
+        "tokens": arguments.micro_batches * batch.tokens.num_tokens,
+        "needed": arguments.micro_batches * operations(config, batch),
         "counted": sum(launch.operations for launch in step.found),
         "as it is": figures(step.found),
         "fused": figures(fused(step.found)),

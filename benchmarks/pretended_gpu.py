@@ -39,6 +39,7 @@ class Launch:
     operations: float
     read: dict[int, int]  # bytes by storage
     written: dict[int, int]
+    is_aside: bool = False  # on another stream than the one that computes
 
     @property
     def is_heavy(self) -> bool:
@@ -72,7 +73,8 @@ class Launches(TorchDispatchMode):
         if name in FREE or func.is_view or not written:
             return result
         self._kept.append((result, args))
-        self.found.append(Launch(name, operations, read, written))
+        is_aside = torch.cuda.current_stream() is not _COMPUTING
+        self.found.append(Launch(name, operations, read, written, is_aside))
         return result
 
 
@@ -162,6 +164,45 @@ def _moved(value: Any) -> Any:
     return _META if isinstance(value, str) and value.startswith("cuda") else value
 
 
+class PretendedStream:
+    """A queue of the card: notes nothing but which one is asked."""
+
+    def __init__(self, device: Any = None) -> None:
+        pass
+
+    def wait_stream(self, stream: "PretendedStream") -> None:
+        """What is asked of the one waits for what was asked of the other."""
+
+
+_COMPUTING = PretendedStream()
+
+
+@contextmanager
+def _streams() -> Iterator[None]:
+    asked = [_COMPUTING]
+
+    @contextmanager
+    def stream(other: PretendedStream) -> Iterator[None]:
+        asked.append(other)
+        try:
+            yield
+        finally:
+            asked.pop()
+
+    true = {name: getattr(torch.cuda, name) for name in ("Stream", "stream", "current_stream")}
+    pretended = (PretendedStream, stream, lambda device=None: asked[-1])
+    record = torch.Tensor.record_stream
+    try:
+        for name, value in zip(true, pretended, strict=True):
+            setattr(torch.cuda, name, value)
+        torch.Tensor.record_stream = lambda tensor, stream: None
+        yield
+    finally:
+        for name, value in true.items():
+            setattr(torch.cuda, name, value)
+        torch.Tensor.record_stream = record
+
+
 @contextmanager
 def pretended_gpu() -> Iterator[None]:
     """Inside the block `meta` tensors tell `bert_core` that they are on a GPU."""
@@ -180,7 +221,7 @@ def pretended_gpu() -> Iterator[None]:
     torch.cuda.get_device_capability = lambda device=None: (9, 0)  # Hopper's
     torch.Tensor.pin_memory = lambda tensor: tensor
     try:
-        with _CallsOnMeta(), _OperationsOnMeta():
+        with _streams(), _CallsOnMeta(), _OperationsOnMeta():
             yield
     finally:
         torch.cuda._lazy_init, torch.cuda.get_device_capability = start_driver, capability

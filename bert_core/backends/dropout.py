@@ -10,7 +10,7 @@ pool, at offsets that are a hash of (layer, site, chunk), made on the host. A CP
 stretches one by one; a GPU and a compiler index the pool by element.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Self
 
@@ -55,7 +55,11 @@ class DropoutKey:
         host_bits = int(random_bits(seed, "dropout", step, micro_batch))
         words = np.random.SFC64(host_bits).random_raw(_POOL // 4).view(np.int16)
         words &= (1 << _BITS) - 1
-        return cls(_tensor_of(host_bits), to_device(torch.from_numpy(words), device))
+        return cls(_tensor_of(host_bits), torch.from_numpy(words)).to(device)
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same key on `device`; the copy to a GPU does not block."""
+        return replace(self, pool=to_device(self.pool, device))
 
     def child(self, index: int) -> "DropoutKey":
         """The key of pass `index`, from 0, of a micro-batch that the encoder reads several times.

@@ -1,4 +1,4 @@
-"""Whether the blocks that a step frees stay with the process.
+"""Whether the blocks that a step frees stay with the process; and how a GPU's memory grows.
 
 The C library of Linux takes pages from the kernel, which clears them first, and gives large blocks
 back when they are freed. Steps that are all alike had better keep them. The first steps are not:
@@ -8,12 +8,18 @@ BERT-base.
 """
 
 import ctypes
+import os
 import sys
 from typing import Final
+
+import torch
 
 _KIBIBYTE: Final = 1 << 10
 _MEBIBYTE: Final = 1 << 20
 _GIBIBYTE: Final = 1 << 30
+
+# How a person tells torch's allocator what to do; the second is the older name.
+_ALLOCATOR_VARIABLES: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 # Names and numbers of glibc's <malloc.h>.
 _M_TRIM_THRESHOLD: Final = -1
@@ -39,6 +45,19 @@ def keep_freed_memory() -> bool:
     return _set(
         {_M_MMAP_THRESHOLD: _GIBIBYTE, _M_TRIM_THRESHOLD: _GIBIBYTE, _M_TOP_PAD: 64 * _MEBIBYTE}
     )
+
+
+def let_segments_grow() -> bool:
+    """Have torch's allocator of a GPU enlarge its segments; False where a person set it up.
+
+    Ragged batches ask for other sizes in each step, and segments of fixed sizes would leave holes.
+    Holds for what is allocated from now on, whether CUDA has started or not: in a worker Ray has
+    started it before any of our code runs, which is too late for the variable of the environment.
+    """
+    if any(os.environ.get(name) for name in _ALLOCATOR_VARIABLES):
+        return False
+    torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
+    return True
 
 
 def _set(parameters: dict[int, int]) -> bool:

@@ -32,6 +32,8 @@ class VocabularyHead(nn.Module):
     The embedding matrix is the encoder's, given with every call: the two are tied.
     """
 
+    table_copy: Tensor | None = None  # in a step: that matrix in the step's number format
+
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.transform = Linear(config.hidden_size, config.hidden_size, config.initializer_range)
@@ -40,15 +42,18 @@ class VocabularyHead(nn.Module):
 
     def forward(self, hidden: Tensor, embeddings: Embeddings) -> Tensor:
         """[M, D] -> [M, V] logits."""
-        weight = embeddings.token.to(hidden.dtype)
+        weight = self._table(embeddings).to(hidden.dtype)
         return F.linear(self._transformed(hidden), weight, self.bias.to(hidden.dtype))
 
     def loss_sum(self, hidden: Tensor, embeddings: Embeddings, labels: Tensor) -> Tensor:
         """Cross-entropy of [M, D] summed over [M] labels; negative ones do not count."""
         backend = backend_for(hidden.device)
         hidden, labels = backend.fill_rows(hidden, labels)
-        transformed = self._transformed(hidden)
-        return backend.vocabulary_loss_sum(transformed, embeddings.token, self.bias, labels)
+        transformed, table = self._transformed(hidden), self._table(embeddings)
+        return backend.vocabulary_loss_sum(transformed, table, self.bias, labels)
+
+    def _table(self, embeddings: Embeddings) -> Tensor:
+        return embeddings.token if self.table_copy is None else self.table_copy
 
     def _transformed(self, hidden: Tensor) -> Tensor:
         return self.layer_norm(F.gelu(self.transform(hidden)))

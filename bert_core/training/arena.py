@@ -4,8 +4,8 @@ One buffer makes the optimizer's update, the gradient norm, the exchange between
 copy in a lower precision one call each, whatever the number of layers.
 """
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from bert_core.backends.context import ComputeWeight, computing
 from bert_core.backends.operations import backend_for
 from bert_core.files.tensor_files import listed
+from bert_core.training.format_copies import FormatCopies
 from bert_core.training.neighbours import SharedNumbers
 
 _ALIGNMENT = 64  # elements; every parameter starts on a cache line in every number format
@@ -61,6 +62,8 @@ class ParameterArena:
         self.gradients = self.shared.numbers if self.shared else torch.zeros(size, device=device)
         self._copies: dict[torch.dtype, Tensor] = {}
         self._compute_weights: dict[torch.dtype, dict[Tensor, ComputeWeight]] = {}
+        self._format_copies: dict[torch.dtype, FormatCopies] = {}
+        self._model = model
         self._adopt()
 
     @torch.no_grad()
@@ -92,10 +95,21 @@ class ParameterArena:
             for name, offset in self._offsets.items()
         }
 
-    def computing(self, dtype: torch.dtype) -> AbstractContextManager[None]:
+    @contextmanager
+    def computing(self, dtype: torch.dtype) -> Iterator[None]:
         """A block in which the model computes in `dtype` and adds gradients up here."""
-        takes = backend_for(self.values.device).takes_compute_weights
-        return computing(dtype, self.compute_weights(dtype) if takes else None)
+        if backend_for(self.values.device).takes_compute_weights:
+            with computing(dtype, self.compute_weights(dtype)):
+                yield
+        elif dtype == torch.float32:
+            with computing(dtype):
+                yield
+        else:
+            weights = self.compute_weights(dtype)
+            if dtype not in self._format_copies:
+                self._format_copies[dtype] = FormatCopies(self._model, weights)
+            with computing(dtype), self._format_copies[dtype].in_place():
+                yield
 
     def compute_weights(self, dtype: torch.dtype) -> dict[Tensor, ComputeWeight]:
         """Layers' weights and where gradients go, by parameter; matrices copied to `dtype` now."""

@@ -2,7 +2,8 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -61,15 +62,16 @@ def train(
     dtype = compute_dtype(precision, device)
     layers = _layers(model, device, compiled)
     last_step = optimizer.config.num_steps if num_steps is None else num_steps
-    batches = _DeviceBatches(micro_batches, device)
+    batches = _DeviceBatches(micro_batches, device, seed)
     flags = _Flags(STEPS_BEHIND if device.type == "cuda" else 0)
     num_computed = 0  # micro-batches
     for step in range(first_step, last_step):
-        taken = batches.take(step)
+        taken, keys = batches.take(step)
         with layers():
             report = optimizer_step(
                 model, optimizer, taken,
                 seed=seed, step=step, dtype=dtype, rate_scale=rate_scale, wants_stop=wants_stop(),
+                dropout_keys=keys,
             )  # fmt: skip
         if num_computed < SETTLING_BATCHES <= num_computed + len(taken):
             keep_freed_memory()
@@ -82,6 +84,29 @@ def train(
             break
     # A halt that is not read yet comes before a stop: there would be nothing to save.
     optimizer.guard.raise_if_halted()
+
+
+@contextmanager
+def computing_as_trained(
+    model: TrainableModel,
+    optimizer: Optimizer,
+    *,
+    precision: Precision = "auto",
+    compiled: bool | None = None,
+) -> Iterator[None]:
+    """A block in which a GPU evaluates as it trains: in that number format, by compiled layers.
+
+    Figures of a curve need no more. A CPU evaluates in float32, as ever.
+    """
+    device = optimizer.arena.values.device
+    if device.type != "cuda":
+        yield
+        return
+    with (
+        _layers(model, device, compiled)(),
+        optimizer.arena.computing(compute_dtype(precision, device)),
+    ):
+        yield
 
 
 def _layers(
@@ -125,31 +150,52 @@ def _on_its_way(flags: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
 
 
 class _DeviceBatches:
-    """Micro-batches on the model's device before they are needed.
+    """Micro-batches on the model's device before they are needed, with what they drop.
 
-    A GPU's host is ahead of it by a step: the batches of the next one are pinned and copied, on a
-    stream of their own, while this one is computed. A CPU has nothing to copy.
+    A GPU's host is ahead of it by a step: the batches of the next one, and dropout's words, are
+    pinned and copied, on a stream of their own, while this one is computed. A thread draws the
+    words while the host asks for the step before. A CPU has nothing to copy.
     """
 
-    def __init__(self, micro_batches: MicroBatches, device: torch.device) -> None:
+    def __init__(self, micro_batches: MicroBatches, device: torch.device, seed: int) -> None:
         self._micro_batches = micro_batches
         self._device = device
-        self._copying = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._seed = seed
+        self._drawn: dict[tuple[int, int], Future[DropoutKey]] = {}  # by step and micro-batch
+        if device.type == "cuda":
+            self._copying = torch.cuda.Stream(device)
+            self._drawing = ThreadPoolExecutor(1, thread_name_prefix="dropout")
 
-    def take(self, step: int) -> list[tuple[int, Batch]]:
-        """The micro-batches of `step`, each with its index."""
-        if self._copying is None:
-            return [(index, batch.to(self._device)) for index, batch in self._micro_batches(step)]
+    def take(self, step: int) -> tuple[list[tuple[int, Batch]], dict[int, DropoutKey]]:
+        """The micro-batches of `step`, each with its index; on a GPU the keys of their dropout."""
+        if self._device.type != "cuda":
+            batches = [
+                (index, batch.to(self._device)) for index, batch in self._micro_batches(step)
+            ]
+            return batches, {}
         given = list(self._micro_batches(step))  # what it does itself, on the caller's stream
+        drawn = self._drawn
+        if drawn.keys() != {(step, index) for index, _ in given}:
+            drawn = self._draw(step, given)
+        self._drawn = self._draw(step + 1, given)  # most steps have as many as the one before
         with torch.cuda.stream(self._copying):
             batches = [(index, batch.to(self._device)) for index, batch in given]
+            keys = {index: key.result().to(self._device) for (_, index), key in drawn.items()}
         computing = torch.cuda.current_stream(self._device)
         computing.wait_stream(self._copying)
-        for _, batch in batches:
-            for tensor in batch.tensors():
-                # Its memory may be used again only once the other stream is done with it.
-                tensor.record_stream(computing)
-        return batches
+        copied = [tensor for _, batch in batches for tensor in batch.tensors()]
+        for tensor in (*copied, *(key.pool for key in keys.values())):
+            # Its memory may be used again only once the other stream is done with it.
+            tensor.record_stream(computing)
+        return batches, keys
+
+    def _draw(
+        self, step: int, given: Iterable[tuple[int, Batch]]
+    ) -> dict[tuple[int, int], "Future[DropoutKey]"]:
+        return {
+            (step, index): self._drawing.submit(DropoutKey.at, self._seed, step, index)
+            for index, _ in given
+        }
 
 
 def rehearse(

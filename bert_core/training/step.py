@@ -4,7 +4,7 @@ With `torch.distributed` initialised every rank brings its own micro-batches and
 the same update. Nothing here makes the host wait for a GPU.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -48,20 +48,23 @@ def optimizer_step(
     dtype: torch.dtype = torch.float32,
     rate_scale: float = 1.0,
     wants_stop: bool = False,
+    dropout_keys: Mapping[int, DropoutKey] | None = None,
 ) -> StepReport:
     """Update `model` by the micro-batches of step `step`, on the model's device.
 
     `micro_batches` holds this rank's share, each with its index in the whole step; dropout depends
-    on (seed, step, index). The learning rate is the schedule's times `rate_scale`. Where the
-    optimizer's guard says so the update is left out: see `StepReport.is_taken`. What one rank
-    wants travels with the counts to all of them. Raises ValueError for a batch that the model
-    cannot take, where the model has changed since the optimizer was built (see
-    `ParameterArena.check_unchanged`), and where the encoder reads twice under one dropout key.
+    on (seed, step, index), and `dropout_keys` are those that were made ahead. The learning rate is
+    the schedule's times `rate_scale`. Where the optimizer's guard says so the update is left out:
+    see `StepReport.is_taken`. What one rank wants travels with the counts to all of them. Raises
+    ValueError for a batch that the model cannot take, where the model has changed since the
+    optimizer was built (see `ParameterArena.check_unchanged`), and where the encoder reads twice
+    under one dropout key.
     """
     names = model.loss_names
     counts, sums = step_gradients(
-        model, optimizer, micro_batches, seed=seed, step=step, dtype=dtype, wants_stop=wants_stop
-    )
+        model, optimizer, micro_batches,
+        seed=seed, step=step, dtype=dtype, wants_stop=wants_stop, dropout_keys=dropout_keys,
+    )  # fmt: skip
     losses = sums / counts[: len(names)].clamp(min=1.0)
     grad_norm = torch.linalg.vector_norm(optimizer.arena.gradients)
     max_norm = optimizer.config.max_grad_norm
@@ -92,6 +95,7 @@ def step_gradients(
     step: int,
     dtype: torch.dtype,
     wants_stop: bool = False,
+    dropout_keys: Mapping[int, DropoutKey] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Leave the gradients of the whole step in the arena; returns its counts and loss sums.
 
@@ -111,9 +115,10 @@ def step_gradients(
     with arena.computing(dtype):
         for number, (index, batch) in enumerate(micro_batches, start=1):
             is_last = number == len(micro_batches)
+            key = (dropout_keys or {}).get(index) or DropoutKey.at(seed, step, index, device)
             with exchange.while_backward() if is_last else nullcontext():
                 with _one_pass_a_key(model.encoder):
-                    losses = model.loss_sums(batch, DropoutKey.at(seed, step, index, device))
+                    losses = model.loss_sums(batch, key)
                 totals = torch.stack([losses[name].total for name in names])
                 (totals / divisors).sum().backward()
             sums += totals.detach()

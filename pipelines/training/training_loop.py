@@ -11,7 +11,7 @@ from torch import Tensor
 from bert_core.backends.precision import Precision, compute_dtype
 from bert_core.training.diagnosis import diagnose
 from bert_core.training.guard import RECORD, SkippedStepsError
-from bert_core.training.loop import train
+from bert_core.training.loop import computing_as_trained, train
 from bert_core.training.state import Position
 from bert_core.training.step import StepReport
 from pipelines.config.errors import UserError
@@ -107,7 +107,8 @@ class TrainingLoop:
                 telemetry.show_checkpoint(state.checkpoints.figures())
             if is_evaluation:
                 with optimizer.averaged():
-                    telemetry.log(done, work.evaluate(model))
+                    with computing_as_trained(model, optimizer, precision=self.precision):
+                        telemetry.log(done, work.evaluate(model))
                     if state.best is not None:
                         state.best.consider(model, telemetry.history)
                 is_last = is_last or self._is_enough()

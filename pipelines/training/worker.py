@@ -9,7 +9,7 @@ import ray.train.torch
 import torch
 
 from bert_core.backends.matrix_rate import measured_matrix_rate
-from bert_core.backends.memory import return_freed_memory
+from bert_core.backends.memory import let_segments_grow, return_freed_memory
 from bert_core.backends.precision import compute_dtype
 from bert_core.model.preparation import checkpoint_activations
 from bert_core.training.guard import GuardConfig
@@ -78,6 +78,8 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(values["num_threads"])
     return_freed_memory()  # the parameters move when the optimizer is built
     device = ray.train.torch.get_device()
+    if device.type == "cuda":
+        let_segments_grow()
     inputs = {name: each.fingerprint for name, each in values.items() if isinstance(each, Artifact)}
     asked_of_all = f"{work.num_steps} {settings.model_dump_json()} {inputs}"
     check_ranks_agree(work.stage, device, this_node(), asked_of_all)

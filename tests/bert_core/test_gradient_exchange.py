@@ -1,6 +1,7 @@
 """Gradients that travel while backward runs are those of one exchange at its end, to the bit."""
 
 from contextlib import nullcontext
+from functools import partial
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ BUCKET_MEGABYTES = 0.03  # so that each layer of the small model has buckets of 
 def new_model(case="pretraining"):
     torch.manual_seed(0)
     config = small_config(num_layers=NUM_LAYERS)
-    if case in ("pretraining", "plain", "compiled"):
+    if case in ("pretraining", "plain", "copies", "compiled"):
         return PretrainingModel(config)
     if case.startswith("siamese"):
         model = Siamese(config)
@@ -53,9 +54,9 @@ def batch(model, seed):
     return LabelledBatch.from_arrays(tokens, np.random.default_rng(seed).integers(0, 3, 4))
 
 
-def backward(model, seed, weights=None):
-    """Add gradients up: the layers themselves where `weights` are given, else autograd."""
-    with computing(None, weights):
+def backward(model, seed, block=nullcontext):
+    """Add gradients up: autograd, or what the block has weights for does it itself."""
+    with block():
         losses = model.loss_sums(batch(model, seed), DropoutKey.at(0, 0, seed))
         torch.stack([loss.total for loss in losses.values()]).sum().backward()
 
@@ -74,6 +75,9 @@ def both_ways(rank, case, idle_rank, dtype, adds_itself=True, compiler=None):
     model = new_model(case)
     arena = AdamW(model, OptimizationConfig(num_steps=1)).arena
     weights = arena.compute_weights(torch.float32) if adds_itself else None
+    block = partial(computing, None, weights)
+    if case == "copies":
+        block = partial(arena.computing, torch.bfloat16)
     gradients = {}
     layers = CompiledLayers(model, compiler).computing() if compiler else nullcontext()
     with layers:
@@ -81,9 +85,9 @@ def both_ways(rank, case, idle_rank, dtype, adds_itself=True, compiler=None):
             arena.gradients.zero_()
             both = GradientExchange(arena, dtype, BUCKET_MEGABYTES)
             if rank != idle_rank:
-                backward(model, 10 * rank, weights)
+                backward(model, 10 * rank, block)
                 with both.while_backward():
-                    backward(model, 10 * rank + 1, weights)
+                    backward(model, 10 * rank + 1, block)
             if way == "buckets":
                 num_early = len(both._sent)
                 sizes = [sent.numel() for _, sent in both._sent]
@@ -92,8 +96,8 @@ def both_ways(rank, case, idle_rank, dtype, adds_itself=True, compiler=None):
                 both.finish()
                 arena.gradients.zero_()
                 if rank != idle_rank:
-                    backward(model, 10 * rank, weights)
-                    backward(model, 10 * rank + 1, weights)
+                    backward(model, 10 * rank, block)
+                    backward(model, 10 * rank + 1, block)
                 dist.all_reduce(arena.gradients)
             gradients[way] = arena.gradients.tolist()
     planned = [bucket.end - bucket.begin for bucket in both._buckets]
@@ -111,7 +115,7 @@ def traced(rank, case):
     """Both ways by the plain backend, in plain Python or in compiled layers."""
     torch._dynamo.reset()
     with use_backend("plain"):
-        if case == "plain":
+        if case != "compiled":
             return both_ways(rank, case, None, "float32", adds_itself=False)
         return both_ways(rank, case, None, "float32", adds_itself=False, compiler="aot_eager")
 
@@ -122,7 +126,8 @@ def every_case(rank):
         for case in CASES
         for adds_itself in (True, False)
     }
-    exact["plain", False] = traced(rank, "plain")
+    for case in ("plain", "copies"):
+        exact[case, False] = traced(rank, case)
     return exact | {"bf16": both_ways(rank, "pretraining", None, "bf16")}
 
 
@@ -138,8 +143,9 @@ def test_buckets_of_two_ranks_have_the_bits_of_one_exchange(ranks, case, adds_it
     assert_bits_of_one_exchange(ranks, case, adds_itself)
 
 
-def test_the_plain_backend_sends_the_same_bits_early(ranks):
-    assert_bits_of_one_exchange(ranks, "plain", adds_itself=False)
+@pytest.mark.parametrize("case", ["plain", "copies"])
+def test_the_plain_backend_sends_the_same_bits_early(ranks, case):
+    assert_bits_of_one_exchange(ranks, case, adds_itself=False)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@
 
 import shutil
 from collections import Counter
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -16,6 +17,8 @@ from bert_core.backends.dropout import DropoutKey
 from bert_core.backends.operations import use_backend
 from bert_core.model.catalogue import build_model
 from bert_core.training.compilation import CompiledLayers
+from bert_core.training.optimization import AdamW, OptimizationConfig
+from bert_core.training.step import step_gradients
 from tests.bert_core.batches import pretraining_batch, small_config
 from tests.bert_core.test_precision import batch_for
 
@@ -140,6 +143,36 @@ def test_one_graph_serves_all_layers_of_a_model_that_trains_compiled():
     model.loss_sums(batch, key)  # outside of the block the model is what it was
     assert traced.total() == num_traced
     assert "forward" not in model.encoder.layers[0].__dict__
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+def test_a_compiled_step_and_evaluation_multiply_by_the_step_s_copies():
+    found = []
+
+    def compiler(graph, inputs):
+        traced.append([each.dtype for each in inputs if getattr(each, "ndim", 0) == 2])
+        return aot_eager(graph, inputs)
+
+    for is_compiled in (True, False):
+        model, traced = new_model(hidden_dropout=0.1, num_layers=4), []
+        optimizer = AdamW(model, OptimizationConfig(num_steps=2))
+        layers = CompiledLayers(model, compiler).computing if is_compiled else nullcontext
+        with use_backend("plain"), layers():
+            for step, lengths in enumerate(BATCHES[:2]):
+                batches = [(index, pretraining_batch(lengths, seed=index)) for index in range(2)]
+                step_gradients(model, optimizer, batches, seed=0, step=step, dtype=torch.bfloat16)
+                found.append(optimizer.arena.gradients.clone())
+            num_traced = len(traced)
+            with optimizer.arena.computing(torch.bfloat16):
+                sums = model.evaluation_sums(pretraining_batch())
+            found.append(torch.stack([each.total for each in sums.values()]))
+        if is_compiled:
+            assert num_traced == 6  # as above: copies make no graphs of their own
+            assert len(traced) - num_traced <= 5
+            assert [torch.float32 in each for each in traced[:6]].count(True) == 1  # embeddings
+    for ours, expected in zip(found[:3], found[3:], strict=True):
+        torch.testing.assert_close(ours, expected, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")

@@ -36,8 +36,9 @@ def pretraining_figures(
     """Held-out losses and accuracies of masked tokens and, where there are pairs, of NSP.
 
     With `kinds`, [V] each, the accuracy on each kind of tokens as well, unless none of it is asked
-    for. The first `max_examples` examples count, in float32 without dropout; any number of ranks
-    gives the same bits, as long as each computes with as many threads.
+    for. The first `max_examples` examples count, without dropout, in float32 unless a block around
+    this says otherwise; any number of ranks gives the same bits, as long as each computes with as
+    many threads.
     """
     device = next(model.parameters()).device
     batches = evaluation_batches(
