@@ -3,5 +3,13 @@
 Needs the extra `onnx`: onnx and onnxscript to write them, onnxruntime to run them.
 """
 
+from bert_core.onnx.folder import (
+    MODEL_FILE,
+    QUANTIZED_FILE,
+    encoder_alone,
+    quantize,
+    write_onnx_folder,
+)
+from bert_core.onnx.padded import INPUTS, output_names
 from bert_core.onnx.running import OnnxModel
-from bert_core.onnx.writing import export_onnx
+from bert_core.onnx.writing import OPSET, export_onnx

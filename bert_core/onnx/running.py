@@ -32,14 +32,14 @@ class OnnxModel:
     magnitude: float = 0.0  # the largest value of the model's own outputs
     num_sequences: int = 0
     seconds: float = 0.0  # in ONNX Runtime
-    _session: Any = field(init=False, repr=False)
+    session: Any = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = self.num_threads
-        self._session = onnxruntime.InferenceSession(
+        self.session = onnxruntime.InferenceSession(
             str(self.path), options, providers=["CPUExecutionProvider"]
         )
 
@@ -48,7 +48,7 @@ class OnnxModel:
         rows = dict(zip(INPUTS, self._rows(tokens), strict=True))
         names = output_names(self.model)
         start = time.perf_counter()
-        found = self._session.run(list(names), rows)
+        found = self.session.run(list(names), rows)
         self.seconds += time.perf_counter() - start
         self.num_sequences += tokens.num_sequences
         outputs = {name: torch.from_numpy(each) for name, each in zip(names, found, strict=True)}
@@ -63,26 +63,26 @@ class OnnxModel:
     def answering(self, *, compared: bool = False) -> Model:
         """A model that answers with the file: whatever asks a model of this kind can ask it.
 
-        With `compared` the model itself is asked the same, and `difference` grows to the largest
-        difference of a value.
+        With `compared` the model itself is asked the same: see `compare`.
         """
         twin = copy.copy(self.model)
 
         def forward(tokens: RaggedBatch, *rest: Any) -> Any:
-            outputs = self.outputs(tokens)
-            if compared:
-                self._compare(outputs, tokens)
+            outputs = self.compare(tokens) if compared else self.outputs(tokens)
             return answer_of(self.model, outputs, *rest)
 
         twin.__dict__["forward"] = forward
         return twin
 
     @torch.inference_mode()
-    def _compare(self, outputs: dict[str, Tensor], tokens: RaggedBatch) -> None:
+    def compare(self, tokens: RaggedBatch) -> dict[str, Tensor]:
+        """The same `outputs`, held against the model's: `difference` grows to the largest one."""
+        outputs = self.outputs(tokens)
         for name, ours in outputs_of(self.model, tokens).items():
             far = float((outputs[name] - ours).abs().max())
             self.difference = max(self.difference, far if np.isfinite(far) else np.inf)
             self.magnitude = max(self.magnitude, float(ours.abs().max()))
+        return outputs
 
     def _rows(self, tokens: RaggedBatch) -> list[np.ndarray]:
         """The inputs, [B, S]; of multiple choice all sequences are choices of one question."""
