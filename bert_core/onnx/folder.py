@@ -10,7 +10,7 @@ from bert_core.files.json_files import write_json
 from bert_core.hugging_face.sentence_transformers import POOLINGS, write_embedding
 from bert_core.hugging_face.writing import architecture_of, embedding_of, their_config
 from bert_core.model.catalogue import EncoderModel, Model, SentenceEncoder
-from bert_core.onnx.writing import export_onnx
+from bert_core.onnx.writing import export_onnx, quiet
 from bert_core.vocabulary import WordPieceTokenizer
 
 MODEL_FILE: Final = "model.onnx"
@@ -51,6 +51,10 @@ def quantize(draft: Path) -> None:
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    quantize_dynamic(
-        draft / MODEL_FILE, draft / QUANTIZED_FILE, per_channel=True, weight_type=QuantType.QInt8
-    )
+    with quiet():
+        quantize_dynamic(
+            draft / MODEL_FILE,
+            draft / QUANTIZED_FILE,
+            per_channel=True,
+            weight_type=QuantType.QInt8,
+        )

@@ -36,7 +36,7 @@ def export_onnx(model: Model, path: Path | str) -> None:
     shape = _TRACED if is_choice else (_TRACED[0], _TRACED[2])
     axes = (batch, choices, tokens) if is_choice else (batch, tokens)
     rows = tuple(torch.ones(shape, dtype=torch.int64, device=model.device) for _ in INPUTS)
-    with torch.no_grad(), _quiet():
+    with torch.no_grad(), quiet():
         program = torch.export.export(padded, rows, dynamic_shapes=(axes,) * len(INPUTS))
         torch.onnx.export(
             program,
@@ -52,14 +52,12 @@ def export_onnx(model: Model, path: Path | str) -> None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """The exporter tells of its own steps; what is wrong with a file is seen by running it."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+def quiet() -> Iterator[None]:
+    """Exporter and quantizer tell of their own steps; a file is judged by what it answers."""
+    logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(level)
+        logging.disable(logging.NOTSET)

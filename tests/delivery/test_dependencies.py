@@ -20,7 +20,7 @@ from tests.delivery.declared import ROOT
 
 # Which extras an installation has beside what every one has, by what it runs.
 EXTRAS: Mapping[str, tuple[str, ...]] = {
-    "bert_core": (),
+    "bert_core": ("onnx",),
     "pipelines": ("documents",),
     "flows": (),
     "tests": ("test",),
