@@ -26,7 +26,6 @@ from bert_core.config import encoder_config
 from bert_core.hugging_face import export_model
 from bert_core.hugging_face.tensors import to_hugging_face
 from bert_core.model.catalogue import TrainableModel, build_model
-from bert_core.model.losses import pad_tokens
 
 VOCAB_SIZE = 2000
 LENGTHS = (128, 7, 128, 64, 33, 128)
@@ -71,7 +70,7 @@ def their_inputs(batch: PretrainingBatch | LabelledBatch, head: str) -> dict[str
     tokens = batch.tokens
 
     def pad(values: torch.Tensor, padding: int) -> torch.Tensor:
-        return pad_tokens(values, tokens, padding)
+        return tokens.padded(values, padding)
 
     inputs = {
         "input_ids": pad(tokens.input_ids, 0),
@@ -100,7 +99,7 @@ def logits_pairs(
     model: TrainableModel, batch: PretrainingBatch | LabelledBatch, expected: object
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
     tokens = batch.tokens
-    is_token = pad_tokens(torch.ones_like(tokens.input_ids), tokens, 0).bool()
+    is_token = tokens.padded(torch.ones_like(tokens.input_ids), 0).bool()
     every = torch.arange(tokens.num_tokens, device=tokens.input_ids.device)
     if isinstance(batch, PretrainingBatch):
         mlm, nsp = model(tokens, every)

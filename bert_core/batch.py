@@ -5,7 +5,7 @@ B = sequences, T = tokens of all of them, M = masked (or otherwise predicted) to
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -77,6 +77,26 @@ class RaggedBatch(_OfTensors):
         )
         sequence = torch.searchsorted(self.cu_seqlens[1:], rows, right=True)
         return sequence * self.max_seqlen + self.position_ids
+
+    def padded(self, values: Tensor, padding: float) -> Tensor:
+        """[T, ...] -> [B, S, ...] with `padding` after the end of each sequence; asks no device."""
+        padded = values.new_full((self.num_sequences * self.max_seqlen, *values.shape[1:]), padding)
+        padded = padded.index_copy(0, self.padded_positions, values)
+        return padded.unflatten(0, (-1, self.max_seqlen))
+
+    def in_rows(self, compute: Callable[[Tensor, Tensor], Tensor], values: Tensor) -> Tensor:
+        """What `compute` makes of [B, S, ...] values and of where tokens are, [B, S]: [T, ...]."""
+        index, size = self.padded_positions, self.max_seqlen
+        rows = values.new_zeros(self.num_sequences * size, *values.shape[1:])
+        rows = rows.index_copy(0, index, values).unflatten(0, (-1, size))
+        place = torch.arange(size, device=values.device)
+        computed = compute(rows, place < self.cu_seqlens.diff()[:, None])
+        return computed.flatten(0, 1).index_select(0, index)
+
+    def reduced(self, values: Tensor, how: Literal["sum", "mean", "max"]) -> Tensor:
+        """[T, D] float32 -> [B, D], over the tokens of each sequence."""
+        lengths = self.cu_seqlens.diff().long()
+        return torch.segment_reduce(values, how, lengths=lengths, axis=0, unsafe=True)
 
     @classmethod
     def from_arrays(

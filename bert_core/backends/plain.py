@@ -94,24 +94,25 @@ def attend(
     if flash_takes(qkv):
         return attend_flash(qkv, layout.tokens, causal, dropped)
     tokens = layout.tokens
-    size, num_heads = tokens.max_seqlen, qkv.shape[2]
-    index = tokens.padded_positions
-    padded = qkv.new_zeros(tokens.num_sequences * size, *qkv.shape[1:]).index_copy(0, index, qkv)
-    query, key, value = padded.unflatten(0, (-1, size)).permute(2, 0, 3, 1, 4)  # [B, H, S, K]
-    place = torch.arange(size, device=qkv.device)
-    lengths = tokens.cu_seqlens.diff()
-    hidden_keys = place >= lengths[:, None, None, None]
-    if causal:
-        hidden_keys = hidden_keys | (place > place[:, None])
-    scores = query @ key.transpose(-1, -2) * qkv.shape[-1] ** -0.5
-    probabilities = scores.masked_fill(hidden_keys, -torch.inf).softmax(dim=-1)
-    if dropped is None:
-        mixed = probabilities @ value
-    else:
-        kept = dropped.kept(lengths, num_heads, size, qkv.dtype)
-        mixed = (probabilities * kept) @ value * dropped.factor
-    mixed = mixed.transpose(1, 2).flatten(0, 1).flatten(1)  # [B * S, D]
-    return mixed.index_select(0, index)
+
+    def attend_rows(rows: Tensor, is_token: Tensor) -> Tensor:
+        """[B, S, 3, H, K] and [B, S] -> [B, S, D]."""
+        size, num_heads = rows.shape[1], rows.shape[3]
+        query, key, value = rows.permute(2, 0, 3, 1, 4)  # [B, H, S, K]
+        hidden_keys = ~is_token[:, None, None]
+        if causal:
+            place = torch.arange(size, device=rows.device)
+            hidden_keys = hidden_keys | (place > place[:, None])
+        scores = query @ key.transpose(-1, -2) * rows.shape[-1] ** -0.5
+        probabilities = scores.masked_fill(hidden_keys, -torch.inf).softmax(dim=-1)
+        if dropped is None:
+            mixed = probabilities @ value
+        else:
+            kept = dropped.kept(tokens.cu_seqlens.diff(), num_heads, size, rows.dtype)
+            mixed = (probabilities * kept) @ value * dropped.factor
+        return mixed.transpose(1, 2).flatten(2)
+
+    return tokens.in_rows(attend_rows, qkv)
 
 
 def fill_rows(hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -33,7 +33,7 @@ def export_model(
     logits. Raises ValueError for another pooling, and where `directory` is in use.
     """
     over_mean = pooling is None and reads_mean(model)
-    embedding = EmbeddingConfig(normalize=False) if over_mean else _embedding(model, pooling)
+    embedding = EmbeddingConfig(normalize=False) if over_mean else embedding_of(model, pooling)
 
     def write(draft: Path) -> None:
         is_bare = pooling is not None or over_mean
@@ -43,13 +43,13 @@ def export_model(
         if is_bare:
             source = {n: t for n, t in source.items() if n.startswith(("encoder.", "pooler."))}
         task_head = "qa_outputs" if model.head_name == "span_prediction" else "classifier"
-        architecture = "BertModel" if is_bare else _architecture(model)
+        architecture = "BertModel" if is_bare else architecture_of(model)
         tensors = to_hugging_face(source, task_head=task_head)
         if architecture == "BertModel":
             tensors = {name.removeprefix("bert."): tensor for name, tensor in tensors.items()}
         copies = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         save_file(copies, draft / "model.safetensors", metadata={"format": "pt"})
-        write_json(draft / "config.json", _their_config(model, architecture, tokenizer))
+        write_json(draft / "config.json", their_config(model, architecture, tokenizer))
         if tokenizer is not None:
             tokenizer.save(draft, max_tokens=model.config.max_position_embeddings)
         if embedding is not None:
@@ -67,8 +67,11 @@ def reads_mean(model: Model) -> bool:
     return isinstance(model, TextModel) and model.pooler is None
 
 
-def _embedding(model: Model, pooling: str | None) -> EmbeddingConfig | None:
-    """How sentence-transformers is to make vectors; None where nobody asks for it."""
+def embedding_of(model: Model, pooling: str | None) -> EmbeddingConfig | None:
+    """How sentence-transformers is to make vectors; None where nobody asks for it.
+
+    Raises ValueError for a pooling that it has not.
+    """
     if pooling is None:
         return model.embedding
     if pooling not in POOLINGS:
@@ -77,9 +80,10 @@ def _embedding(model: Model, pooling: str | None) -> EmbeddingConfig | None:
     return replace(model.embedding or EmbeddingConfig(), pooling=asked)
 
 
-def _their_config(
+def their_config(
     model: Model, architecture: str, tokenizer: WordPieceTokenizer | None
 ) -> dict[str, Any]:
+    """The `config.json` of `transformers` for a model that is written as `architecture`."""
     ours = model.config.to_dict()
     config: dict[str, Any] = {
         "architectures": [architecture],
@@ -105,7 +109,8 @@ def _their_config(
     return config
 
 
-def _architecture(model: Model) -> str:
+def architecture_of(model: Model) -> str:
+    """The class of `transformers` with the model's head; raises ValueError where it has none."""
     if model.head_name == "pretraining":
         whole = model.head_settings()["next_sentence"]
         return "BertForPreTraining" if whole else "BertForMaskedLM"

@@ -14,9 +14,7 @@ def mean_of_tokens(hidden: Tensor, tokens: RaggedBatch) -> Tensor:
 
     It is summed in float32 and has the type of `hidden`.
     """
-    lengths = tokens.cu_seqlens.diff().long()
-    means = torch.segment_reduce(hidden.float(), "mean", lengths=lengths, axis=0, unsafe=True)
-    return means.to(hidden.dtype)
+    return tokens.reduced(hidden.float(), "mean").to(hidden.dtype)
 
 
 def pooled(
@@ -29,13 +27,15 @@ def pooled(
     if pooling in ("cls", "pooled"):
         first = model.encoder(tokens, dropout_key, tokens.first_positions)
         return first if pooling == "cls" else pooler_of(model)(first)
-    hidden = model.encoder(tokens, dropout_key).float()
-    if pooling == "mean":
-        return mean_of_tokens(hidden, tokens)
-    lengths = tokens.cu_seqlens.diff().long()
-    reduce = "max" if pooling == "max" else "sum"
-    reduced = torch.segment_reduce(hidden, reduce, lengths=lengths, axis=0, unsafe=True)
-    return reduced if pooling == "max" else reduced / lengths.sqrt()[:, None]
+    return pooled_tokens(model.encoder(tokens, dropout_key), tokens, pooling)
+
+
+def pooled_tokens(hidden: Tensor, tokens: RaggedBatch, pooling: str) -> Tensor:
+    """[T, D] -> [B, D] float32: `mean`, `max` or `mean_sqrt_len` of each sequence's tokens."""
+    if pooling == "mean_sqrt_len":
+        lengths = tokens.reduced(torch.ones_like(hidden[:, :1]).float(), "sum")
+        return tokens.reduced(hidden.float(), "sum") / lengths.sqrt()
+    return tokens.reduced(hidden.float(), "max" if pooling == "max" else "mean")
 
 
 def pooler_of(model: Model) -> Pooler:

@@ -18,7 +18,6 @@ from bert_core.model.heads import Pooler, TaskHead
 from bert_core.model.losses import (
     binary_cross_entropy_sum,
     cross_entropy_sum,
-    pad_tokens,
     squared_error_sum,
 )
 from bert_core.model.pooling import mean_of_tokens
@@ -226,7 +225,7 @@ class SpanPredictor(TaskModel):
 
     def answers(self, batch: LabelledBatch, dropout_key: DropoutKey | None = None) -> Tensor:
         logits = super().answers(batch, dropout_key).float()
-        return pad_tokens(logits, batch.tokens, -torch.inf)  # [B, S, 2]
+        return batch.tokens.padded(logits, -torch.inf)  # [B, S, 2]
 
     def loss_sum(self, answers: Tensor, labels: Tensor) -> Tensor:
         both = sum(cross_entropy_sum(answers[..., edge], labels[:, edge]) for edge in (0, 1))

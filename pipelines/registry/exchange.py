@@ -77,7 +77,7 @@ def write_folder(artifact: Artifact, target: Path) -> None:
         for name in artifact.names():
             shutil.copyfile(artifact.local(name), draft / name)
 
-    with _writing(target):
+    with writing_to(target):
         publish(target, write)
 
 
@@ -89,7 +89,8 @@ def _holds_a_tokenizer_alone(folder: Path) -> bool:
 
 
 @contextmanager
-def _writing(target: Path) -> Iterator[None]:
+def writing_to(target: Path) -> Iterator[None]:
+    """A block that writes the folder `target`: whatever is wrong with that is a UserError."""
     try:
         yield
     except ValueError as error:
@@ -111,7 +112,7 @@ def export_version(
     it or cannot be written.
     """
     model, tokenizer = open_model(tracker, reference)
-    with _writing(target):
+    with writing_to(target):
         export_model(target, model, tokenizer, pooling=pooling)
     return Exchanged(
         folder=target,

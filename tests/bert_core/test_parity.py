@@ -14,7 +14,6 @@ from bert_core.batch import IGNORED_LABEL, LabelledBatch, next_token_labels
 from bert_core.hugging_face import export_model
 from bert_core.hugging_face.tensors import to_hugging_face
 from bert_core.model.catalogue import build_model
-from bert_core.model.losses import pad_tokens
 from tests.bert_core.batches import LENGTHS, pretraining_batch, ragged_batch, small_config
 
 pytestmark = pytest.mark.usefixtures("backend")
@@ -61,9 +60,9 @@ def padded(tokens):
     """A ragged batch as the reference wants it."""
     mask = torch.ones(tokens.num_tokens, dtype=torch.long)
     return {
-        "input_ids": pad_tokens(tokens.input_ids, tokens, 0),
-        "token_type_ids": pad_tokens(tokens.token_type_ids, tokens, 0),
-        "attention_mask": pad_tokens(mask, tokens, 0),
+        "input_ids": tokens.padded(tokens.input_ids, 0),
+        "token_type_ids": tokens.padded(tokens.token_type_ids, 0),
+        "attention_mask": tokens.padded(mask, 0),
     }
 
 
@@ -75,7 +74,7 @@ def scattered(tokens, positions, values):
     """[B, S] labels of the reference, from those at `positions` of the ragged tokens."""
     labels = torch.full((tokens.num_tokens,), IGNORED_LABEL)
     labels[positions] = values
-    return pad_tokens(labels, tokens, IGNORED_LABEL)
+    return tokens.padded(labels, IGNORED_LABEL)
 
 
 def assert_close(ours, theirs, tolerance):

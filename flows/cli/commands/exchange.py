@@ -1,7 +1,7 @@
 """Commands that bring models in and out."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -118,20 +118,47 @@ def export_version(
             show_default=False,
         ),
     ] = None,
+    form: Annotated[
+        Literal["transformers", "onnx"],
+        typer.Option("--format", help="onnx: for ONNX Runtime, verified on held-out items."),
+    ] = "transformers",
+    quantize: Annotated[
+        Literal["int8"] | None,
+        typer.Option(help="Of ONNX: also a file with int8 weights, scored on the held-out items."),
+    ] = None,
+    tolerance: Annotated[
+        float, typer.Option(min=0.0, help="How much lower the score of int8 may be.")
+    ] = 0.01,
     home: Home = None,
+    store: Store = None,
 ) -> None:
-    """Export a model for transformers or sentence-transformers.
+    """Export a model for transformers, sentence-transformers or ONNX Runtime.
 
     Example: bertsmith export bertsmith-encoder@champion --to my-encoder
     """
     from pipelines.registry import exchange
 
+    if quantize is not None and form != "onnx":
+        raise UserError("--quantize is for ONNX files; add --format onnx")
     tracker = tracker_of(home)
     from pipelines.registry.opening import versioned
 
     called = versioned(tracker, named(model, home) or model)
-    written = exchange.export_version(tracker, called, to, pooling)
     say(f"model: {model_address(called)}")
+    if form == "onnx":
+        from pipelines.registry.onnx_export import export_onnx_version
+
+        exported = export_onnx_version(
+            tracker, context_of(home, store).store, called, to,
+            pooling=pooling, quantized=quantize is not None, tolerance=tolerance,
+        )  # fmt: skip
+        print(f"{to}: {exported.called} with {exported.num_parameters:,} parameters")
+        score = "" if exported.score is None else f", {exported.metric} {exported.score:.4f} here"
+        print(f"  ONNX Runtime answered {exported.items}{score}")
+        for line in exported.lines:
+            print(f"  {line}")
+        return
+    written = exchange.export_version(tracker, called, to, pooling)
     print(f"{written.folder}: {written.called} with {written.num_parameters:,} parameters")
     if written.over_mean:
         print(
