@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.filterwarnings("default"),  # others' libraries of another version
 ]
 LANGUAGES = (
-    "ar", "bn", "cs", "de", "el", "es", "fa", "fi", "fr", "he", "hi_IN", "ja", "ko", "pl", "pt_BR",
+    "ar", "bn", "cs", "de", "el", "es", "fa", "fi", "fr", "he", "hi", "ja", "ko", "pl", "pt_BR",
     "ru", "tr", "uk_UA", "vi", "zh_CN",
 )  # fmt: skip
 _JAVASCRIPT = """
