@@ -1,5 +1,6 @@
 """The command that asks a model of any family, on a table, texts or whole files."""
 
+import io
 import json
 import sys
 from pathlib import Path
@@ -163,7 +164,8 @@ def _lines_of_standard_input() -> list[str]:
         )
     from pipelines.inference.tables import text_lines
 
-    lines = list(text_lines(sys.stdin.buffer.read(), "standard input").values())
+    data = io.BytesIO(sys.stdin.buffer.read())
+    lines = [line for _, line in text_lines(data, "standard input")]
     if not lines:
         raise UserError("standard input holds no text")
     return lines
