@@ -155,9 +155,9 @@ def write_table(path: Path, table: Table) -> None:
     partial.replace(path)
 
 
-def json_lines(table: Table) -> list[str]:
+def json_lines(table: Table) -> Iterator[str]:
     """A JSON object a row."""
-    return [_json(row) for row in rows_of(table)]
+    return map(_json, rows_of(table))
 
 
 def _json(value: Any) -> str:
@@ -169,13 +169,13 @@ def _listed(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray) else str(value)
 
 
-def rows_of(table: Table) -> list[dict[str, Any]]:
+def rows_of(table: Table) -> Iterator[dict[str, Any]]:
     """The rows of a table, by the names of its columns."""
-    return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+    return (dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True))
 
 
-def _cells(values: Sequence[Any]) -> list[Any]:
+def _cells(values: Sequence[Any]) -> Iterator[Any]:
     """Lists and objects as JSON: a cell holds one text."""
-    return [
+    return (
         _json(value) if isinstance(value, list | dict | np.ndarray) else value for value in values
-    ]
+    )

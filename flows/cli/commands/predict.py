@@ -183,7 +183,8 @@ def _tell(
         return
     whole = beside(asked.own, asked.columns, answers)
     if out is None:
-        print(*json_lines(whole), sep="\n")
+        for line in json_lines(whole):
+            print(line)
         return
     write_table(out, whole)
     added = [name for name in whole if name not in asked.own]

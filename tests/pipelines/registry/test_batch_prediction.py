@@ -1,6 +1,8 @@
 """Answers to whole files: every row once, the same bytes after a kill, by one version."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.artifacts import ArtifactStore
+from pipelines.cluster.connection import connect, disconnect
 from pipelines.config.errors import UserError
 from pipelines.inference.batch_prediction import KIND, LISTING, BatchSettings, build_predictions
 from pipelines.registry.registration import Submission, register
@@ -158,7 +161,7 @@ def test_files_and_answers_may_lie_in_an_object_store(
 ) -> None:
     models.register(models.encoder(1))
     local = texts(tmp_path, "a.parquet", 12)
-    with s3_server(monkeypatch):
+    with s3_server(monkeypatch), ray_of_its_own():
         store = ArtifactStore(f"s3://{BUCKET}/store")
         store.filesystem.put_file(local, f"{BUCKET}/texts/a.parquet")
         settings = BatchSettings(
@@ -171,6 +174,18 @@ def test_files_and_answers_may_lie_in_an_object_store(
         names = sorted(path.rpartition("/")[2] for path in found)
         assert names == sorted([LISTING, *made.names()])
         assert made.statistics["rows"] == 12
+    monkeypatch.undo()
+    connect()  # the session's, for the tests that follow
+
+
+@contextmanager
+def ray_of_its_own() -> Iterator[None]:
+    """One whose processes have the environment of now."""
+    disconnect()
+    try:
+        yield
+    finally:
+        disconnect()
 
 
 @pytest.mark.parametrize(

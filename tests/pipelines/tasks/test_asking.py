@@ -40,7 +40,7 @@ def test_lists_are_json_in_a_cell(tmp_path: Path) -> None:
     assert (tmp_path / "a.tsv").read_text().splitlines() == [
         "words\tvalue", '"[""a"", ""é""]"\t1.5',
     ]  # fmt: skip
-    assert json_lines({"words": [["é"]]}) == ['{"words": ["é"]}']
+    assert list(json_lines({"words": [["é"]]})) == ['{"words": ["é"]}']
 
 
 def test_a_file_of_text_holds_a_text_a_line(tmp_path: Path) -> None:
