@@ -40,6 +40,7 @@ def batch_prediction(recipe: BatchPredictionRecipe = _DEFAULT) -> Artifact:
     """Answer every row of files with a registered model; a killed run resumes at its shard."""
     use_runtime_of_deployment()
     recipe.runtime.check_reachable()
+    recipe.runtime.check_nodes()
     settings = BatchSettings(**recipe.model_dump(exclude={"runtime"}))
     with (
         note_stops(flow_run.id),

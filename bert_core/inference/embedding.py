@@ -5,6 +5,7 @@ N = texts or vectors, B = sequences of a batch, T = ragged tokens, D = hidden si
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -16,7 +17,7 @@ from bert_core.backends.precision import Precision
 from bert_core.batch import RaggedBatch
 from bert_core.config import EmbeddingConfig
 from bert_core.inference.asking import Progress, run_batches
-from bert_core.inference.texts import Text, encode_texts
+from bert_core.inference.texts import Text, encode_texts, parts_of
 from bert_core.model.catalogue import Model
 from bert_core.model.pooling import pooled, pooler_of
 from bert_core.vocabulary import WordPieceTokenizer
@@ -61,21 +62,27 @@ def embed(
         raise ValueError(
             f"max_tokens must be at most the {readable} that the model reads, got {how.max_tokens}"
         )
-    if how.lowercase:
-        texts = [_lowered(text) for text in texts]
-    encoded = encode_texts(tokenizer, texts, how.max_tokens or readable)
-    vectors = torch.empty(len(texts), model.config.hidden_size)
+    vectors, num_truncated = torch.empty(len(texts), model.config.hidden_size), 0
 
     def vectors_of(tokens: RaggedBatch) -> Tensor:
         vectors = pooled(model, tokens, how.pooling).float()
         return torch.nn.functional.normalize(vectors, dim=-1) if how.normalize else vectors
 
-    for members, _, found in run_batches(
-        model, encoded, vectors_of, batch_tokens=batch_tokens, precision=precision,
-        progress=progress,
-    ):  # fmt: skip
-        vectors[members] = found
-    return Embedded(vectors=vectors.numpy(), num_truncated=encoded.num_truncated)
+    for first, part in parts_of(texts):
+        if how.lowercase:
+            part = [_lowered(text) for text in part]
+        encoded = encode_texts(tokenizer, part, how.max_tokens or readable)
+        num_truncated += encoded.num_truncated
+        for members, _, found in run_batches(
+            model, encoded, vectors_of, batch_tokens=batch_tokens, precision=precision,
+            progress=None if progress is None else partial(_told, progress, first, len(texts)),
+        ):  # fmt: skip
+            vectors[first + members] = found
+    return Embedded(vectors=vectors.numpy(), num_truncated=num_truncated)
+
+
+def _told(progress: Progress, before: int, num_texts: int, done: int, _: int) -> None:
+    progress(before + done, num_texts)
 
 
 def _lowered(text: Text) -> Text:

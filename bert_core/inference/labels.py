@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bert_core.backends.precision import Precision
 from bert_core.inference.asking import run_batches, with_head
-from bert_core.inference.texts import Text, encode_texts
+from bert_core.inference.texts import Text, encode_texts, parts_of
 from bert_core.inference.windows import text_windows
 from bert_core.model.catalogue import (
     Model,
@@ -128,20 +128,18 @@ def _probabilities(
 
     In float64, which holds sums of some float32 exactly: no order of the batches shows in them.
     """
-    windows = text_windows(
-        tokenizer,
-        texts,
-        model.config.max_position_embeddings,
-        reads_windows=model.reads_windows,
-    )
-    owners = torch.from_numpy(windows.texts)
-    sums = torch.zeros(len(texts), model.num_labels, dtype=torch.float64)
-    for members, _, logits in run_batches(
-        model, windows.encoded, model, batch_tokens=batch_tokens, precision=precision
-    ):
-        sums.index_add_(0, owners[members], probable(logits).double())
-    means = sums / torch.from_numpy(windows.num_windows)[:, None]
-    return means, windows.encoded.num_truncated
+    max_tokens, num_truncated = model.config.max_position_embeddings, 0
+    means = torch.zeros(len(texts), model.num_labels, dtype=torch.float64)
+    for first, part in parts_of(texts):
+        windows = text_windows(tokenizer, part, max_tokens, reads_windows=model.reads_windows)
+        num_truncated += windows.encoded.num_truncated
+        owners = first + torch.from_numpy(windows.texts)
+        for members, _, logits in run_batches(
+            model, windows.encoded, model, batch_tokens=batch_tokens, precision=precision
+        ):
+            means.index_add_(0, owners[members], probable(logits).double())
+        means[first : first + len(part)] /= torch.from_numpy(windows.num_windows)[:, None]
+    return means, num_truncated
 
 
 def rate(
@@ -189,10 +187,12 @@ def _numbers(
     precision: Precision,
 ) -> tuple[Tensor, int]:
     """[N] what the head gives each text, and how many texts were cut."""
-    encoded = encode_texts(tokenizer, texts, model.config.max_position_embeddings)
-    values = torch.empty(len(texts))
-    for members, _, found in run_batches(
-        model, encoded, model, batch_tokens=batch_tokens, precision=precision
-    ):
-        values[members] = found
-    return values, encoded.num_truncated
+    values, num_truncated = torch.empty(len(texts)), 0
+    for first, part in parts_of(texts):
+        encoded = encode_texts(tokenizer, part, model.config.max_position_embeddings)
+        num_truncated += encoded.num_truncated
+        for members, _, found in run_batches(
+            model, encoded, model, batch_tokens=batch_tokens, precision=precision
+        ):
+            values[first + members] = found
+    return values, num_truncated

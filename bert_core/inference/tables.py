@@ -204,7 +204,7 @@ def _spans(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) -> Ans
 
 def _vectors(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) -> Answered:
     texts = [str(text) for text in columns["text"]]
-    return {"embedding": embed(model, tokenizer, texts).vectors.astype("float64").tolist()}
+    return {"embedding": list(embed(model, tokenizer, texts).vectors)}  # N arrays [D]
 
 
 def _vectors_or_cosines(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) -> Answered:

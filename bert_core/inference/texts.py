@@ -14,6 +14,8 @@ Text = str | tuple[str, str]  # a text, or a pair of texts
 # What a CPU computes fastest: four times as many took a quarter more time. A GPU wants more: see
 # `asking`.
 BATCH_TOKENS = 2048
+# Of many texts so many are encoded at a time: tokens need more memory than the text itself.
+_TEXTS_AT_ONCE = 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,17 @@ class EncodedTexts:
                 ),
             )
             begin += count
+
+
+def parts_of(texts: Sequence[Text]) -> Iterator[tuple[int, Sequence[Text]]]:
+    """Few enough texts to encode at once, and the index of the first; of no texts one empty part.
+
+    Raises ValueError for what is not a list of texts.
+    """
+    if isinstance(texts, str):
+        check_texts(texts)
+    for first in range(0, max(1, len(texts)), _TEXTS_AT_ONCE):
+        yield first, texts[first : first + _TEXTS_AT_ONCE]
 
 
 def encode_texts(

@@ -1,8 +1,9 @@
 """Ray tasks: a function mapped over shards."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from typing import Any, TypeVar
+from functools import lru_cache
+from typing import Any, Generic, TypeVar
 
 from pipelines.cluster.connection import connect
 from pipelines.config.errors import UserError, first_line
@@ -18,7 +19,7 @@ Result = TypeVar("Result")
 
 def map_tasks(
     function: Callable[[Item], Result],
-    items: Sequence[Item],
+    items: Iterable[Item],
     *,
     num_workers: int,
     cpus_each: float = 1,
@@ -26,7 +27,8 @@ def map_tasks(
 ) -> list[Result]:
     """`[function(item) for item in items]`, as Ray tasks, at most `num_workers` at once.
 
-    `function` and the items are pickled: pass large inputs as paths. A task whose worker dies is
+    `function` and the items are pickled: pass large inputs as paths. Of items that are made one by
+    one, one waits beside those at work. A task whose worker dies is
     run again; an error that `function` raises is raised here as it was. A task that lets others
     compute holds no CPU itself (`cpus_each` = 0), and is given time to end them where an error or
     a stop ends this call. `on_result(index, result)` is called in the order of completion.
@@ -40,23 +42,43 @@ def map_tasks(
     # Futures, because a signal that arrives in `ray.wait` is lost if it raises anything other than
     # KeyboardInterrupt, and Prefect's handler does.
     running: dict[Future[Any], tuple[int, ray.ObjectRef]] = {}
-    pending = iter(enumerate(items))
+
+    def take_one() -> None:
+        ready = next(iter(wait(running, return_when=FIRST_COMPLETED).done))
+        index, _ = running.pop(ready)
+        results[index] = _result_of(ready)
+        if on_result is not None:
+            on_result(index, results[index])
+
     try:
-        while True:
-            for index, item in pending:
-                task = remote.remote(handle, item)
-                running[task.future()] = index, task
-                if len(running) >= num_workers:
-                    break
-            if not running:
-                return [results[index] for index in range(len(items))]
-            ready = next(iter(wait(running, return_when=FIRST_COMPLETED).done))
-            index, _ = running.pop(ready)
-            results[index] = _result_of(ready)
-            if on_result is not None:
-                on_result(index, results[index])
+        for index, item in enumerate(items):
+            if len(running) >= num_workers:
+                take_one()
+            task = remote.remote(handle, item)
+            running[task.future()] = index, task
+        while running:
+            take_one()
+        return [results[index] for index in sorted(results)]
     finally:
         _end([task for _, task in running.values()], politely=cpus_each == 0)
+
+
+class Shared(Generic[Result]):
+    """A value for tasks, which each worker process reads once, however many tasks it runs."""
+
+    def __init__(self, value: Result) -> None:
+        connect()
+        self._handle = ray.put(value)
+
+    def value(self) -> Result:
+        """The value; nobody may change it."""
+        found: Result = _read(self._handle)
+        return found
+
+
+@lru_cache(maxsize=1)
+def _read(handle: "ray.ObjectRef") -> Any:
+    return ray.get(handle)
 
 
 def _end(tasks: "list[ray.ObjectRef]", *, politely: bool) -> None:

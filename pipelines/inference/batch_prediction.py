@@ -2,33 +2,33 @@
 
 import json
 import posixpath
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final
+from itertools import chain
+from typing import Final
 
 import fsspec
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import Field
 
 from bert_core.inference.tables import question_of
 from pipelines.artifacts import Artifact, Built, Draft
+from pipelines.cluster.mapping import Shared, map_tasks
 from pipelines.config.errors import UserError
 from pipelines.config.redaction import Uri
 from pipelines.config.settings import Settings
 from pipelines.config.versions import versions_of
-from pipelines.inference.answers import answers_to, asked_of, check_gaps
-from pipelines.inference.tables import FileTable, format_of, read_table
+from pipelines.inference.shards import Shard, asked_shards, write_answers
+from pipelines.inference.tables import FileTable, format_of
 from pipelines.io.files import expand, size_and_digest
 from pipelines.registry.finding import find_model
-from pipelines.registry.opening import OpenedModel, open_model
+from pipelines.registry.opening import open_model
 from pipelines.registry.tags import digest_of
-from pipelines.stage import Progress, StageContext
+from pipelines.stage import Observer, Progress, StageContext
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 
 KIND = "predictions"
-_VERSION = 3
-_ROW = "row"  # column of the row's number in its file, from 0
+_VERSION = 4
 # Readers of a folder of Parquet files leave names with an underscore out.
 LISTING: Final = "_predictions.json"
 
@@ -53,7 +53,7 @@ class BatchSettings(Settings):
         '{"text": "review"}; what is not named has its own name.',
     )
     rows_per_shard: int = Field(
-        default=10_000, ge=1, description="Rows of one file of answers; a killed run resumes there."
+        default=5_000, ge=1, description="Rows of one file of answers; a killed run resumes there."
     )
     out: Uri = Field(
         default="",
@@ -105,54 +105,77 @@ def _predict(
     draft: Draft,
 ) -> Built:
     opened = open_model(tracker, reference)
-    names, num_rows, reused = [], 0, 0
-    for number, path in enumerate(paths):
-        for shard, rows in enumerate(_shards(settings, path, opened)):
-            name = f"part-{number:05}-{shard:05}.parquet"
-            if draft.finished(name) is None:
-                _write(draft, name, rows, opened, reference)
-            else:
-                reused += 1
-            names.append(name)
-            num_rows += len(rows.numbers)
-        note = f"{path}: {num_rows:,} rows so far" + (f", {reused} shards found" if reused else "")
-        context.observe(
-            Progress(stage=KIND, done=number + 1, total=len(paths), unit="files", note=note)
-        )
-    if not names:
+    shards = partial(
+        asked_shards, columns=settings.columns, question=question_of(opened[0]), model=opened[0],
+        rows_per_shard=settings.rows_per_shard,
+    )  # fmt: skip
+    # A mistake in the last row ends the run here, not after hours of answers.
+    counts: list[int] = []
+    for rows in chain.from_iterable(map(shards, paths)):
+        counts.append(len(rows.numbers))
+        context.observe(Progress(stage="reading", done=sum(counts), total=0, unit="rows"))
+    if not counts:
         raise UserError(f"there is no row to answer in {len(paths)} files")
-    return Built(names, {"rows": num_rows, "files": len(paths), "model": reference})
+    names: list[str] = []
+    follow = _Following(sum(counts), context.observe)
+    map_tasks(
+        partial(write_answers, draft, Shared(opened), reference),
+        _unanswered(paths, shards, draft, names, follow),
+        num_workers=context.num_workers,
+        on_result=follow.answered,
+    )
+    return Built(names, {"rows": follow.total, "files": len(paths), "model": reference})
 
 
-def _shards(settings: BatchSettings, path: str, opened: OpenedModel) -> Iterator[FileTable]:
-    """The rows of each shard of a file, with their numbers in it."""
-    question = question_of(opened[0])
-    renamed = {name: theirs for name, theirs in settings.columns.items() if theirs}
-    whole = read_table(path)
-    table = asked_of(whole, renamed, question).columns
-    missing = question.missing(table)
-    if missing:
-        raise UserError(
-            f"{path} has no column {' and no column '.join(missing)}; say with columns what it "
-            "calls them"
+def _unanswered(
+    paths: Sequence[str],
+    shards: Callable[[str], Iterator[FileTable]],
+    draft: Draft,
+    names: list[str],
+    follow: "_Following",
+) -> Iterator[Shard]:
+    """The shards that no earlier run has answered; the names of all are added to `names`."""
+    for number, path in enumerate(paths):
+        for index, rows in enumerate(shards(path)):
+            names.append(f"part-{number:05}-{index:05}.parquet")
+            if draft.finished(names[-1]) is None:
+                yield Shard(names[-1], rows.numbers, rows.columns)
+            else:
+                follow.found(len(rows.numbers))
+
+
+class _Following:
+    """Tells how many rows are answered, how fast, and how long the others will take."""
+
+    def __init__(self, total: int, observe: Observer) -> None:
+        self.total = total
+        self._observe = observe
+        self._num_found = self._num_answered = 0
+        self._started = time.monotonic()
+
+    def found(self, num_rows: int) -> None:
+        """An earlier run has answered these rows."""
+        self._num_found += num_rows
+
+    def answered(self, _: int, num_rows: int) -> None:
+        """These rows are answered now."""
+        is_first = not self._num_answered
+        self._num_answered += num_rows
+        rate = self._num_answered / max(time.monotonic() - self._started, 1e-9)
+        done = self._num_found + self._num_answered
+        self._observe(
+            Progress(
+                stage=KIND,
+                done=done,
+                total=self.total,
+                unit="rows",
+                figures={"rate": f"{rate:,.0f} rows/s"},
+                note=f"resumed: {self._num_found:,} rows were answered before"
+                if is_first and self._num_found
+                else "",
+                seconds_left=(self.total - done) / rate,
+            )
         )
-    check_gaps(opened[0], table, whole.numbers, path)
-    for first in range(0, len(whole.numbers), settings.rows_per_shard):
-        shard = slice(first, first + settings.rows_per_shard)
-        columns = {name: values[shard] for name, values in table.items()}
-        yield FileTable(path, whole.numbers[shard], columns)
-
-
-def _write(draft: Draft, name: str, rows: FileTable, opened: OpenedModel, reference: str) -> None:
-    whole: dict[str, Any] = {
-        _ROW: rows.numbers,
-        **rows.columns,
-        **answers_to(*opened, rows.columns),
-        "model": [reference] * len(rows.numbers),
-    }
-    with draft.file(name) as target:
-        pq.write_table(pa.table(whole), target.path)
-        target.figures["rows"] = len(rows.numbers)
 
 
 def _copy_answers(predictions: Artifact, target: str) -> None:

@@ -3,14 +3,17 @@
 import csv
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple
+
+import numpy as np
 
 from pipelines.config.errors import UserError
 from pipelines.io.files import format_suffix
 from pipelines.io.records import BadRow, TableFormat, opened, table_rows
-from pipelines.io.text import check_is_text, decode, restored_in
+from pipelines.io.text import SAMPLE_BYTES, check_is_text, decode, restored_in
 
 Table = dict[str, list[Any]]  # columns of one length
 
@@ -40,37 +43,58 @@ def format_of(path: str) -> str:
 
 
 def read_table(path: str) -> FileTable:
-    """All columns of a file; what is no .csv, .tsv, .jsonl or .parquet table has a `text` a line.
+    """All rows of a file at once: see `read_shards`."""
+    return next(read_shards(path, None))
 
-    Lines without anything are no rows, and empty cells of CSV and TSV are None. Raises UserError
-    for a file that cannot be read.
+
+def read_shards(path: str, rows_a_shard: int | None) -> Iterator[FileTable]:
+    """The rows of a file with all of its columns, so many at a time; None: all at once.
+
+    What is no .csv, .tsv, .jsonl or .parquet table has a `text` a line. Lines without anything are
+    no rows, and empty cells of CSV and TSV are None. The last shard may be empty: a file without
+    rows has one, too. Raises UserError for a file that cannot be read.
     """
+    rows = _rows(path)
+    _, header = next(rows, (0, []))
+    while True:
+        shard = list(islice(rows, rows_a_shard))
+        columns = {name: [cells[place] for _, cells in shard] for place, name in enumerate(header)}
+        yield FileTable(path, [number for number, _ in shard], columns)
+        if rows_a_shard is None or len(shard) < rows_a_shard:
+            return
+
+
+def _rows(path: str) -> Iterator[tuple[int, list[Any]]]:
+    """The names of the columns first, then each row's number and its cells."""
     form = format_of(path)
     if form == "texts":
+        yield 0, ["text"]
         with opened(path) as stream:
-            lines = text_lines(stream.read(), path)
-        return FileTable(path, list(lines), {"text": list(lines.values())})
-    rows = []
-    for row in table_rows(path, _READ[form]):
+            for number, line in text_lines(stream, path):
+                yield number, [line]
+        return
+    for count, row in enumerate(table_rows(path, _READ[form])):
         if isinstance(row, BadRow):
             raise row.refusal(path)
-        rows.append(row)
-    header, body = (rows[0].cells, rows[1:]) if rows else ([], [])
-    is_delimited = _READ[form] == "delimited"
-    numbers = range(len(body)) if is_delimited else [row.line - 1 for row in body]
-    cells = [row.cells if form == "parquet" else restored_in(row.cells, Counter()) for row in body]
-    if is_delimited:
-        header = restored_in(header, Counter())
-        cells = [[cell if cell.strip() else None for cell in row] for row in cells]
-    columns = {name: [row[place] for row in cells] for place, name in enumerate(header)}
-    return FileTable(path, list(numbers), columns)
+        cells = row.cells if form == "parquet" else restored_in(row.cells, Counter())
+        if form in ("csv", "tsv"):
+            if count:
+                cells = [cell if cell.strip() else None for cell in cells]
+            yield count - 1, cells
+        else:
+            yield row.line - 1, cells
 
 
-def text_lines(data: bytes, name: str) -> dict[int, str]:
-    """The lines that hold something, by their number from 0; line feeds alone part them."""
-    check_is_text(data, name)
-    lines = enumerate(decode(data, Counter()).split("\n"))
-    return {number: line.strip() for number, line in lines if line.strip()}
+def text_lines(stream: IO[bytes], name: str) -> Iterator[tuple[int, str]]:
+    """The lines that hold something, with their number from 0; line feeds alone part them.
+
+    Raises UserError where the stream, called `name`, holds no text.
+    """
+    check_is_text(stream.read(SAMPLE_BYTES), name)
+    stream.seek(0)
+    for number, line in enumerate(stream):
+        if text := decode(line, Counter()).strip():
+            yield number, text
 
 
 def beside(own: Table, asked: Table, answers: Table) -> Table:
@@ -131,22 +155,27 @@ def write_table(path: Path, table: Table) -> None:
     partial.replace(path)
 
 
-def json_lines(table: Table) -> list[str]:
+def json_lines(table: Table) -> Iterator[str]:
     """A JSON object a row."""
-    # Parquet files have dates and numbers of kinds that JSON does not know.
-    return [json.dumps(row, ensure_ascii=False, default=str) for row in rows_of(table)]
+    return map(_json, rows_of(table))
 
 
-def rows_of(table: Table) -> list[dict[str, Any]]:
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=_listed)
+
+
+def _listed(value: Any) -> Any:
+    """Vectors as lists; dates and other kinds of Parquet files as texts."""
+    return value.tolist() if isinstance(value, np.ndarray) else str(value)
+
+
+def rows_of(table: Table) -> Iterator[dict[str, Any]]:
     """The rows of a table, by the names of its columns."""
-    return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+    return (dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True))
 
 
-def _cells(values: Sequence[Any]) -> list[Any]:
+def _cells(values: Sequence[Any]) -> Iterator[Any]:
     """Lists and objects as JSON: a cell holds one text."""
-    return [
-        json.dumps(value, ensure_ascii=False, default=str)
-        if isinstance(value, list | dict)
-        else value
-        for value in values
-    ]
+    return (
+        _json(value) if isinstance(value, list | dict | np.ndarray) else value for value in values
+    )

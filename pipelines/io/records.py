@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from pipelines.config.errors import UserError
 from pipelines.io.files import format_suffix, is_local, open_binary, require_regular
 from pipelines.io.parquet import whole_file
-from pipelines.io.text import check_is_text
+from pipelines.io.text import SAMPLE_BYTES, check_is_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,8 +33,8 @@ NOT_JSON: Final = "lines that are not JSON"
 NO_OBJECT: Final = "lines that are not a JSON object"
 OTHER_LENGTH: Final = "rows with another number of fields than the first"
 NOT_DELIMITED: Final = "rows that cannot be parsed"
-_HEAD_BYTES: Final = 65536
 _ROWS_A_BATCH: Final = 1024
+_PARQUET_BUFFER_BYTES: Final = 2**20
 _LONE_SURROGATES: Final = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 
 
@@ -114,7 +114,7 @@ def table_rows(
             yield from _parquet_rows(path, whole, head_bytes is not None, decoders_of)
             return
         stream = whole if head_bytes is None else io.BytesIO(whole.read(head_bytes))
-        check_is_text(stream.read(_HEAD_BYTES), path)
+        check_is_text(stream.read(SAMPLE_BYTES), path)
         stream.seek(0)
         if table_format == "jsonl":
             yield from _json_rows(stream)
@@ -123,23 +123,30 @@ def table_rows(
 
 
 def _json_rows(stream: IO[bytes]) -> Iterator[Row | BadRow]:
-    """Every key of any line is a column, which is empty where a line has no such key."""
-    records = [
-        (number, json_record(line, number))
-        for number, line in enumerate(stream, start=1)
-        if line.strip()
-    ]
+    """Every key of any line is a column, which is empty where a line has no such key.
+
+    The lines are read twice, for their keys first: all of them would need ten times their bytes.
+    """
     header: dict[str, None] = {}
-    for _, record in records:
+    first = 0
+    for number, record in _json_records(stream):
+        first = first or number
         if not isinstance(record, BadRow):
             header.update(dict.fromkeys(record))
+    stream.seek(0)
     if header:
-        yield Row(records[0][0], list(header))
-    for number, record in records:
+        yield Row(first, list(header))
+    for number, record in _json_records(stream):
         if isinstance(record, BadRow):
             yield record
         else:
             yield Row(number, [record.get(name) for name in header])
+
+
+def _json_records(stream: IO[bytes]) -> Iterator[tuple[int, dict[str, Any] | BadRow]]:
+    for number, line in enumerate(stream, start=1):
+        if line.strip():
+            yield number, json_record(line, number)
 
 
 def _parquet_rows(
@@ -151,7 +158,8 @@ def _parquet_rows(
     import pyarrow.parquet as pq
 
     with whole_file(path):
-        file = pq.ParquetFile(stream)
+        # Without a buffer a row group is read whole, and a file may have only one.
+        file = pq.ParquetFile(stream, buffer_size=_PARQUET_BUFFER_BYTES)
         names = list(file.schema_arrow.names)
         decoders = decoders_of(file.schema_arrow) if decoders_of is not None else {}
         yield Row(0, names)

@@ -10,7 +10,7 @@ from pipelines.config.errors import UserError
 # C0 controls but for tab, line feed and carriage return, and DEL. As bytes they are the same in
 # UTF-8, where deleting them is the fastest.
 CONTROL_BYTES: Final = bytes({*range(32), 127} - {9, 10, 13})
-_SAMPLE_BYTES: Final = 65536
+SAMPLE_BYTES: Final = 65536
 _FILES_NAMED: Final = 3
 
 
@@ -83,7 +83,7 @@ def restored_in(value: Any, counts: Counter[str]) -> Any:
 
 def check_is_text(data: bytes, name: str) -> None:
     """Raise UserError where the beginning of a file cannot be text."""
-    sample = data[:_SAMPLE_BYTES]
+    sample = data[:SAMPLE_BYTES]
     if sample.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise UserError(f"{name} is UTF-16; convert it to UTF-8, for instance with iconv")
     controls = len(sample) - len(sample.translate(None, CONTROL_BYTES))

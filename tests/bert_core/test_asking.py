@@ -6,7 +6,7 @@ import torch
 
 import bert_core as bc
 from bert_core.inference.labels import assign_labels, classify
-from bert_core.inference.texts import EncodedTexts
+from bert_core.inference.texts import EncodedTexts, encode_texts
 from tests.bert_core.test_inference import TEXTS, alone, new_model
 from tests.bert_core.test_inference import tokenizer as tokenizer
 
@@ -171,3 +171,29 @@ def test_labels_above_the_threshold_come_with_the_likeliest_first(tokenizer):
         assign_labels(model, tokenizer, TEXTS, threshold=2)
     with pytest.raises(ValueError, match="got encoder"):
         assign_labels(new_model("encoder"), tokenizer, TEXTS)
+
+
+@pytest.mark.parametrize("name", ["embed", "classify", "assign_labels", "rate"])
+def test_many_texts_are_encoded_part_by_part(name, tokenizer, monkeypatch):
+    head, ask = QUESTIONS[name]
+    model = model_for(head)
+    whole = ask(model, tokenizer)
+    encoded = []
+
+    def noted(tokenizer, texts, max_tokens):
+        encoded.append(len(texts))
+        return encode_texts(tokenizer, texts, max_tokens)
+
+    monkeypatch.setattr("bert_core.inference.texts._TEXTS_AT_ONCE", 2)
+    for module in ("embedding", "labels", "windows"):
+        monkeypatch.setattr(f"bert_core.inference.{module}.encode_texts", noted)
+    np.testing.assert_allclose(ask(model, tokenizer), whole, atol=1e-6)
+    assert sum(encoded) == len(TEXTS) > max(encoded) == 2
+
+
+def test_progress_counts_the_texts_of_all_parts(tokenizer, monkeypatch):
+    monkeypatch.setattr("bert_core.inference.texts._TEXTS_AT_ONCE", 2)
+    told = []
+    bc.embed(model_for("encoder"), tokenizer, TEXTS, progress=lambda *each: told.append(each))
+    assert told[-1] == (len(TEXTS), len(TEXTS))
+    assert [done for done, _ in told] == sorted({done for done, _ in told})

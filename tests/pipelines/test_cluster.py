@@ -116,6 +116,22 @@ def test_a_task_that_loses_its_worker_each_time_ends_in_one_line(local_ray):
     assert len(str(raised.value).splitlines()) == 1
 
 
+def test_items_are_made_as_workers_get_free(local_ray):
+    made, most = [], []
+
+    def items():
+        for item in range(6):
+            made.append(item)
+            yield item
+
+    found = map_tasks(
+        lambda item: 10 * item, items(), num_workers=2,
+        on_result=lambda *_: most.append(len(made)),
+    )  # fmt: skip
+    assert found == [0, 10, 20, 30, 40, 50]
+    assert most[:3] == [3, 4, 5]
+
+
 class _Stop(BaseException):
     """What a handler raises; Prefect's is no KeyboardInterrupt, which alone Ray's waits pass on."""
 

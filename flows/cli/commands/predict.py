@@ -1,5 +1,6 @@
 """The command that asks a model of any family, on a table, texts or whole files."""
 
+import io
 import json
 import sys
 from pathlib import Path
@@ -165,7 +166,8 @@ def _lines_of_standard_input() -> list[str]:
         )
     from pipelines.inference.tables import text_lines
 
-    lines = list(text_lines(sys.stdin.buffer.read(), "standard input").values())
+    data = io.BytesIO(sys.stdin.buffer.read())
+    lines = [line for _, line in text_lines(data, "standard input")]
     if not lines:
         raise UserError("standard input holds no text")
     return lines
@@ -183,7 +185,8 @@ def _tell(
         return
     whole = beside(asked.own, asked.columns, answers)
     if out is None:
-        print(*json_lines(whole), sep="\n")
+        for line in json_lines(whole):
+            print(line)
         return
     write_table(out, whole)
     added = [name for name in whole if name not in asked.own]

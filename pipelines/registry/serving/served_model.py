@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import mlflow
+import numpy as np
 import pandas as pd
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
@@ -80,9 +81,15 @@ class ServedModel(PythonModel):
             and not (name in question.optional and model_input[name].isna().all())
         }
         try:
-            return pd.DataFrame(answer_table(self.model, self.tokenizer, columns))
+            answers = answer_table(self.model, self.tokenizer, columns)
         except ValueError as error:
             raise MlflowException(str(error), error_code=INVALID_PARAMETER_VALUE) from error
+        return pd.DataFrame({name: _plain(values) for name, values in answers.items()})
+
+
+def _plain(values: list[Any]) -> list[Any]:
+    """Vectors as lists of numbers, which every client can read."""
+    return [value.tolist() if isinstance(value, np.ndarray) else value for value in values]
 
 
 mlflow.models.set_model(ServedModel())

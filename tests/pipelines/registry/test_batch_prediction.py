@@ -1,6 +1,8 @@
 """Answers to whole files: every row once, the same bytes after a kill, by one version."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.artifacts import ArtifactStore
+from pipelines.cluster.connection import connect, disconnect
 from pipelines.config.errors import UserError
-from pipelines.inference import batch_prediction
-from pipelines.inference.batch_prediction import LISTING, BatchSettings, build_predictions
+from pipelines.inference.batch_prediction import KIND, LISTING, BatchSettings, build_predictions
 from pipelines.registry.registration import Submission, register
-from pipelines.stage import StageContext
+from pipelines.stage import Progress, StageContext
 from tests.integration.object_stores import BUCKET, s3_server
 from tests.pipelines.registry.conftest import Models
 from tests.pipelines.registry.test_serving import untrained
@@ -56,6 +58,8 @@ def test_every_row_of_every_file_is_answered_by_the_version_that_the_alias_named
     assert third["text"][0] == "text 20 of a.parquet"
     assert third["model"] == ["encoder/1"] * 5
     assert len(third["embedding"][0]) == 128
+    vectors = pq.read_schema(made.local("part-00000-00002.parquet")).field("embedding").type
+    assert vectors == pa.list_(pa.float32())
     assert pq.read_table(made.local("part-00002-00000.parquet")).to_pydict()["row"] == [0, 2]
     assert shards(tmp_path / "answers") == shards(tmp_path / "store")
     assert pq.read_table(tmp_path / "answers").num_rows == 30
@@ -91,38 +95,47 @@ def test_words_that_are_split_already_are_tagged_in_whole_files_too(
         assert [len(tags) for tags in found["tags"]] == [2, 1]
 
 
-def test_a_run_that_was_killed_goes_on_at_its_shard_and_ends_with_the_same_bytes(
-    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_any_number_of_workers_and_a_stop_between_give_the_same_bytes(
+    models: Models, tmp_path: Path
 ) -> None:
     models.register(models.encoder(1))
-    path = texts(tmp_path, "a.parquet", 40)
+    path = texts(tmp_path, "a.parquet", 45)
     settings = BatchSettings(model="encoder/1", files=(path,), rows_per_shard=10)
-    whole = build_predictions(settings, models.tracker, own_context(models, tmp_path / "1"))
+    one = replace(own_context(models, tmp_path / "1"), num_workers=1)
+    whole = build_predictions(settings, models.tracker, one)
 
-    answered: list[str] = []
-    write = batch_prediction._write
-
-    def killed(draft, name, *rest):
-        if len(answered) == 2:
+    def stop(progress: Progress) -> None:
+        if progress.done == 20 and progress.stage == KIND:
             raise KeyboardInterrupt
-        answered.append(name)
-        write(draft, name, *rest)
 
-    monkeypatch.setattr(batch_prediction, "_write", killed)
-    context = own_context(models, tmp_path / "2")
+    two = replace(own_context(models, tmp_path / "2"), num_workers=2)
     with pytest.raises(KeyboardInterrupt):
-        build_predictions(settings, models.tracker, context)
-    assert answered == ["part-00000-00000.parquet", "part-00000-00001.parquet"]
+        build_predictions(settings, models.tracker, replace(two, observe=stop))
+    kept = shards(tmp_path / "2")
+    assert 2 <= len(kept) < 5
 
-    def noted(draft, name, *rest):
-        answered.append(name)
-        write(draft, name, *rest)
-
-    monkeypatch.setattr(batch_prediction, "_write", noted)
-    resumed = build_predictions(settings, models.tracker, context)
-    assert answered == [f"part-00000-0000{number}.parquet" for number in range(4)]
+    told: list[Progress] = []
+    resumed = build_predictions(settings, models.tracker, replace(two, observe=told.append))
     assert resumed.fingerprint == whole.fingerprint
     assert shards(tmp_path / "2") == shards(tmp_path / "1")
+    answered = [progress for progress in told if progress.stage == KIND]
+    assert answered[0].note == f"resumed: {10 * len(kept)} rows were answered before"
+    assert len(answered) == 5 - len(kept)
+    assert (answered[-1].done, answered[-1].total) == (45, 45)
+    assert answered[-1].seconds_left == 0
+
+
+def test_a_mistake_in_the_last_row_ends_the_run_before_the_first_answer(
+    models: Models, tmp_path: Path
+) -> None:
+    models.register(models.encoder(1))
+    (tmp_path / "a.csv").write_text("text,other\n" + "one,1\n" * 25 + ",2\n")
+    settings = BatchSettings(
+        model="encoder/1", files=(str(tmp_path / "a.csv"),), rows_per_shard=10
+    )  # fmt: skip
+    with pytest.raises(UserError, match=r"row 25 of .*a\.csv, counted from 0, has no text"):
+        build_predictions(settings, models.tracker, own_context(models, tmp_path))
+    assert not shards(tmp_path / "store")
 
 
 def test_the_shards_of_an_earlier_prediction_go_and_nothing_else(
@@ -148,7 +161,7 @@ def test_files_and_answers_may_lie_in_an_object_store(
 ) -> None:
     models.register(models.encoder(1))
     local = texts(tmp_path, "a.parquet", 12)
-    with s3_server(monkeypatch):
+    with s3_server(monkeypatch), ray_of_its_own():
         store = ArtifactStore(f"s3://{BUCKET}/store")
         store.filesystem.put_file(local, f"{BUCKET}/texts/a.parquet")
         settings = BatchSettings(
@@ -161,6 +174,18 @@ def test_files_and_answers_may_lie_in_an_object_store(
         names = sorted(path.rpartition("/")[2] for path in found)
         assert names == sorted([LISTING, *made.names()])
         assert made.statistics["rows"] == 12
+    monkeypatch.undo()
+    connect()  # the session's, for the tests that follow
+
+
+@contextmanager
+def ray_of_its_own() -> Iterator[None]:
+    """One whose processes have the environment of now."""
+    disconnect()
+    try:
+        yield
+    finally:
+        disconnect()
 
 
 @pytest.mark.parametrize(

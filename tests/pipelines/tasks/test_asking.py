@@ -18,7 +18,7 @@ from bert_core.vocabulary import WordPieceTokenizer
 from flows.cli.app import DONE, MISTAKE, run
 from pipelines.config.errors import UserError
 from pipelines.inference.answers import asked_of
-from pipelines.inference.tables import json_lines, read_table, write_table
+from pipelines.inference.tables import json_lines, read_shards, read_table, write_table
 from tests.pipelines.tasks.letters import CONFIG, TOKENS
 
 TABLE = {"text": ["a b", 'say "c", d'], "second_text": ["x", "y\tz"]}
@@ -40,7 +40,7 @@ def test_lists_are_json_in_a_cell(tmp_path: Path) -> None:
     assert (tmp_path / "a.tsv").read_text().splitlines() == [
         "words\tvalue", '"[""a"", ""é""]"\t1.5',
     ]  # fmt: skip
-    assert json_lines({"words": [["é"]]}) == ['{"words": ["é"]}']
+    assert list(json_lines({"words": [["é"]]})) == ['{"words": ["é"]}']
 
 
 def test_a_file_of_text_holds_a_text_a_line(tmp_path: Path) -> None:
@@ -59,6 +59,32 @@ def test_rows_have_their_numbers_in_the_file(tmp_path: Path) -> None:
     )  # fmt: skip
     (tmp_path / "a.csv").write_text('text\n"one\ntwo"\nthree\n')
     assert read_table(str(tmp_path / "a.csv")).numbers == [0, 1]
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".csv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("rows_a_shard", [1, 2, 3])
+def test_shards_of_a_file_hold_its_rows_in_order(
+    tmp_path: Path, suffix: str, rows_a_shard: int
+) -> None:
+    path = tmp_path / f"a{suffix}"
+    if suffix == ".txt":
+        path.write_text("one\n\ntwo\nthree")
+    else:
+        write_table(path, {"text": ["one", "two", "three"], "n": ["1", "2", "3"]})
+    whole, found = read_table(str(path)), list(read_shards(str(path), rows_a_shard))
+    assert [number for shard in found for number in shard.numbers] == whole.numbers
+    assert all(len(shard.numbers) <= rows_a_shard for shard in found)
+    assert list(whole.columns)
+    for name, values in whole.columns.items():
+        assert [value for shard in found for value in shard.columns[name]] == values
+
+
+def test_lines_are_read_as_they_are_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text\none\ntwo\nthree,four\n")
+    shards = read_shards(str(tmp_path / "a.csv"), 2)
+    assert next(shards).columns == {"text": ["one", "two"]}
+    with pytest.raises(UserError, match="line 4"):
+        next(shards)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
