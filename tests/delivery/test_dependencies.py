@@ -61,6 +61,9 @@ PRIVATE = {
         "passwords by address: pipelines/tracking/sign_in.py"
     ),
     "mlflow.db.upgrade": "the database's migration: pipelines/tracking/migration.py",
+    "torch._C._accelerator_setAllocatorSettings": (
+        "a GPU's segments grow: bert_core/backends/memory.py"
+    ),
     "torch._dynamo.config": "tracing: bert_core/training/compilation.py",
     "torch._foreach_mul_": "LAMB: bert_core/training/optimization/rules.py",
     "torch._foreach_norm": "LAMB: bert_core/training/optimization/rules.py",
