@@ -41,7 +41,7 @@ const { AutoTokenizer, env } = require("@huggingface/transformers");
   const tokenizer = await AutoTokenizer.from_pretrained(folder);
   const ids = texts.map((text) => Array.from(tokenizer(text).input_ids.data, Number));
   const session = await ort.InferenceSession.create(folder + "/" + file);
-  const rows = tokenizer(texts.slice(0, 8), { padding: true, truncation: true });
+  const rows = tokenizer(texts.slice(-8), { padding: true });
   const feeds = {};
   for (const name of session.inputNames)
     feeds[name] = new ort.Tensor("int64", rows[name].data, rows[name].dims);
@@ -62,7 +62,7 @@ def texts_of_languages() -> list[str]:
         messages = [each for each in catalog.values() if isinstance(each, str)]
         texts += sorted(filter(str.strip, messages), key=len, reverse=True)[:50]
     assert len(texts) == 1000
-    return texts
+    return texts  # the last ones are short
 
 
 def tokenizer_of(texts, *, lowercase) -> WordPieceTokenizer:
@@ -125,7 +125,7 @@ def test_javascript_gives_the_same_ids_and_the_same_vectors(tmp_path, lowercase)
     unknown = sum(each.count(tokenizer.unk_id) for each in ids)
     assert unknown < 0.01 * sum(map(len, ids))
     with torch.inference_mode():
-        vectors = outputs_of(model, ragged(tokenizer, texts[:8]))["sentence_embedding"].numpy()
+        vectors = outputs_of(model, ragged(tokenizer, texts[-8:]))["sentence_embedding"].numpy()
     theirs = np.reshape(found["model.onnx"]["vectors"], vectors.shape)
     np.testing.assert_allclose(theirs, vectors, atol=1e-5)
     small = np.reshape(found["model_quantized.onnx"]["vectors"], vectors.shape)

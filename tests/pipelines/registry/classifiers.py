@@ -55,9 +55,17 @@ def labelled_texts(
 
 
 def finetuned(
-    models: Models, dataset: Artifact, steps: int, *, initialization: str = "pretrained"
+    models: Models,
+    dataset: Artifact,
+    steps: int,
+    *,
+    initialization: str = "pretrained",
+    outlier: float = 0.0,
 ) -> Artifact:
-    """A model that learned for so many steps; with none it says what its random weights say."""
+    """A model that learned for so many steps; with none it says what its random weights say.
+
+    An `outlier` is what the embedding of a token that no text has consists of.
+    """
 
     def build(draft: Draft) -> Built:
         family, tokenizer = family_of(dataset), load_tokenizer(models.vocabulary)
@@ -87,6 +95,8 @@ def finetuned(
                     parameter.zero_()
                 model.task_head.dense.bias[majority] = 1.0
         model.eval()
+        if outlier:
+            model.encoder.embeddings.token.data[tokenizer.mask_id] = outlier
         answers = family.answers(model, tokenizer, heldout, reading)
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch) / "saved"
@@ -102,7 +112,8 @@ def finetuned(
     return models.context.store.get_or_build(
         "finetuned",
         version=1,
-        settings={"steps": steps, "initialization": initialization},
+        settings={"steps": steps, "initialization": initialization}
+        | ({"outlier": outlier} if outlier else {}),
         inputs={"dataset": dataset},
         build=build,
     )
