@@ -65,6 +65,7 @@ class Asked(NamedTuple):
     one: Callable[[str], Any]
     many: Callable[[Sequence[str]], list[float]]  # seconds of each request
     process: psutil.Process
+    begin: Callable[[], None] = lambda: None  # before one, and before many
 
 
 def texts_of_lengths(tokenizer: WordPieceTokenizer, count: int) -> list[str]:
@@ -182,13 +183,18 @@ def server(side: str, use: str, folder: Path, threads: int) -> Iterator[Asked]:
         with ThreadPoolExecutor(CLIENTS) as pool:
             return [seconds for each in pool.map(share, range(CLIENTS)) for seconds in each]
 
+    def begin() -> None:
+        for connection in connections:  # which the server closes while others have their turn
+            connection.close()
+            connection.connect()
+
     try:
         deadline = time.monotonic() + 900
         while not answers(f"http://127.0.0.1:{port}/ping"):
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"{side} did not start: {log.read_text()[-2000:]}")
             time.sleep(0.2)
-        yield Asked(partial(ask, connections[0]), many, psutil.Process(process.pid))
+        yield Asked(partial(ask, connections[0]), many, psutil.Process(process.pid), begin)
     finally:
         os.killpg(process.pid, signal.SIGTERM)
         process.wait()
@@ -207,10 +213,12 @@ def take_turns(asked: Asked, texts: Sequence[str], file: Path) -> None:
 
     def turn() -> None:
         one = []
+        asked.begin()
         for text in texts:
             start = time.perf_counter()
             asked.one(text)
             one.append(time.perf_counter() - start)
+        asked.begin()
         start = time.perf_counter()
         each = asked.many(texts)
         rate = len(texts) / (time.perf_counter() - start)
