@@ -61,6 +61,16 @@ def answer_table(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) 
     of a row. A second text may be: then the first one is alone. Where `words` are tagged, lists
     of words that are split already, a row needs no text.
     """
+    check_table(model, columns)
+    question = question_of(model)
+    return question.answered(model, tokenizer, _asked(question, columns))
+
+
+def check_table(model: Model, columns: Columns) -> None:
+    """Raise ValueError for a head that no table is asked of, and where a column or text is missing.
+
+    What else may be wrong with a row, `answer_table` finds while it answers.
+    """
     question = question_of(model)
     missing = question.missing(columns)
     if missing:
@@ -74,7 +84,6 @@ def answer_table(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) 
             f"every row must have a {gap.column}, found none in row {gap.row}, counted from 0; "
             "fill it, or leave the row out"
         )
-    return question.answered(model, tokenizer, _asked(question, columns))
 
 
 def first_gap(model: Model, columns: Columns) -> Gap | None:

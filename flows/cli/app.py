@@ -21,6 +21,7 @@ from flows.cli.commands import (
     predict,
     promotion,
     recipes,
+    serve,
     services,
     store,
 )
@@ -32,10 +33,10 @@ DONE, FAILED, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 # What help lists; names that are not here still work.
 _GROUPS = {
     "Make models": ("run", "pretrain", "finetune", "evaluate", "recipes"),
-    "Use models": ("predict", "fill-mask", "models", "promote", "rollback", "import", "export"),
-    "Servers and storage": (
-        "up", "down", "env", "doctor", "deploy", "metrics", "store", "prune",
+    "Use models": (
+        "predict", "fill-mask", "serve", "models", "promote", "rollback", "import", "export",
     ),
+    "Servers and storage": ("up", "down", "env", "doctor", "deploy", "store", "prune"),
 }  # fmt: skip
 
 
@@ -84,6 +85,7 @@ def _before_any_command(
 _COMMANDS: dict[str, Callable[..., None]] = {
     "evaluate": evaluation.evaluate,
     "fill-mask": pictures.fill_mask,
+    "serve": serve.serve,
     "promote": promotion.promote,
     "rollback": promotion.rollback,
     "import": exchange.import_folder,

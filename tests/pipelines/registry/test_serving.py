@@ -1,7 +1,8 @@
-"""`mlflow models serve` answers HTTP for every kind of question, from a package alone."""
+"""A registered model over HTTP: by `mlflow models serve`, from a package alone, and by `serve`."""
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,8 @@ import torch
 from bert_core.config import EncoderConfig
 from bert_core.training.state import save_model
 from bert_core.vocabulary import WordPieceTokenizer
-from flows.services.health import free_port
+from flows.cli.app import DONE, run
+from flows.services.health import answers, free_port
 from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
 from pipelines.registry.registration import Submission, register
 from pipelines.tasks import family
@@ -137,3 +140,106 @@ def test_a_served_model_answers(tracker: Tracker, tmp_path: Path, name: str) -> 
     else:
         context = ASKED[name]["context"]
         assert answer["answer"] == context[answer["begin"] :][: len(answer["answer"])]
+
+
+@contextmanager
+def command(uri: str, tracker: Tracker, home: Path, *options: str) -> Iterator[tuple[Any, str]]:
+    """The process of `bertsmith serve`, which leads a group of its own, and its address."""
+    port, log = free_port(), home / "serve.log"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-c", "from flows.cli import main; main()", "serve", uri,
+             "--port", str(port), "--home", str(home), *options],
+            env={**os.environ, "MLFLOW_TRACKING_URI": tracker.uri},
+            stdout=output, stderr=output, start_new_session=True,
+        )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 240
+        while time.monotonic() < deadline and process.poll() is None:
+            if answers(f"http://127.0.0.1:{port}/health"):
+                break
+            time.sleep(0.2)
+        else:
+            pytest.fail(log.read_text()[-3000:])
+        yield process, f"http://127.0.0.1:{port}"
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(timeout=30)
+
+
+def status_of(address: str, body: bytes) -> tuple[int, dict[str, Any]]:
+    request = urllib.request.Request(f"{address}/invocations", data=body)
+    try:
+        with urllib.request.urlopen(request, timeout=240) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as refused:
+        return refused.code, json.loads(refused.read())
+
+
+def metrics_of(address: str) -> str:
+    with urllib.request.urlopen(f"{address}/metrics", timeout=60) as response:
+        text: str = response.read().decode()
+    return text
+
+
+def num_batches(address: str) -> str:
+    (line,) = re.findall(r"^bertsmith_serve_batch_requests_count .*$", metrics_of(address), re.M)
+    return str(line)
+
+
+def table_of(texts: list[str]) -> bytes:
+    return json.dumps({"dataframe_records": [{"text": text} for text in texts]}).encode()
+
+
+def test_the_command_serves_many_clients_refuses_what_is_too_much_and_drains(
+    tracker: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    artifact = untrained(tmp_path, "classification")
+    submission = Submission(
+        kind="classification", name="served", alias="candidate", artifact=artifact,
+        lineage={}, recipe_yaml="name: small\n",
+    )  # fmt: skip
+    model = register(submission, tracker)
+    texts = [" ".join(["a good sum of it"] * (1 + place % 7)) + f" {place}" for place in range(64)]
+    assert run(["predict", *texts, "--json", "--model", str(artifact.local_folder())]) == DONE
+    expected = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    with command("served@candidate", tracker, tmp_path, "--queue", "16") as (process, address):
+        with ThreadPoolExecutor(16) as clients:
+            found = list(clients.map(lambda text: status_of(address, table_of([text])), texts))
+        assert {status for status, _ in found} == {200}
+        for (_, said), row in zip(found, expected, strict=True):
+            (answer,) = said["predictions"]
+            assert answer["label"] == row["label"]
+            assert answer["probability"] == pytest.approx(row["probability"], abs=1e-6)
+        for body in (b"{", table_of([]), b'{"dataframe_records": [{"text": null}]}'):
+            status, said = status_of(address, body)
+            assert status == 400
+            assert "\n" not in said["message"]
+        with urllib.request.urlopen(f"{address}/health", timeout=60) as response:
+            assert json.load(response) == {"status": "ok", "model": model.uri}
+
+        heavy = table_of(texts * 40)
+        with ThreadPoolExecutor(40) as clients:
+            found = list(clients.map(lambda _: status_of(address, heavy), range(40)))
+        statuses = [status for status, _ in found]
+        assert set(statuses) == {200, 503}
+        assert all(
+            len(said["predictions"]) == len(texts) * 40 if status == 200
+            else said["message"].startswith("16 requests wait already")
+            for status, said in found
+        )  # fmt: skip
+        metrics = metrics_of(address)
+        assert f'bertsmith_serve_requests_total{{status="503"}} {statuses.count(503)}' in metrics
+        assert 'bertsmith_serve_requests_total{status="400"} 3.0' in metrics
+
+        with ThreadPoolExecutor(1) as client:
+            before = num_batches(address)
+            last = client.submit(status_of, address, heavy)
+            while num_batches(address) == before and not last.done():
+                time.sleep(0.05)
+            os.killpg(process.pid, signal.SIGTERM)
+            assert last.result(120)[0] == 200
+        assert process.wait(timeout=60) == 0
+        with pytest.raises(ProcessLookupError):
+            os.killpg(process.pid, 0)

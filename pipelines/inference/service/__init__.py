@@ -1,0 +1,1 @@
+"""A model behind HTTP: what a request asks, what is answered together, and the server."""

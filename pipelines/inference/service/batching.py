@@ -1,0 +1,134 @@
+"""Requests that wait at the same time are answered together.
+
+A model answers one batch at a time, with all cores. While it computes, requests wait in the order
+they came; then as many of them as fit make the next batch. No request waits for others to come.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Final
+
+from pipelines.inference.service.requests import divided, merged, num_characters
+from pipelines.inference.tables import Table
+
+# About 2,048 tokens, which a CPU computes at once: more would make the first wait for the last.
+BATCH_CHARACTERS: Final = 8192
+
+
+class FullError(Exception):
+    """A request that came when as many as may wait were waiting."""
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    asked: Table
+    size: int
+    answer: "asyncio.Future[Table]"
+    since: float
+
+
+def num_together(sizes: Iterable[int], most: int) -> int:
+    """How many of the first requests fit into `most` characters; one that is longer goes alone."""
+    total = count = 0
+    for size in sizes:
+        total += size
+        if count and total > most:
+            break
+        count += 1
+    return count
+
+
+def answered_together(
+    answer: Callable[[Table], Table], asked: Sequence[Table]
+) -> list[Table | ValueError]:
+    """What `answer` gives for each table, or why it gives nothing, from as few calls as can be.
+
+    Tables with the same columns are one: a model may answer another question where a column is
+    missing. Where it cannot answer one of them, each is asked alone.
+    """
+    found: list[Table | ValueError] = [{}] * len(asked)
+    kinds: dict[frozenset[str], list[int]] = {}
+    for place, table in enumerate(asked):
+        kinds.setdefault(frozenset(table), []).append(place)
+    for places in kinds.values():
+        tables = [asked[place] for place in places]
+        sizes = [len(next(iter(table.values()), [])) for table in tables]
+        try:
+            parts: Sequence[Table | ValueError] = divided(answer(merged(tables)), sizes)
+        except ValueError as error:
+            if len(tables) == 1:
+                parts = [error]
+            else:
+                parts = [answered_together(answer, [table])[0] for table in tables]
+        for place, part in zip(places, parts, strict=True):
+            found[place] = part
+    return found
+
+
+class Batcher:
+    """Hands tables to a model, those that wait together in one call; see the module."""
+
+    def __init__(
+        self,
+        answer: Callable[[Table], Table],
+        thread: Executor,
+        *,
+        most_waiting: int,
+        observe: Callable[[int, float], None] = lambda num_requests, waited: None,
+    ) -> None:
+        """`answer` runs in `thread`; `observe` hears of each batch and of its longest wait."""
+        self._answer, self._thread, self._observe = answer, thread, observe
+        self._most_waiting = most_waiting
+        self._waiting: deque[_Waiting] = deque()
+        self._work: asyncio.Task[None] | None = None
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that no batch has taken yet."""
+        return len(self._waiting)
+
+    async def ask(self, asked: Table) -> Table:
+        """The model's answers to a table.
+
+        Raises FullError where too many requests wait, and ValueError where it cannot be answered.
+        """
+        if len(self._waiting) >= self._most_waiting:
+            raise FullError
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Table] = loop.create_future()
+        self._waiting.append(_Waiting(asked, num_characters(asked), answer, time.monotonic()))
+        if self._work is None:
+            self._work = loop.create_task(self._answer_waiting())
+        return await answer
+
+    async def _answer_waiting(self) -> None:
+        loop = asyncio.get_running_loop()
+        # Whoever asked in this turn of the loop goes along.
+        await asyncio.sleep(0)
+        while self._waiting:
+            count = num_together((each.size for each in self._waiting), BATCH_CHARACTERS)
+            taken = [self._waiting.popleft() for _ in range(count)]
+            batch = [each for each in taken if not each.answer.cancelled()]
+            if not batch:
+                continue
+            self._observe(len(batch), time.monotonic() - batch[0].since)
+            tables = [each.asked for each in batch]
+            found: Sequence[Table | Exception]
+            try:
+                found = await loop.run_in_executor(
+                    self._thread, answered_together, self._answer, tables
+                )
+            except Exception as error:  # noqa: BLE001  (each of them is to hear of it)
+                found = [error] * len(batch)
+            for each, one in zip(batch, found, strict=True):
+                if each.answer.cancelled():
+                    continue
+                if isinstance(one, Exception):
+                    each.answer.set_exception(one)
+                else:
+                    each.answer.set_result(one)
+        self._work = None

@@ -1,0 +1,199 @@
+"""A model behind HTTP, in one process: `/invocations` as MLflow's server has it, health, metrics.
+
+The event loop reads requests and writes answers; one thread answers batches (see `batching`).
+"""
+
+import logging
+import signal
+import socket
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Final
+
+import uvicorn
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from bert_core.backends.memory import keep_freed_memory
+from bert_core.inference.tables import Question, answer_table, check_table
+from pipelines.config.errors import UserError
+from pipelines.inference.answers import question_for
+from pipelines.inference.service.batching import Batcher, FullError
+from pipelines.inference.service.requests import asked_of_body
+from pipelines.inference.tables import Table, rows_of
+from pipelines.registry.opening import OpenedModel
+
+logger = logging.getLogger(__name__)
+
+_MOST_BYTES: Final = 16 << 20
+_TOO_LARGE: Final = (
+    f"a request must have at most {_MOST_BYTES >> 20} MiB; divide it, or answer whole files with "
+    "`bertsmith predict --batch`"
+)
+_DRAIN_SECONDS: Final = 30
+_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_SIZES: Final = (1, 2, 4, 8, 16, 32, 64)
+
+
+class _Metrics:
+    """What Prometheus reads of one server."""
+
+    def __init__(self, called: str) -> None:
+        self.registry = CollectorRegistry()
+        new: Callable[..., Histogram] = partial(Histogram, registry=self.registry)
+        self.answered = Counter(
+            "bertsmith_serve_requests", "Requests, by the status of their answer.", ["status"],
+            registry=self.registry,
+        )  # fmt: skip
+        self.seconds = new("bertsmith_serve_seconds", "From request to answer.", buckets=_SECONDS)
+        self.waited = new(
+            "bertsmith_serve_wait_seconds", "How long the first request of a batch waited.",
+            buckets=_SECONDS,
+        )  # fmt: skip
+        self.together = new(
+            "bertsmith_serve_batch_requests", "Requests answered together.", buckets=_SIZES
+        )
+        self.waiting = Gauge(
+            "bertsmith_serve_waiting", "Requests that wait for a batch.", registry=self.registry
+        )
+        model = Gauge(
+            "bertsmith_serve_model", "1, and which model answers.", ["model"],
+            registry=self.registry,
+        )  # fmt: skip
+        model.labels(called).set(1)
+
+    def batch(self, num_requests: int, waited: float) -> None:
+        """Count a batch."""
+        self.together.observe(num_requests)
+        self.waited.observe(waited)
+
+
+def application(
+    opened: OpenedModel, called: str, thread: ThreadPoolExecutor, most_waiting: int
+) -> Starlette:
+    """The HTTP application of one model, which answers in `thread`.
+
+    At most `most_waiting` requests wait for their batch; further ones get status 503. Raises
+    UserError for a model that answers no table.
+    """
+    model, tokenizer = opened
+    question = question_for(model, called)
+    metrics = _Metrics(called)
+    answer: Callable[[Table], Table] = partial(answer_table, model, tokenizer)
+    batcher = Batcher(answer, thread, most_waiting=most_waiting, observe=metrics.batch)
+    metrics.waiting.set_function(lambda: batcher.num_waiting)
+
+    async def invocations(request: Request) -> Response:
+        start = time.perf_counter()
+        response = await _response(request)
+        metrics.answered.labels(response.status_code).inc()
+        metrics.seconds.observe(time.perf_counter() - start)
+        return response
+
+    async def _response(request: Request) -> Response:
+        """The answers, or one sentence that says why there are none."""
+        try:
+            asked = asked_of_body(await _body(request), question)
+            check_table(model, asked)
+            answers = await batcher.ask(asked)
+        except FullError:
+            sentence = f"{most_waiting} requests wait already; ask again in a second"
+            return _refusal(503, "TEMPORARILY_UNAVAILABLE", sentence)
+        except _TooLargeError:
+            return _refusal(413, "INVALID_PARAMETER_VALUE", _TOO_LARGE)
+        except (UserError, ValueError) as error:
+            return _refusal(400, "INVALID_PARAMETER_VALUE", str(error))
+        except Exception:  # memory, or a fault of ours: this request fails, the server goes on
+            logger.exception("a request failed")
+            return _refusal(500, "INTERNAL_ERROR", "the model failed; the server's log says why")
+        return JSONResponse({"predictions": rows_of(answers)})
+
+    async def health(request: Request) -> Response:
+        return JSONResponse({"status": "ok", "model": called})
+
+    async def measured(request: Request) -> Response:
+        return PlainTextResponse(generate_latest(metrics.registry))
+
+    return Starlette(
+        routes=[
+            Route("/invocations", invocations, methods=["POST"]),
+            Route("/health", health),
+            Route("/ping", health),  # as MLflow's server calls it
+            Route("/metrics", measured),
+        ]
+    )
+
+
+class _TooLargeError(Exception):
+    pass
+
+
+async def _body(request: Request) -> bytes:
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > _MOST_BYTES:
+            raise _TooLargeError
+    return bytes(body)
+
+
+def _refusal(status: int, code: str, sentence: str) -> JSONResponse:
+    headers = {"Retry-After": "1"} if status == 503 else None
+    return JSONResponse({"error_code": code, "message": sentence}, status, headers)
+
+
+class _Server(uvicorn.Server):
+    """Calls `ready` once it listens."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen."""
+        await super().startup(sockets)
+        self._ready()
+
+
+def serve(
+    opened: OpenedModel,
+    called: str,
+    at: socket.socket,
+    most_waiting: int,
+    ready: Callable[[], None] = lambda: None,
+) -> None:
+    """Answer requests at a bound socket until SIGTERM or SIGINT; those that came are answered.
+
+    `ready` is called once the first request would be answered.
+
+    Raises UserError for a model that answers no table.
+    """
+    keep_freed_memory()
+    with ThreadPoolExecutor(1, "answers") as thread:
+        app = application(opened, called, thread, most_waiting)
+        thread.submit(_warm_up, opened, question_for(opened[0], called)).result()
+        config = uvicorn.Config(
+            app, log_config=None, access_log=False, lifespan="off",
+            timeout_graceful_shutdown=_DRAIN_SECONDS,
+        )  # fmt: skip
+        # Uvicorn drains at a signal and then raises it again, for whoever had a handler before.
+        kept = {
+            number: signal.signal(number, lambda *_: None)
+            for number in (signal.SIGTERM, signal.SIGINT)
+        }
+        try:
+            _Server(config, ready).run([at])
+        finally:
+            for number, handler in kept.items():
+                signal.signal(number, handler)
+
+
+def _warm_up(opened: OpenedModel, question: Question) -> None:
+    """The first answers compile products and start threads: let no client wait for that."""
+    for count in (1, 16):
+        answer_table(*opened, {name: [value] * count for name, value in question.example.items()})
