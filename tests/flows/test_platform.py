@@ -150,4 +150,4 @@ def test_a_worker_that_is_ahead_waits_for_its_pool(prefect_api: str, tmp_path: P
             wait_until(lambda: bool(client.read_workers_for_work_pool(name)))
     finally:
         worker.terminate()
-        worker.communicate(timeout=60)
+        worker.communicate(timeout=300)

@@ -28,6 +28,12 @@ _OVERRIDES = (
 )  # fmt: skip
 
 
+def _as_in_a_terminal() -> None:
+    """A test run in the background, or under nohup, ignores these, and its children inherit it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def start(recipe: Path, home: Path, ranks: int) -> "subprocess.Popen[str]":
     kept_out = ("PREFECT_API_URL", "PREFECT_HOME", "MLFLOW_TRACKING_URI", "RAY_ADDRESS")
     environment = {key: value for key, value in os.environ.items() if key not in kept_out}
@@ -42,7 +48,7 @@ def start(recipe: Path, home: Path, ranks: int) -> "subprocess.Popen[str]":
         stderr=subprocess.STDOUT,
         text=True,
         process_group=0,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=_as_in_a_terminal,
     )  # fmt: skip
 
 
