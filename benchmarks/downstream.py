@@ -16,8 +16,9 @@ import numpy as np
 import torch
 
 from benchmarks.alternating import ROOT
-from bert_core.batch import LabelledBatch, RaggedBatch
+from bert_core.batch import LabelledBatch
 from bert_core.model.catalogue import Model, SequenceClassifier
+from bert_core.ragged import RaggedBatch
 from bert_core.training.evaluation import evaluate
 from bert_core.training.initialization import load_encoder_into
 from bert_core.training.loop import train

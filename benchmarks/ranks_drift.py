@@ -25,9 +25,10 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.alternating import ROOT, report
-from bert_core.batch import PretrainingBatch, RaggedBatch
+from bert_core.batch import PretrainingBatch
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel
+from bert_core.ragged import RaggedBatch
 from bert_core.training.loop import train
 from bert_core.training.optimization import OptimizationConfig, build_optimizer
 

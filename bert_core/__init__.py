@@ -17,7 +17,6 @@ if TYPE_CHECKING:
         IGNORED_LABEL,
         LabelledBatch,
         PretrainingBatch,
-        RaggedBatch,
         RowBatch,
         next_token_labels,
     )
@@ -65,6 +64,7 @@ if TYPE_CHECKING:
         resize_vocabulary,
     )
     from bert_core.model.rows import RowModel, row_model
+    from bert_core.ragged import RaggedBatch
     from bert_core.randomness import random_bits
     from bert_core.training.evaluation import evaluate
     from bert_core.training.guard import GuardConfig, SkippedStepsError

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bert_core.batch import to_device
+from bert_core.ragged import to_device
 from bert_core.randomness import fold_in, fold_in_word, random_bits
 
 _CHILDREN = 1 << 40  # where layers are counted from 0: no layer's bits are those of a child

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bert_core.backends.attention_dropout import AttentionDropout
 from bert_core.backends.dropout import Site, word_of
-from bert_core.batch import RaggedBatch
+from bert_core.ragged import RaggedBatch
 from bert_core.randomness import fold_in_word
 
 _HALF = (torch.bfloat16, torch.float16)

@@ -22,7 +22,7 @@ from bert_core.backends import plain
 from bert_core.backends.attention_dropout import AttentionDropout
 from bert_core.backends.context import current_context, in_context
 from bert_core.backends.dropout import DropoutMask
-from bert_core.batch import RaggedBatch
+from bert_core.ragged import RaggedBatch
 
 BACKENDS = ("plain", "cpu")
 

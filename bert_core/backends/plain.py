@@ -14,7 +14,8 @@ from torch import Tensor
 from bert_core.backends.attention_dropout import AttentionDropout
 from bert_core.backends.dropout import DropoutMask
 from bert_core.backends.flash import attend_flash, flash_takes
-from bert_core.batch import IGNORED_LABEL, RaggedBatch
+from bert_core.batch import IGNORED_LABEL
+from bert_core.ragged import RaggedBatch
 
 takes_compute_weights = False
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from bert_core.backends.precision import Precision, compute_dtype
-from bert_core.batch import RaggedBatch
 from bert_core.inference.texts import BATCH_TOKENS, EncodedTexts
 from bert_core.model.catalogue import Model
+from bert_core.ragged import RaggedBatch
 
 M = TypeVar("M", bound=Model)
 Progress = Callable[[int, int], None]  # called with texts done, texts in all

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import torch
 
 from bert_core.backends.precision import Precision
-from bert_core.batch import RaggedBatch
 from bert_core.inference.asking import with_head
 from bert_core.model.catalogue import LanguageModel, Model
+from bert_core.ragged import RaggedBatch
 from bert_core.randomness import random_bits, uniform
 
 

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bert_core.backends.precision import Precision
-from bert_core.batch import RaggedBatch
 from bert_core.config import EmbeddingConfig
 from bert_core.inference.asking import Progress, run_batches
 from bert_core.inference.texts import Text, encode_texts, parts_of
 from bert_core.model.catalogue import Model
 from bert_core.model.pooling import pooled, pooler_of
+from bert_core.ragged import RaggedBatch
 from bert_core.vocabulary import WordPieceTokenizer
 
 Pooling = Literal["mean", "cls", "max", "mean_sqrt_len", "pooled"]

@@ -7,10 +7,10 @@ import torch
 from numpy.typing import NDArray
 
 from bert_core.backends.precision import Precision
-from bert_core.batch import RaggedBatch
 from bert_core.inference.texts import Text, encode_texts
 from bert_core.model.attention import attention_probabilities
 from bert_core.model.catalogue import Model
+from bert_core.ragged import RaggedBatch
 from bert_core.vocabulary import WordPieceTokenizer
 
 

@@ -7,10 +7,10 @@ from functools import partial
 import torch
 
 from bert_core.backends.precision import Precision
-from bert_core.batch import RaggedBatch
 from bert_core.inference.asking import run_batches, with_head
 from bert_core.inference.texts import encode_texts
 from bert_core.model.catalogue import Model, NextSentencePredictor, PretrainingModel
+from bert_core.ragged import RaggedBatch
 from bert_core.vocabulary import MASK, WordPieceTokenizer
 
 

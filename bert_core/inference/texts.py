@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_core.batch import RaggedBatch
+from bert_core.ragged import RaggedBatch
 from bert_core.vocabulary import WordPieceTokenizer
 
 Text = str | tuple[str, str]  # a text, or a pair of texts

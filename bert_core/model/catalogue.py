@@ -11,7 +11,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from bert_core.backends.dropout import DropoutKey
-from bert_core.batch import RaggedBatch
 from bert_core.config import EncoderConfig
 from bert_core.model.heads import Pooler
 from bert_core.model.language_models import LanguageModel, PretrainingModel
@@ -27,6 +26,7 @@ from bert_core.model.task_models import (
     TokenClassifier,
 )
 from bert_core.model.trainable import Model, Sum, Sums, TrainableModel
+from bert_core.ragged import RaggedBatch
 
 __all__ = [
     "MODELS", "EncoderModel", "LanguageModel", "Model", "MultiLabelClassifier", "MultipleChoice",

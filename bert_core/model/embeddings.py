@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from bert_core.backends.context import hidden_dtype
 from bert_core.backends.dropout import DropoutKey, Site, dropout
 from bert_core.backends.operations import backend_for
-from bert_core.batch import RaggedBatch
 from bert_core.config import EncoderConfig
 from bert_core.model.layers import LayerNorm, truncated_normal_
+from bert_core.ragged import RaggedBatch
 
 
 class Embeddings(nn.Module):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from bert_core.backends.dropout import DropoutKey
-from bert_core.batch import LabelledBatch, PretrainingBatch, RaggedBatch
+from bert_core.batch import LabelledBatch, PretrainingBatch
 from bert_core.config import EncoderConfig
 from bert_core.model.heads import Pooler, TaskHead, VocabularyHead
 from bert_core.model.losses import cross_entropy_sum
@@ -18,6 +18,7 @@ from bert_core.model.trainable import (
     accuracy_by_kind,
     classification_sums,
 )
+from bert_core.ragged import RaggedBatch
 
 
 class PretrainingModel(TrainableModel):

@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 from bert_core.backends.dropout import DropoutKey
-from bert_core.batch import RaggedBatch
 from bert_core.model.heads import Pooler
 from bert_core.model.trainable import Model
+from bert_core.ragged import RaggedBatch
 
 
 def mean_of_tokens(hidden: Tensor, tokens: RaggedBatch) -> Tensor:

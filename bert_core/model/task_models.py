@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bert_core.backends.dropout import DropoutKey
-from bert_core.batch import LabelledBatch, RaggedBatch
+from bert_core.batch import LabelledBatch
 from bert_core.config import EncoderConfig
 from bert_core.model.classes import OneOfClasses, TaskModel
 from bert_core.model.heads import Pooler, TaskHead
@@ -22,6 +22,7 @@ from bert_core.model.losses import (
 )
 from bert_core.model.pooling import mean_of_tokens
 from bert_core.model.trainable import Sum, Sums, checked_labels
+from bert_core.ragged import RaggedBatch
 
 TextPooling = Literal["pooler", "mean"]
 """What a head for whole texts reads: the pooled first token, as published, or all tokens' mean."""

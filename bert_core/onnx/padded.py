@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bert_core.backends.operations import use_backend
-from bert_core.batch import RaggedBatch
 from bert_core.model.catalogue import (
     EncoderModel,
     LanguageModel,
@@ -32,6 +31,7 @@ from bert_core.model.catalogue import (
 )
 from bert_core.model.pooling import pooled_tokens, pooler_of
 from bert_core.model.task_models import TextLabeller
+from bert_core.ragged import RaggedBatch
 
 INPUTS: Final = ("input_ids", "attention_mask", "token_type_ids")
 # Outputs with a value for each token; the others have one for each sequence.

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bert_core.batch import RaggedBatch
 from bert_core.model.catalogue import Model, MultipleChoice
 from bert_core.onnx.padded import INPUTS, answer_of, is_of_tokens, output_names, outputs_of
+from bert_core.ragged import RaggedBatch
 
 
 @dataclass

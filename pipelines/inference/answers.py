@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from bert_core.inference import Candidate, fill_mask
-from bert_core.inference.tables import Question, answer_table, first_gap, question_of
+from bert_core.inference.questions import Question, question_of
+from bert_core.inference.tables import answer_table, first_gap
 from bert_core.model.catalogue import Model, PretrainingModel, described
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.config.errors import UserError

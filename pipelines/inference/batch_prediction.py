@@ -11,7 +11,7 @@ from typing import Final
 import fsspec
 from pydantic import Field
 
-from bert_core.inference.tables import question_of
+from bert_core.inference.questions import question_of
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.cluster.mapping import Shared, map_tasks
 from pipelines.config.errors import UserError

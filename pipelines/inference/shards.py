@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from bert_core.inference.tables import Question
+from bert_core.inference.questions import Question
 from bert_core.model.catalogue import Model
 from pipelines.artifacts import Draft
 from pipelines.cluster.mapping import Shared

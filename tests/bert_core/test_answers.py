@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from bert_core.batch import RaggedBatch
 from bert_core.inference import answer, complete
 from bert_core.inference.answers import best_span
+from bert_core.ragged import RaggedBatch
 from tests.bert_core.test_inference import LETTERS, new_model, tokenizer
 
 __all__ = ["tokenizer"]  # a fixture

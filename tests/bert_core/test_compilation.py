@@ -14,7 +14,8 @@ STEPS = 16
 PROGRAM = f"""
 import numpy as np
 import torch
-from bert_core.batch import PretrainingBatch, RaggedBatch
+from bert_core.batch import PretrainingBatch
+from bert_core.ragged import RaggedBatch
 from bert_core.config import EncoderConfig
 from bert_core.training.loop import train
 from bert_core.model.catalogue import PretrainingModel

@@ -8,9 +8,10 @@ import torch
 from benchmarks.pretraining_batches import VOCAB_SIZE, operations
 from benchmarks.scaling_model import Card, Job, Network, step_of
 from benchmarks.scaling_tables import A100_NETWORK, GLOO, H200, H200_NETWORK, MEASURED, tables
-from bert_core.batch import PretrainingBatch, RaggedBatch
+from bert_core.batch import PretrainingBatch
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel, count_parameters
+from bert_core.ragged import RaggedBatch
 
 PAGE = Path(__file__).parents[2] / "docs" / "scaling.md"
 SIZES = ["tiny", "mini", "base", "large"]

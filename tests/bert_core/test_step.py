@@ -8,8 +8,9 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from bert_core.backends.precision import compute_dtype
-from bert_core.batch import PretrainingBatch, RaggedBatch
+from bert_core.batch import PretrainingBatch
 from bert_core.model.catalogue import PretrainingModel
+from bert_core.ragged import RaggedBatch
 from bert_core.training.evaluation import RunningSums, evaluate
 from bert_core.training.optimization import AdamW, OptimizationConfig
 from bert_core.training.step import optimizer_step

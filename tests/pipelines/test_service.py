@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from bert_core.inference.tables import question_of_head
+from bert_core.inference.questions import question_of_class
+from bert_core.model.catalogue import MODELS
 from pipelines.config.errors import UserError
 from pipelines.inference.service.batching import (
     BATCH_CHARACTERS,
@@ -20,9 +21,9 @@ from pipelines.inference.service.batching import (
 from pipelines.inference.service.requests import asked_of_body, divided, merged, num_characters
 from pipelines.inference.tables import Table
 
-CLASSES = question_of_head("sequence_classification")
-TAGS = question_of_head("token_classification")
-CHOICES = question_of_head("multiple_choice")
+CLASSES = question_of_class(MODELS["sequence_classification"])
+TAGS = question_of_class(MODELS["token_classification"])
+CHOICES = question_of_class(MODELS["multiple_choice"])
 
 
 def body(**given: Any) -> bytes:

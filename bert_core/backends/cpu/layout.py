@@ -19,7 +19,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from bert_core.batch import IGNORED_LABEL, RaggedBatch
+from bert_core.batch import IGNORED_LABEL
+from bert_core.ragged import RaggedBatch
 
 # Sequences share a group while padding wastes at most this share of its attention, or so little
 # that another group would cost more.

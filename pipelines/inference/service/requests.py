@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from bert_core.inference.tables import Question
+from bert_core.inference.questions import Question
 from pipelines.config.errors import UserError
 from pipelines.inference.tables import Table
 

@@ -20,12 +20,13 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from bert_core.backends.memory import keep_freed_memory
-from bert_core.inference.tables import Question, answer_table, check_table
+from bert_core.inference.questions import Question
+from bert_core.inference.tables import answer_table, check_table
 from pipelines.config.errors import UserError
 from pipelines.inference.answers import question_for
 from pipelines.inference.service.batching import Batcher, FullError
 from pipelines.inference.service.requests import asked_of_body
-from pipelines.inference.tables import Table, rows_of
+from pipelines.inference.tables import Table, json_lines
 from pipelines.registry.opening import OpenedModel
 
 logger = logging.getLogger(__name__)
@@ -111,7 +112,8 @@ def application(
         except Exception:  # memory, or a fault of ours: this request fails, the server goes on
             logger.exception("a request failed")
             return _refusal(500, "INTERNAL_ERROR", "the model failed; the server's log says why")
-        return JSONResponse({"predictions": rows_of(answers)})
+        rows = ", ".join(json_lines(answers))
+        return Response(f'{{"predictions": [{rows}]}}', media_type="application/json")
 
     async def health(request: Request) -> Response:
         return JSONResponse({"status": "ok", "model": called})

@@ -171,20 +171,10 @@ class MediaWiki(FileSource):
 
 
 Source = Annotated[
-    InstalledDocumentation
-    | Files
-    | PlainText
-    | Html
-    | Pdf
-    | Markdown
-    | JsonLines
-    | DelimitedText
-    | Columnar
-    | HuggingFaceDataset
-    | MediaWiki,
+    InstalledDocumentation | Files | PlainText | Html | Pdf | Markdown | JsonLines | DelimitedText
+    | Columnar | HuggingFaceDataset | MediaWiki,
     Field(discriminator="kind"),
-    Tabs(),
-]
+]  # fmt: skip
 
 
 class CleaningSettings(Settings):

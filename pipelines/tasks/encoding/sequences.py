@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bert_core.batch import Batch, LabelledBatch, RaggedBatch
+from bert_core.batch import Batch, LabelledBatch
 from bert_core.inference.texts import EncodedTexts, encode_texts
+from bert_core.ragged import RaggedBatch
 from bert_core.randomness import Permutation
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.tasks import TaskExamples

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from bert_core.batch import RaggedBatch
 from bert_core.inference.texts import BATCH_TOKENS, EncodedTexts, Text, encode_texts
 from bert_core.inference.windows import TextWindows, Window, question_windows, text_windows
 from bert_core.model.catalogue import Model, MultiLabelClassifier, SequenceClassifier
+from bert_core.ragged import RaggedBatch
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.config.errors import UserError
 from pipelines.tasks import BadItemError, Item, Items, Reading

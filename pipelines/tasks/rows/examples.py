@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from bert_core.batch import RaggedBatch, RowBatch
+from bert_core.batch import RowBatch
 from bert_core.inference.rows import EncodedRows
+from bert_core.ragged import RaggedBatch
 from pipelines.tasks import BadItemError, Item
 
 _CALLED: Final = {str: "text", int: "whole number", float: "number"}

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from bert_core.batch import LabelledBatch, RaggedBatch
+from bert_core.batch import LabelledBatch
 from bert_core.config import EmbeddingConfig, EncoderConfig
 from bert_core.hugging_face import export_model, import_model
 from bert_core.inference.embedding import embed
 from bert_core.inference.tables import answer_table
 from bert_core.model.catalogue import EncoderModel
 from bert_core.model.sentence_encoder import SCALE, SentenceEncoder
+from bert_core.ragged import RaggedBatch
 from bert_core.training.initialization import load_encoder_into
 from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW, OptimizationConfig
