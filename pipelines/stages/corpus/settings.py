@@ -174,6 +174,7 @@ Source = Annotated[
     InstalledDocumentation | Files | PlainText | Html | Pdf | Markdown | JsonLines | DelimitedText
     | Columnar | HuggingFaceDataset | MediaWiki,
     Field(discriminator="kind"),
+    Tabs(),
 ]  # fmt: skip
 
 
