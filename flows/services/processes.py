@@ -7,6 +7,7 @@ member of the session, of one that shows the mark.
 """
 
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -33,6 +34,8 @@ def start(
             stdout=output,
             stderr=output,
             start_new_session=True,
+            # A command in the background ignores SIGINT, which Prefect's worker stops itself with.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
     return process.pid
 

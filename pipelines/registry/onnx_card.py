@@ -39,7 +39,7 @@ class OnnxExport:
             score = "" if each.score is None else f"{self.metric} {each.score:.4f}, "
             found.append(
                 f"{each.file}: {each.num_bytes / 1e6:,.1f} MB, {score}"
-                f"{each.sequences_per_second:,.0f} sequences a second, largest difference "
+                f"{each.sequences_per_second:,.1f} sequences a second, largest difference "
                 f"{each.difference:.2g} of values up to {each.magnitude:.3g}"
             )
         return found

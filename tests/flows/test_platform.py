@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -139,6 +140,8 @@ def test_a_worker_that_is_ahead_waits_for_its_pool(prefect_api: str, tmp_path: P
         env={**os.environ, "PREFECT_WORKER_HEARTBEAT_SECONDS": "1",
              "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "INFO"}, cwd=tmp_path,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        # It stops itself with SIGINT, which tests that run in the background ignore.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     try:
         assert worker.stdout is not None

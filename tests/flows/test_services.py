@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -52,6 +53,19 @@ def sleeper(log: Path, name: str = "sleeper") -> int:
     while "ready" not in log.read_text() and time.monotonic() < deadline:
         time.sleep(0.05)
     return pid
+
+
+def test_a_service_of_a_command_in_the_background_can_be_interrupted(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys; from flows.services.processes import start; "
+        "signal.signal(signal.SIGINT, signal.SIG_IGN); "
+        "asked = 'import signal; print(signal.getsignal(signal.SIGINT) != signal.SIG_IGN)'; "
+        f"pid = start('one', [sys.executable, '-c', asked], os.environ, '{MARK}', "
+        "__import__('pathlib').Path(sys.argv[1])); os.waitpid(pid, 0)"
+    )
+    log = tmp_path / "log"
+    subprocess.run([sys.executable, "-c", code, str(log)], check=True, timeout=240)
+    assert log.read_text().strip() == "True"
 
 
 @pytest.fixture(autouse=True)
