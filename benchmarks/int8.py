@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ from benchmarks.alternating import ROOT, one_of, report
 from bert_core.backends.operations import use_backend
 from bert_core.hugging_face import import_model
 from bert_core.model.catalogue import Model
-from bert_core.model.layers import Linear
+from bert_core.model.layers import FeedForward, Linear
 from bert_core.onnx import MODEL_FILE, QUANTIZED_FILE, OnnxModel, quantize, write_onnx_folder
 from bert_core.training.initialization import load_encoder_into
 from bert_core.training.loop import train
@@ -89,16 +90,24 @@ def finetuned(task: str, encoder: Model, tokenizer: WordPieceTokenizer, items: I
 
 
 def of_torchao(model: Model) -> Model:
-    """A copy with int8 weights, activations quantized as they come."""
+    """A copy with int8 weights, activations quantized as they come; torch's own linear layers."""
     from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_
 
     twin = copy.deepcopy(model)
-    quantize_(
-        twin,
-        Int8DynamicActivationInt8WeightConfig(),
-        filter_fn=lambda module, _: isinstance(module, Linear),
-    )
+    for parent in list(twin.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, Linear):
+                layer = torch.nn.Linear(*child.weight.shape[::-1])
+                layer.weight, layer.bias = child.weight, child.bias
+                setattr(parent, name, layer)
+        if isinstance(parent, FeedForward):
+            parent.forward = partial(_feed_forward, parent)  # the seam takes plain tensors alone
+    quantize_(twin, Int8DynamicActivationInt8WeightConfig())
     return twin
+
+
+def _feed_forward(layers: FeedForward, hidden: torch.Tensor) -> torch.Tensor:
+    return layers.narrow(torch.nn.functional.gelu(layers.widen(hidden)))
 
 
 def num_bytes(model: Model, folder: Path) -> int:

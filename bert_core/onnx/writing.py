@@ -37,12 +37,14 @@ def export_onnx(model: Model, path: Path | str) -> None:
     axes = (batch, choices, tokens) if is_choice else (batch, tokens)
     rows = tuple(torch.ones(shape, dtype=torch.int64, device=model.device) for _ in INPUTS)
     with torch.no_grad(), quiet():
-        program = torch.export.export(padded, rows, dynamic_shapes=(axes,) * len(INPUTS))
+        shapes = (axes,) * len(INPUTS)
+        program = torch.export.export(padded, rows, dynamic_shapes=shapes)
         torch.onnx.export(
             program,
             (),
             path,
             dynamo=True,
+            dynamic_shapes=shapes,  # their names
             opset_version=OPSET,
             input_names=INPUTS,
             output_names=padded.output_names,
