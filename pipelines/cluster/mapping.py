@@ -12,6 +12,7 @@ import ray  # isort: skip  (after pipelines.cluster.connection, which sets its e
 from ray.exceptions import RayError, RayTaskError, TaskCancelledError
 
 _END_SECONDS = 90.0  # of tasks that are interrupted
+_MOMENT_SECONDS = 0.5
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -87,11 +88,16 @@ def _end(tasks: "list[ray.ObjectRef]", *, politely: bool) -> None:
     What a task had others compute outlives it where it is killed: a training run's places in
     the cluster stay taken. So such a task is interrupted, and ends its training run by itself.
     """
-    if politely and tasks:
+    if not tasks:
+        return
+    if politely:
         for task in tasks:
             ray.cancel(task, force=False)
-        _, tasks = ray.wait(tasks, num_returns=len(tasks), timeout=_END_SECONDS)
-    for task in tasks:
+    # A task that ends by itself while Ray kills it can abort this process ("Tried to complete task
+    # that was not pending"), and what ended one, a full disk for example, soon ends the others.
+    seconds = _END_SECONDS if politely else _MOMENT_SECONDS
+    _, running = ray.wait(tasks, num_returns=len(tasks), timeout=seconds)
+    for task in running:
         ray.cancel(task, force=True)  # an interrupted import would spoil the worker
 
 
