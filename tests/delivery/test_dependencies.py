@@ -24,7 +24,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "pipelines": ("documents",),
     "flows": (),
     "tests": ("test",),
-    "benchmarks": ("test", "servers", "benchmarks"),
+    "benchmarks": ("test", "onnx", "servers", "benchmarks"),
     "docs": ("docs",),
 }
 SHIPPED = ("bert_core", "pipelines", "flows")
