@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from bert_core.inference.questions import question_of_class
 from bert_core.model.catalogue import MODELS
+from flows.cli.commands.serve import bound_socket
 from pipelines.config.errors import UserError
 from pipelines.inference.service.batching import (
     BATCH_CHARACTERS,
@@ -162,3 +164,13 @@ def test_a_fault_reaches_everyone_of_a_batch_and_the_next_one_is_answered() -> N
     *lost, answered = asyncio.run(ask())
     assert [type(each) for each in lost] == [MemoryError, MemoryError]
     assert answered == {"length": [1]}
+
+
+def test_an_answer_is_sent_at_once() -> None:
+    """Asyncio turns Nagle's algorithm off for sockets of TCP alone: else an answer waits 40 ms."""
+    with bound_socket("127.0.0.1", 0) as bound:
+        bound.listen()
+        with socket.create_connection(bound.getsockname()):
+            accepted, _ = bound.accept()
+            with accepted:
+                assert accepted.proto == socket.IPPROTO_TCP

@@ -37,7 +37,7 @@ def serve(
     Example: bertsmith serve bertsmith-classifier@champion --port 5001
     """
     kinds = () if model else kinds_of(None)
-    with _bound(host, port) as at, asked_model(model, home, *kinds) as (folder, called):
+    with bound_socket(host, port) as at, asked_model(model, home, *kinds) as (folder, called):
         from pipelines.inference.service.server import serve as answer_requests
         from pipelines.registry.opening import opened
 
@@ -48,11 +48,11 @@ def serve(
         )  # fmt: skip
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def bound_socket(host: str, port: int) -> socket.socket:
     """A socket at this address, where nobody listens yet: clients come once there are answers."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        bound = socket.socket(family, socket.SOCK_STREAM)
+        bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
     except OSError as error:
