@@ -56,10 +56,11 @@ def export_onnx(model: Model, path: Path | str) -> None:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Exporter and quantizer tell of their own steps; a file is judged by what it answers."""
+    before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logging.disable(logging.NOTSET)
+        logging.disable(before)

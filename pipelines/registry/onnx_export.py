@@ -11,7 +11,13 @@ import torch
 from bert_core.files.folders import publish
 from bert_core.inference.probing import PROBES
 from bert_core.inference.texts import BATCH_TOKENS, encode_texts
-from bert_core.model.catalogue import Model, count_parameters, described
+from bert_core.model.catalogue import (
+    LanguageModel,
+    Model,
+    PretrainingModel,
+    count_parameters,
+    described,
+)
 from bert_core.onnx import (
     MODEL_FILE,
     QUANTIZED_FILE,
@@ -184,7 +190,12 @@ def _heldout_score(tokenizer: WordPieceTokenizer, candidate: Candidate) -> Score
         from pipelines.stages.pretraining.figures import pretraining_figures
 
         reader, most = ExampleReader(candidate.data, "heldout"), candidate.max_examples
-        return lambda model: pretraining_figures(model, reader, most)[candidate.metric]  # type: ignore[arg-type]
+
+        def figure(model: Model) -> float:
+            assert isinstance(model, PretrainingModel | LanguageModel), type(model)
+            return pretraining_figures(model, reader, most)[candidate.metric]
+
+        return figure
     from pipelines.stages.dataset.stage import family_of, read_items
     from pipelines.tasks import Reading
 
