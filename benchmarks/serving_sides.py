@@ -47,7 +47,8 @@ class Asked(NamedTuple):
 
 
 def our_answer(side: str, use: str, folder: Path) -> Answer:
-    model, tokenizer = import_model(folder), WordPieceTokenizer.from_directory(folder)
+    model = import_model(folder).pack()
+    tokenizer = WordPieceTokenizer.from_directory(folder)
     precision: Precision = "bf16" if "bf16" in side else "float32"
     ask = embed if use == "vectors" else classify
     return lambda texts: ask(model, tokenizer, texts, precision=precision)

@@ -56,7 +56,7 @@ def run_batches(
     device, num_texts = model.device, len(encoded.sequences)
     outputs: list[Output] = []
     num_done = 0
-    with model.precision(precision):
+    with model.inference(precision, sum(map(len, encoded.sequences))):
         is_gpu = device.type == "cuda"
         # On a GPU only its kernel for bfloat16 takes sequences of any lengths.
         is_padded = is_gpu and compute_dtype(precision, device) != torch.bfloat16

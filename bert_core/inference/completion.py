@@ -43,7 +43,7 @@ def complete(
             f"a prompt must hold 1 to {model.config.max_position_embeddings} tokens, got {len(ids)}"
         )
     num_new = num_free if max_new_tokens is None else min(num_free, max_new_tokens)
-    with model.precision(precision):
+    with model.inference(precision):
         for index in range(num_new):
             tokens = RaggedBatch.from_sequences([ids]).to(model.device)
             last = torch.tensor([len(ids) - 1], device=model.device)

@@ -33,7 +33,7 @@ def attention_maps(
     """
     encoded = encode_texts(tokenizer, [text], model.config.max_position_embeddings)
     tokens = RaggedBatch.from_sequences(encoded.sequences, encoded.segment_b_start)
-    with model.precision(precision):
+    with model.inference(precision):
         layers = [
             attention_probabilities(qkv.float(), causal=model.config.causal)
             for qkv in model.encoder.queries_keys_values(tokens.to(model.device))

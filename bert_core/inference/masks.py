@@ -51,7 +51,7 @@ def fill_mask(
             f"{len(ids) - 2}; shorten it around the mask"
         )
     tokens = RaggedBatch.from_sequences([ids]).to(model.device)
-    with model.precision(precision):
+    with model.inference(precision):
         logits, _ = model(tokens, torch.tensor(positions, device=model.device))
     # The table may have rows that are no tokens.
     best = logits.float().softmax(dim=-1)[:, : tokenizer.vocab_size].topk(top_k, dim=-1)

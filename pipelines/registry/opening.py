@@ -66,7 +66,7 @@ def opened(folder: Path) -> OpenedModel:
     with readable(folder):
         model, tokenizer = load_model(folder), WordPieceTokenizer.from_directory(folder)
         tokenizer.check_embedding_rows(model.config.vocab_size)
-        return model, tokenizer
+        return model.pack(), tokenizer
 
 
 @contextmanager

@@ -58,7 +58,7 @@ class ServedModel(PythonModel):
     def load_context(self, context: PythonModelContext) -> None:
         """Read weights, labels and tokenizer."""
         folder = Path(context.artifacts["model"])
-        self.model = load_model(folder)
+        self.model = load_model(folder).pack()
         self.tokenizer = WordPieceTokenizer.from_directory(folder)
 
     def predict(
