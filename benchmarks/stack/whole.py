@@ -94,7 +94,8 @@ class Stack:
             **self.credentials.for_prefect_clients(),
             "PREFECT_CLIENT_RETRY_EXTRA_CODES": "500",
             "MLFLOW_TRACKING_URI": self.mlflow_url,
-            **self.credentials.for_mlflow_clients(),
+            "MLFLOW_TRACKING_USERNAME": self.credentials.user,
+            "MLFLOW_TRACKING_PASSWORD": self.credentials.password,
             **self.store.environment(),
         }
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import yaml
 from mlflow import MlflowClient
@@ -29,6 +30,8 @@ from pipelines.registry.tags import (
 )
 from pipelines.tracking.tracker import COMPUTED_ON_TAG, FINGERPRINT_TAG, Tracker, final
 from pipelines.training.results import numbers
+
+_LOGGED: Final = "models:/"  # before a package's id, as a version's source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +93,7 @@ def register(submission: Submission, tracker: Tracker) -> RegisteredModel:
             submission.lineage, submission.evaluation,
         )  # fmt: skip
         client.update_model_version(name, str(version.version), card)
-        client.set_registered_model_alias(name, submission.alias, str(version.version))
+        _give_alias(client, name, submission.alias, str(version.version))
         client.delete_model_version_tag(name, str(version.version), OWED_TAG)
     is_verified = version.tags.get(VERIFIED_TAG) == "true"
     return RegisteredModel(
@@ -135,9 +138,20 @@ def _created_once(
     first = find_version(client, name, fingerprint)
     if first is not None and int(first.version) < int(created.version):
         client.delete_model_version(name, str(created.version))
+        if created.source != first.source:  # else both found the package that an earlier try left
+            client.delete_logged_model(str(created.source).removeprefix(_LOGGED))
         return first
     clear_half_made(name, fingerprint, tracker, client)
     return created
+
+
+def _give_alias(client: MlflowClient, name: str, alias: str, version: str) -> None:
+    try:
+        client.set_registered_model_alias(name, alias, version)
+    except MlflowException:
+        # MLflow's store refuses the second of two that give it at the same moment.
+        if str(client.get_model_version_by_alias(name, alias).version) != version:
+            raise
 
 
 def _create_version(
@@ -165,7 +179,7 @@ def _create_version(
     _ensure_name(client, submission.name, _what(submission))
     return client.create_model_version(
         submission.name,
-        source=f"models:/{logged.model_id}",
+        source=f"{_LOGGED}{logged.model_id}",
         run_id=run_id,
         tags={
             **tags,

@@ -10,6 +10,7 @@ import requests
 from filelock import FileLock
 from mlflow import MlflowClient
 from mlflow.entities import DatasetInput, Metric, Param, RunTag
+from mlflow.exceptions import MlflowException
 
 from pipelines.config.errors import UserError, first_line
 from pipelines.config.redaction import redacted, split_credentials
@@ -214,7 +215,13 @@ class Tracker:
         known = client.get_run(run_id).data.params
         values = _params({key: value for key, value in params.items() if key not in known})
         for first in range(0, len(values), _PARAMS_AT_ONCE):
-            client.log_batch(run_id, params=values[first : first + _PARAMS_AT_ONCE])
+            part = values[first : first + _PARAMS_AT_ONCE]
+            try:
+                client.log_batch(run_id, params=part)
+            except MlflowException:  # as where another process adds them at the same moment
+                known = client.get_run(run_id).data.params
+                if any(param.key not in known for param in part):
+                    raise
 
     def log_text(self, run_id: str, text: str, name: str) -> None:
         """Keep a text with the run as the file `name`."""

@@ -5,14 +5,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
+from threading import Barrier
+from typing import Any
 
 import pytest
 from mlflow.exceptions import MlflowException
 
+from pipelines.registry import packaging, registration
 from pipelines.registry.listing import list_models
 from pipelines.registry.opening import located
+from pipelines.registry.packaging import logged_package, save_model_package
 from tests.pipelines.registry.conftest import Models
 
 
@@ -106,6 +111,32 @@ def refused(database: Path, table: str) -> Iterator[None]:
         yield
         connection.execute("DROP TRIGGER away")
         connection.commit()
+
+
+# Both take the same tag away; MLflow's server says of the second that it was gone.
+@pytest.mark.filterwarnings("ignore:DELETE statement on table 'model_version_tags'")
+def test_a_run_that_registers_second_removes_its_version_and_its_package(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both packages are whole before either run makes a version of its own."""
+    artifact, together = models.trained(1), Barrier(2, timeout=60)
+
+    def begun_at_once(*arguments: Any, **settings: Any) -> str:
+        together.wait()
+        return save_model_package(*arguments, **settings)
+
+    def whole_at_once(*arguments: Any) -> Any:
+        package = logged_package(*arguments)
+        together.wait()
+        return package
+
+    models.tracker.experiment_id()
+    monkeypatch.setattr(packaging, "save_model_package", begun_at_once)
+    monkeypatch.setattr(registration, "logged_package", whole_at_once)
+    with ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(models.register, artifact) for _ in range(2)]
+    assert [run.result().version for run in runs] == [1, 1]
+    assert_registered_once(models)
 
 
 _REGISTERS = """
