@@ -26,8 +26,7 @@ COMPUTED_ON_TAG = "bertsmith.computed_on"  # .processor, … of the process that
 _TRAINING_VIEW = "custom_model_development"  # MLflow's page shows runs and curves first
 
 _PARAMS_AT_ONCE, _MOST_CHARACTERS = 100, 6_000  # that MLflow takes, of a batch and of a value
-_VERSION_SECONDS = 10.0
-_ANSWER_SECONDS = 5.0  # MLflow's own client waits for forty
+_VERSION_SECONDS, _ANSWER_SECONDS = 10.0, 5.0  # MLflow's own client waits for forty
 
 
 def final(name: str) -> str:
@@ -128,11 +127,8 @@ class Tracker:
         experiment_id = self.experiment_id()
         with self.answering():
             client = self.client()
-            run = client.create_run(
-                experiment_id,
-                run_name=name,
-                tags={**self.tags, **tags, FINGERPRINT_TAG: fingerprint},
-            )
+            every = {**self.tags, **tags, FINGERPRINT_TAG: fingerprint}
+            run = client.create_run(experiment_id, run_name=name, tags=every)
             client.log_batch(run.info.run_id, params=_params(params))
             if data:
                 client.log_inputs(run.info.run_id, list(data))
@@ -141,9 +137,8 @@ class Tracker:
     def find_run(self, fingerprint: str) -> str | None:
         """The id of the run that records the artifact `fingerprint`, if there is one.
 
-        It is the newest that finished, else the newest: an attempt that failed, or goes on just
-        now, made nothing of an existing model. Raises UserError where the tracker does not
-        answer.
+        It is the newest that finished, else the newest: an attempt that failed or goes on made
+        nothing of an existing model. Raises UserError where the tracker does not answer.
         """
         recording = f"tags.`{FINGERPRINT_TAG}` = '{fingerprint}'"
         experiment_id = self.experiment_id()
@@ -219,8 +214,7 @@ class Tracker:
             try:
                 client.log_batch(run_id, params=part)
             except MlflowException:  # as where another process adds them at the same moment
-                known = client.get_run(run_id).data.params
-                if any(param.key not in known for param in part):
+                if not client.get_run(run_id).data.params.keys() >= {each.key for each in part}:
                     raise
 
     def log_text(self, run_id: str, text: str, name: str) -> None:
