@@ -8,9 +8,8 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.services.credentials import read_credentials
+from flows.services.credentials import Services, read_credentials, read_services
 from flows.services.local_api import LocalApi
-from flows.services.record import Services, read_services
 from pipelines.config.home import home_folder as home_folder
 from pipelines.tracking.sign_in import home_variables
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from flows import environment
-from flows.services.health import answers, free_port
-from flows.services.record import (
+from flows.services.credentials import (
     MLFLOW_SERVER,
     PREFECT_SERVER,
     Services,
     read_services,
     write_record,
 )
+from flows.services.health import answers, free_port
 from pipelines.config.errors import UserError
 from pipelines.recipes.runtime import RuntimeSettings
 

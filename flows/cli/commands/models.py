@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flows.cli.commands.pictures import attention, similar
-from flows.cli.options import AsJson, Home, Store
-from flows.cli.registry import runtime_of, tracker_of
+from flows.cli.registry import AsJson, Home, Store, runtime_of, tracker_of
 from pipelines.config.errors import UserError
 
 if TYPE_CHECKING:

@@ -5,9 +5,8 @@ from typing import Annotated
 
 import typer
 
-from flows.cli.asked_model import asked_model, model_address, say
 from flows.cli.commands.predict import kinds_of
-from flows.cli.options import Home
+from flows.cli.registry import Home, asked_model, model_address, say
 from pipelines.config.errors import UserError
 
 

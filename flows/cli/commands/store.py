@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.cli.options import AsJson, Home, Store
-from flows.cli.registry import tracker_of
+from flows.cli.registry import AsJson, Home, Store, tracker_of
 from flows.environment import home_folder
-from flows.reporting.quantities import duration, memory
+from flows.reporting.progress_line import duration, memory
 from pipelines.config.redaction import redacted
 
 if TYPE_CHECKING:
