@@ -70,7 +70,7 @@ def read_record(home: Path) -> Services | None:
 
 def write_record(home: Path, services: Services) -> None:
     """Write down what runs now."""
-    from pipelines.artifacts.attempts.commit import write_to_disk  # no command that reads needs it
+    from pipelines.artifacts.access import write_to_disk  # no command that reads needs it
 
     write_to_disk(home / RECORD_NAME, json.dumps(asdict(services), indent=2) + "\n")
 

@@ -14,7 +14,7 @@ from pipelines.config.home import expanded, home_folder, make_home
 from pipelines.config.redaction import Uri
 from pipelines.config.settings import Settings
 from pipelines.stage import Observer, StageContext, ignore
-from pipelines.tracking.reachability import check_tracker_reachable, database_file
+from pipelines.tracking.sign_in import check_tracker_reachable, database_file
 
 if TYPE_CHECKING:  # importing MLflow takes a second that reading a recipe need not spend
     from pipelines.tracking.tracker import Tracker

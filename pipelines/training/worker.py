@@ -15,7 +15,7 @@ from bert_core.model.preparation import checkpoint_activations
 from bert_core.training.guard import GuardConfig
 from bert_core.training.optimization import OptimizationConfig, build_optimizer
 from pipelines.artifacts import Artifact
-from pipelines.cluster.machine import computing_machine
+from pipelines.config.versions import computing_machine
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.early_stopping import Best
 from pipelines.training.memory import rehearsed, within_memory

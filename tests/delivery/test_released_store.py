@@ -10,7 +10,7 @@ import pytest
 from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, ArtifactStore
-from pipelines.artifacts.housekeeping.inventory import take_inventory
+from pipelines.artifacts.inventory import take_inventory
 from pipelines.cluster.ranks import Ranks
 from pipelines.stage import StageContext
 from pipelines.stages import CHAIN

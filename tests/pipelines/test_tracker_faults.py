@@ -12,7 +12,7 @@ from mlflow.exceptions import MlflowException
 from s3fs import S3FileSystem
 
 from pipelines.artifacts import ArtifactStore, Built, Draft
-from pipelines.artifacts.attempts.claims import ClaimLostError
+from pipelines.artifacts.claims import ClaimLostError
 from pipelines.config.errors import UserError
 from pipelines.registry.finding import find_source
 from pipelines.stage import StageContext

@@ -16,7 +16,6 @@ from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel, TrainableModel
 from bert_core.training.state import TRAINING_STATE_FILE, load_model
 from pipelines.artifacts import Artifact, ArtifactStore
-from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
 from pipelines.cluster.ranks import Ranks
 from pipelines.config.errors import UserError
 from pipelines.stage import StageContext
@@ -24,6 +23,7 @@ from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.pretraining.figures import HeldoutExamples, pretraining_figures
 from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.tracking.tracker import Tracker
+from pipelines.training.checkpoint_files import CheckpointFolder
 from pipelines.training.launch import Launch
 from pipelines.training.placement import BatchSplit
 from pipelines.training.ranks import rank_and_world_size

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.artifacts import ArtifactStore, Built, Draft
-from pipelines.artifacts.housekeeping.inventory import take_inventory
+from pipelines.artifacts.inventory import take_inventory
 from pipelines.stage import StageContext
 from pipelines.tracking.tracker import Tracker
 from pipelines.training.telemetry.metrics import MetricLog, Point

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from mlflow.entities.model_registry import ModelVersion
 
 from pipelines.artifacts import Artifact, ArtifactStore
-from pipelines.artifacts.fingerprint import fingerprint_of
+from pipelines.artifacts.manifest import fingerprint_of
 from pipelines.registry.comparison.evaluation import (
     CannotCompareError,
     Evaluation,

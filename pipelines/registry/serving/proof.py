@@ -88,7 +88,7 @@ def _reached(request: dict[str, Any], package: Path, data: Any) -> dict[str, Any
     """The model's figure, what computed it, and what it is; without network and pickles."""
     import torch
 
-    from pipelines.cluster.machine import computing_machine
+    from pipelines.config.versions import computing_machine
 
     if request["threads"]:
         torch.set_num_threads(int(request["threads"]))  # sums are split among them

@@ -10,8 +10,8 @@ from mlflow.entities import Dataset, DatasetInput, InputTag
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pipelines.artifacts import Artifact, Draft
-from pipelines.artifacts.attempts.claims import ClaimLostError
-from pipelines.artifacts.attempts.commit import write_to_disk
+from pipelines.artifacts.access import write_to_disk
+from pipelines.artifacts.claims import ClaimLostError
 from pipelines.config.redaction import redacted
 from pipelines.stage import StageContext
 from pipelines.tracking.tracker import Tracker, now_ms

@@ -12,7 +12,7 @@ from bert_core.batch import Batch
 from bert_core.model.trainable import TrainableModel
 from bert_core.training.loop import MicroBatches
 from bert_core.training.step_operations import batch_operations
-from pipelines.cluster.machine import peak_resident_bytes
+from pipelines.config.versions import peak_resident_bytes
 
 _WINDOW_STEPS = 500  # whose times the percentiles are of
 _PERCENTILES = (50, 95, 99)
