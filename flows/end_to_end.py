@@ -75,7 +75,7 @@ def _register_and_prove(run: Run[EndToEndRecipe], made: dict[str, Artifact]) -> 
         run.report.models.append(model)
         # A run that was killed between registration and proof may have left none.
         if not model.reused or not model.is_verified:
-            from pipelines.insight.evidence import log_evidence  # matplotlib takes a second
+            from pipelines.insight.pictures import log_evidence  # matplotlib takes a second
 
             evidence = network_task(log_evidence)
             run.stage(f"evidence, {kind}", evidence, tracker, model.run_id, artifact, evaluation)

@@ -72,7 +72,7 @@ def import_folder(
         return
     reference = artifact.fingerprint
     if name is not None:
-        from pipelines.registry.importing import register_import
+        from pipelines.registry.exchange import register_import
 
         context = runtime_of(home, store).context()
         registered = register_import(artifact, name, context, say, task)

@@ -195,7 +195,7 @@ def _tree(origin: "LineageNode", shown: set[tuple[str, str]]) -> "Tree":
 
 
 def _draw(root: "LineageNode", page: Path, *, opened: bool) -> None:
-    from pipelines.insight.lineage_page import lineage_page
+    from pipelines.registry.lineage import lineage_page
 
     try:
         page.parent.mkdir(parents=True, exist_ok=True)

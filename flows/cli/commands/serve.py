@@ -37,7 +37,7 @@ def serve(
     """
     kinds = () if model else kinds_of(None)
     with bound_socket(host, port) as at, asked_model(model, home, *kinds) as (folder, called):
-        from pipelines.inference.service.server import serve as answer_requests
+        from pipelines.inference.server import serve as answer_requests
         from pipelines.registry.opening import opened
 
         address = f"http://{host}:{at.getsockname()[1]}/invocations"
