@@ -1,4 +1,10 @@
-"""A flow run in progress: it runs its stages, and keeps the books on them."""
+"""A flow run in progress: it runs its stages as tasks, and keeps the books on them.
+
+The artifact store is the only cache: Prefect's would not see a change inside a stage. A task is
+tried again where the world can fail, in reading sources and in speaking to tracker and registry,
+and only for that reason: what a computation gets wrong it would get wrong again, and Ray replaces
+workers that die by itself.
+"""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +36,7 @@ from pipelines.recipes.models import CorpusRecipe
 from pipelines.run_metrics import RunMetrics, published_metrics
 from pipelines.stage import Progress, StageContext
 from pipelines.tracking.tracker import Tracker
-from pipelines.training.telemetry.undelivered import deliver_kept
+from pipelines.training.telemetry.metrics import deliver_kept
 
 Recipe = TypeVar("Recipe", bound=CorpusRecipe, covariant=True)  # a wider one will do
 RecipeType = TypeVar("RecipeType", bound=CorpusRecipe)

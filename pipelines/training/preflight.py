@@ -24,8 +24,7 @@ from bert_core.training.optimization import OptimizationConfig, state_size
 from pipelines.cluster.ranks import Retention
 from pipelines.config.errors import UserError, first_line
 from pipelines.config.versions import computing_versions
-from pipelines.training.ranks import all_gather
-from pipelines.training.work import Work
+from pipelines.training.ranks import Work, all_gather
 
 _MEETING_SECONDS = 300.0  # ranks come when they have read their inputs, some later than others
 

@@ -26,14 +26,13 @@ from pipelines.training.preflight import (
     checkpoint_bytes,
     note_on_best,
 )
-from pipelines.training.ranks import rank_and_world_size, share_of_node, this_node
+from pipelines.training.ranks import Work, rank_and_world_size, share_of_node, this_node
 from pipelines.training.restoring import restore
 from pipelines.training.saving import TrainState, save_at_end
 from pipelines.training.telemetry.curve import Telemetry
 from pipelines.training.telemetry.metrics import MetricLog
 from pipelines.training.telemetry.speed import Speed
 from pipelines.training.training_loop import TrainingLoop
-from pipelines.training.work import Work
 
 __all__ = ["Work", "optimization", "run"]
 

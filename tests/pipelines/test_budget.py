@@ -25,7 +25,7 @@ from pipelines.stages.pretraining.budget import (
 )
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
-from pipelines.training.work import Work
+from pipelines.training.ranks import Work
 
 TIMING = Timing(step=0.5, start=4.0, evaluation=2.0, first_evaluation=6.0, checkpoint=3.0)
 

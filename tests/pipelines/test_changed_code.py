@@ -120,7 +120,7 @@ def test_a_stage_s_code_is_what_it_imports_without_the_surroundings() -> None:
     corpus, dataset, encoder = map(code_of, (build_corpus, build_dataset, build_encoder))
     assert {"pipelines.stages.corpus.cleaning", "pipelines.io.files"} <= {*corpus}
     assert "pipelines.stages.corpus.sources.markup" in corpus  # imported by a name put together
-    assert {"pipelines.tasks.tagging", "pipelines.tasks.scoring.entities"} <= {*dataset}
+    assert {"pipelines.tasks.tagging", "pipelines.tasks.scoring.spans"} <= {*dataset}
     assert {"bert_core.training.optimization.rules", "bert_core.backends.cpu.layout"} <= {*encoder}
     assert {"pipelines.training.worker", "pipelines.stages.examples.batches"} <= {*encoder}
     for code in (corpus, dataset, encoder):

@@ -29,7 +29,7 @@ from pipelines.training.placement import BatchSplit
 from pipelines.training.ranks import rank_and_world_size
 from pipelines.training.results import AVERAGED_FOLDER, MODEL_FOLDER
 from pipelines.training.settings import TrainingSettings
-from pipelines.training.telemetry.undelivered import Ending
+from pipelines.training.telemetry.metrics import Ending
 from pipelines.training.worker import Work, run
 from tests.pipelines.small_trainings import launched
 

@@ -8,9 +8,8 @@ from pipelines.artifacts import ArtifactStore, Built, Draft
 from pipelines.artifacts.inventory import take_inventory
 from pipelines.stage import StageContext
 from pipelines.tracking.tracker import Tracker
-from pipelines.training.telemetry.metrics import MetricLog, Point
+from pipelines.training.telemetry.metrics import Ending, MetricLog, Point, deliver_kept
 from pipelines.training.telemetry.runs import Trained, open_run, recorded
-from pipelines.training.telemetry.undelivered import Ending, deliver_kept
 from tests.pipelines.trackers import FickleTracker, until
 
 POINTS = [Point("train/loss", 1 / step, 1_700_000_000_000 + step, step) for step in range(1, 9)]

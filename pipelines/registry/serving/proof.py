@@ -162,8 +162,7 @@ def _of_task(loaded: Any, dataset: Any, request: dict[str, Any]) -> tuple[float,
 
 def _of_encoder(loaded: Any, examples: Any, request: dict[str, Any]) -> tuple[float, list[Any]]:
     from pipelines.stages.examples.batches import ExampleReader
-    from pipelines.stages.pretraining.figures import pretraining_figures
-    from pipelines.stages.pretraining.sequence_losses import sequence_losses
+    from pipelines.stages.pretraining.figures import pretraining_figures, sequence_losses
 
     served, reader = loaded.unwrap_python_model(), ExampleReader(examples, "heldout")
     model, vocabulary = served.model, examples.local("vocab.txt").read_text(encoding="utf-8")

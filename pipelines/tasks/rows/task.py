@@ -4,33 +4,110 @@ The file is read once, where labelled items are made; from there it travels with
 every model that learns from them.
 """
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import torch
 
+from bert_core.batch import RowBatch
 from bert_core.config import EncoderConfig
-from bert_core.inference.rows import answers_of, encode_rows
+from bert_core.inference.rows import EncodedRows, answers_of, encode_rows
 from bert_core.model.catalogue import MODELS, Model, TrainableModel
 from bert_core.model.rows import CODE_FILE, RowModel, row_model
+from bert_core.ragged import RaggedBatch
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact
 from pipelines.config.errors import UserError
 from pipelines.io.records import opened
 from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading, TaskFamily
 from pipelines.tasks.encoding.texts import outputs
-from pipelines.tasks.rows.examples import RowExamples, value_of
 from pipelines.tasks.scoring.weighted import WeightedScore, mean
 
+_CALLED: Final = {str: "text", int: "whole number", float: "number"}
 _WORST: Final = 10  # rows that a report shows
 _TYPES: Final[Mapping[Any, pa.DataType]] = {
     str: pa.string(), int: pa.int64(), float: pa.float64(), list[str]: pa.list_(pa.string()),
     list[int]: pa.list_(pa.int64()), list[float]: pa.list_(pa.float64()),
 }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowExamples:
+    """N rows, each with the sequences that are read for it."""
+
+    rows: Sequence[Item]
+    read: EncodedRows
+
+    @property
+    def num_truncated(self) -> int:
+        """Texts whose end was left out."""
+        return self.read.encoded.num_truncated
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def batch(self, indices: np.ndarray) -> RowBatch:
+        """The rows at `indices`, in that order."""
+        chosen = np.asarray(indices).tolist()
+        ends = np.cumsum(self.read.texts_per_row)
+        places = [
+            place
+            for row in chosen
+            for place in range(ends[row] - self.read.texts_per_row[row], ends[row])
+        ]
+        encoded = self.read.encoded
+        tokens = RaggedBatch.from_sequences(
+            [encoded.sequences[place] for place in places],
+            [encoded.segment_b_start[place] for place in places],
+        )
+        return RowBatch(
+            tokens=tokens,
+            rows=tuple(self.rows[row] for row in chosen),
+            texts_per_row=tuple(self.read.texts_per_row[row] for row in chosen),
+        )
+
+    def longest(self, size: int) -> RowBatch:
+        """The `size` rows of most tokens."""
+        lengths = np.fromiter(map(len, self.read.encoded.sequences), np.int64)
+        begins = np.cumsum([0, *self.read.texts_per_row[:-1]])
+        return self.batch(np.argsort(-np.add.reduceat(lengths, begins), kind="stable")[:size])
+
+
+def value_of(cell: Any, kind: Any, name: str) -> Any:
+    """A cell as its column's type; CSV writes lists as JSON. Raises BadItemError where it is none.
+
+    Whole numbers may come as floats, as tables with gaps hold them.
+    """
+    is_list = kind not in (str, int, float)
+    of = kind.__args__[0] if is_list else kind
+    try:
+        value = json.loads(cell) if is_list and isinstance(cell, str) else cell
+        if is_list and not isinstance(value, list):
+            raise ValueError(f"{cell!r:.60} is no list")
+        found = [_plain(each, of) for each in (value if is_list else [value])]
+    except (ValueError, TypeError) as error:
+        called = f"a list of {_CALLED[of]}s" if is_list else f"a {_CALLED[of]}"
+        raise BadItemError(f"have {called} in {name}", f"{cell!r:.60}") from error
+    return found if is_list else found[0]
+
+
+def _plain(value: Any, kind: type) -> Any:
+    """A text is stripped, and may not be empty; raises ValueError for another type's value."""
+    if kind is str:
+        if not (isinstance(value, str) and value.strip()):
+            raise ValueError("no text")
+        return value.strip()
+    number = float(value)
+    if not math.isfinite(number) or (kind is int and not number.is_integer()):
+        raise ValueError("no such number")
+    return kind(number)
 
 
 def read_task(path: str, taken: Sequence[str]) -> "RowTask":
@@ -122,8 +199,8 @@ class RowTask(TaskFamily):
 
     def described(self, train: Items, heldout: Items) -> dict[str, Any]:
         """The figures of the class's own guess."""
-        guessed = Answers([self.model.guess(row) for row in heldout.rows], 0)
-        figures = self.figures(guessed, heldout)
+        guessed = [self.model.guess(row) for row in heldout.rows]
+        figures = self.figures(Answers(guessed, 0), heldout)
         return {name.replace("eval/", "baseline/"): value for name, value in figures.items()}
 
     def baselines(
@@ -162,11 +239,8 @@ class RowTask(TaskFamily):
 
     def report(self, answers: Answers, items: Items) -> dict[str, Any]:
         """The rows with the lowest scores."""
-        figures = self._scored(answers, items)
-        rows = [
-            {**row, "answered": value, **own}
-            for row, value, own in zip(items.rows, answers.values, figures, strict=True)
-        ]
+        scored = zip(items.rows, answers.values, self._scored(answers, items), strict=True)
+        rows = [{**row, "answered": value, **own} for row, value, own in scored]
         return {"lowest": sorted(rows, key=lambda row: row[self.model.score])[:_WORST]}
 
     def _scored(self, answers: Answers, items: Items) -> list[dict[str, float]]:

@@ -12,8 +12,7 @@ from pipelines.stage import Progress
 from pipelines.tracking.tracker import now_ms
 from pipelines.training.messages import ProgressSender
 from pipelines.training.telemetry.metrics import MetricLog, Point
-from pipelines.training.telemetry.speed import Speed
-from pipelines.training.telemetry.system import SystemMetrics
+from pipelines.training.telemetry.speed import Speed, SystemMetrics
 
 _FILE_NAME = "telemetry.json"
 _SUMMARY = (
