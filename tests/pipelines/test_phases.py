@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from pipelines.stages.pretraining.training_examples import TrainingExamples
 
 from pipelines.cluster.ranks import Ranks
 from pipelines.config.errors import UserError
@@ -13,6 +12,7 @@ from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.pretraining.phases import phases_of, split_of
 from pipelines.stages.pretraining.settings import PretrainingSettings
+from pipelines.stages.pretraining.work import TrainingExamples
 from pipelines.training.placement import schedule
 
 TWO_PHASES = PretrainingSettings(

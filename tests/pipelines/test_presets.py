@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pipelines.stages.pretraining.training_examples import restart_of
 
 from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.cluster.ranks import Ranks
@@ -13,6 +12,7 @@ from pipelines.recipes.models import EndToEndRecipe, PretrainingRecipe
 from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.pretraining.phases import phases_of
 from pipelines.stages.pretraining.stage import build_encoder
+from pipelines.stages.pretraining.work import restart_of
 from pipelines.stages.vocabulary.stage import build_vocabulary
 from pipelines.tasks import family_module, family_names
 
