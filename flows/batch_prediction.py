@@ -7,8 +7,8 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.runtime import flow_run
 from pydantic import Field
 
-from flows.reporting.pages import costing_the_page_alone
 from flows.reporting.progress import ProgressReporter
+from flows.reporting.run_report import costing_the_page_alone
 from flows.run import network_task
 from flows.services.reconciliation import recorded_run
 from flows.services.runtime_block import use_runtime_of_deployment

@@ -20,12 +20,16 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.runtime import deployment, flow_run
 from pydantic import Field
 
-from flows.parent_run import ParentRun, open_parent_run
-from flows.reporting.pages import costing_the_page_alone, first_line, flow_run_page
 from flows.reporting.progress import MemorySampler, ProgressReporter
 from flows.reporting.progress_line import duration, memory
-from flows.reporting.publishing import publish_report
-from flows.reporting.run_report import RunReport, StageRecord
+from flows.reporting.publishing import ParentRun, open_parent_run, publish_report
+from flows.reporting.run_report import (
+    RunReport,
+    StageRecord,
+    costing_the_page_alone,
+    first_line,
+    flow_run_page,
+)
 from flows.services.reconciliation import recorded_run
 from flows.services.runtime_block import use_runtime_of_deployment
 from flows.stopping import note_stops, stop_in_order_inside_flow, wait_for_last_try
@@ -36,7 +40,7 @@ from pipelines.recipes.models import CorpusRecipe
 from pipelines.run_metrics import RunMetrics, published_metrics
 from pipelines.stage import Progress, StageContext
 from pipelines.tracking.tracker import Tracker
-from pipelines.training.telemetry.metrics import deliver_kept
+from pipelines.training.metrics import deliver_kept
 
 Recipe = TypeVar("Recipe", bound=CorpusRecipe, covariant=True)  # a wider one will do
 RecipeType = TypeVar("RecipeType", bound=CorpusRecipe)

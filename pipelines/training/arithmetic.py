@@ -18,9 +18,8 @@ import torch
 
 from bert_core.backends.precision import Precision, compute_dtype
 from pipelines.cluster.connection import connect, nodes
-from pipelines.cluster.ranks import Ranks
 from pipelines.config.errors import UserError
-from pipelines.stage import Observer, Progress, StageContext, ignore
+from pipelines.stage import Observer, Progress, Ranks, StageContext, ignore
 from pipelines.training.placement import (
     Node,
     after_waiting,

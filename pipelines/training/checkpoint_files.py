@@ -16,9 +16,9 @@ from pipelines.artifacts import sha256_of_file
 from pipelines.artifacts.access import write_to_disk
 from pipelines.artifacts.claims import Claim
 from pipelines.artifacts.draft import Draft
-from pipelines.cluster.ranks import Retention
 from pipelines.config.errors import UserError
 from pipelines.config.processes import ProcessIdentity
+from pipelines.stage import Retention
 
 
 class CheckpointFolder(NamedTuple):

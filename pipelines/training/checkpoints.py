@@ -17,8 +17,8 @@ from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem, copy
 from pydantic import ValidationError
 
 from pipelines.artifacts.access import flush, flush_folders, store_errors
-from pipelines.cluster.ranks import Retention
 from pipelines.config.errors import UserError
+from pipelines.stage import Retention
 from pipelines.training.checkpoint_files import (
     Checkpoint,
     DamagedCheckpointError,

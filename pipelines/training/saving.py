@@ -20,10 +20,9 @@ from pipelines.artifacts.claims import ClaimLostError
 from pipelines.config.errors import UserError, first_line
 from pipelines.training.checkpoint_files import scratch_folder
 from pipelines.training.checkpoints import Checkpoints
-from pipelines.training.early_stopping import Best
+from pipelines.training.curve import Best, Telemetry
 from pipelines.training.ranks import broadcast
 from pipelines.training.results import AVERAGED_FOLDER, MODEL_FOLDER
-from pipelines.training.telemetry.curve import Telemetry
 
 logger = logging.getLogger(__name__)
 

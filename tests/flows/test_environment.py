@@ -133,7 +133,7 @@ def test_servers_of_this_machine_are_asked_without_the_proxy(
 _STARTS_AN_API = """
 import sys
 from pathlib import Path
-from flows.services.local_api import LocalApi
+from flows.environment import LocalApi
 
 api = LocalApi.start(Path(sys.argv[1]))
 api.wait()

@@ -23,7 +23,7 @@ NUM_STEPS = 20
 MOST_NODES = 2
 WAITING = """
 from pipelines.cluster.connection import connect
-from pipelines.cluster.ranks import Ranks
+from pipelines.stage import Ranks
 from pipelines.training.arithmetic import wait_for_room
 
 connect()
@@ -32,7 +32,7 @@ wait_for_room(ranks, lambda progress: print(progress.note, flush=True), "pretrai
 """
 BRINGING = """
 from pipelines.cluster.connection import connect, nodes
-from pipelines.cluster.ranks import Ranks
+from pipelines.stage import Ranks
 from pipelines.training.arithmetic import wait_for_room
 
 connect()

@@ -41,7 +41,7 @@ from pyarrow.fs import LocalFileSystem
 from pipelines.artifacts import ArtifactStore
 from pipelines.training.checkpoint_files import CheckpointFolder
 from pipelines.config.errors import UserError
-from pipelines.cluster.ranks import Ranks
+from pipelines.stage import Ranks
 from pipelines.stage import StageContext
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.launch import Launch, launch

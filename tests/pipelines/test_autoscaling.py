@@ -6,8 +6,7 @@ from types import SimpleNamespace
 import pytest
 from ray.util import placement_group_table
 
-from pipelines.cluster.ranks import Ranks
-from pipelines.stage import Progress
+from pipelines.stage import Progress, Ranks
 from pipelines.training import arithmetic
 from pipelines.training.arithmetic import bundles, wait_for_room
 

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from pipelines.cluster.ranks import Ranks
 from pipelines.config.errors import UserError
 from pipelines.recipes.files import read_recipe
 from pipelines.recipes.models import PretrainingRecipe
+from pipelines.stage import Ranks
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples

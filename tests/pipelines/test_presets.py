@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from pipelines.artifacts import Artifact, ArtifactStore
-from pipelines.cluster.ranks import Ranks
 from pipelines.recipes.files import preset_names, read_recipe
 from pipelines.recipes.models import EndToEndRecipe, PretrainingRecipe
+from pipelines.stage import Ranks
 from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.pretraining.phases import phases_of
 from pipelines.stages.pretraining.stage import build_encoder

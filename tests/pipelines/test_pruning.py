@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.parent_run import open_parent_run
+from flows.reporting.publishing import open_parent_run
 from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
 from pipelines.artifacts.inventory import take_inventory
 from pipelines.artifacts.pruning import carry_out, plan

@@ -18,7 +18,7 @@ from pipelines.registry.finding import find_source
 from pipelines.stage import StageContext
 from pipelines.tracking import tracker as tracker_module
 from pipelines.tracking.tracker import Tracker, is_transient
-from pipelines.training.telemetry.runs import Trained, open_run, recorded
+from pipelines.training.runs import Trained, open_run, recorded
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,7 @@ from bert_core.batch import Batch
 from bert_core.training.state import WEIGHTS_FILE, load_model
 from pipelines.artifacts import ArtifactStore
 from pipelines.artifacts.manifest import sha256_of_file
-from pipelines.cluster.ranks import Ranks
-from pipelines.stage import StageContext
+from pipelines.stage import Ranks, StageContext
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.pretraining.phases import phases_of

@@ -21,7 +21,7 @@ from pipelines.training.checkpoint_files import CheckpointFolder
 from pipelines.training.imported_models import existing_encoder
 from pipelines.training.launch import Launch, launch
 from pipelines.training.results import MODEL_FILES, publish_model, throughput
-from pipelines.training.telemetry.runs import Trained, open_run, recorded, training_input
+from pipelines.training.runs import Trained, open_run, recorded, training_input
 from pipelines.training.worker import run
 
 

@@ -15,8 +15,8 @@ from pipelines.artifacts.claims import ClaimLostError
 from pipelines.config.redaction import redacted
 from pipelines.stage import StageContext
 from pipelines.tracking.tracker import Tracker, now_ms
+from pipelines.training.metrics import Ending, Point, deliver_kept, is_there
 from pipelines.training.results import numbers
-from pipelines.training.telemetry.metrics import Ending, Point, deliver_kept, is_there
 
 logger = logging.getLogger(__name__)
 

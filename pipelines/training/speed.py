@@ -25,7 +25,7 @@ from bert_core.model.trainable import TrainableModel
 from bert_core.training.loop import MicroBatches
 from bert_core.training.step_operations import batch_operations
 from pipelines.config.versions import peak_resident_bytes
-from pipelines.training.telemetry.metrics import MetricLog
+from pipelines.training.metrics import MetricLog
 
 _WINDOW_STEPS = 500  # whose times the percentiles are of
 _PERCENTILES = (50, 95, 99)
