@@ -23,10 +23,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.alternating import report
 from pipelines.artifacts import Artifact
 from pipelines.cluster.connection import connect, disconnect, nodes
-from pipelines.cluster.ranks import Ranks
 from pipelines.recipes.files import read_recipe
 from pipelines.recipes.models import EndToEndRecipe
 from pipelines.recipes.runtime import RuntimeSettings
+from pipelines.stage import Ranks
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.pretraining.settings import PretrainingSettings

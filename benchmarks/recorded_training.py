@@ -27,8 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.alternating import ROOT
 from bert_core.batch import Batch
 from pipelines.artifacts import ArtifactStore
-from pipelines.cluster.ranks import NumWorkers, Ranks
-from pipelines.stage import StageContext
+from pipelines.stage import NumWorkers, Ranks, StageContext
 from pipelines.stages.pretraining import stage
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.training.worker import Work

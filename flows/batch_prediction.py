@@ -7,12 +7,12 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.runtime import flow_run
 from pydantic import Field
 
-from flows.reporting.pages import costing_the_page_alone
 from flows.reporting.progress import ProgressReporter
+from flows.reporting.run_report import costing_the_page_alone
+from flows.run import network_task
 from flows.services.reconciliation import recorded_run
 from flows.services.runtime_block import use_runtime_of_deployment
 from flows.stopping import cancel_if_stopped, note_stops
-from flows.tasks import network_task
 from pipelines.artifacts import Artifact
 from pipelines.config.redaction import redacted
 from pipelines.inference.batch_prediction import KIND, BatchSettings, build_predictions

@@ -6,11 +6,9 @@ from typing import TypeVar
 
 from prefect import Flow, flow
 
-from flows.checks import check_recipe
 from flows.reporting.run_report import RunReport
-from flows.run import Overrides, Run, started_run
+from flows.run import Overrides, Run, network_task, plain_task, started_run
 from flows.stopping import cancel_if_stopped
-from flows.tasks import network_task, plain_task
 from pipelines.artifacts import Artifact
 from pipelines.recipes.files import read_recipe
 from pipelines.recipes.models import (
@@ -20,7 +18,7 @@ from pipelines.recipes.models import (
     narrowest_recipe,
 )
 from pipelines.stage import Stage, StageContext
-from pipelines.stages import CHAIN, asked_for, with_what_they_need
+from pipelines.stages import CHAIN, asked_for, check_recipe, with_what_they_need
 from pipelines.tracking.tracker import Tracker
 
 RecipeType = TypeVar("RecipeType", bound=CorpusRecipe)

@@ -15,8 +15,7 @@ from prefect.runtime import deployment, flow_run
 from pydantic import Field
 
 from flows.promote import emit_promotion
-from flows.run import Run
-from flows.tasks import network_task
+from flows.run import Run, network_task
 from pipelines.config.errors import UserError
 from pipelines.recipes.models import EndToEndRecipe
 from pipelines.recipes.registration import RegistrationSettings

@@ -5,9 +5,8 @@ from prefect import flow
 from flows.chain import build_chain, with_resolved_encoders
 from flows.champions import check_approval_limit, compare_and_promote
 from flows.reporting.run_report import RunReport
-from flows.run import Overrides, Run, started_run
+from flows.run import Overrides, Run, network_task, plain_task, started_run
 from flows.stopping import cancel_if_stopped
-from flows.tasks import network_task, plain_task
 from pipelines.artifacts import Artifact
 from pipelines.insight import showcase
 from pipelines.recipes.files import read_recipe
@@ -76,7 +75,7 @@ def _register_and_prove(run: Run[EndToEndRecipe], made: dict[str, Artifact]) -> 
         run.report.models.append(model)
         # A run that was killed between registration and proof may have left none.
         if not model.reused or not model.is_verified:
-            from pipelines.insight.evidence import log_evidence  # matplotlib takes a second
+            from pipelines.insight.pictures import log_evidence  # matplotlib takes a second
 
             evidence = network_task(log_evidence)
             run.stage(f"evidence, {kind}", evidence, tracker, model.run_id, artifact, evaluation)

@@ -9,11 +9,11 @@ from prefect.events import emit_event
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
-from flows.alias_recipes import PromotionRecipe, RollbackRecipe
-from flows.reporting.pages import costing_the_page_alone
+from flows.reporting.run_report import costing_the_page_alone
+from flows.run import network_task
 from flows.services.reconciliation import recorded_run
 from flows.services.runtime_block import use_runtime_of_deployment
-from flows.tasks import network_task
+from pipelines.recipes.registration import PromotionRecipe, RollbackRecipe
 from pipelines.registry import promotion as registry
 from pipelines.registry.promotion import Promotion
 

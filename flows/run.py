@@ -1,35 +1,46 @@
-"""A flow run in progress: it runs its stages, and keeps the books on them."""
+"""A flow run in progress: it runs its stages as tasks, and keeps the books on them.
+
+The artifact store is the only cache: Prefect's would not see a change inside a stage. A task is
+tried again where the world can fail, in reading sources and in speaking to tracker and registry,
+and only for that reason: what a computation gets wrong it would get wrong again, and Ray replaces
+workers that die by itself.
+"""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Generic, TypeVar
 from uuid import UUID
 
-from prefect import Task
+from prefect import Task, task
+from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import State, TaskRun
 from prefect.runtime import deployment, flow_run
 from pydantic import Field
 
-from flows.parent_run import ParentRun, open_parent_run
-from flows.reporting.pages import costing_the_page_alone, first_line, flow_run_page
-from flows.reporting.progress import ProgressReporter
-from flows.reporting.publishing import publish_report
-from flows.reporting.quantities import duration, memory
-from flows.reporting.run_report import RunReport, StageRecord
-from flows.reporting.usage import MemorySampler
+from flows.reporting.progress import MemorySampler, ProgressReporter
+from flows.reporting.progress_line import duration, memory
+from flows.reporting.publishing import ParentRun, open_parent_run, publish_report
+from flows.reporting.run_report import (
+    RunReport,
+    StageRecord,
+    costing_the_page_alone,
+    first_line,
+    flow_run_page,
+)
 from flows.services.reconciliation import recorded_run
 from flows.services.runtime_block import use_runtime_of_deployment
 from flows.stopping import note_stops, stop_in_order_inside_flow, wait_for_last_try
 from pipelines.artifacts import Artifact
-from pipelines.config.redaction import redacted
+from pipelines.config.redaction import redacted, without_secrets
 from pipelines.recipes.files import completed, differences
 from pipelines.recipes.models import CorpusRecipe
 from pipelines.run_metrics import RunMetrics, published_metrics
 from pipelines.stage import Progress, StageContext
 from pipelines.tracking.tracker import Tracker
-from pipelines.training.telemetry.undelivered import deliver_kept
+from pipelines.training.metrics import deliver_kept
 
 Recipe = TypeVar("Recipe", bound=CorpusRecipe, covariant=True)  # a wider one will do
 RecipeType = TypeVar("RecipeType", bound=CorpusRecipe)
@@ -197,3 +208,31 @@ def _resolved(
 def _how_it_ended(error: BaseException) -> str:
     """What stops a process, such as Ctrl-C or a cancellation, is no Exception."""
     return "failed" if isinstance(error, Exception) else "stopped"
+
+
+_RETRY_DELAYS_SECONDS = [2.0, 15.0, 60.0]
+
+
+def _world_failed(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
+    """Whether a disk or a server did not answer, which waiting may mend."""
+    from pipelines.tracking.tracker import (
+        is_transient,  # MLflow takes a second that others need not
+    )
+
+    return is_transient(state.result(raise_on_failure=False))
+
+
+def plain_task(function: Callable[..., Any]) -> Task[..., Any]:
+    """`function` as a task that is run once."""
+    return task(cache_policy=NO_CACHE, persist_result=False)(without_secrets(function))
+
+
+def network_task(function: Callable[..., Any]) -> Task[..., Any]:
+    """`function` as a task that is tried again where the world failed."""
+    return task(
+        cache_policy=NO_CACHE,
+        persist_result=False,
+        retries=len(_RETRY_DELAYS_SECONDS),
+        retry_delay_seconds=_RETRY_DELAYS_SECONDS,
+        retry_condition_fn=_world_failed,
+    )(without_secrets(function))

@@ -93,7 +93,7 @@ def seconds_to_wait(flow_run_id: UUID, now: datetime) -> float:
     """How long the last process may still hold a claim; 0 on the first try."""
     from prefect.client.orchestration import get_client
 
-    from pipelines.artifacts.attempts.claims import LEASE_SECONDS
+    from pipelines.artifacts.claims import LEASE_SECONDS
 
     with get_client(sync_client=True) as client:
         states = client.read_flow_run_states(flow_run_id)

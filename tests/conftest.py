@@ -82,7 +82,7 @@ def places_of_this_test_alone() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a Prefect API that lives as long as the test session."""
-    from flows.services.local_api import LocalApi
+    from flows.environment import LocalApi
 
     home = tmp_path_factory.mktemp("prefect")
     os.environ["PREFECT_HOME"] = str(home)

@@ -21,7 +21,7 @@ from bert_core.hugging_face.tensors import (
     to_hugging_face,
 )
 from bert_core.model.catalogue import MODELS, Model, build_model
-from bert_core.model.embeddings import sinusoids
+from bert_core.model.layers import sinusoids
 
 # Raise where the same files would give another model or other tokens than before.
 READING_VERSION: Final = 5

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from bert_core.backends.precision import Precision
 from bert_core.inference.texts import Text, encode_texts
-from bert_core.model.attention import attention_probabilities
 from bert_core.model.catalogue import Model
+from bert_core.model.layers import attention_probabilities
 from bert_core.ragged import RaggedBatch
 from bert_core.vocabulary import WordPieceTokenizer
 

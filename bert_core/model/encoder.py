@@ -18,9 +18,7 @@ from bert_core.backends.context import current_context, in_context
 from bert_core.backends.dropout import DropoutKey, Site, dropout_mask
 from bert_core.backends.operations import Layout, backend_for
 from bert_core.config import EncoderConfig
-from bert_core.model.attention import SelfAttention
-from bert_core.model.embeddings import Embeddings
-from bert_core.model.layers import FeedForward, LayerNorm
+from bert_core.model.layers import Embeddings, FeedForward, LayerNorm, SelfAttention
 from bert_core.ragged import RaggedBatch
 
 

@@ -1,6 +1,9 @@
-"""Heads: what turns hidden states into the logits of a task.
+"""Heads, which turn hidden states into the logits of a task, and the losses of logits.
 
-T = ragged tokens, B = sequences, M = predicted tokens, D = hidden size, V = vocabulary.
+A loss is a sum: dividing by the count of a whole step is the step's business.
+
+T = ragged tokens, B = sequences, M = predicted tokens, D = hidden size, V = vocabulary,
+C = classes.
 """
 
 import torch
@@ -9,9 +12,9 @@ from torch import Tensor, nn
 
 from bert_core.backends.dropout import DropoutKey, Site, dropout
 from bert_core.backends.operations import backend_for
+from bert_core.batch import IGNORED_LABEL
 from bert_core.config import EncoderConfig
-from bert_core.model.embeddings import Embeddings
-from bert_core.model.layers import LayerNorm, Linear
+from bert_core.model.layers import Embeddings, LayerNorm, Linear
 
 
 class Pooler(nn.Module):
@@ -81,3 +84,35 @@ class TaskHead(nn.Module):
     def forward(self, hidden: Tensor, dropout_key: DropoutKey | None) -> Tensor:
         """[..., D] -> [..., num_outputs]."""
         return self.dense(dropout(hidden, self.dropout, dropout_key, Site.HEAD))
+
+
+def cross_entropy_sum(
+    logits: Tensor,
+    labels: Tensor,
+    label_smoothing: float = 0.0,
+    class_weights: Tensor | None = None,
+) -> Tensor:
+    """-log softmax(logits)[label], summed in float32 over the labels that are not ignored.
+
+    With `label_smoothing` e a label counts 1 - e, and all C classes alike e / C each. With
+    `class_weights` [C] the term of each class is multiplied by its weight.
+    """
+    return F.cross_entropy(
+        logits.float(), labels, weight=class_weights, reduction="sum",
+        ignore_index=IGNORED_LABEL, label_smoothing=label_smoothing,
+    )  # fmt: skip
+
+
+def binary_cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
+    """-log of the probability that each of [B, C] decisions is right, summed in float32."""
+    return F.binary_cross_entropy_with_logits(logits.float(), labels, reduction="sum")
+
+
+def num_correct(logits: Tensor, labels: Tensor) -> Tensor:
+    """How many rows of `logits` are largest at their label; ignored labels never count."""
+    return (logits.argmax(dim=-1) == labels).sum()
+
+
+def squared_error_sum(predictions: Tensor, labels: Tensor) -> Tensor:
+    """(prediction - label)^2 summed in float32."""
+    return (predictions.float() - labels).square().sum()

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bert_core.config import EncoderConfig
-from bert_core.model.embeddings import sinusoids
-from bert_core.model.layers import truncated_normal_
+from bert_core.model.layers import sinusoids, truncated_normal_
 from bert_core.model.trainable import Model
 
 

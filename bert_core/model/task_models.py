@@ -14,8 +14,9 @@ from bert_core.backends.dropout import DropoutKey
 from bert_core.batch import LabelledBatch
 from bert_core.config import EncoderConfig
 from bert_core.model.classes import OneOfClasses, TaskModel
-from bert_core.model.heads import Pooler, TaskHead
-from bert_core.model.losses import (
+from bert_core.model.heads import (
+    Pooler,
+    TaskHead,
     binary_cross_entropy_sum,
     cross_entropy_sum,
     squared_error_sum,

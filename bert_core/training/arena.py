@@ -2,18 +2,24 @@
 
 One buffer makes the optimizer's update, the gradient norm, the exchange between machines and the
 copy in a lower precision one call each, whatever the number of layers.
+
+For the backend that computes with parameters it copies all matrices into the number format of a
+step, once a step. In a block the model finds these copies where its parameters were, whether its
+layers are compiled or not, so that nothing is cast at each micro-batch; and a copy's gradient is
+added where its parameter's belongs, in float32, uncast.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bert_core.backends.context import ComputeWeight, computing
+from bert_core.backends.context import ComputeWeight, add_gradient, computing
 from bert_core.backends.operations import backend_for
 from bert_core.files.tensor_files import listed
-from bert_core.training.format_copies import FormatCopies
+from bert_core.model.layers import Linear
 from bert_core.training.neighbours import SharedNumbers
 
 _ALIGNMENT = 64  # elements; every parameter starts on a cache line in every number format
@@ -172,3 +178,55 @@ def _addresses(parameter: Tensor) -> tuple[int, int | None]:
 def padded(num_elements: int) -> int:
     """How many elements of the buffer a parameter of so many takes."""
     return -(-num_elements // _ALIGNMENT) * _ALIGNMENT
+
+
+class FormatCopies:
+    """The copies in `weights` of what linear layers and the vocabulary's head multiply by.
+
+    They are read by every thread in the block. What is frozen has none, and is cast at each use.
+    """
+
+    def __init__(self, model: nn.Module, weights: Mapping[Tensor, ComputeWeight]) -> None:
+        self._placed = [
+            (module, name, _copy_of(parameter, weights[parameter]))
+            for module, name, parameter in _multiplied(model)
+            if parameter in weights
+        ]
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """A block in which the model multiplies by the copies."""
+        for module, name, copy in self._placed:
+            module.__dict__[name] = copy  # before the parameter, which stays where it is
+        try:
+            yield
+        finally:
+            for module, name, _ in self._placed:
+                del module.__dict__[name]
+
+
+def _multiplied(model: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]]:
+    modules: Iterator[Any] = model.modules()
+    for module in modules:
+        if isinstance(module, Linear):
+            yield module, "weight", module.weight
+        head = getattr(module, "vocabulary_head", None)
+        if head is not None:  # the table itself is looked up in float32
+            yield head, "table_copy", module.encoder.embeddings.token
+
+
+@torch.enable_grad()
+def _copy_of(parameter: Tensor, weight: ComputeWeight) -> Tensor:
+    copy: Tensor = _Copy.apply(parameter, weight)
+    return copy
+
+
+class _Copy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, parameter: Tensor, weight: ComputeWeight) -> Tensor:
+        ctx.weight = weight
+        return weight.values.detach()  # the same memory
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None]:
+        return add_gradient(ctx.weight, gradient), None

@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from flows.cli.options import Home, Overrides, Store
+from flows.cli.registry import Home, Overrides, Store
 from pipelines.config.errors import UserError
 
 OWN_TEXT_PRESET = "own-text"

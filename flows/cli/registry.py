@@ -1,6 +1,8 @@
-"""The registry and the store that a command works with, and the model that `--model` names."""
+"""The options that commands share, and the registry, the store and the model that they name."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +17,22 @@ if TYPE_CHECKING:
     from pipelines.stage import Progress, StageContext
     from pipelines.tracking.tracker import Tracker
 
+Home = Annotated[
+    Path | None,
+    typer.Option(help="Folder of store, registry and logs. [default: $BERTSMITH_HOME, .bertsmith]"),
+]
+Store = Annotated[
+    str | None, typer.Option(help="Where artifacts are kept: a folder or a URL (s3://…).")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="SECTION.KEY=VALUE",
+        help="Change one value of the recipe, as in pretraining.mask_fraction=0.2; repeatable.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")]
 Model = Annotated[
     str | None,
     typer.Option(
@@ -130,3 +148,43 @@ def _no_model(registry: str, kinds: tuple[str, ...]) -> UserError:
         f"the registry {registry} has no verified model {kind}; "
         "run `bertsmith run` first, or name a model with --model"
     )
+
+
+def say(sentence: str) -> None:
+    """Tell a person something beside the answers, which other programs may read."""
+    print(sentence, file=sys.stderr)
+
+
+def model_address(called: str) -> str:
+    """How messages name a model: models:/name/version, or its folder."""
+    from pipelines.registry.tags import REGISTERED, is_folder
+
+    return called if is_folder(called) else f"{REGISTERED}{called}"
+
+
+@contextmanager
+def asked_model(
+    model: str | None, home: Path | None, *kinds: str, fills_gaps: bool = False
+) -> Iterator[tuple[Path, str]]:
+    """The files of the model that `--model` names, or of the newest champion of `kinds`, for as
+    long as they are used; and what it is called, with its version, which is said on standard
+    error.
+
+    Raises UserError where there is none.
+    """
+    from pipelines.registry.tags import is_folder
+
+    if model is None or not is_folder(model):  # before torch is imported
+        require_registry(home, needs=kinds if model is None else ())
+    reference = named(model, home)
+    if reference is not None and is_folder(reference):
+        say(f"model: {reference}")
+        yield Path(reference), reference
+        return
+    tracker = tracker_of(home)
+    from pipelines.registry.opening import located, versioned
+
+    reference = versioned(tracker, reference or newest(tracker, *kinds, fills_gaps=fills_gaps))
+    say(f"model: {model_address(reference)}")
+    with located(tracker, reference) as folder:
+        yield folder, reference

@@ -5,9 +5,8 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 
-from flows.reporting.pages import model_page
-from flows.reporting.quantities import duration, memory, number
-from flows.reporting.run_report import RunReport, figures_of
+from flows.reporting.progress_line import duration, memory, number
+from flows.reporting.run_report import RunReport, figures_of, model_page
 from pipelines.artifacts import Artifact
 from pipelines.config.redaction import redacted
 from pipelines.stages import stage_of_kind

@@ -1,14 +1,103 @@
-"""A run's report in the two places that show it: the Prefect page and the terminal."""
+"""A run's record at the tracker, and its report on the Prefect page and the terminal.
 
+The record is one parent run, under it a run for each stage that it built. A training run opens a
+tracker run of its own and finds it again after an interruption; it is below the parent by a tag
+that all runs of the flow run carry. Trouble with the tracker costs the record, and nothing else.
+"""
+
+import logging
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from prefect.artifacts import create_markdown_artifact
 
 from flows.reporting.markdown import details, next_commands, summary
-from flows.reporting.pages import run_page
-from flows.reporting.run_report import RunReport
+from flows.reporting.run_report import RunReport, run_page
+from pipelines.artifacts import Artifact
 from pipelines.config.errors import UserError
+from pipelines.config.redaction import redacted
+from pipelines.recipes.files import flattened
+from pipelines.recipes.models import CorpusRecipe
+from pipelines.stages import stage_of_kind
 from pipelines.tracking.tracker import Tracker
+from pipelines.training.results import numbers
+
+logger = logging.getLogger(__name__)
+
+_PARENT_TAG, _NOTE_TAG = "mlflow.parentRunId", "mlflow.note.content"  # MLflow's own
+_TRAINED = ("encoder", "finetuned")  # stages that record themselves
+
+
+@dataclass(frozen=True, slots=True)
+class ParentRun:
+    """The record of one flow run; empty where the tracker would not keep it."""
+
+    tracker: Tracker
+    run_id: str = ""
+
+    @property
+    def tags(self) -> Mapping[str, str]:
+        """What sets a run below this one."""
+        return {_PARENT_TAG: self.run_id} if self.run_id else {}
+
+    def used(self, name: str, artifact: Artifact) -> None:
+        """Record that this run uses `artifact`, which it built or found.
+
+        A stage that was built here, and opens no run of its own, gets one.
+        """
+        if not self.run_id:
+            return
+        # By its tags `bertsmith prune` knows what recent runs use.
+        tag = f"bertsmith.uses.{artifact.fingerprint}"
+        try:
+            with self.tracker.answering():
+                self.tracker.set_tags(self.run_id, {tag: artifact.fingerprint})
+        except UserError:
+            return
+        if artifact.reused or artifact.kind in _TRAINED:
+            return
+        if not self.tracker.answers():
+            return
+        manifest = artifact.manifest
+        try:
+            run_id = self.tracker.create_run(
+                f"{name}-{artifact.fingerprint[:8]}",
+                artifact.fingerprint,
+                dict(flattened(manifest.settings)),
+                {**self.tags, "bertsmith.stage": stage_of_kind(artifact.kind).name},
+            )
+        except UserError:
+            return
+        self.tracker.finish(run_id, numbers(manifest.statistics))
+
+    def end(self, failure: str) -> None:
+        """End it: FAILED or KILLED, where `failure` says so, else FINISHED."""
+        if not self.run_id:
+            return
+        if failure:
+            error = KeyboardInterrupt() if failure.startswith("stopped") else RuntimeError()
+            self.tracker.abandon(self.run_id, error)
+        else:
+            self.tracker.finish(self.run_id, {})
+
+
+def open_parent_run(tracker: Tracker, name: str, recipe: CorpusRecipe, page: str) -> ParentRun:
+    """A run for the flow run `name`, with the whole recipe as parameters; `page` shows it."""
+    values = recipe.model_dump(mode="json", exclude={"runtime"})
+    address = redacted(page)
+    note = f"[The flow run in Prefect]({address})" if address else "A run without a Prefect server."
+    try:
+        run_id = tracker.create_run(name, "", {}, {_NOTE_TAG: f"Recipe **{recipe.name}**. {note}"})
+    except UserError:
+        return ParentRun(tracker)
+    try:
+        with tracker.answering():
+            tracker.log_params(run_id, dict(flattened(values)))
+            tracker.log_text(run_id, recipe.to_yaml(), "recipe.yaml")
+    except UserError as error:
+        logger.warning("the record of this run lacks its recipe: %s", error)
+    return ParentRun(tracker, run_id)
 
 
 def publish_report(report: RunReport, tracker: Tracker) -> None:

@@ -12,9 +12,9 @@ from typing import Literal
 import psutil
 from packaging.requirements import Requirement
 
-from flows.reporting.quantities import memory
+from flows.reporting.progress_line import memory
+from flows.services.credentials import NAMES, read_record
 from flows.services.health import is_free
-from flows.services.record import NAMES, read_record
 from pipelines.config.errors import UserError
 
 State = Literal["ok", "warn", "fail"]

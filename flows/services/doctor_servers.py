@@ -77,8 +77,7 @@ def check_ray(store_url: str) -> Check:
 def check_store(url: str) -> Check:
     """The artifact store can be written and read, and creates a thing only where none is."""
     from pipelines.artifacts import ArtifactStore
-    from pipelines.artifacts.access import store_errors_explained
-    from pipelines.artifacts.attempts.commit import create_only
+    from pipelines.artifacts.access import create_only, store_errors_explained
 
     shown = redacted(url)
     try:

@@ -14,23 +14,21 @@ from filelock import FileLock, Timeout
 
 from flows.services import processes
 from flows.services.credentials import (
-    Credentials,
-    make_credentials,
-    own_variables,
-    read_credentials,
-    service_variables,
-)
-from flows.services.health import answers, is_free
-from flows.services.record import (
     MLFLOW_SERVER,
     NAMES,
     PREFECT_SERVER,
     WORKER,
+    Credentials,
     Services,
+    make_credentials,
+    own_variables,
+    read_credentials,
     read_record,
     remove_record,
+    service_variables,
     write_record,
 )
+from flows.services.health import answers, is_free
 from pipelines.config.errors import UserError
 from pipelines.config.home import make_home
 

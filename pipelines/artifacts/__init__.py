@@ -2,8 +2,7 @@
 
 from pipelines.artifacts.artifact import Artifact
 from pipelines.artifacts.draft import Built, Draft, DraftFile, Workspace
-from pipelines.artifacts.fingerprint import fingerprint_of, sha256_of_file
-from pipelines.artifacts.manifest import FileRecord, Manifest
+from pipelines.artifacts.manifest import FileRecord, Manifest, fingerprint_of, sha256_of_file
 from pipelines.artifacts.store import ArtifactStore
 
 __all__ = [

@@ -11,8 +11,7 @@ from filelock import FileLock
 from fsspec import AbstractFileSystem
 
 from pipelines.artifacts.access import full_disk_explained
-from pipelines.artifacts.layout import check_file_name
-from pipelines.artifacts.manifest import FileRecord
+from pipelines.artifacts.manifest import FileRecord, check_file_name
 from pipelines.config.errors import UserError
 
 DEFAULT_CACHE_BYTES = 50 * 2**30

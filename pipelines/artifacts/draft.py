@@ -14,12 +14,15 @@ from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from pydantic import ValidationError
 
-from pipelines.artifacts.access import full_disk_explained
-from pipelines.artifacts.attempts.claims import Claim
-from pipelines.artifacts.attempts.commit import flush, write_to_disk
-from pipelines.artifacts.fingerprint import sha256_of_file
-from pipelines.artifacts.layout import INPUTS_NAME, check_file_name
-from pipelines.artifacts.manifest import FileRecord, path_by_content
+from pipelines.artifacts.access import flush, full_disk_explained, write_to_disk
+from pipelines.artifacts.claims import Claim
+from pipelines.artifacts.manifest import (
+    INPUTS_NAME,
+    FileRecord,
+    check_file_name,
+    path_by_content,
+    sha256_of_file,
+)
 
 
 @dataclass(slots=True)

@@ -1,14 +1,129 @@
-"""The manifest: what an artifact is, what made it and what each of its files must hash to."""
+"""An artifact's name, its place in a store and its manifest: what made it, what it consists of."""
 
+import hashlib
 import json
+import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
+from fsspec import AbstractFileSystem
+from fsspec.implementations.local import LocalFileSystem
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from pipelines.artifacts.fingerprint import has_checksum
-from pipelines.artifacts.layout import MANIFEST_NAME, ArtifactPaths, check_file_name
 from pipelines.config.errors import UserError
+
+MANIFEST_NAME = "manifest.json"
+INPUTS_NAME = ".inputs.json"  # in a working folder: what its builder reads
+
+_KIND = re.compile(r"[a-z][a-z0-9_-]*")
+_FINGERPRINT = re.compile(r"[0-9a-f]{32}")
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\\:]")
+_BESIDE = re.compile(r"\.(draft|work|lock|aside)-([0-9a-f]{32})(-.*)?")
+
+
+class ArtifactPaths(NamedTuple):
+    """Where one artifact lies in a store, and what belongs to its making."""
+
+    filesystem: AbstractFileSystem
+    kind: str
+    fingerprint: str
+    kind_folder: str
+    root: str  # the artifact itself, once it is published
+    manifest: str  # the file whose being there publishes it
+    draft: str  # the artifact while it is built, on a local store
+    work: str  # working files; on an object store a folder for each attempt
+    lock: str  # held by the one builder of a local store
+
+    @property
+    def is_local(self) -> bool:
+        return isinstance(self.filesystem, LocalFileSystem)
+
+
+def paths_of(
+    filesystem: AbstractFileSystem, store_root: str, kind: str, fingerprint: str
+) -> ArtifactPaths:
+    folder = f"{store_root}/{kind}"
+    root = f"{folder}/{fingerprint}"
+    hidden = (f"{folder}/.{what}-{fingerprint}" for what in ("draft", "work", "lock"))
+    return ArtifactPaths(
+        filesystem, kind, fingerprint, folder, root, f"{root}/{MANIFEST_NAME}", *hidden
+    )
+
+
+def what_is(name: str) -> str:
+    """What the hidden entry `name` of a kind's folder is: draft, work, lock or aside."""
+    match = _BESIDE.fullmatch(name)
+    assert match is not None, "a hidden entry of an artifact's"
+    return match[1]
+
+
+def fingerprint_in(name: str) -> str | None:
+    """The fingerprint that an entry of a kind's folder belongs to; None where it is none."""
+    match = _BESIDE.fullmatch(name)
+    fingerprint = match[2] if match else name
+    return fingerprint if is_fingerprint(fingerprint) else None
+
+
+def is_kind(name: str) -> bool:
+    return _KIND.fullmatch(name) is not None
+
+
+def is_fingerprint(name: str) -> bool:
+    return _FINGERPRINT.fullmatch(name) is not None
+
+
+def check_file_name(name: str) -> str:
+    """`name`, if it stays inside the folder that it is put into.
+
+    Raises ValueError for absolute names, for `..` and for what a file system reads otherwise.
+    """
+    parts = name.split("/")
+    if _UNPRINTABLE.search(name) or any(part in ("", ".", "..") for part in parts):
+        raise ValueError(
+            f"a file name must be relative, with plain parts between single slashes, found {name!r}"
+        )
+    return name
+
+
+# Files that this process has hashed, with what tells whether they are still the same.
+_verified: dict[tuple[str, str], tuple[int, ...]] = {}
+
+
+def canonical_json(value: Any) -> str:
+    """The one spelling of `value` as JSON: sorted keys, no white space, no NaN."""
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
+
+
+def fingerprint_of(
+    kind: str, version: int, settings: Mapping[str, Any], inputs: Mapping[str, str]
+) -> str:
+    """Name an artifact by its kind, format version, settings and the fingerprints of its inputs.
+
+    Returns 32 hexadecimal digits (the first 128 bits of a SHA-256).
+    """
+    recipe = {"kind": kind, "version": version, "settings": settings, "inputs": inputs}
+    return hashlib.sha256(canonical_json(recipe).encode()).hexdigest()[:32]
+
+
+def sha256_of_file(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def has_checksum(path: Path, sha256: str) -> bool:
+    """Whether the file has the checksum; raises FileNotFoundError where there is none."""
+    status = path.stat()
+    as_it_is = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    if _verified.get((str(path), sha256)) == as_it_is:
+        return True
+    if sha256_of_file(path) != sha256:
+        return False
+    _verified[str(path), sha256] = as_it_is
+    return True
 
 
 def _check_published_name(name: str) -> str:

@@ -13,16 +13,29 @@ from typing import Any, NamedTuple
 from fsspec.implementations.local import LocalFileSystem
 from pydantic import BaseModel
 
-from pipelines.artifacts.access import full_disk_explained, open_store, store_errors_explained
+from pipelines.artifacts.access import (
+    create_only,
+    flush,
+    flush_folders,
+    full_disk_explained,
+    open_store,
+    store_errors_explained,
+    write_to_disk,
+)
 from pipelines.artifacts.artifact import Artifact
-from pipelines.artifacts.attempts.attempt import attempt
-from pipelines.artifacts.attempts.claims import LEASE_SECONDS, remove
-from pipelines.artifacts.attempts.code import code_of
-from pipelines.artifacts.attempts.commit import create_only, flush, flush_folders, write_to_disk
+from pipelines.artifacts.attempt import attempt
+from pipelines.artifacts.claims import LEASE_SECONDS, remove
+from pipelines.artifacts.code import code_of
 from pipelines.artifacts.draft import Built, Draft, keep_only
-from pipelines.artifacts.fingerprint import fingerprint_of
-from pipelines.artifacts.layout import MANIFEST_NAME, ArtifactPaths, paths_of
-from pipelines.artifacts.manifest import DamagedManifestError, Manifest, read_manifest
+from pipelines.artifacts.manifest import (
+    MANIFEST_NAME,
+    ArtifactPaths,
+    DamagedManifestError,
+    Manifest,
+    fingerprint_of,
+    paths_of,
+    read_manifest,
+)
 from pipelines.config.versions import code_version, library_versions
 
 logger = logging.getLogger(__name__)

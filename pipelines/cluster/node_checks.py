@@ -6,13 +6,19 @@ Found out in seconds, before anything is built there; a local Ray is this machin
 import logging
 import os
 import platform
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fsspec import AbstractFileSystem
+
 from pipelines.artifacts import ArtifactStore
-from pipelines.artifacts.probe import Probe, probe
+from pipelines.artifacts.access import store_errors, store_errors_explained
 from pipelines.cluster.connection import connect
-from pipelines.config.errors import UserError
+from pipelines.config.errors import UserError, first_line
 from pipelines.config.versions import computing_versions
 
 import ray  # isort: skip  (after pipelines.cluster.connection, which sets its environment)
@@ -22,8 +28,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 logger = logging.getLogger(__name__)
 
 _ANSWER_SECONDS = 120.0  # of all nodes; what is shipped to them has to arrive first
-
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_PREFIX = ".probe-"  # no kind of artifact has such a name
 
 # Nodes that answered well, each with the store and the database that it saw.
 _known: set[tuple[str, str, Path | None]] = set()
@@ -38,6 +44,50 @@ def _seen(path: Path) -> _Seen:
     machine = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else platform.node()
     status = path.stat()
     return path, machine, status.st_dev, status.st_ino
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A file of a store that was written a moment ago; it travels to other processes."""
+
+    filesystem: AbstractFileSystem
+    path: str
+    content: bytes
+
+    def trouble(self) -> str:
+        """Why this process cannot use the store, in a few words; empty where it can.
+
+        It reads what the other process wrote, and writes and removes a file of its own.
+        """
+        own = f"{self.path}-{uuid.uuid4().hex}"
+        try:
+            if self.filesystem.cat_file(self.path) != self.content:
+                return "finds another file there than was written"
+            self.filesystem.pipe_file(own, self.content)
+            self.filesystem.rm_file(own)
+        except FileNotFoundError:
+            return "does not see it"
+        except store_errors() as error:
+            return f"cannot read and write it ({first_line(error)})"
+        return ""
+
+
+@contextmanager
+def probe(store: ArtifactStore) -> Iterator[Probe]:
+    """A probe in `store` for as long as the block lasts.
+
+    Raises UserError where the store cannot be written.
+    """
+    name = f"{_PREFIX}{uuid.uuid4().hex}"
+    path = f"{store.root}/{name}"
+    with store_errors_explained(store.url):
+        store.filesystem.makedirs(store.root, exist_ok=True)
+        store.filesystem.pipe_file(path, name.encode())
+    try:
+        yield Probe(store.filesystem, path, name.encode())
+    finally:
+        with store_errors_explained(store.url):
+            store.filesystem.rm_file(path)
 
 
 class _Answer(NamedTuple):

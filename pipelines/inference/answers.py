@@ -12,7 +12,7 @@ from pipelines.config.errors import UserError
 from pipelines.inference.tables import FileTable, Table, format_of
 from pipelines.io.text import Tally
 from pipelines.registry.opening import OpenedModel
-from pipelines.stages.dataset.cells import is_nothing, words_in, written_in
+from pipelines.stages.dataset.records import is_nothing, words_in, written_in
 
 _ROWS_AT_ONCE: Final = 2048
 _WORDS: Final = "words"  # split already, in place of texts

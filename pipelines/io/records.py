@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from pipelines.config.errors import UserError
-from pipelines.io.files import format_suffix, is_local, open_binary, require_regular
-from pipelines.io.parquet import whole_file
+from pipelines.io.files import format_suffix, is_local, open_binary, require_regular, whole_file
 from pipelines.io.text import SAMPLE_BYTES, check_is_text
 
 if TYPE_CHECKING:

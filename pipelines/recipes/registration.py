@@ -1,4 +1,4 @@
-"""Names and aliases in the model registry."""
+"""Names and aliases in the model registry, and what a person says of a promotion."""
 
 import re
 from typing import Annotated
@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, model_validator
 
 from pipelines.config.settings import Settings
+from pipelines.recipes.runtime import RuntimeSettings
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"  # MLflow refuses '/' and ':'
 _ALIAS = r"^[A-Za-z0-9_-]+$"
@@ -97,3 +98,36 @@ class RegistrationSettings(Settings):
                 f"could be served; they are {', '.join(aliases)}"
             )
         return self
+
+
+class AliasRecipe(Settings):
+    """Which alias of a registered model is moved, and why."""
+
+    runtime: RuntimeSettings = Field(
+        default_factory=RuntimeSettings, description="Where the registry is."
+    )
+    name: str = Field(
+        default="bertsmith-encoder", min_length=1, description="Registered name of the model."
+    )
+    alias: Alias = Field(default="champion", description="The alias that moves.")
+    reason: str = Field(default="", description="Why, for the history.")
+    who: str = Field(default="", description="Who wants it so; empty: who runs the flow.")
+
+
+class PromotionRecipe(AliasRecipe):
+    """Which version of a registered model gets which alias."""
+
+    source: str = Field(
+        default="candidate",
+        min_length=1,
+        description="The version to promote: an alias it has now, or its number.",
+    )
+    force: bool = Field(
+        default=False,
+        description="Promote it although what is on record says that it is not better than the "
+        "version that has the alias.",
+    )
+
+
+class RollbackRecipe(AliasRecipe):
+    """Which alias goes back to the version that had it before."""

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, model_validator
 
 from pipelines.artifacts import ArtifactStore
-from pipelines.cluster.ranks import DeviceKind, Ranks, Retention
 from pipelines.config.errors import UserError
 from pipelines.config.home import expanded, home_folder, make_home
 from pipelines.config.redaction import Uri
 from pipelines.config.settings import Settings
-from pipelines.stage import Observer, StageContext, ignore
-from pipelines.tracking.reachability import check_tracker_reachable, database_file
+from pipelines.stage import DeviceKind, Observer, Ranks, Retention, StageContext, ignore
+from pipelines.tracking.sign_in import check_tracker_reachable, database_file
 
 if TYPE_CHECKING:  # importing MLflow takes a second that reading a recipe need not spend
     from pipelines.tracking.tracker import Tracker

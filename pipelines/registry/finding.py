@@ -1,7 +1,7 @@
 """Finding a version in the registry: by name and alias or number, or the newest of a kind."""
 
-from collections.abc import Callable, Collection, Iterator
-from typing import Final, TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any, Final, TypeVar
 
 from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
@@ -17,7 +17,6 @@ from pipelines.registry.tags import (
     REGISTERED,
     VERIFIED_TAG,
 )
-from pipelines.tracking.paging import pages
 
 Found = TypeVar("Found")
 # As recipes name them, if they say nothing.
@@ -156,3 +155,14 @@ def _known_models(client: MlflowClient) -> str:
     found = pages(lambda token: client.search_registered_models(page_token=token))
     known = [model.name for model in found]
     return f"known models: {', '.join(known)}" if known else "the registry is empty"
+
+
+def pages(ask: Callable[[str | None], Any]) -> Iterator[Any]:
+    """Everything on all pages; `ask(token)` fetches the page that `token` names, None the first."""
+    token: str | None = None
+    while True:
+        page: Iterable[Any] = ask(token)
+        yield from page
+        token = getattr(page, "token", None)
+        if not token:
+            return

@@ -29,11 +29,10 @@ from bert_core.onnx import (
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import ArtifactStore
 from pipelines.config.errors import UserError
-from pipelines.registry.comparison.candidates import Candidate, candidate_of
-from pipelines.registry.comparison.evaluation import CannotCompareError
+from pipelines.registry.card import Measured, OnnxExport, onnx_card
+from pipelines.registry.comparison.evaluation import Candidate, CannotCompareError, candidate_of
 from pipelines.registry.exchange import writing_to
 from pipelines.registry.finding import find_model
-from pipelines.registry.onnx_card import Measured, OnnxExport, onnx_card
 from pipelines.registry.opening import OpenedModel, open_model
 from pipelines.registry.tags import is_folder
 from pipelines.tracking.tracker import Tracker

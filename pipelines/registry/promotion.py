@@ -15,12 +15,15 @@ from pipelines.recipes.registration import RegistrationSettings
 from pipelines.registry.card import with_comparison
 from pipelines.registry.comparison.versions import Comparison
 from pipelines.registry.finding import find_source, version_with_alias
-from pipelines.registry.history import How, Move, now, record
 from pipelines.registry.opening import located
 from pipelines.registry.person_choice import (
+    How,
+    Move,
     check_proved,
     check_record,
     chosen_version,
+    now,
+    record,
     version_before,
 )
 from pipelines.registry.registration import RegisteredModel

@@ -13,6 +13,7 @@ from pipelines.stages.examples import EXAMPLES
 from pipelines.stages.finetuning import FINETUNING
 from pipelines.stages.pretraining import PRETRAINING
 from pipelines.stages.vocabulary import VOCABULARY
+from pipelines.training.placement import check_ranks
 
 CHAIN = (CORPUS, VOCABULARY, EXAMPLES, PRETRAINING, DATASET, FINETUNING, EVALUATION)
 
@@ -44,14 +45,28 @@ def asked_for(recipe: Settings, goals: Iterable[Stage]) -> tuple[Stage, ...]:
     return tuple(stages)
 
 
-def look_at_inputs(recipe: Settings, goals: Iterable[Stage]) -> None:
-    """Look at every input that `recipe` names for `goals`, before anything is built.
+def check_recipe(recipe: Any, goals: Iterable[Stage]) -> None:
+    """Return where `goals` can be made as `recipe` says, as far as can be known now.
 
-    Raises UserError where one cannot be read or cannot be enough, and where the recipe asks for
-    none of the goals.
+    Raises UserError where an input that it names cannot be read or cannot be enough, where it asks
+    for none of the goals, for what cannot follow examples for a left-to-right encoder, and for more
+    training workers than a step has micro-batches.
     """
     goals = list(goals)
+    names = {stage.name for stage in with_what_they_need(goals)}
+    # A classifier reads the first token, and to the left of that there is nothing.
+    is_given = bool(getattr(recipe, "given", ()))
+    if "finetuning" in names and not is_given and EXAMPLES.settings_of(recipe).objective == "clm":
+        raise UserError(
+            "examples.objective must be mlm or mlm_nsp for what follows pretraining, found clm; a "
+            "left-to-right encoder can be pretrained with `bertsmith pretrain`, but not fine-tuned "
+            "or registered yet"
+        )
     wanted = asked_for(recipe, goals)
+    for stage in wanted:
+        cut = stage.cut_of(recipe)
+        if cut is not None:
+            check_ranks(recipe.runtime.ranks(), cut)
     if not set(goals) & set(wanted):
         raise UserError(
             f"the recipe must ask for {goals[-1].title}, but its labelled texts are of kind "

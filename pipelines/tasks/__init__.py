@@ -185,7 +185,7 @@ def family(name: str) -> TaskFamily:
     Raises ModuleNotFoundError where there is none, UserError for a file that cannot be used.
     """
     if is_own(name):
-        from pipelines.tasks.rows.task import read_task
+        from pipelines.tasks.rows import read_task
 
         return read_task(name, family_names())
     found: TaskFamily = import_module(f"{__name__}.{family_module(name)}").FAMILY
@@ -200,7 +200,7 @@ def families_of(model: "Model") -> Iterator[str]:
 def family_for(model: "Model", name: str) -> TaskFamily:
     """The family `name` with which `model` is evaluated: that of its own class, if it has one."""
     from bert_core.model.rows import RowModel
-    from pipelines.tasks.rows.task import RowTask
+    from pipelines.tasks.rows import RowTask
 
     return RowTask(type(model)) if isinstance(model, RowModel) else family(name)
 

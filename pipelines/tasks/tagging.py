@@ -21,7 +21,7 @@ from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading, T
 from pipelines.tasks.baselines.rules import tags
 from pipelines.tasks.encoding.sequences import Sequences
 from pipelines.tasks.encoding.texts import check_classes, class_names, share
-from pipelines.tasks.scoring.entities import OUTSIDE, entities, entity_report, entity_scores
+from pipelines.tasks.scoring.spans import OUTSIDE, entities, entity_report, entity_scores
 from pipelines.tasks.scoring.weighted import WeightedScore, class_report, ratio
 from pipelines.training.reduction import sum_over_ranks
 

@@ -1,17 +1,23 @@
-"""Which server MLflow asks, and with which user and password: chosen by address for each request.
+"""Which server MLflow asks, with which user and password, and whether it can be there at all.
 
+The sign-in is chosen by address for each request, and nothing here imports MLflow at its start.
 MLflow itself sends MLFLOW_TRACKING_USERNAME and _PASSWORD to whatever server it is pointed at, and
 writes the address of its default server into the environment.
 """
 
 import os
+import socket
 import threading
+import urllib.request
 from base64 import b64encode
 from collections.abc import Mapping
 from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
+from pipelines.config.errors import UserError
 from pipelines.config.redaction import Credentials, split_credentials
 
 # http://user:password@host:port of the home's own server; MLflow never reads this name.
@@ -116,3 +122,92 @@ def _origin(address: str) -> str:
     parts = urlsplit(address)
     host = "127.0.0.1" if parts.hostname == "localhost" else parts.hostname
     return f"{parts.scheme}://{host}:{parts.port or {'http': 80, 'https': 443}.get(parts.scheme)}"
+
+
+_DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
+_SERVERS = ("http", "https")
+_DATABRICKS = ("databricks", "databricks-uc", "uc")
+_CONNECT_SECONDS = 3.0
+_PLUGINS = "mlflow.tracking_store"  # where packages announce further schemes to MLflow
+
+
+def check_tracker_reachable(uri: str) -> None:
+    """Return where an MLflow tracker may answer at `uri`; takes at most a few seconds.
+
+    Raises UserError for a scheme that MLflow does not know, a host without a name or an open
+    port, and a SQLite file that could not be written.
+    """
+    try:
+        parts = urlsplit(uri)
+    except ValueError as error:
+        raise UserError(
+            f"runtime.tracking_uri={uri!r} is no address such as http://host:5000 ({error})"
+        ) from None
+    scheme = parts.scheme.partition("+")[0]  # a database may name its driver, as in mysql+pymysql
+    if scheme in _SERVERS:
+        _check_port(uri, parts.hostname or "", _port(uri), scheme)
+    elif scheme == "sqlite":
+        _check_writable(uri)
+    elif uri not in _DATABRICKS and scheme not in (*_DATABASES, *_DATABRICKS, *_plugin_schemes()):
+        raise UserError(
+            f"runtime.tracking_uri={uri!r} begins with none of http://, https://, sqlite:///, "
+            "postgresql:// and mysql://; leave it empty for SQLite in the home folder"
+        )
+
+
+def _port(uri: str) -> int | None:
+    try:
+        return urlsplit(uri).port
+    except ValueError:
+        raise UserError(
+            f"the port in runtime.tracking_uri must be a number, found {uri!r}"
+        ) from None
+
+
+def _check_port(uri: str, host: str, port: int | None, scheme: str) -> None:
+    if not host:
+        raise UserError(
+            f"runtime.tracking_uri must name a host, as http://host:5000, found {uri!r}"
+        )
+    if urllib.request.getproxies().get(scheme) and not urllib.request.proxy_bypass(host):
+        return  # the proxy alone knows the way
+    try:
+        with socket.create_connection(
+            (host, port or {"http": 80, "https": 443}[scheme]), timeout=_CONNECT_SECONDS
+        ):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"the MLflow tracker must answer at {uri}, but no connection could be made "
+            f"({error.strerror or error}); start it (`bertsmith up`) or choose another tracking_uri"
+        ) from error
+
+
+def database_file(uri: str) -> Path | None:
+    """The SQLite file at `uri`, which every process opens for itself; None for what serves many."""
+    if not uri.startswith("sqlite"):
+        return None
+    return Path(_path_of(uri)).absolute()
+
+
+def _path_of(uri: str) -> str:
+    return urlsplit(uri).path.removeprefix("/")  # sqlite:////absolute and sqlite:///relative
+
+
+def _check_writable(uri: str) -> None:
+    path = _path_of(uri)
+    if not path or path == ":memory:":
+        raise UserError(
+            f"runtime.tracking_uri={uri!r} names no SQLite file that other processes can open; "
+            "write sqlite:////absolute/path/mlflow.db"
+        )
+    file = Path(path)
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise UserError(
+            f"the tracker's database {file} cannot be written; make its folder, or choose another "
+            "tracking_uri"
+        )
+
+
+def _plugin_schemes() -> set[str]:
+    return {entry.name for entry in entry_points(group=_PLUGINS)}

@@ -6,15 +6,69 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from pyarrow.fs import FileSystem, LocalFileSystem
+from fsspec import AbstractFileSystem
+from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem
 from pydantic import BaseModel, ConfigDict
 
 from pipelines.artifacts import sha256_of_file
-from pipelines.artifacts.attempts.commit import write_to_disk
-from pipelines.cluster.ranks import Retention
+from pipelines.artifacts.access import write_to_disk
+from pipelines.artifacts.claims import Claim
+from pipelines.artifacts.draft import Draft
 from pipelines.config.errors import UserError
 from pipelines.config.processes import ProcessIdentity
+from pipelines.stage import Retention
+
+
+class CheckpointFolder(NamedTuple):
+    """A folder of a draft as Ray Train takes it: a path and the file system it lies in.
+
+    The next process that goes on with the attempt finds the checkpoints in it again.
+    """
+
+    path: str
+    filesystem: FileSystem
+
+    @classmethod
+    def of(cls, draft: Draft) -> "CheckpointFolder":
+        if draft.is_local:
+            return cls(draft.work, LocalFileSystem())
+        handler = _ClaimedHandler(draft.filesystem, draft.claim)
+        return cls(draft.work, PyFileSystem(handler))
+
+
+class _ClaimedHandler(FSSpecHandler):
+    """Writes and removes only as long as the attempt is this builder's.
+
+    A training run that was taken for dead, and goes on in another process, would otherwise remove
+    the checkpoints of the one that followed it.
+    """
+
+    def __init__(self, filesystem: AbstractFileSystem, claim: Claim | None) -> None:
+        super().__init__(filesystem)
+        self.claim = claim
+
+    def open_output_stream(self, path: str, metadata: Any) -> Any:
+        self._check()
+        return super().open_output_stream(path, metadata)
+
+    def delete_dir(self, path: str) -> None:
+        self._check()
+        super().delete_dir(path)
+
+    def copy_file(self, src: str, dest: str) -> None:
+        self._check()
+        super().copy_file(src, dest)
+
+    def delete_file(self, path: str) -> None:
+        self._check()
+        super().delete_file(path)
+
+    def _check(self) -> None:
+        if self.claim is not None:
+            self.claim.check()
+
 
 _PREFIX = "bertsmith-checkpoint-"
 

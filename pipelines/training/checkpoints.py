@@ -16,10 +16,9 @@ from pathlib import Path
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem, copy_files
 from pydantic import ValidationError
 
-from pipelines.artifacts.access import store_errors
-from pipelines.artifacts.attempts.commit import flush, flush_folders
-from pipelines.cluster.ranks import Retention
+from pipelines.artifacts.access import flush, flush_folders, store_errors
 from pipelines.config.errors import UserError
+from pipelines.stage import Retention
 from pipelines.training.checkpoint_files import (
     Checkpoint,
     DamagedCheckpointError,

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
 from pipelines.cluster.connection import (
     connect,
     disconnect,
@@ -20,8 +19,9 @@ from pipelines.cluster.connection import (
 )
 from pipelines.cluster.node_checks import check_nodes
 from pipelines.stage import Progress, StageContext
-from pipelines.tracking.reachability import database_file
-from pipelines.training.autoscaling import wait_for_room
+from pipelines.tracking.sign_in import database_file
+from pipelines.training.arithmetic import wait_for_room
+from pipelines.training.checkpoint_files import CheckpointFolder
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.failures import (
     EndOnFinalError,

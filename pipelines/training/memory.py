@@ -18,8 +18,8 @@ from bert_core.batch import Batch
 from bert_core.model.catalogue import TrainableModel
 from bert_core.training.loop import rehearse
 from bert_core.training.optimization import Optimizer
-from pipelines.cluster.machine import peak_resident_bytes
 from pipelines.config.errors import UserError, first_line
+from pipelines.config.versions import peak_resident_bytes
 
 # What is said where the system gives no memory: by torch, by C++, by oneDNN.
 _NO_MEMORY = ("can't allocate memory", "bad_alloc", "could not create a memory", "out of memory")

@@ -7,8 +7,8 @@ for ever, and a training run that quietly goes on without its GPUs or with an id
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pipelines.cluster.ranks import Ranks
 from pipelines.config.errors import UserError
+from pipelines.stage import Ranks
 
 Node = Mapping[str, float]  # its resources, as Ray counts them: {"CPU": 64.0, "GPU": 8.0}
 

@@ -17,10 +17,9 @@ from pipelines.training.checkpoint_files import (
     remove_abandoned,
 )
 from pipelines.training.checkpoints import Checkpoints
-from pipelines.training.ranks import all_gather, broadcast, wait_for_all
+from pipelines.training.ranks import Work, all_gather, broadcast, wait_for_all
 from pipelines.training.results import MODEL_FOLDER
 from pipelines.training.saving import TrainState, store_waiting
-from pipelines.training.work import Work
 
 logger = logging.getLogger(__name__)
 

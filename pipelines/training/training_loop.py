@@ -15,11 +15,10 @@ from bert_core.training.loop import computing_as_trained, train
 from bert_core.training.state import Position
 from bert_core.training.step import StepReport
 from pipelines.config.errors import UserError
-from pipelines.training.ranks import broadcast, wait_for_all
+from pipelines.training.ranks import Work, broadcast, wait_for_all
 from pipelines.training.restoring import go_back
 from pipelines.training.saving import End, TrainState, save
-from pipelines.training.telemetry.speed import Speed
-from pipelines.training.work import Work
+from pipelines.training.speed import Speed
 
 # A checkpoint by the clock comes so many times as long after the one before as that one held up
 # the steps: 2% of the time at most, however large the model is.

@@ -15,25 +15,23 @@ from bert_core.model.preparation import checkpoint_activations
 from bert_core.training.guard import GuardConfig
 from bert_core.training.optimization import OptimizationConfig, build_optimizer
 from pipelines.artifacts import Artifact
-from pipelines.cluster.machine import computing_machine
+from pipelines.config.versions import computing_machine
 from pipelines.training.checkpoints import Checkpoints
-from pipelines.training.early_stopping import Best
+from pipelines.training.curve import Best, Telemetry
 from pipelines.training.memory import rehearsed, within_memory
 from pipelines.training.messages import ProgressSender, listening_for_stop
+from pipelines.training.metrics import MetricLog
 from pipelines.training.preflight import (
     check_disk_space,
     check_ranks_agree,
     checkpoint_bytes,
     note_on_best,
 )
-from pipelines.training.ranks import rank_and_world_size, share_of_node, this_node
+from pipelines.training.ranks import Work, rank_and_world_size, share_of_node, this_node
 from pipelines.training.restoring import restore
 from pipelines.training.saving import TrainState, save_at_end
-from pipelines.training.telemetry.curve import Telemetry
-from pipelines.training.telemetry.metrics import MetricLog
-from pipelines.training.telemetry.speed import Speed
+from pipelines.training.speed import Speed
 from pipelines.training.training_loop import TrainingLoop
-from pipelines.training.work import Work
 
 __all__ = ["Work", "optimization", "run"]
 

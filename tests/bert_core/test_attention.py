@@ -9,7 +9,7 @@ from bert_core.backends.cpu.grouped_attention import _LONGEST_SAVED
 from bert_core.backends.cpu.layout import AttentionLayout
 from bert_core.backends.dropout import DropoutKey
 from bert_core.backends.operations import backend_for, use_backend
-from bert_core.model.attention import attention_probabilities
+from bert_core.model.layers import attention_probabilities
 from tests.bert_core.batches import ragged_batch
 
 HEADS, WIDTH = 3, 8

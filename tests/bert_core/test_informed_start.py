@@ -5,10 +5,10 @@ import torch
 
 from bert_core.batch import PretrainingBatch
 from bert_core.config import encoder_config
-from bert_core.model.attention import attention_probabilities
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.model.encoder import Encoder
 from bert_core.model.initialization import attend_to_neighbours, predict_frequencies
+from bert_core.model.layers import attention_probabilities
 from bert_core.ragged import RaggedBatch
 
 LENGTH = 100

@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile
 
+from bert_core.training.exchange import cut
 from bert_core.training.guard import GuardConfig, SkippedStepsError
 from bert_core.training.optimization import OPTIMIZERS
-from bert_core.training.optimization.shares import cut
 from bert_core.training.state import Position, load_checkpoint, save_checkpoint
 from tests.bert_core.optimizer_runs import draw_gradients, new_run
 from tests.bert_core.ranks import run_ranks

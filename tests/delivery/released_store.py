@@ -19,8 +19,7 @@ from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.state import save_model
 from pipelines.artifacts import ArtifactStore
 from pipelines.cluster.connection import connect, disconnect
-from pipelines.cluster.ranks import Ranks
-from pipelines.stage import StageContext
+from pipelines.stage import Ranks, StageContext
 from pipelines.stages.corpus.settings import CorpusSettings, PlainText
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile

@@ -34,7 +34,7 @@ NAMED_BY_OTHERS = {"aiohttp", "botocore", "s3fs"}
 NOT_INSTALLED = {"psycopg2": ["psycopg2-binary"]}  # `make test-platform` does
 
 _HANDLERS = "how a training run ends and what is said of it: pipelines/training/failures.py"
-_MONITORS = "the machine's figures beside a training run's: pipelines/training/telemetry/system.py"
+_MONITORS = "the machine's figures beside a training run's: pipelines/training/speed.py"
 _SERVER = "MLflow behind a password: serve() of pipelines/tracking/server.py"
 # What no library promises to keep, and which part of ours stands on it.
 PRIVATE = {

@@ -10,9 +10,8 @@ import pytest
 from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, ArtifactStore
-from pipelines.artifacts.housekeeping.inventory import take_inventory
-from pipelines.cluster.ranks import Ranks
-from pipelines.stage import StageContext
+from pipelines.artifacts.inventory import take_inventory
+from pipelines.stage import Ranks, StageContext
 from pipelines.stages import CHAIN
 from pipelines.stages.corpus.shards import read_documents
 from pipelines.stages.dataset.stage import read_items

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from flows.reporting.run_report import RunReport
+from flows.services.credentials import MLFLOW_SERVER, PREFECT_SERVER, Services
 from flows.services.processes import MARK_VARIABLE
-from flows.services.record import MLFLOW_SERVER, PREFECT_SERVER, Services
 from tests.flows.chat_room import webhook
 from tests.flows.published_folders import saved
 

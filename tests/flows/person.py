@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.services.record import (
+from flows.services.credentials import (
     Services,
     read_record,
 )

@@ -14,12 +14,13 @@ from mlflow.tracking.request_auth.registry import fetch_auth
 from flows import environment
 from flows.services.credentials import (
     CREDENTIALS_NAME,
+    Services,
     make_credentials,
     read_credentials,
     service_variables,
     shell_variables,
+    write_record,
 )
-from flows.services.record import Services, write_record
 from pipelines.config.errors import UserError
 from pipelines.tracking.tracker import server_address
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from flows import environment
-from flows.services.health import answers, free_port
-from flows.services.record import (
+from flows.services.credentials import (
     MLFLOW_SERVER,
     PREFECT_SERVER,
     Services,
     read_services,
     write_record,
 )
+from flows.services.health import answers, free_port
 from pipelines.config.errors import UserError
 from pipelines.recipes.runtime import RuntimeSettings
 
@@ -133,7 +133,7 @@ def test_servers_of_this_machine_are_asked_without_the_proxy(
 _STARTS_AN_API = """
 import sys
 from pathlib import Path
-from flows.services.local_api import LocalApi
+from flows.environment import LocalApi
 
 api = LocalApi.start(Path(sys.argv[1]))
 api.wait()

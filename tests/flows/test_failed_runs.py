@@ -22,11 +22,9 @@ from prefect.client.schemas.filters import (
 from prefect.runtime import flow_run
 
 from flows.chain import build_chain
-from flows.reporting.pages import model_page, run_page
-from flows.reporting.run_report import RunReport
-from flows.run import started_run
-from flows.services.local_api import LocalApi
-from flows.tasks import plain_task
+from flows.environment import LocalApi
+from flows.reporting.run_report import RunReport, model_page, run_page
+from flows.run import plain_task, started_run
 from pipelines.config.errors import UserError
 from pipelines.recipes.files import read_recipe
 from pipelines.recipes.models import CorpusRecipe

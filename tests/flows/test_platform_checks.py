@@ -11,7 +11,7 @@ from flows.services.doctor_servers import check_pools, check_prefect, check_secr
 from flows.services.health import free_port
 from flows.services.platform import Platform, WorkPool, make_pool, read_template
 from flows.services.runtime_block import VARIABLE, save_runtime
-from pipelines.artifacts.attempts import commit
+from pipelines.artifacts import access
 from pipelines.config.errors import UserError
 from tests.integration.object_stores import BUCKET, s3_server
 
@@ -104,6 +104,6 @@ def test_a_store_must_create_a_thing_only_where_none_is(monkeypatch: pytest.Monk
             filesystem.pipe_file(path, data)
             return True
 
-        monkeypatch.setattr(commit, "create_only", overwriting)
+        monkeypatch.setattr(access, "create_only", overwriting)
         found = check_store(f"s3://{BUCKET}/store")
         assert (found.state, "no If-None-Match" in found.finding) == ("warn", True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.reporting.quantities import duration, memory, number
+from flows.reporting.progress_line import duration, memory, number
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.state import save_model
 from bert_core.vocabulary import SPECIAL_TOKENS, WordPieceTokenizer
 from flows.chain import with_resolved_encoders
-from flows.cli.execution import long_form
+from flows.cli.commands.build import long_form
 from flows.end_to_end import _lineage
 from pipelines.artifacts import ArtifactStore
 from pipelines.config.errors import UserError

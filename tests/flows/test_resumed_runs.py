@@ -12,7 +12,7 @@ from prefect.states import AwaitingRetry, Pending, Running
 
 from flows import run, stopping
 from flows.stopping import seconds_to_wait, wait_for_last_try
-from pipelines.artifacts.attempts.claims import LEASE_SECONDS
+from pipelines.artifacts.claims import LEASE_SECONDS
 from pipelines.recipes.models import CorpusRecipe
 from tests.integration.object_stores import BUCKET, s3_server
 

@@ -15,17 +15,17 @@ import yaml
 
 from flows.cli.app import MISTAKE, run
 from flows.services import deployments, lifecycle, processes
-from flows.services.doctor import check_servers
-from flows.services.doctor_servers import check_store, check_tracker
-from flows.services.health import free_port, is_free
-from flows.services.processes import marked_processes
-from flows.services.record import (
+from flows.services.credentials import (
     PREFECT_SERVER,
     WORKER,
     Services,
     read_record,
     write_record,
 )
+from flows.services.doctor import check_servers
+from flows.services.doctor_servers import check_store, check_tracker
+from flows.services.health import free_port, is_free
+from flows.services.processes import marked_processes
 from pipelines.config.errors import UserError
 
 FLOWS = {

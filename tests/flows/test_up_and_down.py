@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.services.credentials import make_credentials
-from flows.services.health import free_port, is_free
-from flows.services.processes import marked_processes
-from flows.services.record import (
+from flows.services.credentials import (
     MLFLOW_SERVER,
     NAMES,
     PREFECT_SERVER,
     WORKER,
+    make_credentials,
     read_record,
 )
+from flows.services.health import free_port, is_free
+from flows.services.processes import marked_processes
 from tests.flows.person import (
     BERTSMITH,
     CHECKOUT,

@@ -23,8 +23,8 @@ NUM_STEPS = 20
 MOST_NODES = 2
 WAITING = """
 from pipelines.cluster.connection import connect
-from pipelines.cluster.ranks import Ranks
-from pipelines.training.autoscaling import wait_for_room
+from pipelines.stage import Ranks
+from pipelines.training.arithmetic import wait_for_room
 
 connect()
 ranks = Ranks(workers=64, wait_for_nodes_seconds=600)  # more than there will ever be
@@ -32,8 +32,8 @@ wait_for_room(ranks, lambda progress: print(progress.note, flush=True), "pretrai
 """
 BRINGING = """
 from pipelines.cluster.connection import connect, nodes
-from pipelines.cluster.ranks import Ranks
-from pipelines.training.autoscaling import wait_for_room
+from pipelines.stage import Ranks
+from pipelines.training.arithmetic import wait_for_room
 
 connect()
 ranks = Ranks(workers="auto", device="gpu", wait_for_nodes_seconds=120)

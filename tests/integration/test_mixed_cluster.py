@@ -39,9 +39,9 @@ from ray.cluster_utils import Cluster
 from pyarrow.fs import LocalFileSystem
 
 from pipelines.artifacts import ArtifactStore
-from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
+from pipelines.training.checkpoint_files import CheckpointFolder
 from pipelines.config.errors import UserError
-from pipelines.cluster.ranks import Ranks
+from pipelines.stage import Ranks
 from pipelines.stage import StageContext
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.launch import Launch, launch

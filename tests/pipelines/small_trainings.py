@@ -16,11 +16,10 @@ from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel, TrainableModel
 from bert_core.training.state import load_model
 from pipelines.artifacts import Artifact, ArtifactStore
-from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
-from pipelines.cluster.ranks import Ranks, Retention
-from pipelines.stage import Progress, StageContext
+from pipelines.stage import Progress, Ranks, Retention, StageContext
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.pretraining.figures import pretraining_figures
+from pipelines.training.checkpoint_files import CheckpointFolder
 from pipelines.training.launch import Launch, launch
 from pipelines.training.placement import BatchSplit
 from pipelines.training.ranks import rank_and_world_size

@@ -9,7 +9,7 @@ from pipelines.artifacts import ArtifactStore, Built, Draft
 from pipelines.stage import StageContext
 from pipelines.tracking.abandoned import FLOW_RUN_TAG, end_abandoned_runs
 from pipelines.tracking.tracker import Tracker
-from pipelines.training.telemetry.runs import open_run
+from pipelines.training.runs import open_run
 
 
 def status(tracker: Tracker, run_id: str) -> str:

@@ -10,9 +10,8 @@ import torch
 from bert_core.backends.precision import compute_dtype
 from pipelines.artifacts import ArtifactStore
 from pipelines.cluster.connection import local_cpus
-from pipelines.cluster.ranks import Ranks
 from pipelines.config.errors import UserError
-from pipelines.stage import StageContext
+from pipelines.stage import Ranks, StageContext
 from pipelines.training import arithmetic
 from pipelines.training.arithmetic import Arithmetic, arithmetic_of, resolve
 from pipelines.training.placement import BatchSplit, schedule

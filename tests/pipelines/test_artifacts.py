@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
-from pipelines.artifacts.fingerprint import canonical_json
+from pipelines.artifacts.manifest import canonical_json
 from pipelines.config.errors import UserError
 
 

@@ -6,10 +6,9 @@ from types import SimpleNamespace
 import pytest
 from ray.util import placement_group_table
 
-from pipelines.cluster.ranks import Ranks
-from pipelines.stage import Progress
-from pipelines.training import autoscaling
-from pipelines.training.autoscaling import bundles, wait_for_room
+from pipelines.stage import Progress, Ranks
+from pipelines.training import arithmetic
+from pipelines.training.arithmetic import bundles, wait_for_room
 
 NO_ROOM = [{"CPU": 0.0}]
 ONE_GPU = [{"CPU": 8.0, "GPU": 1.0}]
@@ -81,7 +80,7 @@ def test_a_stop_ends_the_wait_and_takes_the_request_back(cluster, monkeypatch):
 
     # In its own module alone: other threads of the process sleep, too.
     own = SimpleNamespace(sleep=stop, monotonic=time.monotonic)
-    monkeypatch.setattr(autoscaling, "time", own)
+    monkeypatch.setattr(arithmetic, "time", own)
     with pytest.raises(KeyboardInterrupt):
         wait_for_room(TOO_MANY, lambda progress: None, "pretraining")
     assert asked == [{"CPU": 3.0}] * 1000

@@ -10,11 +10,10 @@ from pydantic import ValidationError
 
 from bert_core.training.loop import SETTLING_BATCHES
 from pipelines.artifacts import ArtifactStore
-from pipelines.cluster.ranks import Ranks, Retention
 from pipelines.config.errors import UserError
 from pipelines.recipes.files import read_recipe
 from pipelines.recipes.models import PretrainingRecipe
-from pipelines.stage import Progress
+from pipelines.stage import Progress, Ranks, Retention
 from pipelines.stages.pretraining import budget
 from pipelines.stages.pretraining.budget import (
     MOST_MEASURED,
@@ -25,7 +24,7 @@ from pipelines.stages.pretraining.budget import (
 )
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
-from pipelines.training.work import Work
+from pipelines.training.ranks import Work
 
 TIMING = Timing(step=0.5, start=4.0, evaluation=2.0, first_evaluation=6.0, checkpoint=3.0)
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from pipelines.artifacts import ArtifactStore
-from pipelines.artifacts.attempts.attempt import attempt
-from pipelines.artifacts.attempts.code import Code, code_of
-from pipelines.artifacts.housekeeping.inventory import take_inventory
-from pipelines.artifacts.layout import ArtifactPaths
+from pipelines.artifacts.attempt import attempt
+from pipelines.artifacts.code import Code, code_of
+from pipelines.artifacts.inventory import take_inventory
+from pipelines.artifacts.manifest import ArtifactPaths
 from pipelines.config.versions import source_folders
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.dataset.stage import build_dataset
@@ -28,7 +28,7 @@ PROGRAM = """
 import json, logging, sys
 from pathlib import Path
 from pipelines.artifacts import ArtifactStore
-from pipelines.artifacts.attempts.code import code_of
+from pipelines.artifacts.code import code_of
 from pipelines.stage import StageContext
 from pipelines.stages.corpus.settings import CorpusSettings, PlainText
 from pipelines.stages.corpus.stage import build_corpus
@@ -120,7 +120,7 @@ def test_a_stage_s_code_is_what_it_imports_without_the_surroundings() -> None:
     corpus, dataset, encoder = map(code_of, (build_corpus, build_dataset, build_encoder))
     assert {"pipelines.stages.corpus.cleaning", "pipelines.io.files"} <= {*corpus}
     assert "pipelines.stages.corpus.sources.markup" in corpus  # imported by a name put together
-    assert {"pipelines.tasks.tagging", "pipelines.tasks.scoring.entities"} <= {*dataset}
+    assert {"pipelines.tasks.tagging", "pipelines.tasks.scoring.spans"} <= {*dataset}
     assert {"bert_core.training.optimization.rules", "bert_core.backends.cpu.layout"} <= {*encoder}
     assert {"pipelines.training.worker", "pipelines.stages.examples.batches"} <= {*encoder}
     for code in (corpus, dataset, encoder):

@@ -13,8 +13,8 @@ import torch
 from pyarrow import PythonFile
 from pyarrow.fs import FileSelector, FSSpecHandler, LocalFileSystem, PyFileSystem
 
-from pipelines.cluster.ranks import Retention
 from pipelines.config.errors import UserError
+from pipelines.stage import Retention
 from pipelines.training.checkpoint_files import (
     Checkpoint,
     kept_by,

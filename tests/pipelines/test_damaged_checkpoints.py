@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 TRAINING = """
 import json, os, signal, sys
 from pipelines.artifacts import ArtifactStore
-from pipelines.cluster.ranks import Retention, Ranks
+from pipelines.stage import Retention, Ranks
 from pipelines.stage import StageContext
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pipelines.config.errors import UserError
-from pipelines.stages.dataset import checks
-from pipelines.stages.dataset.checks import check_inputs
+from pipelines.stages.dataset import items
+from pipelines.stages.dataset.items import check_inputs
 from pipelines.stages.dataset.settings import (
     CorpusSourceLabels,
     DatasetSettings,
@@ -57,7 +57,7 @@ def test_a_small_file_is_checked_as_the_stage_would(tmp_path, content, message):
 
 
 def test_the_head_of_a_large_file_is_checked(tmp_path, monkeypatch):
-    monkeypatch.setattr(checks, "_BYTES_INSPECTED", 2000)
+    monkeypatch.setattr(items, "_BYTES_INSPECTED", 2000)
     path = tmp_path / "a.csv"
     path.write_text(rows(["a"] * 400 + ["b"] * 400))  # sorted by label: the head shows one
     check(path)

@@ -12,8 +12,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.config.errors import UserError
 from pipelines.stage import StageContext
-from pipelines.stages.dataset.checks import check_inputs
-from pipelines.stages.dataset.items import LeftOut, read_labelled
+from pipelines.stages.dataset.items import LeftOut, check_inputs, read_labelled
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledDataset, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset, read_items
 from pipelines.tasks import family

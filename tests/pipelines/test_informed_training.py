@@ -9,8 +9,7 @@ from bert_core.config import encoder_config
 from bert_core.model.catalogue import EncoderModel
 from bert_core.training.state import save_model
 from pipelines.artifacts import ArtifactStore
-from pipelines.cluster.ranks import Ranks
-from pipelines.stage import StageContext
+from pipelines.stage import Ranks, StageContext
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.pretraining.settings import PretrainingSettings

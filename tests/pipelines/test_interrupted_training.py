@@ -18,7 +18,7 @@ import ray
 from pyarrow.fs import LocalFileSystem
 
 from pipelines.artifacts import ArtifactStore
-from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
+from pipelines.training.checkpoint_files import CheckpointFolder
 from pipelines.stage import StageContext
 from pipelines.training import launch as launching
 from pipelines.training.launch import Launch, launch

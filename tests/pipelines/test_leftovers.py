@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
-from pipelines.artifacts.layout import check_file_name
+from pipelines.artifacts.manifest import check_file_name
 
 
 def _write(draft: Draft) -> Built:

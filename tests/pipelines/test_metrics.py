@@ -6,9 +6,9 @@ import time
 import pytest
 
 from pipelines.tracking.tracker import Tracker
-from pipelines.training.telemetry.curve import Telemetry
-from pipelines.training.telemetry.metrics import MetricLog, Point
-from pipelines.training.telemetry.speed import Speed
+from pipelines.training.curve import Telemetry
+from pipelines.training.metrics import MetricLog, Point
+from pipelines.training.speed import Speed
 from tests.pipelines.trackers import FickleTracker, until
 
 
@@ -98,12 +98,12 @@ def test_a_training_that_is_taken_up_tells_what_the_tracker_lacks_at_its_time(
 
     def telemetry(uri: str) -> Telemetry:
         speed = Speed(10, num_ranks=1, matrix_rate=1e9)
-        monkeypatch.setattr("pipelines.training.telemetry.curve.SystemMetrics", lambda log: None)
+        monkeypatch.setattr("pipelines.training.curve.SystemMetrics", lambda log: None)
         return Telemetry("pretraining", 10, None, MetricLog(uri, run_id, flush_seconds=0.05), speed)
 
     away = telemetry("no-such-kind://x")
     for step in (1, 2):
-        monkeypatch.setattr("pipelines.training.telemetry.curve.now_ms", lambda step=step: step)
+        monkeypatch.setattr("pipelines.training.curve.now_ms", lambda step=step: step)
         away.log(step, {"train/loss": 1 / step})
         away.log(step, {"eval/loss": 2 / step})
     away.save(tmp_path)

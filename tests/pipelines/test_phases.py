@@ -3,16 +3,16 @@
 import pytest
 import torch
 
-from pipelines.cluster.ranks import Ranks
 from pipelines.config.errors import UserError
 from pipelines.recipes.files import read_recipe
 from pipelines.recipes.models import PretrainingRecipe
+from pipelines.stage import Ranks
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.pretraining.phases import phases_of, split_of
 from pipelines.stages.pretraining.settings import PretrainingSettings
-from pipelines.stages.pretraining.training_examples import TrainingExamples
+from pipelines.stages.pretraining.work import TrainingExamples
 from pipelines.training.placement import schedule
 
 TWO_PHASES = PretrainingSettings(

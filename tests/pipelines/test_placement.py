@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipelines.cluster.ranks import Ranks
 from pipelines.config.errors import UserError
+from pipelines.stage import Ranks
 from pipelines.training.placement import BatchSplit, Placement, check_ranks, cut_short, schedule
 
 LAPTOP = [{"CPU": 2.0}]

@@ -10,13 +10,12 @@ import torch
 
 from bert_core.training.state import Position
 from pipelines.artifacts import ArtifactStore
-from pipelines.cluster.ranks import Ranks, Retention
 from pipelines.config.errors import UserError
-from pipelines.stage import StageContext
+from pipelines.stage import Ranks, Retention, StageContext
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.training import worker
-from pipelines.training.early_stopping import Best
+from pipelines.training.curve import Best
 from pipelines.training.memory import within_memory
 from pipelines.training.preflight import check_disk_space, check_ranks_agree
 from pipelines.training.saving import save

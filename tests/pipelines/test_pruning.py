@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.parent_run import open_parent_run
+from flows.reporting.publishing import open_parent_run
 from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
-from pipelines.artifacts.housekeeping.inventory import take_inventory
-from pipelines.artifacts.housekeeping.pruning import carry_out, plan
+from pipelines.artifacts.inventory import take_inventory
+from pipelines.artifacts.pruning import carry_out, plan
 from pipelines.recipes.models import CorpusRecipe
 from pipelines.registry.lineage import fingerprints_in_use
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker

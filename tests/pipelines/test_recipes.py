@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipelines.cluster.ranks import Ranks
 from pipelines.config.errors import UserError
 from pipelines.recipes.files import completed, differences, preset_names, read_recipe
 from pipelines.recipes.models import CorpusRecipe, EndToEndRecipe, FinetuningRecipe
+from pipelines.stage import Ranks
 
 
 def test_every_preset_is_a_whole_recipe_and_survives_its_own_yaml(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
 from pipelines.config.errors import UserError
 from pipelines.stage import StageContext
 from pipelines.tracking.tracker import Tracker
-from pipelines.training.telemetry.metrics import MetricLog
-from pipelines.training.telemetry.runs import Trained, _keep_run, open_run, recorded
+from pipelines.training.metrics import MetricLog
+from pipelines.training.runs import Trained, _keep_run, open_run, recorded
 
 
 class InterruptedTrainingError(Exception):

@@ -6,7 +6,7 @@ import pytest
 
 from pipelines.config.errors import UserError
 from pipelines.recipes.runtime import RuntimeSettings
-from pipelines.tracking.reachability import database_file
+from pipelines.tracking.sign_in import database_file
 
 
 def test_a_tilde_is_the_persons_own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

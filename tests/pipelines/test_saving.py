@@ -17,15 +17,14 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.optimization import OptimizationConfig, build_optimizer
 from bert_core.training.state import Position
-from pipelines.cluster.ranks import Retention
 from pipelines.config.errors import UserError
-from pipelines.training import early_stopping, saving
+from pipelines.stage import Retention
+from pipelines.training import curve, saving
 from pipelines.training.checkpoints import Checkpoints
-from pipelines.training.early_stopping import Best
+from pipelines.training.curve import Best, Telemetry
 from pipelines.training.restoring import restore
 from pipelines.training.saving import TrainState, save, save_at_end
-from pipelines.training.telemetry.curve import Telemetry
-from pipelines.training.telemetry.speed import Speed
+from pipelines.training.speed import Speed
 from tests.bert_core.batches import small_config
 from tests.bert_core.ranks import run_ranks
 
@@ -201,7 +200,7 @@ def test_best_weights_that_find_no_room_leave_the_model_as_it_is(
     with torch.no_grad():
         state.optimizer.arena.values.add_(1.0)
     later = state.optimizer.arena.values.clone()
-    monkeypatch.setattr(early_stopping, "save_model", full)
+    monkeypatch.setattr(curve, "save_model", full)
     assert not save(replace(state, best=best), at(2), is_last=False)
     assert len(said) == 1
     torch.testing.assert_close(state.optimizer.arena.values, later, rtol=0, atol=0)

@@ -13,14 +13,17 @@ from bert_core.inference.questions import question_of_class
 from bert_core.model.catalogue import MODELS
 from flows.cli.commands.serve import bound_socket
 from pipelines.config.errors import UserError
-from pipelines.inference.service.batching import (
+from pipelines.inference.batching import (
     BATCH_CHARACTERS,
     Batcher,
     FullError,
     answered_together,
+    asked_of_body,
+    divided,
+    merged,
+    num_characters,
     num_together,
 )
-from pipelines.inference.service.requests import asked_of_body, divided, merged, num_characters
 from pipelines.inference.tables import Table
 
 CLASSES = question_of_class(MODELS["sequence_classification"])

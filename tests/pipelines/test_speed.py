@@ -17,9 +17,8 @@ from pipelines.stage import Progress, StageContext
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.tracking.tracker import Tracker
-from pipelines.training.telemetry import system as machine
-from pipelines.training.telemetry.speed import Speed
-from pipelines.training.telemetry.system import SystemMetrics
+from pipelines.training import speed as machine
+from pipelines.training.speed import Speed, SystemMetrics
 from tests.bert_core.batches import pretraining_batch
 
 VOCABULARY = 300

@@ -12,9 +12,8 @@ from bert_core.vocabulary import SPECIAL_TOKENS, WordPieceTokenizer
 from pipelines.stages.examples.batches import ExampleReader, evaluation_batches
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
-from pipelines.stages.pretraining.baselines import Unigrams, token_counts
+from pipelines.stages.pretraining.baselines import KINDS, Unigrams, token_counts, token_kinds
 from pipelines.stages.pretraining.figures import HeldoutExamples, pretraining_figures
-from pipelines.stages.pretraining.kinds import KINDS, token_kinds
 from pipelines.stages.vocabulary.stage import load_tokenizer
 
 

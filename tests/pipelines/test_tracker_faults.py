@@ -12,13 +12,13 @@ from mlflow.exceptions import MlflowException
 from s3fs import S3FileSystem
 
 from pipelines.artifacts import ArtifactStore, Built, Draft
-from pipelines.artifacts.attempts.claims import ClaimLostError
+from pipelines.artifacts.claims import ClaimLostError
 from pipelines.config.errors import UserError
 from pipelines.registry.finding import find_source
 from pipelines.stage import StageContext
 from pipelines.tracking import tracker as tracker_module
 from pipelines.tracking.tracker import Tracker, is_transient
-from pipelines.training.telemetry.runs import Trained, open_run, recorded
+from pipelines.training.runs import Trained, open_run, recorded
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,7 @@ import psutil
 import pytest
 
 from pipelines.artifacts import Artifact, ArtifactStore
-from pipelines.cluster.ranks import Ranks
-from pipelines.stage import Progress, StageContext
+from pipelines.stage import Progress, Ranks, StageContext
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
 

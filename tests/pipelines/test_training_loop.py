@@ -15,16 +15,16 @@ from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.guard import GuardConfig
 from bert_core.training.optimization import OptimizationConfig, build_optimizer
 from bert_core.training.state import Position
-from pipelines.cluster.ranks import Retention
 from pipelines.config.errors import UserError
+from pipelines.stage import Retention
 from pipelines.training import training_loop
 from pipelines.training.checkpoints import Checkpoints
+from pipelines.training.curve import Telemetry
+from pipelines.training.ranks import Work
 from pipelines.training.saving import TrainState
 from pipelines.training.settings import TrainingSettings
-from pipelines.training.telemetry.curve import Telemetry
-from pipelines.training.telemetry.speed import Speed
+from pipelines.training.speed import Speed
 from pipelines.training.training_loop import TrainingLoop
-from pipelines.training.work import Work
 from tests.bert_core.batches import pretraining_batch, small_config
 
 NUM_STEPS = 10

@@ -10,11 +10,10 @@ from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel, build_model
 from bert_core.training.optimization import AdamW, OptimizationConfig, state_size
 from pipelines.artifacts import ArtifactStore
-from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
-from pipelines.cluster.ranks import Ranks
 from pipelines.config.errors import UserError
-from pipelines.stage import StageContext
+from pipelines.stage import Ranks, StageContext
 from pipelines.training import memory
+from pipelines.training.checkpoint_files import CheckpointFolder
 from pipelines.training.launch import Launch, launch
 from pipelines.training.memory import node_memory, rehearsed
 from pipelines.training.placement import BatchSplit

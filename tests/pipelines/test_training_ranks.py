@@ -16,20 +16,19 @@ from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel, TrainableModel
 from bert_core.training.state import TRAINING_STATE_FILE, load_model
 from pipelines.artifacts import Artifact, ArtifactStore
-from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
-from pipelines.cluster.ranks import Ranks
 from pipelines.config.errors import UserError
-from pipelines.stage import StageContext
+from pipelines.stage import Ranks, StageContext
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.pretraining.figures import HeldoutExamples, pretraining_figures
 from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.tracking.tracker import Tracker
+from pipelines.training.checkpoint_files import CheckpointFolder
 from pipelines.training.launch import Launch
+from pipelines.training.metrics import Ending
 from pipelines.training.placement import BatchSplit
 from pipelines.training.ranks import rank_and_world_size
 from pipelines.training.results import AVERAGED_FOLDER, MODEL_FOLDER
 from pipelines.training.settings import TrainingSettings
-from pipelines.training.telemetry.undelivered import Ending
 from pipelines.training.worker import Work, run
 from tests.pipelines.small_trainings import launched
 

@@ -14,7 +14,7 @@ import pytest
 from flows.reporting.run_report import _over_seeds
 from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.config.errors import UserError
-from pipelines.registry.comparison.candidates import twin_of
+from pipelines.registry.comparison.evaluation import twin_of
 from pipelines.stage import Progress, StageContext
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset

@@ -13,15 +13,14 @@ from pyarrow.fs import LocalFileSystem
 from bert_core.batch import Batch
 from bert_core.training.state import WEIGHTS_FILE, load_model
 from pipelines.artifacts import ArtifactStore
-from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
-from pipelines.artifacts.fingerprint import sha256_of_file
-from pipelines.cluster.ranks import Ranks
-from pipelines.stage import StageContext
+from pipelines.artifacts.manifest import sha256_of_file
+from pipelines.stage import Ranks, StageContext
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.pretraining.phases import phases_of
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.work import pretraining_work
+from pipelines.training.checkpoint_files import CheckpointFolder
 from pipelines.training.launch import Launch, launch
 from pipelines.training.results import MODEL_FOLDER
 from pipelines.training.worker import run

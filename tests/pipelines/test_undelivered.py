@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 
 from pipelines.artifacts import ArtifactStore, Built, Draft
-from pipelines.artifacts.housekeeping.inventory import take_inventory
+from pipelines.artifacts.inventory import take_inventory
 from pipelines.stage import StageContext
 from pipelines.tracking.tracker import Tracker
-from pipelines.training.telemetry.metrics import MetricLog, Point
-from pipelines.training.telemetry.runs import Trained, open_run, recorded
-from pipelines.training.telemetry.undelivered import Ending, deliver_kept
+from pipelines.training.metrics import Ending, MetricLog, Point, deliver_kept
+from pipelines.training.runs import Trained, open_run, recorded
 from tests.pipelines.trackers import FickleTracker, until
 
 POINTS = [Point("train/loss", 1 / step, 1_700_000_000_000 + step, step) for step in range(1, 9)]
@@ -25,7 +24,7 @@ def steps_of(tracker: Tracker, run_id: str) -> list[int]:
 def test_a_training_that_ends_without_its_tracker_is_whole_after_the_next_run(
     tracker: Tracker, fickle: FickleTracker, tmp_path: Path, caplog, monkeypatch
 ) -> None:
-    monkeypatch.setattr("pipelines.training.telemetry.metrics._LAST_WORDS_SECONDS", 3.0)
+    monkeypatch.setattr("pipelines.training.metrics._LAST_WORDS_SECONDS", 3.0)
     before = Tracker(uri=fickle.uri, experiment="tests")
     store = ArtifactStore(tmp_path / "store")
     context = StageContext(store=store, tracker=before)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from bert_core.files.tensor_files import check_names
 from bert_core.training.arena import ParameterArena
-from bert_core.training.exchange import Exchange, exchange_for
+from bert_core.training.exchange import Exchange, Shares, exchange_for
 from bert_core.training.guard import Guard
 from bert_core.training.optimization.configuration import OptimizationConfig, OptimizerName
 from bert_core.training.optimization.parameter_groups import (
@@ -26,7 +26,6 @@ from bert_core.training.optimization.parameter_groups import (
     matrix_or_vector,
     parameter_groups,
 )
-from bert_core.training.optimization.shares import Shares
 from bert_core.training.ranks import checksum
 
 

@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.cli.asked_model import model_address, say
 from flows.cli.choice import Choice, choosing
-from flows.cli.execution import execute
-from flows.cli.options import AsJson
-from flows.cli.registry import context_of, named, tracker_of
+from flows.cli.commands.build import execute
+from flows.cli.registry import AsJson, context_of, model_address, named, say, tracker_of
 from pipelines.config.errors import UserError
 
 if TYPE_CHECKING:

@@ -5,9 +5,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from flows.cli.asked_model import model_address, say
-from flows.cli.options import Home, Store
-from flows.cli.registry import context_of, named, registered_name, runtime_of, tracker_of
+from flows.cli.registry import (
+    Home,
+    Store,
+    context_of,
+    model_address,
+    named,
+    registered_name,
+    runtime_of,
+    say,
+    tracker_of,
+)
 from pipelines.config.errors import UserError
 
 if TYPE_CHECKING:
@@ -64,7 +72,7 @@ def import_folder(
         return
     reference = artifact.fingerprint
     if name is not None:
-        from pipelines.registry.importing import register_import
+        from pipelines.registry.exchange import register_import
 
         context = runtime_of(home, store).context()
         registered = register_import(artifact, name, context, say, task)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flows.cli.commands.pictures import attention, similar
-from flows.cli.options import AsJson, Home, Store
-from flows.cli.registry import runtime_of, tracker_of
+from flows.cli.registry import AsJson, Home, Store, runtime_of, tracker_of
 from pipelines.config.errors import UserError
 
 if TYPE_CHECKING:
@@ -196,7 +195,7 @@ def _tree(origin: "LineageNode", shown: set[tuple[str, str]]) -> "Tree":
 
 
 def _draw(root: "LineageNode", page: Path, *, opened: bool) -> None:
-    from pipelines.insight.lineage_page import lineage_page
+    from pipelines.registry.lineage import lineage_page
 
     try:
         page.parent.mkdir(parents=True, exist_ok=True)

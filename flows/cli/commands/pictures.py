@@ -8,9 +8,7 @@ from typing import Annotated
 
 import typer
 
-from flows.cli.asked_model import asked_model
-from flows.cli.options import AsJson, Home
-from flows.cli.registry import Model
+from flows.cli.registry import AsJson, Home, Model, asked_model
 from pipelines.config.errors import UserError
 
 

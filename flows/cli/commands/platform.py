@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from flows.cli.options import Home, Store
+from flows.cli.registry import Home, Store
 from flows.environment import home_folder, set_defaults
 from pipelines.config.errors import UserError
 from pipelines.config.redaction import redacted

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from flows.cli.asked_model import asked_model, say
-from flows.cli.options import AsJson, Home
-from flows.cli.registry import Model
+from flows.cli.registry import AsJson, Home, Model, asked_model, say
 from pipelines.config.errors import UserError
 from pipelines.registry.tags import ANY_TASK
 from pipelines.tasks import family_module, family_names, family_title, is_own

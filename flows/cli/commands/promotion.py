@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.cli.options import Home
-from flows.cli.registry import tracker_of
+from flows.cli.registry import Home, tracker_of
 from flows.environment import home_folder, prepare_flows, set_defaults
 from pipelines.config.errors import UserError
 
@@ -107,11 +106,11 @@ def _recipe(name: str, values: dict[str, Any], home: Path | None) -> Any:
     set_defaults(home_folder(home))
     from pydantic import ValidationError
 
-    from flows import alias_recipes
+    from pipelines.recipes import registration
     from pipelines.recipes.files import explain
 
     try:
-        return getattr(alias_recipes, name)(**values)
+        return getattr(registration, name)(**values)
     except ValidationError as error:
         raise UserError(explain(error, name.removesuffix("Recipe").lower())) from None
 

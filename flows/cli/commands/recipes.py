@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from flows.cli.options import Overrides
+from flows.cli.registry import Overrides
 
 commands = typer.Typer(help="List and print recipes and encoder sizes.", no_args_is_help=True)
 

@@ -5,9 +5,8 @@ from typing import Annotated
 
 import typer
 
-from flows.cli.asked_model import asked_model, model_address, say
 from flows.cli.commands.predict import kinds_of
-from flows.cli.options import Home
+from flows.cli.registry import Home, asked_model, model_address, say
 from pipelines.config.errors import UserError
 
 
@@ -38,7 +37,7 @@ def serve(
     """
     kinds = () if model else kinds_of(None)
     with bound_socket(host, port) as at, asked_model(model, home, *kinds) as (folder, called):
-        from pipelines.inference.service.server import serve as answer_requests
+        from pipelines.inference.server import serve as answer_requests
         from pipelines.registry.opening import opened
 
         address = f"http://{host}:{at.getsockname()[1]}/invocations"

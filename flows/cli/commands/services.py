@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.cli.options import Home, Store
+from flows.cli.registry import Home, Store
 from flows.environment import home_folder, set_defaults
 from pipelines.config.errors import UserError
 
@@ -59,8 +59,7 @@ def env(home: Home = None) -> None:
 
     Example: eval "$(bertsmith env)"
     """
-    from flows.services.credentials import make_credentials, shell_variables
-    from flows.services.record import read_services
+    from flows.services.credentials import make_credentials, read_services, shell_variables
 
     folder = home_folder(home)
     services = read_services(folder)

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.cli.options import AsJson, Home, Store
-from flows.cli.registry import tracker_of
+from flows.cli.registry import AsJson, Home, Store, tracker_of
 from flows.environment import home_folder
-from flows.reporting.quantities import duration, memory
+from flows.reporting.progress_line import duration, memory
 from pipelines.config.redaction import redacted
 
 if TYPE_CHECKING:
     from pipelines.artifacts import ArtifactStore
-    from pipelines.artifacts.housekeeping.inventory import Entry, Inventory, StoredArtifact
+    from pipelines.artifacts.inventory import Entry, Inventory, StoredArtifact
 
 _DAYS = 30.0
 
@@ -26,7 +25,7 @@ def show(home: Home = None, store: Store = None, as_json: AsJson = False) -> Non
 
     Example: bertsmith store
     """
-    from pipelines.artifacts.housekeeping.inventory import take_inventory
+    from pipelines.artifacts.inventory import take_inventory
     from pipelines.registry.lineage import fingerprints_in_use
 
     artifacts = _open(home, store)
@@ -74,8 +73,8 @@ def prune(
 
     Example: bertsmith prune --days 7
     """
-    from pipelines.artifacts.housekeeping.inventory import take_inventory
-    from pipelines.artifacts.housekeeping.pruning import carry_out, plan
+    from pipelines.artifacts.inventory import take_inventory
+    from pipelines.artifacts.pruning import carry_out, plan
     from pipelines.registry.lineage import fingerprints_in_use
 
     now = datetime.now(UTC)

@@ -16,8 +16,13 @@ from bert_core.training.state import CONFIG_FILE
 from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.recipes.registration import ComparisonSettings
 from pipelines.registry.comparison.bootstrap import Difference, paired_bootstrap
-from pipelines.registry.comparison.candidates import Candidate, answers_of, kind_of
-from pipelines.registry.comparison.evaluation import CannotCompareError, Evaluation
+from pipelines.registry.comparison.evaluation import (
+    Candidate,
+    CannotCompareError,
+    Evaluation,
+    answers_of,
+    kind_of,
+)
 from pipelines.registry.serving.proof import unmet_requirements
 from pipelines.registry.tags import REQUIREMENTS_TAG, digest_of, uri_of
 from pipelines.stages.dataset.stage import family_of, read_items

@@ -9,21 +9,19 @@ from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.config.errors import UserError
 from pipelines.recipes.registration import ComparisonSettings
 from pipelines.registry.comparison.bootstrap import Difference
-from pipelines.registry.comparison.candidates import (
+from pipelines.registry.comparison.evaluation import (
     Candidate,
+    CannotCompareError,
+    Evaluation,
+    VerificationError,
     answers_of,
     candidate_of,
     check_weights,
     twin_of,
 )
-from pipelines.registry.comparison.evaluation import (
-    CannotCompareError,
-    Evaluation,
-    VerificationError,
-)
 from pipelines.registry.comparison.pairing import ComparedItems, compared_items, difference_from
 from pipelines.registry.finding import find_source, version_with_alias
-from pipelines.registry.history import is_taken_back, moves_of
+from pipelines.registry.person_choice import is_taken_back, moves_of
 from pipelines.registry.tags import uri_of
 from pipelines.stages.dataset.stage import family_of, read_items
 from pipelines.stages.evaluation.baselines import answers_in, build_baselines

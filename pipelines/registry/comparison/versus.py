@@ -15,8 +15,11 @@ from pipelines.config.errors import UserError
 from pipelines.recipes.files import flattened
 from pipelines.recipes.registration import ComparisonSettings
 from pipelines.registry.comparison.bootstrap import Difference
-from pipelines.registry.comparison.candidates import candidate_of
-from pipelines.registry.comparison.evaluation import CannotCompareError, VerificationError
+from pipelines.registry.comparison.evaluation import (
+    CannotCompareError,
+    VerificationError,
+    candidate_of,
+)
 from pipelines.registry.comparison.pairing import difference_from
 from pipelines.registry.finding import find_model
 from pipelines.registry.tags import CODE_TAG, PROOF_TAG, REQUIREMENTS_TAG, uri_of

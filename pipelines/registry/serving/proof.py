@@ -88,7 +88,7 @@ def _reached(request: dict[str, Any], package: Path, data: Any) -> dict[str, Any
     """The model's figure, what computed it, and what it is; without network and pickles."""
     import torch
 
-    from pipelines.cluster.machine import computing_machine
+    from pipelines.config.versions import computing_machine
 
     if request["threads"]:
         torch.set_num_threads(int(request["threads"]))  # sums are split among them
@@ -162,8 +162,7 @@ def _of_task(loaded: Any, dataset: Any, request: dict[str, Any]) -> tuple[float,
 
 def _of_encoder(loaded: Any, examples: Any, request: dict[str, Any]) -> tuple[float, list[Any]]:
     from pipelines.stages.examples.batches import ExampleReader
-    from pipelines.stages.pretraining.figures import pretraining_figures
-    from pipelines.stages.pretraining.sequence_losses import sequence_losses
+    from pipelines.stages.pretraining.figures import pretraining_figures, sequence_losses
 
     served, reader = loaded.unwrap_python_model(), ExampleReader(examples, "heldout")
     model, vocabulary = served.model, examples.local("vocab.txt").read_text(encoding="utf-8")

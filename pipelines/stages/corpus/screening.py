@@ -12,9 +12,15 @@ from numpy.typing import NDArray
 
 from pipelines.artifacts import Workspace
 from pipelines.io.text import Tally
-from pipelines.stages.corpus.boilerplate import hash_of_line, read_boilerplate
 from pipelines.stages.corpus.cleaning import language_of, split_sentences
-from pipelines.stages.corpus.duplicates import Signature, content_hash, document_id, signature
+from pipelines.stages.corpus.duplicates import (
+    Signature,
+    content_hash,
+    document_id,
+    hash_of_line,
+    read_boilerplate,
+    signature,
+)
 from pipelines.stages.corpus.settings import CleaningSettings, CorpusSettings
 from pipelines.stages.corpus.shards import Document, ShardWriter
 from pipelines.stages.corpus.sources.inputs import Part, RawDocument, read_span

@@ -18,10 +18,15 @@ from pipelines.config.versions import versions_of
 from pipelines.io.text import Tally
 from pipelines.stage import Progress, StageContext
 from pipelines.stages.corpus import CORPUS
-from pipelines.stages.corpus.boilerplate import count_lines, find_boilerplate
 from pipelines.stages.corpus.cleaning import check_codes, count_languages
 from pipelines.stages.corpus.division import copies, heldout_threshold, too_few_documents
-from pipelines.stages.corpus.duplicates import NUM_HASHES, find_near, find_repeated
+from pipelines.stages.corpus.duplicates import (
+    NUM_HASHES,
+    count_lines,
+    find_boilerplate,
+    find_near,
+    find_repeated,
+)
 from pipelines.stages.corpus.publishing import ScreenedFile, add_up, publish, shard_name
 from pipelines.stages.corpus.screening import read_keys, screen, signatures_of
 from pipelines.stages.corpus.settings import CorpusSettings

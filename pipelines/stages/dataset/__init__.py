@@ -13,7 +13,7 @@ DATASET = Stage(
     version=4,
     needs=("corpus",),
     build="pipelines.stages.dataset.stage:build_dataset",
-    check="pipelines.stages.dataset.checks:check_inputs",
+    check="pipelines.stages.dataset.items:check_inputs",
     uses_network=True,
     is_wanted=lambda settings: settings.source.kind != "none",
     headline=lambda statistics: f"{sum(statistics['items'].values()):,} items",

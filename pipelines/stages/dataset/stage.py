@@ -28,7 +28,7 @@ from pipelines.stages.dataset.settings import (
 )
 from pipelines.tasks import Items, TaskFamily, family_module
 from pipelines.tasks import family as family_named
-from pipelines.tasks.rows.task import RowTask, carried_task
+from pipelines.tasks.rows import RowTask, carried_task
 
 SPLITS: tuple[Split, Split] = ("train", "heldout")
 

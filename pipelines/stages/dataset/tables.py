@@ -7,17 +7,20 @@ from pipelines.config.errors import UserError
 from pipelines.io import records
 from pipelines.io.records import BadRow, table_rows
 from pipelines.io.text import Tally, restored_in
-from pipelines.stages.dataset.cells import (
+from pipelines.stages.dataset.columns import Columns, columns_of
+from pipelines.stages.dataset.hugging_face import class_names_of_schema
+from pipelines.stages.dataset.records import (
+    NO_SQUAD,
+    Record,
+    format_of,
     is_nothing,
     labels_in,
+    squad_record,
     tags_in,
     text_in,
     words_in,
     written_in,
 )
-from pipelines.stages.dataset.columns import Columns, columns_of
-from pipelines.stages.dataset.hugging_face import class_names_of_schema
-from pipelines.stages.dataset.records import NO_SQUAD, Record, format_of, squad_record
 from pipelines.stages.dataset.settings import LabelledDataset, LabelledFile
 from pipelines.tasks import Form
 

@@ -15,7 +15,6 @@ from bert_core.training.initialization import load_encoder_into
 from bert_core.training.state import read_config
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, Built, Draft
-from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
 from pipelines.config.errors import UserError
 from pipelines.stage import StageContext
 from pipelines.stages.dataset.stage import family_of, read_items
@@ -25,12 +24,13 @@ from pipelines.stages.finetuning.settings import FinetuningSettings, split_of
 from pipelines.tasks import Answers, Reading
 from pipelines.tasks.encoding.sequences import batches, shuffled
 from pipelines.training.arithmetic import Arithmetic, resolve, trains_best_on_single_threads
-from pipelines.training.early_stopping import best_step
+from pipelines.training.checkpoint_files import CheckpointFolder
+from pipelines.training.curve import best_step
 from pipelines.training.launch import Launch, launch
 from pipelines.training.ranks import rank_and_world_size
 from pipelines.training.reduction import means_over_ranks
 from pipelines.training.results import MODEL_FILES, publish_model, throughput
-from pipelines.training.telemetry.runs import Trained, open_run, recorded, training_input
+from pipelines.training.runs import Trained, open_run, recorded, training_input
 from pipelines.training.worker import Work, run
 
 STAGE = "finetuning"

@@ -23,7 +23,7 @@ from pipelines.stages.finetuning.training import (
 )
 from pipelines.training.arithmetic import resolve
 from pipelines.training.results import numbers
-from pipelines.training.telemetry.runs import Trained, open_run, recorded, training_input
+from pipelines.training.runs import Trained, open_run, recorded, training_input
 
 TRIALS_FILE = "trials.json"
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.artifacts import Artifact, Built, Draft
-from pipelines.artifacts.attempts.checkpoints import CheckpointFolder
 from pipelines.config.errors import UserError
 from pipelines.stage import StageContext
 from pipelines.stages.examples.settings import ExampleSettings
@@ -18,10 +17,11 @@ from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.work import STAGE, pretraining_work
 from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.training.arithmetic import Arithmetic, resolve, trains_best_on_single_threads
+from pipelines.training.checkpoint_files import CheckpointFolder
 from pipelines.training.imported_models import existing_encoder
 from pipelines.training.launch import Launch, launch
 from pipelines.training.results import MODEL_FILES, publish_model, throughput
-from pipelines.training.telemetry.runs import Trained, open_run, recorded, training_input
+from pipelines.training.runs import Trained, open_run, recorded, training_input
 from pipelines.training.worker import run
 
 

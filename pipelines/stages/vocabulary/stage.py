@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from bert_core.files.tokenizer_files import read_tokens
 from bert_core.vocabulary import SPECIAL_TOKENS, Normalization, WordPieceTokenizer
 from pipelines.artifacts import Artifact, Built, Draft
-from pipelines.artifacts.layout import is_fingerprint
+from pipelines.artifacts.manifest import is_fingerprint
 from pipelines.config.errors import UserError
 from pipelines.config.redaction import redacted
 from pipelines.config.versions import versions_of

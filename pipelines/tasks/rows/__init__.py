@@ -1,1 +1,250 @@
-"""Tasks of a person's own: rows of a table, and the class in a file that answers them."""
+"""A task of one's own: rows of a table, and the class in a file of one's own that answers them.
+
+The file is read once, where labelled items are made; from there it travels with them, and with
+every model that learns from them.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from bert_core.batch import RowBatch
+from bert_core.config import EncoderConfig
+from bert_core.inference.rows import EncodedRows, answers_of, encode_rows
+from bert_core.model.catalogue import MODELS, Model, TrainableModel
+from bert_core.model.rows import CODE_FILE, RowModel, row_model
+from bert_core.ragged import RaggedBatch
+from bert_core.vocabulary import WordPieceTokenizer
+from pipelines.artifacts import Artifact
+from pipelines.config.errors import UserError
+from pipelines.io.records import opened
+from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading, TaskFamily
+from pipelines.tasks.encoding.texts import outputs
+from pipelines.tasks.scoring.weighted import WeightedScore, mean
+
+_CALLED: Final = {str: "text", int: "whole number", float: "number"}
+_WORST: Final = 10  # rows that a report shows
+_TYPES: Final[Mapping[Any, pa.DataType]] = {
+    str: pa.string(), int: pa.int64(), float: pa.float64(), list[str]: pa.list_(pa.string()),
+    list[int]: pa.list_(pa.int64()), list[float]: pa.list_(pa.float64()),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowExamples:
+    """N rows, each with the sequences that are read for it."""
+
+    rows: Sequence[Item]
+    read: EncodedRows
+
+    @property
+    def num_truncated(self) -> int:
+        """Texts whose end was left out."""
+        return self.read.encoded.num_truncated
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def batch(self, indices: np.ndarray) -> RowBatch:
+        """The rows at `indices`, in that order."""
+        chosen = np.asarray(indices).tolist()
+        ends = np.cumsum(self.read.texts_per_row)
+        places = [
+            place
+            for row in chosen
+            for place in range(ends[row] - self.read.texts_per_row[row], ends[row])
+        ]
+        encoded = self.read.encoded
+        tokens = RaggedBatch.from_sequences(
+            [encoded.sequences[place] for place in places],
+            [encoded.segment_b_start[place] for place in places],
+        )
+        return RowBatch(
+            tokens=tokens,
+            rows=tuple(self.rows[row] for row in chosen),
+            texts_per_row=tuple(self.read.texts_per_row[row] for row in chosen),
+        )
+
+    def longest(self, size: int) -> RowBatch:
+        """The `size` rows of most tokens."""
+        lengths = np.fromiter(map(len, self.read.encoded.sequences), np.int64)
+        begins = np.cumsum([0, *self.read.texts_per_row[:-1]])
+        return self.batch(np.argsort(-np.add.reduceat(lengths, begins), kind="stable")[:size])
+
+
+def value_of(cell: Any, kind: Any, name: str) -> Any:
+    """A cell as its column's type; CSV writes lists as JSON. Raises BadItemError where it is none.
+
+    Whole numbers may come as floats, as tables with gaps hold them.
+    """
+    is_list = kind not in (str, int, float)
+    of = kind.__args__[0] if is_list else kind
+    try:
+        value = json.loads(cell) if is_list and isinstance(cell, str) else cell
+        if is_list and not isinstance(value, list):
+            raise ValueError(f"{cell!r:.60} is no list")
+        found = [_plain(each, of) for each in (value if is_list else [value])]
+    except (ValueError, TypeError) as error:
+        called = f"a list of {_CALLED[of]}s" if is_list else f"a {_CALLED[of]}"
+        raise BadItemError(f"have {called} in {name}", f"{cell!r:.60}") from error
+    return found if is_list else found[0]
+
+
+def _plain(value: Any, kind: type) -> Any:
+    """A text is stripped, and may not be empty; raises ValueError for another type's value."""
+    if kind is str:
+        if not (isinstance(value, str) and value.strip()):
+            raise ValueError("no text")
+        return value.strip()
+    number = float(value)
+    if not math.isfinite(number) or (kind is int and not number.is_integer()):
+        raise ValueError("no such number")
+    return kind(number)
+
+
+def read_task(path: str, taken: Sequence[str]) -> "RowTask":
+    """The task in the file at `path`, a URL too, which is run; `taken` are the others' names.
+
+    Raises UserError where there is none that can be used.
+    """
+    name = PurePosixPath(path).stem
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or name in (*taken, *MODELS, "classifier"):
+        raise UserError(
+            f"{path} must have a name of its own of small letters, digits and _, because the task "
+            f"is called so, found {name}"
+            + (", which is a task or head of Bertsmith's" if name in (*taken, *MODELS) else "")
+            + "; rename the file"
+        )
+    with opened(path) as file:
+        raw = file.read()
+    try:
+        return RowTask(row_model(raw.decode("utf-8-sig"), name))
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} must be Python in UTF-8, but it is not ({error})") from error
+    except ValueError as error:
+        raise UserError(f"the task {path} cannot be used: {error}") from error
+
+
+def carried_task(artifact: Artifact) -> "RowTask | None":
+    """The task of one's own that an artifact carries; None where it has none."""
+    if CODE_FILE not in artifact.names():
+        return None
+    source = artifact.local(CODE_FILE).read_text(encoding="utf-8")
+    return RowTask(row_model(source, artifact.statistics["family"]))
+
+
+class RowTask(TaskFamily):
+    """Rows, answered by the class that was written for them."""
+
+    form: Form = "rows"
+    guess = "task's own guess"
+    curve: Mapping[str, str] = {"label_loss": "eval/loss"}
+
+    def __init__(self, model: type[RowModel]) -> None:
+        self.model = model
+        self.models = (model,)
+        self.score = f"eval/{model.score}"
+        self._kinds = {**model.takes, **model.learns}
+
+    @property
+    def name(self) -> str:
+        """That of the file, without its ending."""
+        return self.model.head_name
+
+    @property
+    def schema(self) -> pa.Schema:
+        """A column for each that the class takes or learns."""
+        return pa.schema({name: _TYPES[kind] for name, kind in self._kinds.items()})
+
+    def item(self, record: Mapping[str, Any]) -> Item:
+        """A row with a value of its type in each column, which the class reads and scores.
+
+        Raises BadItemError for one that is none.
+        """
+        missing = [name for name in self._kinds if record.get(name) is None]
+        if missing:
+            raise BadItemError(f"have a value in {', '.join(self._kinds)}", f"none in {missing[0]}")
+        row = {name: value_of(record[name], kind, name) for name, kind in self._kinds.items()}
+        try:
+            texts = self.model.texts(row)
+            figures = self.model.scored(self.model.guess(row), row)
+        except Exception as error:  # whatever a person's own code raises
+            raise BadItemError(
+                f"be one that {self.model.__name__} can read and score",
+                f"{type(error).__name__} ({error})",
+            ) from error
+        if not texts:
+            raise BadItemError("have texts to read", "none")
+        if self.model.score not in figures or not all(map(math.isfinite, figures.values())):
+            raise BadItemError(f"have a number as its {self.model.score}", repr(figures))
+        return row
+
+    def group(self, item: Item) -> str:
+        """Rows whose first column is the same stay together."""
+        return str(item[next(iter(self.model.takes))])
+
+    def labels(self, train: Sequence[Item], heldout: Sequence[Item]) -> tuple[str, ...]:
+        """No classes; raises UserError where there is no row to learn from."""
+        if not train:
+            raise UserError("there is no row to learn from; give more rows")
+        return ()
+
+    def described(self, train: Items, heldout: Items) -> dict[str, Any]:
+        """The figures of the class's own guess."""
+        guessed = [self.model.guess(row) for row in heldout.rows]
+        figures = self.figures(Answers(guessed, 0), heldout)
+        return {name.replace("eval/", "baseline/"): value for name, value in figures.items()}
+
+    def baselines(
+        self, train: Items, heldout: Items, encoder: Path | None = None
+    ) -> Mapping[str, Sequence[Any]]:
+        """None but the guess: nobody here knows what would be simpler."""
+        return {}
+
+    def build_model(self, config: EncoderConfig, labels: tuple[str, ...]) -> TrainableModel:
+        """The class's model, from torch's generator."""
+        return self.model(config)
+
+    def examples(
+        self, items: Items, tokenizer: WordPieceTokenizer, reading: Reading
+    ) -> RowExamples:
+        """The rows with the texts that are read for each, cut to what is read."""
+        read = encode_rows(self.model, tokenizer, items.rows, reading.max_tokens)
+        return RowExamples(rows=items.rows, read=read)
+
+    @torch.inference_mode()
+    def answers(
+        self, model: Model, tokenizer: WordPieceTokenizer, items: Items, reading: Reading
+    ) -> Answers:
+        """What the model answers to each row; it may be of another class, with its own code."""
+        assert isinstance(model, RowModel)
+        encoded, counts = encode_rows(type(model), tokenizer, items.rows, reading.max_tokens)
+        _, first = next(encoded.batches(1))
+        found = outputs(model, encoded, reading, *model(first).shape[1:])
+        values = answers_of(model, torch.from_numpy(found), counts, items.rows)
+        return Answers(values, encoded.num_truncated)
+
+    def scores(self, answers: Answers, items: Items) -> Mapping[str, WeightedScore]:
+        """The means of the figures that the class gives an answer."""
+        figures = self._scored(answers, items)
+        return {f"eval/{name}": mean([each[name] for each in figures]) for name in figures[0]}
+
+    def report(self, answers: Answers, items: Items) -> dict[str, Any]:
+        """The rows with the lowest scores."""
+        scored = zip(items.rows, answers.values, self._scored(answers, items), strict=True)
+        rows = [{**row, "answered": value, **own} for row, value, own in scored]
+        return {"lowest": sorted(rows, key=lambda row: row[self.model.score])[:_WORST]}
+
+    def _scored(self, answers: Answers, items: Items) -> list[dict[str, float]]:
+        return [
+            self.model.scored(value, row)
+            for value, row in zip(answers.values, items.rows, strict=True)
+        ]

@@ -147,7 +147,7 @@ def test_an_object_store_without_credentials_is_told(monkeypatch, tmp_path):
 
 def test_the_checks_import_nothing_heavy():
     code = (
-        "import sys; import pipelines.stages.corpus.checks, pipelines.stages.dataset.checks; "
+        "import sys; import pipelines.stages.corpus.checks, pipelines.stages.dataset.items; "
         "print([m for m in ('torch', 'ray', 'mlflow', 'prefect', 'pandas', 'pyarrow', 'datasets') "
         "if m in sys.modules])"
     )

@@ -14,7 +14,7 @@ from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW, OptimizationConfig
 from bert_core.training.state import save_model
 from pipelines.artifacts import Artifact, Built, Draft
-from pipelines.cluster.machine import computing_machine
+from pipelines.config.versions import computing_machine
 from pipelines.recipes.registration import RegistrationSettings
 from pipelines.registry.comparison.versions import Comparison, compare_versions
 from pipelines.registry.promotion import promote_if_better

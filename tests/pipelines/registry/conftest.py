@@ -15,7 +15,7 @@ from bert_core.training.optimization import AdamW, OptimizationConfig
 from bert_core.training.state import save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, Built, Draft
-from pipelines.cluster.machine import computing_machine
+from pipelines.config.versions import computing_machine
 from pipelines.registry.registration import RegisteredModel, Submission, register
 from pipelines.registry.serving.integrity import seal
 from pipelines.registry.tags import DIGEST_TAG

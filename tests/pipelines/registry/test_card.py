@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.artifacts import Artifact
-from pipelines.insight.evidence import log_evidence
-from pipelines.insight.pictures import confusion_picture
+from pipelines.insight.pictures import confusion_picture, log_evidence
 from pipelines.registry.card import model_card, with_comparison
 from tests.pipelines.registry.classifiers import finetuned, labelled_texts
 from tests.pipelines.registry.conftest import Models

@@ -1,6 +1,6 @@
 """Whom an alias goes back to, from what is recorded of it."""
 
-from pipelines.registry.history import How, Move, before_it, is_taken_back
+from pipelines.registry.person_choice import How, Move, before_it, is_taken_back
 
 
 def moved(version: int, before: int | None, how: How = "comparison", alias: str = "champion"):

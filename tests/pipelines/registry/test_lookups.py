@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from flows.cli.app import DONE, MISTAKE, run
-from pipelines.insight.lineage_page import lineage_page
 from pipelines.registry.comparison.versus import versus
-from pipelines.registry.lineage import LineageNode, lineage_of
+from pipelines.registry.lineage import LineageNode, lineage_of, lineage_page
 from pipelines.registry.promotion import promote, rollback
 from pipelines.training.imported_models import import_folder
 from tests.pipelines.registry.conftest import Models

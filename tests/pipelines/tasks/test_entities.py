@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.tasks.scoring.entities import Entity, entities, entity_report, entity_scores
+from pipelines.tasks.scoring.spans import Entity, entities, entity_report, entity_scores
 from pipelines.tasks.scoring.weighted import figures_of
 
 

@@ -21,7 +21,7 @@ from pipelines.config.errors import UserError
 from pipelines.registry.opening import local_model
 from pipelines.registry.packaging import signature_of
 from pipelines.stage import StageContext
-from pipelines.stages.dataset.checks import check_inputs
+from pipelines.stages.dataset.items import check_inputs
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset, family_of, read_items
 from pipelines.tasks import Items, Reading, family

@@ -5,8 +5,7 @@ import io
 from typing import Any, Final
 
 from pipelines.config.errors import UserError
-from pipelines.io.files import format_suffix, open_binary, read_head
-from pipelines.io.parquet import whole_file
+from pipelines.io.files import format_suffix, open_binary, read_head, whole_file
 from pipelines.io.records import (
     TEXT_COLUMNS,
     BadRow,

@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import PurePosixPath
 from typing import Any, Final, NamedTuple
 
-from pipelines.artifacts.fingerprint import canonical_json
+from pipelines.artifacts.manifest import canonical_json
 from pipelines.config.errors import UserError
 from pipelines.io.files import compression_of, expand, size_and_digest, without_query
 from pipelines.io.records import Dialect

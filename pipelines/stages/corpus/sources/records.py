@@ -9,9 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipelines.config.errors import UserError
-from pipelines.io.files import open_binary
+from pipelines.io.files import open_binary, whole_file
 from pipelines.io.hugging_face import commit_of, name_of, rows_of
-from pipelines.io.parquet import whole_file
 from pipelines.io.records import (
     LONGEST_RECORD_BYTES,
     BadRow,

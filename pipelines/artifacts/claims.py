@@ -20,9 +20,8 @@ from pathlib import PurePosixPath
 from fsspec import AbstractFileSystem
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from pipelines.artifacts.access import names_in, store_errors
-from pipelines.artifacts.attempts.code import CODE_NAME, Code, code_in, difference
-from pipelines.artifacts.attempts.commit import create_only
+from pipelines.artifacts.access import create_only, names_in, store_errors
+from pipelines.artifacts.code import CODE_NAME, Code, code_in, difference
 from pipelines.config.errors import UserError
 from pipelines.config.processes import ProcessIdentity
 

@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.artifacts.access import names_in, store_errors_explained
-from pipelines.artifacts.attempts.attempt import unless_building
-from pipelines.artifacts.layout import (
+from pipelines.artifacts.attempt import unless_building
+from pipelines.artifacts.manifest import (
     INPUTS_NAME,
     ArtifactPaths,
+    Manifest,
     fingerprint_in,
     is_kind,
+    read_manifest,
     what_is,
 )
-from pipelines.artifacts.manifest import Manifest, read_manifest
 from pipelines.artifacts.store import ArtifactStore
 from pipelines.config.errors import UserError
 

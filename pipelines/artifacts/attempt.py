@@ -9,12 +9,16 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from pipelines.artifacts.attempts.claims import LEASE_SECONDS, attempts, claimed, is_abandoned
-from pipelines.artifacts.attempts.code import CODE_NAME, Code, code_in, difference
-from pipelines.artifacts.attempts.commit import write_to_disk
+from pipelines.artifacts.access import write_to_disk
+from pipelines.artifacts.claims import LEASE_SECONDS, attempts, claimed, is_abandoned
+from pipelines.artifacts.code import CODE_NAME, Code, code_in, difference
 from pipelines.artifacts.draft import Draft, remove_partial_files
-from pipelines.artifacts.layout import INPUTS_NAME, ArtifactPaths
-from pipelines.artifacts.manifest import DamagedManifestError, read_manifest
+from pipelines.artifacts.manifest import (
+    INPUTS_NAME,
+    ArtifactPaths,
+    DamagedManifestError,
+    read_manifest,
+)
 from pipelines.config.errors import UserError
 
 logger = logging.getLogger(__name__)

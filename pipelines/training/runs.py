@@ -10,14 +10,13 @@ from mlflow.entities import Dataset, DatasetInput, InputTag
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pipelines.artifacts import Artifact, Draft
-from pipelines.artifacts.attempts.claims import ClaimLostError
-from pipelines.artifacts.attempts.commit import write_to_disk
+from pipelines.artifacts.access import write_to_disk
+from pipelines.artifacts.claims import ClaimLostError
 from pipelines.config.redaction import redacted
 from pipelines.stage import StageContext
 from pipelines.tracking.tracker import Tracker, now_ms
+from pipelines.training.metrics import Ending, Point, deliver_kept, is_there
 from pipelines.training.results import numbers
-from pipelines.training.telemetry.metrics import Point
-from pipelines.training.telemetry.undelivered import Ending, deliver_kept, is_there
 
 logger = logging.getLogger(__name__)
 

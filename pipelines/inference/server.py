@@ -24,8 +24,7 @@ from bert_core.inference.questions import Question
 from bert_core.inference.tables import answer_table, check_table
 from pipelines.config.errors import UserError
 from pipelines.inference.answers import question_for
-from pipelines.inference.service.batching import Batcher, FullError
-from pipelines.inference.service.requests import asked_of_body
+from pipelines.inference.batching import Batcher, FullError, asked_of_body
 from pipelines.inference.tables import Table, json_lines
 from pipelines.registry.opening import OpenedModel
 

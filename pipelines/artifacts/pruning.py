@@ -4,9 +4,9 @@ from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from pipelines.artifacts.attempts.attempt import unless_building
-from pipelines.artifacts.attempts.claims import attempts, is_abandoned, remove, take_over
-from pipelines.artifacts.housekeeping.inventory import Entry, Inventory
+from pipelines.artifacts.attempt import unless_building
+from pipelines.artifacts.claims import attempts, is_abandoned, remove, take_over
+from pipelines.artifacts.inventory import Entry, Inventory
 from pipelines.artifacts.store import ArtifactStore
 
 

@@ -1,1 +1,0 @@
-"""How an artifact is built: who builds it, its working files, and its one commit point."""

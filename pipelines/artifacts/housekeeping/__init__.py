@@ -1,1 +1,0 @@
-"""What a store holds, and what of it nothing uses."""

@@ -1,1 +1,0 @@
-"""A model behind HTTP: what a request asks, what is answered together, and the server."""
