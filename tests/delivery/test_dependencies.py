@@ -78,6 +78,7 @@ PRIVATE = {
     "torch.ops.aten._softmax_backward_data": (
         "attention on CPUs: bert_core/backends/cpu/grouped_attention.py"
     ),
+    "torch.Tensor._version": "packed weights: bert_core/backends/cpu/layer_kernels.py",
     "torch.ops.mkldnn._is_mkldnn_bf16_supported": "bert_core/backends/cpu/layer_kernels.py",
     "torch.ops.mkldnn._linear_pointwise": "bert_core/backends/cpu/layer_kernels.py",
     "torch.ops.mkldnn._reorder_linear_weight": "bert_core/backends/cpu/layer_kernels.py",
