@@ -40,7 +40,7 @@ SIDES = {
 }
 ONE_SEED = ("adapted, former rates",)
 NOTE = (
-    "Presets own-encoder and continue as they are, with fewer steps of adaptation ({steps}), of 32 "
+    "Presets own-encoder and continue as they are, with {steps} steps of adaptation, of 32 "
     "examples of at most 128 tokens. imdb: 6,000 unlabelled reviews, 400 labels, 600 held-out "
     "reviews, cut to 60 words. sst2: 18,000 phrases without labels, 600 labels, the published 872 "
     "held-out sentences. Masked tokens and their loss are of held-out texts after the adaptation, "
