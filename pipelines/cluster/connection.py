@@ -46,8 +46,6 @@ from ray._private import services  # noqa: E402
 
 logger = logging.getLogger(__name__)
 
-# Where Prometheus finds a local Ray; unset, Ray takes any port. A cluster's nodes have an option.
-METRICS_PORT_VARIABLE = "BERTSMITH_METRICS_PORT"
 _OBJECT_STORE_BYTES = 100 * 2**20  # shards travel as paths, so hardly anything lies in it
 
 _TOKEN_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
@@ -104,7 +102,6 @@ def _start_here() -> None:
                 logging_level=logging.ERROR,
                 object_store_memory=_OBJECT_STORE_BYTES,
                 runtime_env=_quoted_interpreter(),
-                _metrics_export_port=_metrics_port(),
             )
     except OSError as error:  # a path too long for a socket, a full or read-only disk
         raise UserError(
@@ -131,24 +128,6 @@ def _use_own_token() -> None:
     is_kept = (Path.home() / ".ray" / "auth_token").is_file()
     if not is_kept and not any(name in os.environ for name in _TOKEN_VARIABLES):
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-
-
-def _metrics_port() -> int | None:
-    """The port that the environment names; None where it names none, or one that is in use.
-
-    Ray would not start with such a one, and figures are not worth a run.
-    """
-    port = os.environ.get(METRICS_PORT_VARIABLE, "")
-    if not port:
-        return None
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", int(port)))
-        except (ValueError, OverflowError, OSError) as error:
-            logger.warning("no figures on %s=%s: %s", METRICS_PORT_VARIABLE, port, error)
-            return None
-    return int(port)
 
 
 @contextmanager

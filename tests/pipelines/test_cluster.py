@@ -158,18 +158,3 @@ def test_a_node_that_answers_too_late_is_asked_nothing_more(local_ray, monkeypat
         node_checks._answer(asked, "the node")
     with pytest.raises((TaskCancelledError, WorkerCrashedError)):
         ray.get(asked, timeout=60)
-
-
-def test_a_port_for_figures_that_is_in_use_or_is_none_costs_the_figures_alone(monkeypatch, caplog):
-    monkeypatch.delenv(cluster.METRICS_PORT_VARIABLE, raising=False)
-    assert cluster._metrics_port() is None
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        port = listener.getsockname()[1]
-        for named in (str(port), "many", "99999"):
-            monkeypatch.setenv(cluster.METRICS_PORT_VARIABLE, named)
-            assert cluster._metrics_port() is None
-            assert f"no figures on {cluster.METRICS_PORT_VARIABLE}={named}" in caplog.text
-    monkeypatch.setenv(cluster.METRICS_PORT_VARIABLE, str(port))
-    assert cluster._metrics_port() == port
