@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from bert_core.backends.precision import Precision
 from bert_core.inference.answers import answer
 from bert_core.inference.embedding import embed
 from bert_core.inference.labels import assign_labels, choose, classify, rate
@@ -30,7 +31,7 @@ class Question(NamedTuple):
 
     columns: tuple[str, ...]
     optional: tuple[str, ...]  # of texts
-    answered: Callable[[Model, WordPieceTokenizer, Columns], Answered]
+    answered: Callable[[Model, WordPieceTokenizer, Columns, Precision], Answered]
     answers: Mapping[str, Any]  # columns of answers and what they hold: str, int, float, lists
     is_of_pairs: bool = False  # where there is an optional column no row may lack it
     in_place: str = ""  # an optional column that may be given in place of the first one
@@ -94,13 +95,17 @@ def _texts(columns: Columns) -> list[Text]:
     ]
 
 
-def _classes(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) -> Answered:
-    answers = classify(model, tokenizer, _texts(columns))
+def _classes(
+    model: Model, tokenizer: WordPieceTokenizer, columns: Columns, precision: Precision
+) -> Answered:
+    answers = classify(model, tokenizer, _texts(columns), precision=precision)
     return {"label": answers.labels, "probability": answers.probabilities.max(axis=1).tolist()}
 
 
-def _several_classes(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) -> Answered:
-    found = assign_labels(model, tokenizer, _texts(columns))
+def _several_classes(
+    model: Model, tokenizer: WordPieceTokenizer, columns: Columns, precision: Precision
+) -> Answered:
+    found = assign_labels(model, tokenizer, _texts(columns), precision=precision)
     likeliest = -np.sort(-found.probabilities, axis=1)  # as the labels are ordered
     return {
         "labels": found.labels,
@@ -110,24 +115,33 @@ def _several_classes(model: Model, tokenizer: WordPieceTokenizer, columns: Colum
     }
 
 
-def _numbers(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) -> Answered:
-    return {"value": rate(model, tokenizer, _texts(columns)).values.astype("float64").tolist()}
+def _numbers(
+    model: Model, tokenizer: WordPieceTokenizer, columns: Columns, precision: Precision
+) -> Answered:
+    ratings = rate(model, tokenizer, _texts(columns), precision=precision)
+    return {"value": ratings.values.astype("float64").tolist()}
 
 
-def _tags(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) -> Answered:
+def _tags(
+    model: Model, tokenizer: WordPieceTokenizer, columns: Columns, precision: Precision
+) -> Answered:
     texts = [
         [str(word) for word in text] if is_list(text) else str(text) for text in columns["text"]
     ]
-    tagged = tag(model, tokenizer, texts)
+    tagged = tag(model, tokenizer, texts, precision=precision)
     return {
         "words": [[word.word for word in words] for words in tagged],
         "tags": [[word.label for word in words] for words in tagged],
     }
 
 
-def _choices(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) -> Answered:
+def _choices(
+    model: Model, tokenizer: WordPieceTokenizer, columns: Columns, precision: Precision
+) -> Answered:
     chosen = [
-        choose(model, tokenizer, str(text), [str(choice) for choice in choices])
+        choose(
+            model, tokenizer, str(text), [str(choice) for choice in choices], precision=precision
+        )
         for text, choices in zip(columns["text"], columns["choices"], strict=True)
     ]
     return {
@@ -136,9 +150,11 @@ def _choices(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) -> A
     }
 
 
-def _spans(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) -> Answered:
+def _spans(
+    model: Model, tokenizer: WordPieceTokenizer, columns: Columns, precision: Precision
+) -> Answered:
     answers = [
-        answer(model, tokenizer, str(question), str(context))
+        answer(model, tokenizer, str(question), str(context), precision=precision)
         for question, context in zip(columns["question"], columns["context"], strict=True)
     ]
     return {
@@ -148,25 +164,33 @@ def _spans(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) -> Ans
     }
 
 
-def _vectors(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) -> Answered:
+def _vectors(
+    model: Model, tokenizer: WordPieceTokenizer, columns: Columns, precision: Precision
+) -> Answered:
     texts = [str(text) for text in columns["text"]]
-    return {"embedding": list(embed(model, tokenizer, texts).vectors)}  # N arrays [D]
+    return {
+        "embedding": list(embed(model, tokenizer, texts, precision=precision).vectors)
+    }  # N arrays [D]
 
 
-def _vectors_or_cosines(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) -> Answered:
+def _vectors_or_cosines(
+    model: Model, tokenizer: WordPieceTokenizer, columns: Columns, precision: Precision
+) -> Answered:
     """How near a pair's texts are to each other; the vector of a text that comes alone."""
     if "second_text" not in columns:
-        return _vectors(model, tokenizer, columns)
+        return _vectors(model, tokenizer, columns, precision)
     first, second = (
-        embed(model, tokenizer, [str(text) for text in columns[name]]).vectors
+        embed(model, tokenizer, [str(text) for text in columns[name]], precision=precision).vectors
         for name in ("text", "second_text")
     )
     return {"value": (first * second).sum(axis=1).astype("float64").tolist()}
 
 
-def _rows(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) -> Answered:
+def _rows(
+    model: Model, tokenizer: WordPieceTokenizer, columns: Columns, precision: Precision
+) -> Answered:
     assert isinstance(model, RowModel)
-    answers = answer_rows(model, tokenizer, rows_in(model, columns))
+    answers = answer_rows(model, tokenizer, rows_in(model, columns), precision)
     return {name: [answer[name] for answer in answers] for name in model.gives}
 
 

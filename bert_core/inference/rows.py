@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bert_core.backends.precision import Precision
 from bert_core.inference.asking import run_batches
 from bert_core.inference.texts import EncodedTexts, encode_texts
 from bert_core.model.rows import Row, RowModel
@@ -61,13 +62,16 @@ def _is_of(value: Any, kind: Any) -> bool:
 
 
 def answer_rows(
-    model: RowModel, tokenizer: WordPieceTokenizer, rows: Sequence[Row]
+    model: RowModel,
+    tokenizer: WordPieceTokenizer,
+    rows: Sequence[Row],
+    precision: Precision = "float32",
 ) -> list[dict[str, Any]]:
     """An answer for each row; raises ValueError for rows that cannot be read."""
     encoded, counts = encode_rows(
         type(model), tokenizer, rows, model.config.max_position_embeddings
     )
-    found = run_batches(model, encoded, model, batch_tokens=None, precision="float32")
+    found = run_batches(model, encoded, model, batch_tokens=None, precision=precision)
     values = torch.cat([each.values for each in found])
     places = torch.cat([each.members for each in found])
     return answers_of(model, values[places.argsort()], counts, rows)

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from bert_core.backends.precision import Precision
 from bert_core.inference.questions import (
     Answered,
     Columns,
@@ -21,7 +22,12 @@ class Gap(NamedTuple):
     column: str
 
 
-def answer_table(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) -> Answered:
+def answer_table(
+    model: Model,
+    tokenizer: WordPieceTokenizer,
+    columns: Columns,
+    precision: Precision = "float32",
+) -> Answered:
     """The answers to every row, as columns of as many rows.
 
     Raises ValueError for a head that no table is asked of, and where a column is missing, or a text
@@ -30,7 +36,7 @@ def answer_table(model: Model, tokenizer: WordPieceTokenizer, columns: Columns) 
     """
     check_table(model, columns)
     question = question_of(model)
-    return question.answered(model, tokenizer, _asked(question, columns))
+    return question.answered(model, tokenizer, _asked(question, columns), precision)
 
 
 def check_table(model: Model, columns: Columns) -> None:

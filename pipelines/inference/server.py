@@ -20,6 +20,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from bert_core.backends.memory import keep_freed_memory
+from bert_core.backends.precision import Precision
 from bert_core.inference.questions import Question
 from bert_core.inference.tables import answer_table, check_table
 from pipelines.config.errors import UserError
@@ -74,9 +75,13 @@ class _Metrics:
 
 
 def application(
-    opened: OpenedModel, called: str, thread: ThreadPoolExecutor, most_waiting: int
+    opened: OpenedModel,
+    called: str,
+    thread: ThreadPoolExecutor,
+    most_waiting: int,
+    precision: Precision = "float32",
 ) -> Starlette:
-    """The HTTP application of one model, which answers in `thread`.
+    """The HTTP application of one model, which answers in `thread` and in `precision`.
 
     At most `most_waiting` requests wait for their batch; further ones get status 503. Raises
     UserError for a model that answers no table.
@@ -84,7 +89,7 @@ def application(
     model, tokenizer = opened
     question = question_for(model, called)
     metrics = _Metrics(called)
-    answer: Callable[[Table], Table] = partial(answer_table, model, tokenizer)
+    answer: Callable[[Table], Table] = partial(answer_table, model, tokenizer, precision=precision)
     batcher = Batcher(answer, thread, most_waiting=most_waiting, observe=metrics.batch)
     metrics.waiting.set_function(lambda: batcher.num_waiting)
 
@@ -115,7 +120,7 @@ def application(
         return Response(f'{{"predictions": [{rows}]}}', media_type="application/json")
 
     async def health(request: Request) -> Response:
-        return JSONResponse({"status": "ok", "model": called})
+        return JSONResponse({"status": "ok", "model": called, "precision": precision})
 
     async def measured(request: Request) -> Response:
         return PlainTextResponse(generate_latest(metrics.registry))
@@ -167,6 +172,7 @@ def serve(
     at: socket.socket,
     most_waiting: int,
     ready: Callable[[], None] = lambda: None,
+    precision: Precision = "float32",
 ) -> None:
     """Answer requests at a bound socket until SIGTERM or SIGINT; those that came are answered.
 
@@ -176,8 +182,8 @@ def serve(
     """
     keep_freed_memory()
     with ThreadPoolExecutor(1, "answers") as thread:
-        app = application(opened, called, thread, most_waiting)
-        thread.submit(_warm_up, opened, question_for(opened[0], called)).result()
+        app = application(opened, called, thread, most_waiting, precision)
+        thread.submit(_warm_up, opened, question_for(opened[0], called), precision).result()
         config = uvicorn.Config(
             app, log_config=None, access_log=False, lifespan="off",
             timeout_graceful_shutdown=_DRAIN_SECONDS,
@@ -194,7 +200,8 @@ def serve(
                 signal.signal(number, handler)
 
 
-def _warm_up(opened: OpenedModel, question: Question) -> None:
+def _warm_up(opened: OpenedModel, question: Question, precision: Precision) -> None:
     """The first answers compile products and start threads: let no client wait for that."""
     for count in (1, 16):
-        answer_table(*opened, {name: [value] * count for name, value in question.example.items()})
+        rows = {name: [value] * count for name, value in question.example.items()}
+        answer_table(*opened, rows, precision)

@@ -169,17 +169,19 @@ class RuntimeSettings(Settings):
             check_nodes(ArtifactStore(self.store_url()), database if trains else None)
 
     def tracker(self, tags: Mapping[str, str]) -> "Tracker":
-        """The MLflow server; a local home keeps SQLite and files, and is made where missing."""
+        """The MLflow server; a local home keeps SQLite and files, and is made where missing.
+
+        Files lie beside a SQLite database: by MLflow's default, whatever folder a command runs in
+        gets a folder `mlruns`.
+        """
         from pipelines.tracking.tracker import Tracker
 
-        uri = self._named_tracker()
-        if uri:
-            return Tracker(uri=uri, experiment=self.experiment, tags=dict(tags))
-        home = make_home(self.home_folder())
+        named = self._named_tracker()
+        database = database_file(named) if named else make_home(self.home_folder()) / DATABASE_NAME
         return Tracker(
-            uri=f"sqlite:///{home / DATABASE_NAME}",
+            uri=named or f"sqlite:///{database}",
             experiment=self.experiment,
-            artifact_location=(home / "mlartifacts").as_uri(),
+            artifact_location=(database.parent / "mlartifacts").as_uri() if database else None,
             tags=dict(tags),
         )
 

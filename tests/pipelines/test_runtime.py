@@ -58,3 +58,18 @@ def test_a_wait_that_is_no_number_is_one_sentence(
     monkeypatch.setenv("BERTSMITH_WAIT_FOR_NODES_SECONDS", stated)
     with pytest.raises(UserError, match=f"'{stated}'; set a number of seconds such as 900"):
         RuntimeSettings().ranks()
+
+
+def test_a_named_database_has_its_files_beside_it_and_not_where_a_command_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    beside, elsewhere = tmp_path / "beside", tmp_path / "elsewhere"
+    for folder in (beside, elsewhere):
+        folder.mkdir()
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{beside / 'mlflow.db'}")
+    tracker = RuntimeSettings(home=str(tmp_path / "home")).tracker({})
+    run = tracker.create_run("a run", "fingerprint", {}, {})
+    tracker.client().log_text(run, "a line", "file.txt")
+    assert [*(beside / "mlartifacts").rglob("file.txt")]
+    assert not [*elsewhere.iterdir()]

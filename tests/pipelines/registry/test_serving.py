@@ -217,7 +217,8 @@ def test_the_command_serves_many_clients_refuses_what_is_too_much_and_drains(
             assert status == 400
             assert "\n" not in said["message"]
         with urllib.request.urlopen(f"{address}/health", timeout=60) as response:
-            assert json.load(response) == {"status": "ok", "model": model.uri}
+            said = json.load(response)
+            assert said == {"status": "ok", "model": model.uri, "precision": "float32"}
 
         heavy = table_of(texts * 40)
         with ThreadPoolExecutor(40) as clients:
@@ -243,3 +244,9 @@ def test_the_command_serves_many_clients_refuses_what_is_too_much_and_drains(
         assert process.wait(timeout=60) == 0
         with pytest.raises(ProcessLookupError):
             os.killpg(process.pid, 0)
+    with command("served@candidate", tracker, tmp_path, "--precision", "bf16") as (_, address):
+        with urllib.request.urlopen(f"{address}/health", timeout=60) as response:
+            assert json.load(response)["precision"] == "bf16"
+        _, said = status_of(address, table_of(texts[:1]))
+        (answer,) = said["predictions"]
+        assert answer["probability"] == pytest.approx(expected[0]["probability"], abs=0.02)
