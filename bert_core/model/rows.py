@@ -15,7 +15,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cache
 from types import ModuleType
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -85,6 +85,12 @@ class RowModel(TrainableModel):
     def evaluation_sums(self, batch: RowBatch) -> Sums:
         return {"label_loss": self.loss_sums(batch)["label"]}
 
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
+        """Pickled with its file, which is run where it is read: no other process has its module."""
+        if getattr(type(self), "source", None) is None:
+            return super().__reduce_ex__(protocol)
+        return _without_weights, (self.source, self.head_name), self.__dict__
+
 
 @cache
 def row_model(source: str, name: str) -> type[RowModel]:
@@ -109,6 +115,11 @@ def row_model(source: str, name: str) -> type[RowModel]:
     _check(own[0], f"{name}.py")
     own[0].head_name, own[0].source = name, source
     return own[0]
+
+
+def _without_weights(source: str, name: str) -> RowModel:
+    model = row_model(source, name)
+    return model.__new__(model)
 
 
 def _module_of(source: str, name: str) -> ModuleType:

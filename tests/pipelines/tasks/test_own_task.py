@@ -1,5 +1,8 @@
 """A task of one's own: what its file must hold, and that it learns, is saved and answers."""
 
+import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +72,32 @@ def test_the_page_s_task_learns(file: Path, tokenizer: WordPieceTokenizer) -> No
     assert set(model.evaluation_sums(next(batches(examples, 16, 0, 1))[1])) == set(task.curve)
     longest = examples.longest(3)
     assert [len(longest.rows), len(longest.texts_per_row)] == [3, 3]
+
+
+_READ = """
+import pickle, sys
+model = pickle.load(open(sys.argv[1], "rb"))
+weights = sum(each.detach().double().sum() for each in model.parameters())
+print(type(model).__name__, type(model.head).__name__, float(weights))
+"""
+
+
+def test_a_model_is_pickled_with_its_file_for_processes_that_have_not_run_it(
+    tmp_path: Path,
+) -> None:
+    # A part whose class stands in the file, too: it is read after the file was run.
+    source = ranking().replace("self.head = TaskHead(", "self.head = Scorer(")
+    model = model_of(source + "\n\nclass Scorer(TaskHead):\n    pass\n")
+    path = tmp_path / "model.pickle"
+    path.write_bytes(pickle.dumps(model))
+    done = subprocess.run(
+        [sys.executable, "-c", _READ, str(path)], capture_output=True, text=True, timeout=120
+    )
+    weights = sum(float(each.detach().double().sum()) for each in model.parameters())
+    assert done.returncode == 0, done.stderr
+    name, head, found = done.stdout.split()
+    assert [name, head] == ["Ranking", "Scorer"]
+    assert float(found) == pytest.approx(weights)
 
 
 def test_a_saved_model_carries_its_file_and_answers_as_before(
