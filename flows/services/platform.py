@@ -84,9 +84,10 @@ def apply(
         ]  # fmt: skip
         said += [f"The work pool {name} is new." for name in made]
         said += deploy_flows(platform.pool_of, source)
+        block = _notify_block(client)  # of automations that are there, too
         for automation in platform.automations:
             if not client.read_automations_by_name(automation["name"]):
-                said += _make_automation(client, automation)
+                said += _make_automation(client, automation, block)
     return [redacted(sentence) for sentence in said]
 
 
@@ -148,18 +149,19 @@ def read_template(path: Path, image: str) -> dict[str, Any]:
     return template
 
 
-def _make_automation(client: SyncPrefectClient, automation: dict[str, Any]) -> list[str]:
-    """Make one; a sentence where it cannot be made, or is switched off, and why."""
+def _make_automation(
+    client: SyncPrefectClient, automation: dict[str, Any], block: Any
+) -> list[str]:
+    """Make one, which writes to `block`; a sentence where it cannot be made or is off, and why."""
     name = automation["name"]
     (action,) = automation["actions"]
     if "block_document_id" in action:
-        found = _notify_block(client)
-        if found is None:
+        if block is None:
             return [
                 f"{name!r} is not made: set {NOTIFY_VARIABLE} to the address of a webhook and "
                 "deploy again"
             ]
-        action = {**action, "block_document_id": found}
+        action = {**action, "block_document_id": block}
     if "deployment_id" in action:
         wanted = {"name": {"any_": [action["deployment_id"]]}}
         deployments = client.read_deployments(

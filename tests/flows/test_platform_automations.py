@@ -12,7 +12,7 @@ from prefect.client.schemas.filters import DeploymentFilter
 from prefect.states import Failed, Running
 
 from flows.services.deployments import Source
-from flows.services.platform import apply, read_platform
+from flows.services.platform import NOTIFY_VARIABLE, apply, read_platform
 from tests.flows.person import wait_until
 
 pytestmark = pytest.mark.slow
@@ -28,8 +28,12 @@ for moved in ("classifier candidate", "encoder champion", "classifier champion")
 
 
 def test_a_failed_run_writes_to_the_webhook_once(
-    prefect_api: str, webhook: list[dict[str, Any]]
+    prefect_api: str, webhook: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    address = os.environ[NOTIFY_VARIABLE]
+    monkeypatch.setenv(NOTIFY_VARIABLE, "http://127.0.0.1:9/moved-away")
+    apply(read_platform(), Source.installed(), {})
+    monkeypatch.setenv(NOTIFY_VARIABLE, address)  # a new one is taken where automations are there
     apply(read_platform(), Source.installed(), {})
     with get_client(sync_client=True) as client:
         deployment = client.read_deployment_by_name("corpus/corpus")
