@@ -28,7 +28,9 @@ CLIENTS = 16
 BATCH = 32  # of theirs
 READ_TOKENS = {"vectors": 256, "classes": 512}  # what the published model reads for a vector
 EAGER = "transformers eager, float32"
-SERVERS = ("bertsmith serve, float32", "mlflow models serve, float32")
+SERVERS = (
+    "bertsmith serve, float32", "bertsmith serve, bf16", "mlflow models serve, float32",
+)  # fmt: skip
 ONNX = ("ONNX Runtime, float32", "ONNX Runtime, int8")
 SIDES = (
     "ours, float32", "ours, bf16", EAGER, "transformers eager, bf16",
@@ -120,11 +122,12 @@ def server(side: str, use: str, folder: Path, threads: int) -> Iterator[Asked]:
     port, home = free_port(), folder.parent
     if side.startswith("bertsmith"):
         command = ["-c", "from flows.cli import main; main()", "serve", str(folder),
-                   "--port", str(port), "--queue", str(CLIENTS)]  # fmt: skip
+                   "--port", str(port), "--queue", str(CLIENTS),
+                   "--precision", side.split()[-1]]  # fmt: skip
     else:
         command = ["-m", "mlflow", "models", "serve", "-m", f"models:/own-{use}@champion",
                    "-p", str(port), "-h", "127.0.0.1", "--env-manager", "local"]  # fmt: skip
-    log = home / f"{use}-{side.split()[0]}.log"
+    log = home / f"{use}-{side}.log"
     with log.open("w") as output:
         process = subprocess.Popen(
             [sys.executable, *command], env=environment(home, threads), stdout=output,

@@ -1,6 +1,7 @@
 """A model behind HTTP, in one process: `/invocations` as MLflow's server has it, health, metrics.
 
-The event loop reads requests and writes answers; one thread answers batches (see `batching`).
+The main thread computes batches (see `batching`), and a second one runs the event loop that reads
+requests and writes answers. The other way round one query takes 2 to 3 ms longer.
 """
 
 import logging
@@ -8,9 +9,10 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
-from typing import Final
+from queue import SimpleQueue
+from typing import Final, ParamSpec, TypeVar
 
 import uvicorn
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -30,6 +32,8 @@ from pipelines.inference.tables import Table, json_lines
 from pipelines.registry.opening import OpenedModel
 
 logger = logging.getLogger(__name__)
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 _MOST_BYTES: Final = 16 << 20
 _TOO_LARGE: Final = (
@@ -77,7 +81,7 @@ class _Metrics:
 def application(
     opened: OpenedModel,
     called: str,
-    thread: ThreadPoolExecutor,
+    thread: Executor,
     most_waiting: int,
     precision: Precision = "float32",
 ) -> Starlette:
@@ -181,23 +185,61 @@ def serve(
     Raises UserError for a model that answers no table.
     """
     keep_freed_memory()
-    with ThreadPoolExecutor(1, "answers") as thread:
-        app = application(opened, called, thread, most_waiting, precision)
-        thread.submit(_warm_up, opened, question_for(opened[0], called), precision).result()
-        config = uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="off",
-            timeout_graceful_shutdown=_DRAIN_SECONDS,
-        )  # fmt: skip
-        # Uvicorn drains at a signal and then raises it again, for whoever had a handler before.
-        kept = {
-            number: signal.signal(number, lambda *_: None)
-            for number in (signal.SIGTERM, signal.SIGINT)
-        }
-        try:
-            _Server(config, ready).run([at])
-        finally:
-            for number, handler in kept.items():
-                signal.signal(number, handler)
+    _warm_up(opened, question_for(opened[0], called), precision)
+    here = _CallingThread()
+    app = application(opened, called, here, most_waiting, precision)
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, lifespan="off",
+        timeout_graceful_shutdown=_DRAIN_SECONDS,
+    )  # fmt: skip
+    server = _Server(config, ready)
+    # Only the main thread hears of signals; uvicorn's own handler then drains in its thread.
+    kept = {
+        number: signal.signal(number, server.handle_exit)
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        with ThreadPoolExecutor(1, "http") as pool:
+            listening = pool.submit(server.run, [at])
+            listening.add_done_callback(lambda _: here.shutdown())
+            here.run()
+            listening.result()
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+
+
+class _CallingThread(Executor):
+    """Runs what other threads submit in the thread that calls `run`, until `shutdown`."""
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+
+    def submit(
+        self, function: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> Future[_T]:
+        """A future of the call."""
+        future: Future[_T] = Future()
+
+        def call() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(function(*args, **kwargs))
+            except Exception as error:  # noqa: BLE001  (whoever waits is to hear of it)
+                future.set_exception(error)
+
+        self._calls.put(call)
+        return future
+
+    def run(self) -> None:
+        """Run the calls in their order."""
+        while (call := self._calls.get()) is not None:
+            call()
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Let `run` return after the calls that came before."""
+        self._calls.put(None)
 
 
 def _warm_up(opened: OpenedModel, question: Question, precision: Precision) -> None:
