@@ -88,7 +88,7 @@ def check_approval_limit(names: RegistrationSettings) -> None:
 def approval_of(comparison: Comparison, names: RegistrationSettings) -> Approval | None:
     """What a person answers on the flow run's page; None where nobody did in time."""
     asked = Approval.with_initial_data(
-        description=f"Promote **{comparison.name} version {comparison.version}** to "
+        description=f"Shall **{comparison.name} version {comparison.version}** become "
         f"`{names.alias}`? It is {comparison.reason}."
     )
     seconds = names.approval_hours * 3600
