@@ -5,6 +5,7 @@ The package lies among MLflow's logged models: one that is whole is found, else 
 
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -37,6 +38,9 @@ from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 from pipelines.training.results import TOKENIZER_FILES
 
 _REQUIREMENTS = ("torch", "numpy", "safetensors", "tokenizers", "pandas", "mlflow")
+# Saving runs the served code once, with MLflow's stand-in for `dbutils` in `sys.modules`: of two
+# threads that save at once, one would leave the other's there for good.
+_SAVING = threading.Lock()
 # How MLflow calls what a column holds.
 _TYPES: Final[Mapping[Any, DataType | Array]] = {
     str: DataType.string, int: DataType.long, float: DataType.double,
@@ -109,16 +113,19 @@ def save_model_package(
         model = Path(scratch) / "model"
         _copy_model_files(model, artifact)
         question = question_of(kind, artifact)
-        mlflow.pyfunc.save_model(
-            str(target),
-            python_model=str(Path(serving.__file__).parent / "served_model.py"),
-            artifacts={"model": str(model)},
-            code_paths=[_clean_copy(Path(bert_core.__file__).parent, Path(scratch))],
-            signature=signature_of(question),
-            input_example=pd.DataFrame({name: [value] for name, value in question.example.items()}),
-            pip_requirements=declared_requirements(),
-            metadata=dict(metadata),
-        )
+        with _SAVING:
+            mlflow.pyfunc.save_model(
+                str(target),
+                python_model=str(Path(serving.__file__).parent / "served_model.py"),
+                artifacts={"model": str(model)},
+                code_paths=[_clean_copy(Path(bert_core.__file__).parent, Path(scratch))],
+                signature=signature_of(question),
+                input_example=pd.DataFrame(
+                    {name: [value] for name, value in question.example.items()}
+                ),
+                pip_requirements=declared_requirements(),
+                metadata=dict(metadata),
+            )
     shutil.copyfile(integrity.__file__, target / Path(integrity.__file__).name)
     return integrity.seal(target)
 
