@@ -1,12 +1,13 @@
-"""What an encoder is worth to every task of the paper: real data, random weights beside it.
+"""What an encoder is worth to every task of the paper: real data, baselines beside it.
 
     python benchmarks/tasks.py --encoder FOLDER                 # all tasks, three seeds
     python benchmarks/tasks.py --encoder FOLDER --only MRPC,CoLA --seeds 1
 
 Each row is the fine-tuning stage with its trials (`finetuning.num_seeds`): the published training
 and development parts, one model a CPU at a time, once from the encoder and once from random weights
-of its shape with the same budget. What is there is not trained again (`--folder`). Times are those
-of one training run on one core, whatever else the machine did.
+of its shape with the same budget. Beside them are a constant guess and the task's baselines
+(TF-IDF, words and shapes, ...), as every evaluation shows them. What exists in `--folder` is not
+trained again. Times are those of one training run on one core, whatever else ran.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from pipelines.cluster.connection import connect, disconnect
 from pipelines.stage import StageContext
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset
+from pipelines.stages.evaluation.baselines import beside, build_baselines
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.finetuning.stage import build_task_model
 from pipelines.training.imported_models import existing_encoder
@@ -137,9 +139,12 @@ def cell(statistics: dict[str, Any], name: str) -> str:
     return f"{100 * statistics[f'mean/{name}']:.1f} ± {100 * statistics[f'deviation/{name}']:.1f}"
 
 
-def row(name: str, task: Task, items: Artifact, models: list[Artifact]) -> str:
+def row(name: str, task: Task, items: Artifact, models: list[Artifact], baselines: Artifact) -> str:
     score = task.score or items.statistics["score"]
-    baseline = items.statistics.get(score.replace("eval/", "baseline/"), 0.0)
+    metric = score.removeprefix("eval/")
+    constant = items.statistics.get(f"baseline/{metric}", 0.0)
+    found = beside(baselines.statistics, metric)
+    simple = ", ".join(f"{called} {100 * value:.1f}" for called, value in found.items())
     counts, seconds = items.statistics["items"], []
     for model in models:
         each = model.statistics
@@ -148,7 +153,7 @@ def row(name: str, task: Task, items: Artifact, models: list[Artifact]) -> str:
     seeds = models[0].statistics.get("num_seeds", 1)
     return (
         f"| {name} | {task.family} | {counts['train']:,} / {counts['heldout']:,} | "
-        f"{score.removeprefix('eval/').replace('_', ' ')} | {100 * baseline:.1f} | {random} | "
+        f"{metric.replace('_', ' ')} | {100 * constant:.1f} | {simple or '–'} | {random} | "
         f"**{pretrained}** | {seeds} | {seconds[0]:.0f} s, {seconds[1]:.0f} s |"
     )
 
@@ -178,9 +183,9 @@ def main() -> None:
         "the first seed's held-out score likes better, for either start. Scores in percent, mean "
         "and standard deviation over the seeds. Times are those of one training run on one core.",
         "",
-        "| task | family | train / held out | score | constant guess | random weights | "
-        "the encoder | seeds | times |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| task | family | train / held out | score | constant guess | baselines | random weights "
+        "| the encoder | seeds | times |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name in arguments.only:
         task = TASKS[name]
@@ -189,7 +194,8 @@ def main() -> None:
             measured(task, items, start, arguments.rate, arguments.seeds, context)
             for start in (encoder, random_encoder(encoder, arguments.folder, context))
         ]
-        lines.append(row(name, task, items, models))
+        baselines = build_baselines(models[0], items, store)
+        lines.append(row(name, task, items, models, baselines))
         print(lines[-1], flush=True)
     disconnect()
     report("tasks", "What an encoder is worth to each task", lines)

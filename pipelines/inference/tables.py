@@ -73,10 +73,11 @@ def _rows(path: str) -> Iterator[tuple[int, list[Any]]]:
             for number, line in text_lines(stream, path):
                 yield number, [line]
         return
+    repaired: Counter[str] = Counter()
     for count, row in enumerate(table_rows(path, _READ[form])):
         if isinstance(row, BadRow):
             raise row.refusal(path)
-        cells = row.cells if form == "parquet" else restored_in(row.cells, Counter())
+        cells = row.cells if form == "parquet" else restored_in(row.cells, repaired)
         if form in ("csv", "tsv"):
             if count:
                 cells = [cell if cell.strip() else None for cell in cells]
@@ -92,8 +93,9 @@ def text_lines(stream: IO[bytes], name: str) -> Iterator[tuple[int, str]]:
     """
     check_is_text(stream.read(SAMPLE_BYTES), name)
     stream.seek(0)
+    repaired: Counter[str] = Counter()
     for number, line in enumerate(stream):
-        if text := decode(line, Counter()).strip():
+        if text := decode(line, repaired).strip():
             yield number, text
 
 

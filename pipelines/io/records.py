@@ -9,6 +9,7 @@ as many fields as the first one, a JSON line holds an object; what does not come
 which its reader counts or refuses.
 """
 
+import codecs
 import csv
 import io
 import json
@@ -209,11 +210,14 @@ def delimited_rows(stream: IO[bytes], dialect: Dialect) -> Iterator[Row | BadRow
 def json_record(line: bytes, number: int) -> dict[str, Any] | BadRow:
     """The object in a line; a `\\ud800` escape alone stands for no character and becomes U+FFFD."""
     try:
-        record = json.loads(line.decode("utf-8-sig", "surrogateescape"))
+        text = line.removeprefix(codecs.BOM_UTF8).decode("utf-8", "surrogateescape")
+        record = json.loads(text)
     except (ValueError, RecursionError) as error:
         return BadRow(number, NOT_JSON, f"found no JSON ({error})")
     if not isinstance(record, dict):
         return BadRow(number, NO_OBJECT, f"found no JSON object but {line[:60]!r}")
+    if "\\u" not in text:  # most lines, for which looking at every value would take as long again
+        return record
     return {key: without_lone_surrogates(value) for key, value in record.items()}
 
 
