@@ -3,9 +3,11 @@
 import json
 import posixpath
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
+from threading import Event
 from typing import Final
 
 import fsspec
@@ -110,21 +112,36 @@ def _predict(
         rows_per_shard=settings.rows_per_shard,
     )  # fmt: skip
     # A mistake in the last row ends the run here, not after hours of answers.
-    counts: list[int] = []
-    for rows in chain.from_iterable(map(shards, paths)):
-        counts.append(len(rows.numbers))
-        context.observe(Progress(stage="reading", done=sum(counts), total=0, unit="rows"))
-    if not counts:
+    given_up = Event()
+    with ThreadPoolExecutor(1, "reading") as thread:
+        reading = thread.submit(_num_rows, map(shards, paths), given_up, context.observe)
+        try:
+            shared = Shared(opened)  # Ray starts meanwhile, on the main thread: it ends with it
+            total = reading.result()
+        finally:
+            given_up.set()
+    if not total:
         raise UserError(f"there is no row to answer in {len(paths)} files")
     names: list[str] = []
-    follow = _Following(sum(counts), context.observe)
+    follow = _Following(total, context.observe)
     map_tasks(
-        partial(write_answers, draft, Shared(opened), reference),
+        partial(write_answers, draft, shared, reference),
         _unanswered(paths, shards, draft, names, follow),
         num_workers=context.num_workers,
         on_result=follow.answered,
     )
-    return Built(names, {"rows": follow.total, "files": len(paths), "model": reference})
+    return Built(names, {"rows": total, "files": len(paths), "model": reference})
+
+
+def _num_rows(files: Iterable[Iterator[FileTable]], given_up: Event, observe: Observer) -> int:
+    """How many rows all files have; each is checked. Ends early where nobody waits for it."""
+    num_rows = 0
+    for rows in chain.from_iterable(files):
+        if given_up.is_set():
+            break
+        num_rows += len(rows.numbers)
+        observe(Progress(stage="reading", done=num_rows, total=0, unit="rows"))
+    return num_rows
 
 
 def _unanswered(

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import scaled_dot_product_attention
 
 from bert_core.backends.attention_dropout import AttentionDropout
 from bert_core.backends.cpu.layout import AttentionLayout, Group
@@ -32,8 +33,26 @@ def attend(
     qkv: Tensor, layout: AttentionLayout, causal: bool, dropped: AttentionDropout | None
 ) -> Tensor:
     """softmax(Q K^T / sqrt(K)) V in each sequence: [T, 3, H, K] -> [T, D]."""
+    if dropped is None and qkv.dtype == torch.float32 and not torch.is_grad_enabled():
+        return _attend_fused(qkv, layout, causal)
     mixed: Tensor = _Attend.apply(qkv, layout, causal, dropped)
     return mixed
+
+
+def _attend_fused(qkv: Tensor, layout: AttentionLayout, causal: bool) -> Tensor:
+    """The same by torch's kernel, which keeps no probabilities.
+
+    In float32 it took 0.6 to 1.1 of the time of `_Attend`, in bfloat16 up to 1.8 times as long.
+    """
+    mixed = torch.empty_like(qkv[:, 0])  # [R, H, K]
+    mixed[layout.num_tokens :].zero_()
+    for group in layout.groups:
+        query, key, value = _pad(qkv, group).permute(2, 0, 3, 1, 4).unbind(0)  # [N, H, S, K]
+        # What fills a sequence up comes after its tokens, which see nothing of it where causal.
+        mask = None if causal or group.is_token is None else group.is_token[:, None, None]
+        heads = scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal)
+        _unpad(heads.transpose(1, 2), mixed, group)
+    return mixed.flatten(1)
 
 
 class _Attend(Function):
@@ -200,7 +219,9 @@ def _padded_buffer(ragged: Tensor, group: Group) -> Tensor:
 
 
 def _unpad(padded: Tensor, ragged: Tensor, group: Group) -> None:
-    """Copy the tokens of a padded tensor back; where nothing is padded they are there already."""
+    """Copy the tokens of a padded tensor [N, S, ...] to their places among the ragged ones."""
+    rows, tokens = padded.flatten(0, 1), ragged[group.begin : group.end]
     if group.padded_index is not None:
-        rows = padded.flatten(0, 1)
-        torch.index_select(rows, 0, group.padded_index, out=ragged[group.begin : group.end])
+        torch.index_select(rows, 0, group.padded_index, out=tokens)
+    elif rows.data_ptr() != tokens.data_ptr():
+        tokens.copy_(rows)
