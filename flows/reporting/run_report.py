@@ -14,7 +14,7 @@ from prefect.runtime import flow_run
 
 from flows.environment import LocalApi
 from pipelines.artifacts import Artifact
-from pipelines.config.redaction import redacted
+from pipelines.config.errors import redacted
 from pipelines.insight.showcase import FilledMask, Prediction
 from pipelines.recipes.models import CorpusRecipe
 from pipelines.registry.comparison.versions import Comparison

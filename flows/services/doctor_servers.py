@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import httpx
 
 from flows.services.doctor import Check, nearest, try_to_write
-from pipelines.config.errors import UserError
-from pipelines.config.redaction import redacted
+from pipelines.config.errors import UserError, redacted
 
 if TYPE_CHECKING:  # importing Prefect takes seconds that a check without --platform need not spend
     from prefect.client.orchestration import SyncPrefectClient

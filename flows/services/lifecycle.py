@@ -29,8 +29,8 @@ from flows.services.credentials import (
     write_record,
 )
 from flows.services.health import answers, is_free
+from pipelines.config.environment import make_home
 from pipelines.config.errors import UserError
-from pipelines.config.home import make_home
 
 WORK_POOL = "bertsmith"
 _START_SECONDS = 180.0  # the first start makes two databases

@@ -14,8 +14,7 @@ from pydantic import Field
 from bert_core.inference.questions import question_of
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.cluster.mapping import Shared, map_tasks
-from pipelines.config.errors import UserError
-from pipelines.config.redaction import Uri
+from pipelines.config.errors import Uri, UserError
 from pipelines.config.settings import Settings
 from pipelines.config.versions import versions_of
 from pipelines.inference.shards import Shard, asked_shards, write_answers

@@ -11,7 +11,7 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from pipelines.artifacts import Artifact
-from pipelines.config.redaction import redacted
+from pipelines.config.errors import redacted
 from pipelines.config.versions import code_version
 from pipelines.recipes.files import flattened
 from pipelines.registry.card import model_card, question_of

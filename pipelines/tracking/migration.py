@@ -11,8 +11,7 @@ import os
 import sys
 
 import pipelines.tracking.tracker  # noqa: F401  (MLflow's environment, before MLflow)
-from pipelines.config.errors import UserError
-from pipelines.config.redaction import redacted
+from pipelines.config.errors import UserError, redacted
 
 URI_VARIABLE = "MLFLOW_BACKEND_STORE_URI"
 

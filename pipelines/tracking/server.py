@@ -26,8 +26,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import pipelines.tracking.tracker  # noqa: F401  (MLflow's environment, before MLflow)
-from pipelines.config.errors import UserError
-from pipelines.config.redaction import Credentials
+from pipelines.config.errors import Credentials, UserError
 from pipelines.tracking.sign_in import LOGIN, authorization, home_login
 
 _OPEN_PATHS = ("/health", "/version")  # they tell nothing, and are how one waits for a server

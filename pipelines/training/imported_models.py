@@ -18,8 +18,7 @@ from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.artifacts.manifest import fingerprint_of, is_fingerprint, sha256_of_file
-from pipelines.config.errors import UserError
-from pipelines.config.redaction import redacted
+from pipelines.config.errors import UserError, redacted
 from pipelines.config.versions import computing_machine
 from pipelines.io.hugging_face import FROM_THE_HUB
 from pipelines.stage import Progress, StageContext

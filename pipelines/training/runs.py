@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pipelines.artifacts import Artifact, Draft
 from pipelines.artifacts.access import write_to_disk
 from pipelines.artifacts.claims import ClaimLostError
-from pipelines.config.redaction import redacted
+from pipelines.config.errors import redacted
 from pipelines.stage import StageContext
 from pipelines.tracking.tracker import Tracker, now_ms
 from pipelines.training.metrics import Ending, Point, deliver_kept, is_there
