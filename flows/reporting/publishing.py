@@ -20,7 +20,7 @@ from pipelines.recipes.files import flattened
 from pipelines.recipes.models import CorpusRecipe
 from pipelines.stages import stage_of_kind
 from pipelines.tracking.tracker import Tracker
-from pipelines.training.results import numbers
+from pipelines.training.runs import numbers
 
 logger = logging.getLogger(__name__)
 

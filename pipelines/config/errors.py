@@ -1,8 +1,10 @@
 """Errors that a person can act on, and secrets, which no error, page or file may show."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
+from pathlib import Path
 from typing import Annotated, NamedTuple, ParamSpec, TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -39,8 +41,8 @@ def redacted(text: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what was raised, or its type where it says nothing."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    """The first line of what was raised, without secrets; its type where it says nothing."""
+    return (redacted(str(error)).strip() or type(error).__name__).splitlines()[0]
 
 
 class UserError(ValueError):
@@ -52,6 +54,20 @@ class UserError(ValueError):
 
     def __init__(self, sentence: str) -> None:
         super().__init__(redacted(sentence))
+
+
+@contextmanager
+def readable(folder: Path) -> Iterator[None]:
+    """Raise UserError, which names the folder, where the block finds nothing that can be read."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (ValueError, OSError) as error:
+        said = " ".join(str(error).split())
+        if str(folder) not in said:
+            said = f"{folder} holds no model with its tokenizer that can be read: {said}"
+        raise UserError(said) from error
 
 
 Uri = Annotated[str, PlainSerializer(redacted, return_type=str, when_used="json")]

@@ -20,9 +20,8 @@ from pipelines.config.versions import versions_of
 from pipelines.inference.shards import Shard, asked_shards, write_answers
 from pipelines.inference.tables import FileTable, format_of
 from pipelines.io.files import expand, size_and_digest
-from pipelines.registry.finding import find_model
+from pipelines.registry.finding import digest_of, find_model
 from pipelines.registry.opening import open_model
-from pipelines.registry.tags import digest_of
 from pipelines.stage import Observer, Progress, StageContext
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 
