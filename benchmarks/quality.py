@@ -32,7 +32,7 @@ from benchmarks.quality_sides import Run, Usual, ours, prepare
 from benchmarks.usual_training import HELDOUT_EXAMPLES
 from bert_core.batch import PretrainingBatch
 from bert_core.model.catalogue import Model, PretrainingModel
-from bert_core.model.heads import cross_entropy_sum
+from bert_core.model.encoder import cross_entropy_sum
 from pipelines.artifacts import Artifact
 from pipelines.stages.examples.batches import ExampleReader, evaluation_batches
 

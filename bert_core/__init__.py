@@ -55,7 +55,7 @@ if TYPE_CHECKING:
         build_model,
         count_parameters,
     )
-    from bert_core.model.heads import TaskHead
+    from bert_core.model.encoder import TaskHead
     from bert_core.model.pooling import mean_of_tokens
     from bert_core.model.preparation import (
         checkpoint_activations,

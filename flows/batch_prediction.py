@@ -14,7 +14,7 @@ from flows.services.reconciliation import recorded_run
 from flows.services.runtime_block import use_runtime_of_deployment
 from flows.stopping import cancel_if_stopped, note_stops
 from pipelines.artifacts import Artifact
-from pipelines.config.redaction import redacted
+from pipelines.config.errors import redacted
 from pipelines.inference.batch_prediction import KIND, BatchSettings, build_predictions
 from pipelines.recipes.runtime import RuntimeSettings
 

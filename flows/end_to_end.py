@@ -3,7 +3,7 @@
 from prefect import flow
 
 from flows.chain import build_chain, with_resolved_encoders
-from flows.champions import check_approval_limit, compare_and_promote
+from flows.promote import check_approval_limit, compare_and_promote
 from flows.reporting.run_report import RunReport
 from flows.run import Overrides, Run, network_task, plain_task, started_run
 from flows.stopping import cancel_if_stopped

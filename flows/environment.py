@@ -26,9 +26,9 @@ from flows.services.credentials import (
     read_services,
 )
 from flows.services.health import answers, free_port
+from pipelines.config.environment import home_folder as home_folder
+from pipelines.config.environment import make_home
 from pipelines.config.errors import UserError
-from pipelines.config.home import home_folder as home_folder
-from pipelines.config.home import make_home
 from pipelines.tracking.sign_in import home_variables
 
 # Chatter and calls home that a run has no use for, and what it needs of Prefect; a person's own

@@ -27,14 +27,13 @@ from flows.reporting.run_report import (
     RunReport,
     StageRecord,
     costing_the_page_alone,
-    first_line,
     flow_run_page,
 )
 from flows.services.reconciliation import recorded_run
 from flows.services.runtime_block import use_runtime_of_deployment
 from flows.stopping import note_stops, stop_in_order_inside_flow, wait_for_last_try
 from pipelines.artifacts import Artifact
-from pipelines.config.redaction import redacted, without_secrets
+from pipelines.config.errors import first_line, redacted, without_secrets
 from pipelines.recipes.files import completed, differences
 from pipelines.recipes.models import CorpusRecipe
 from pipelines.run_metrics import RunMetrics, published_metrics

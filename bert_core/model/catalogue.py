@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bert_core.backends.dropout import DropoutKey
 from bert_core.config import EncoderConfig
-from bert_core.model.heads import Pooler
+from bert_core.model.encoder import Pooler
 from bert_core.model.language_models import LanguageModel, PretrainingModel
 from bert_core.model.sentence_encoder import SentenceEncoder
 from bert_core.model.task_models import (

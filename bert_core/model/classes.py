@@ -11,7 +11,7 @@ from torch import Tensor
 from bert_core.backends.dropout import DropoutKey
 from bert_core.batch import LabelledBatch
 from bert_core.config import EncoderConfig
-from bert_core.model.heads import cross_entropy_sum, num_correct
+from bert_core.model.encoder import cross_entropy_sum, num_correct
 from bert_core.model.trainable import Sum, Sums, TrainableModel
 
 

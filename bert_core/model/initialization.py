@@ -18,8 +18,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from bert_core.model.encoder import Encoder, EncoderLayer
-from bert_core.model.heads import VocabularyHead
+from bert_core.model.encoder import Encoder, EncoderLayer, VocabularyHead
 
 # Of a normal distribution of deviation 1 that is cut off at two deviations.
 _CUT_VARIANCE = 0.7737

@@ -8,7 +8,7 @@ from torch import Tensor
 from bert_core.backends.dropout import DropoutKey
 from bert_core.batch import LabelledBatch, PretrainingBatch
 from bert_core.config import EncoderConfig
-from bert_core.model.heads import Pooler, TaskHead, VocabularyHead, cross_entropy_sum
+from bert_core.model.encoder import Pooler, TaskHead, VocabularyHead, cross_entropy_sum
 from bert_core.model.trainable import (
     Kinds,
     Sum,

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from bert_core.backends.dropout import DropoutKey
-from bert_core.model.heads import Pooler
+from bert_core.model.encoder import Pooler
 from bert_core.model.trainable import Model
 from bert_core.ragged import RaggedBatch
 

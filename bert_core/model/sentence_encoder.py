@@ -10,7 +10,7 @@ from torch import Tensor
 from bert_core.backends.dropout import DropoutKey
 from bert_core.config import EmbeddingConfig, EncoderConfig
 from bert_core.model.classes import TaskModel
-from bert_core.model.heads import squared_error_sum
+from bert_core.model.encoder import squared_error_sum
 from bert_core.model.pooling import pooled
 from bert_core.ragged import RaggedBatch
 

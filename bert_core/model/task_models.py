@@ -14,7 +14,7 @@ from bert_core.backends.dropout import DropoutKey
 from bert_core.batch import LabelledBatch
 from bert_core.config import EncoderConfig
 from bert_core.model.classes import OneOfClasses, TaskModel
-from bert_core.model.heads import (
+from bert_core.model.encoder import (
     Pooler,
     TaskHead,
     binary_cross_entropy_sum,

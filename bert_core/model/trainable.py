@@ -16,8 +16,7 @@ from bert_core.backends.context import PackedWeights, computing
 from bert_core.backends.dropout import DropoutKey
 from bert_core.backends.precision import Precision, compute_dtype
 from bert_core.config import EmbeddingConfig, EncoderConfig
-from bert_core.model.encoder import Encoder
-from bert_core.model.heads import cross_entropy_sum, num_correct
+from bert_core.model.encoder import Encoder, cross_entropy_sum, num_correct
 
 PACKED_TOKENS = 1024  # for fewer, packing all matrices once costs more than it saves
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from bert_core.backends.operations import use_backend
-from bert_core.model.heads import Pooler, TaskHead, VocabularyHead
+from bert_core.model.encoder import Pooler, TaskHead, VocabularyHead
 from bert_core.model.trainable import TrainableModel
 
 _TRACING: dict[str, Any] = {

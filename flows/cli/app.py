@@ -20,8 +20,6 @@ from flows.cli.commands import (
     platform,
     predict,
     promotion,
-    recipes,
-    serve,
     services,
     store,
 )
@@ -85,7 +83,7 @@ def _before_any_command(
 _COMMANDS: dict[str, Callable[..., None]] = {
     "evaluate": evaluation.evaluate,
     "fill-mask": pictures.fill_mask,
-    "serve": serve.serve,
+    "serve": services.serve,
     "promote": promotion.promote,
     "rollback": promotion.rollback,
     "import": exchange.import_folder,
@@ -104,14 +102,13 @@ _OLD_NAMES: dict[str, Callable[..., None]] = {
     "compare": models.compare,
     "inspect": pictures.attention,
     "similar": pictures.similar,
-    "sizes": recipes.sizes,
+    "sizes": build.sizes,
 }
 build.add_to(app)
 predict.add_to(app)
 for _name, _command in _COMMANDS.items():
     app.command(_name)(_command)
 app.add_typer(models.commands, name="models")
-app.add_typer(recipes.commands, name="recipes")
 for _name, _command in _OLD_NAMES.items():
     app.command(_name, hidden=True)(_command)
 

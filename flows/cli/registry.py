@@ -11,6 +11,7 @@ import typer
 
 from flows.environment import home_folder, set_defaults
 from pipelines.config.errors import UserError
+from pipelines.registry.finding import ANY_TASK, REGISTERED, is_folder, newest_of
 
 if TYPE_CHECKING:
     from pipelines.recipes.runtime import RuntimeSettings
@@ -131,8 +132,6 @@ def newest(tracker: "Tracker", *kinds: str, fills_gaps: bool = False) -> str:
     With `fills_gaps` one that learned to predict tokens goes before others. Raises UserError where
     no version proved itself.
     """
-    from pipelines.registry.finding import newest_of
-
     found = newest_of(tracker.client(), kinds, fills_gaps)
     if found is None:
         raise _no_model(f"at {tracker.shown_uri}", kinds)
@@ -140,7 +139,6 @@ def newest(tracker: "Tracker", *kinds: str, fills_gaps: bool = False) -> str:
 
 
 def _no_model(registry: str, kinds: tuple[str, ...]) -> UserError:
-    from pipelines.registry.tags import ANY_TASK
     from pipelines.tasks import family_title
 
     kind = f"of {ANY_TASK}" if ANY_TASK in kinds else f"of the kind {family_title(kinds[0])}"
@@ -157,8 +155,6 @@ def say(sentence: str) -> None:
 
 def model_address(called: str) -> str:
     """How messages name a model: models:/name/version, or its folder."""
-    from pipelines.registry.tags import REGISTERED, is_folder
-
     return called if is_folder(called) else f"{REGISTERED}{called}"
 
 
@@ -172,8 +168,6 @@ def asked_model(
 
     Raises UserError where there is none.
     """
-    from pipelines.registry.tags import is_folder
-
     if model is None or not is_folder(model):  # before torch is imported
         require_registry(home, needs=kinds if model is None else ())
     reference = named(model, home)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from flows.reporting.progress_line import duration, memory, number
 from flows.reporting.run_report import RunReport, figures_of, model_page
 from pipelines.artifacts import Artifact
-from pipelines.config.redaction import redacted
+from pipelines.config.errors import redacted
 from pipelines.stages import stage_of_kind
 from pipelines.tasks import family_title
 

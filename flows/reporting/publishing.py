@@ -15,13 +15,12 @@ from prefect.artifacts import create_markdown_artifact
 from flows.reporting.markdown import details, next_commands, summary
 from flows.reporting.run_report import RunReport, run_page
 from pipelines.artifacts import Artifact
-from pipelines.config.errors import UserError
-from pipelines.config.redaction import redacted
+from pipelines.config.errors import UserError, redacted
 from pipelines.recipes.files import flattened
 from pipelines.recipes.models import CorpusRecipe
 from pipelines.stages import stage_of_kind
 from pipelines.tracking.tracker import Tracker
-from pipelines.training.results import numbers
+from pipelines.training.runs import numbers
 
 logger = logging.getLogger(__name__)
 

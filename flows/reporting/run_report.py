@@ -14,14 +14,14 @@ from prefect.runtime import flow_run
 
 from flows.environment import LocalApi
 from pipelines.artifacts import Artifact
-from pipelines.config.redaction import redacted
+from pipelines.config.errors import first_line, redacted
 from pipelines.insight.showcase import FilledMask, Prediction
 from pipelines.recipes.models import CorpusRecipe
 from pipelines.registry.comparison.versions import Comparison
 from pipelines.registry.promotion import Promotion
 from pipelines.registry.registration import RegisteredModel
 from pipelines.registry.verification import Verification
-from pipelines.stages.evaluation.baselines import beside
+from pipelines.stages.evaluation.stage import beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,12 +178,6 @@ def costing_the_page_alone(note: Callable[[str], None]) -> Iterator[None]:
     # Prefect, its HTTP client and what draws the pictures have no kind of error in common.
     except Exception as error:  # noqa: BLE001
         note(f"the report is missing on the run's page: {first_line(error)}")
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of what was raised, without secrets."""
-    lines = redacted(str(error)).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
 
 
 def flow_run_page() -> str:

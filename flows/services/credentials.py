@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from flows.services.processes import is_running
+from pipelines.config.environment import make_home
 from pipelines.config.errors import UserError
-from pipelines.config.home import make_home
 from pipelines.tracking.sign_in import home_variables
 
 RECORD_NAME = "services.json"

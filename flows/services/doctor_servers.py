@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import httpx
 
-from flows.services.doctor import Check, nearest, try_to_write
-from pipelines.config.errors import UserError
-from pipelines.config.redaction import redacted
+from flows.services.doctor import Check, try_to_write
+from pipelines.artifacts.access import nearest_folder
+from pipelines.config.errors import UserError, first_line, redacted
 
 if TYPE_CHECKING:  # importing Prefect takes seconds that a check without --platform need not spend
     from prefect.client.orchestration import SyncPrefectClient
@@ -89,7 +89,7 @@ def check_store(url: str) -> Check:
             is_kept = first and not second and store.filesystem.cat_file(probe) == b"probe"
             store.filesystem.rm(probe)
     except (OSError, ValueError, ImportError) as error:
-        said = redacted(f"{shown}: {_first_line(error)}")
+        said = redacted(f"{shown}: {first_line(error)}")
         return Check("store", "fail", said, "choose one with --store")
     if not is_kept:
         return Check(
@@ -113,7 +113,7 @@ def check_tracker() -> Check:
         tracker.experiment_id()
     except UserError as error:
         advice = "start it, or unset MLFLOW_TRACKING_URI"
-        return Check("tracker", "fail", _first_line(error), advice)
+        return Check("tracker", "fail", first_line(error), advice)
     return _compared("tracker", tracker.shown_uri, tracker.server_version(), version("mlflow"))
 
 
@@ -223,8 +223,4 @@ def place_to_try(store_url: str) -> str:
     from pipelines.artifacts import ArtifactStore
 
     store = ArtifactStore(store_url, is_patient=False)
-    return str(nearest(Path(store.root))) if store.is_local else store_url
-
-
-def _first_line(error: Exception) -> str:
-    return redacted((str(error).splitlines() or [type(error).__name__])[0])
+    return str(nearest_folder(Path(store.root))) if store.is_local else store_url

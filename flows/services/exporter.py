@@ -17,8 +17,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, Gauge, make_wsgi_app
 
-from pipelines.config.errors import UserError
-from pipelines.config.redaction import redacted
+from pipelines.config.errors import UserError, redacted
 
 logger = logging.getLogger(__name__)
 

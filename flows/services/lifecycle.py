@@ -29,8 +29,8 @@ from flows.services.credentials import (
     write_record,
 )
 from flows.services.health import answers, is_free
+from pipelines.config.environment import make_home
 from pipelines.config.errors import UserError
-from pipelines.config.home import make_home
 
 WORK_POOL = "bertsmith"
 _START_SECONDS = 180.0  # the first start makes two databases
@@ -199,7 +199,7 @@ def _reconcile(
 ) -> None:
     """Tell both servers which runs nothing runs any more."""
     from flows.services.reconciliation import end_dead_flow_runs, is_over
-    from pipelines.tracking.abandoned import end_abandoned_runs
+    from pipelines.tracking.server import end_abandoned_runs
 
     for name in end_dead_flow_runs(home, WORK_POOL, worker_is_gone=worker_is_gone, why=why):
         say(f"The run {name!r} no longer runs: Prefect says so now.")

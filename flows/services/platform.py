@@ -22,8 +22,7 @@ from pydantic import Field
 
 from flows.services.deployments import Source, declared_file, deploy_flows
 from flows.services.runtime_block import save_runtime
-from pipelines.config.errors import UserError
-from pipelines.config.redaction import redacted
+from pipelines.config.errors import UserError, redacted
 from pipelines.config.settings import Settings
 
 PROCESS = "process"

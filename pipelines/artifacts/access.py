@@ -181,6 +181,11 @@ def _is_ours(filesystem: AbstractFileSystem, path: str, data: bytes) -> bool:
     return bool(filesystem.cat_file(path) == data)
 
 
+def nearest_folder(path: Path) -> Path:
+    """The path itself, or the nearest existing folder above it: it may be made later."""
+    return next(each for each in (path, *path.parents) if each.exists())
+
+
 def write_to_disk(path: Path, text: str) -> None:
     """Write a file whole or not at all: it survives a power cut once this returns."""
     partial = path.with_name(f".partial-{path.name}-{os.getpid()}")

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from fsspec import AbstractFileSystem
 
 from pipelines.artifacts import ArtifactStore
-from pipelines.artifacts.access import store_errors, store_errors_explained
+from pipelines.artifacts.access import nearest_folder, store_errors, store_errors_explained
 from pipelines.cluster.connection import connect
 from pipelines.config.errors import UserError, first_line
 from pipelines.config.versions import computing_versions
@@ -114,7 +114,7 @@ def check_nodes(store: ArtifactStore, database: Path | None = None) -> None:
     }
     if not nodes:
         return
-    seen = None if database is None else _seen(_nearest(database))
+    seen = None if database is None else _seen(nearest_folder(database))
     with probe(store) as written:
         asked = {node_id: _ask(node_id, written, seen) for node_id in nodes}
         for node_id, reference in asked.items():
@@ -134,11 +134,6 @@ def check_nodes(store: ArtifactStore, database: Path | None = None) -> None:
 def _is_alive(node_id: str) -> bool:
     """Whether the cluster still counts on a node: for some seconds it does on one that is gone."""
     return any(node["NodeID"] == node_id and node["Alive"] for node in ray.nodes())
-
-
-def _nearest(path: Path) -> Path:
-    """The path itself, or the nearest existing folder above it: it may be made later."""
-    return next(each for each in (path, *path.parents) if each.exists())
 
 
 def _ask(node_id: str, written: Probe, seen: _Seen | None) -> "ray.ObjectRef":

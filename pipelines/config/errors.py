@@ -1,11 +1,48 @@
-"""Errors that a person can act on."""
+"""Errors that a person can act on, and secrets, which no error, page or file may show."""
 
-from pipelines.config.redaction import redacted
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, NamedTuple, ParamSpec, TypeVar
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from pydantic import PlainSerializer
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+HIDDEN = "***"
+
+# What is between :// and the host. A secret key may hold a slash (those of AWS do), so after
+# `name:` everything up to an @ goes, unless it is a port.
+_USERINFO = re.compile(
+    r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.-]*://)"
+    r"(?:[^\s/?#'\"<>]*@|[^\s/?#@:'\"<>]+:(?!\d+(?:[/?#\s]|$))[^\s@'\"<>]*@)"
+)
+# Query parameters that carry a secret: presigned URLs of S3, Google and Azure, tokens, keys.
+_SECRET_PARAMETER = re.compile(
+    r"(?P<name>[?&;](?:amp;)?(?:"
+    r"x-(?:amz|goog)-(?:signature|credential|security-token)|awsaccesskeyid|googleaccessid|"
+    r"signature|sig|(?:access_?|auth_?|id_?|refresh_?|sas_?|session_?)?token|"
+    r"(?:api|access|account|private|secret|sas|subscription)?[_-]?key|"
+    r"(?:client_?)?secret|password|passwd|pwd|auth|authorization|credentials?"
+    r")=)[^&;\s'\"<>]+",
+    re.IGNORECASE,
+)
+
+
+def redacted(text: str) -> str:
+    """`text` with user names and passwords cut from its URIs and secret query values hidden."""
+    if "://" not in text:
+        return text
+    return _SECRET_PARAMETER.sub(rf"\g<name>{HIDDEN}", _USERINFO.sub(r"\g<scheme>", text))
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what was raised, or its type where it says nothing."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    """The first line of what was raised, without secrets; its type where it says nothing."""
+    return (redacted(str(error)).strip() or type(error).__name__).splitlines()[0]
 
 
 class UserError(ValueError):
@@ -17,3 +54,79 @@ class UserError(ValueError):
 
     def __init__(self, sentence: str) -> None:
         super().__init__(redacted(sentence))
+
+
+@contextmanager
+def readable(folder: Path) -> Iterator[None]:
+    """Raise UserError, which names the folder, where the block finds nothing that can be read."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (ValueError, OSError) as error:
+        said = " ".join(str(error).split())
+        if str(folder) not in said:
+            said = f"{folder} holds no model with its tokenizer that can be read: {said}"
+        raise UserError(said) from error
+
+
+Uri = Annotated[str, PlainSerializer(redacted, return_type=str, when_used="json")]
+"""A path or URI of the settings: as JSON or YAML, which are kept, it carries no secret."""
+
+
+class Credentials(NamedTuple):
+    """What an http server asks for."""
+
+    username: str
+    password: str
+
+
+def split_credentials(uri: str) -> tuple[str, Credentials | None]:
+    """An http URI without its user and password, and these; others come back as they are."""
+    parts = urlsplit(uri)
+    if parts.scheme not in ("http", "https") or not parts.username or not parts.password:
+        return uri, None
+    host = parts.netloc.rpartition("@")[2]
+    credentials = Credentials(unquote(parts.username), unquote(parts.password))
+    return urlunsplit(parts._replace(netloc=host)), credentials
+
+
+def without_secrets(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """The same function; what it raises has no secret in its text, nor have its causes.
+
+    For functions whose errors are written down by others, such as the stages of a flow.
+    """
+
+    @wraps(function)
+    def guarded(*args: Parameters.args, **options: Parameters.kwargs) -> Result:
+        try:
+            return function(*args, **options)
+        except Exception as error:
+            clean_error(error)
+            raise
+
+    return guarded
+
+
+def clean_error(error: BaseException) -> None:
+    """Redact the texts of an error, and of what caused it, in place."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        current = waiting.pop()
+        if current is None or id(current) in seen:
+            continue
+        seen.add(id(current))
+        waiting.extend((current.__cause__, current.__context__))
+        current.args = tuple(
+            redacted(part) if isinstance(part, str) else part for part in current.args
+        )
+        for name, value in _texts(current).items():
+            setattr(current, name, redacted(value))
+
+
+def _texts(error: BaseException) -> dict[str, str]:
+    """Attributes with text, such as MLflow's `message` and the `filename` of an OSError."""
+    names = {*vars(error), *(("filename", "filename2") if isinstance(error, OSError) else ())}
+    found = {name: getattr(error, name) for name in names}
+    return {name: value for name, value in found.items() if isinstance(value, str)}

@@ -16,16 +16,14 @@ from pydantic import Field
 from bert_core.inference.questions import question_of
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.cluster.mapping import Shared, map_tasks
-from pipelines.config.errors import UserError
-from pipelines.config.redaction import Uri
+from pipelines.config.errors import Uri, UserError
 from pipelines.config.settings import Settings
 from pipelines.config.versions import versions_of
 from pipelines.inference.shards import Shard, asked_shards, write_answers
 from pipelines.inference.tables import FileTable, format_of
 from pipelines.io.files import expand, size_and_digest
-from pipelines.registry.finding import find_model
+from pipelines.registry.finding import digest_of, find_model
 from pipelines.registry.opening import open_model
-from pipelines.registry.tags import digest_of
 from pipelines.stage import Observer, Progress, StageContext
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 

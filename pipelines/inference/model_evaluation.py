@@ -5,13 +5,12 @@ from typing import Any
 
 from pipelines.artifacts import ArtifactStore
 from pipelines.config.errors import UserError
-from pipelines.registry.finding import find_model
+from pipelines.registry.finding import find_model, is_folder
 from pipelines.registry.opening import open_model, registered_task, versioned
-from pipelines.registry.tags import is_folder
 from pipelines.stages.dataset.hugging_face import resolved
 from pipelines.stages.dataset.items import LeftOut, read_labelled
 from pipelines.stages.dataset.settings import LabelledDataset, LabelledFile
-from pipelines.stages.evaluation.baselines import figures_on
+from pipelines.stages.evaluation.stage import figures_on
 from pipelines.tasks import Items, Reading, family_for, family_module, family_of_model
 from pipelines.tasks.encoding.texts import class_names
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, model_validator
 
 from pipelines.artifacts import ArtifactStore
-from pipelines.config.errors import UserError
-from pipelines.config.home import expanded, home_folder, make_home
-from pipelines.config.redaction import Uri
+from pipelines.config.environment import expanded, home_folder, make_home
+from pipelines.config.errors import Uri, UserError
 from pipelines.config.settings import Settings
 from pipelines.stage import DeviceKind, Observer, Ranks, Retention, StageContext, ignore
 from pipelines.tracking.sign_in import check_tracker_reachable, database_file

@@ -15,9 +15,9 @@ from bert_core.model.catalogue import EncoderModel, Model
 from bert_core.onnx import INPUTS, OPSET, output_names
 from bert_core.training.state import model_class_in
 from pipelines.artifacts import Artifact
-from pipelines.config.redaction import redacted
+from pipelines.config.errors import redacted
 from pipelines.stages import CHAIN
-from pipelines.stages.evaluation.baselines import beside
+from pipelines.stages.evaluation.stage import beside
 from pipelines.tasks import family, family_names
 
 _COMPARED: Final = "\n\n## Compared\n\n"

@@ -26,7 +26,7 @@ from pipelines.stages.vocabulary.stage import import_vocabulary
 from pipelines.tasks import family_of_model
 from pipelines.tracking.tracker import Tracker
 from pipelines.training.imported_models import IMPORTED, import_folder, refuse_own_code
-from pipelines.training.results import numbers
+from pipelines.training.runs import numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,24 +1,42 @@
-"""Finding a version in the registry: by name and alias or number, or the newest of a kind."""
+"""Versions in the registry: their addresses and tags, and how one is found.
 
-from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any, Final, TypeVar
+A version is found by name and alias or number, or as the newest of a kind. Its tags say what it is,
+what it proved, and what is owed to it. MLflow, which takes two seconds, is imported where it is
+asked.
+"""
 
-from mlflow import MlflowClient
-from mlflow.entities.model_registry import ModelVersion
-from mlflow.exceptions import MlflowException
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pipelines.config.errors import UserError
 from pipelines.io.hugging_face import FROM_THE_HUB
-from pipelines.registry.tags import (
-    ANY_TASK,
-    KIND_TAG,
-    OF_ENCODERS,
-    PROOF_TAG,
-    REGISTERED,
-    VERIFIED_TAG,
-)
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
 
 Found = TypeVar("Found")
+
+REGISTERED: Final = "models:/"
+KIND_TAG = "bertsmith.kind"
+CODE_TAG = "bertsmith.code_version"
+REQUIREMENTS_TAG = "bertsmith.requirements"  # the libraries that its package declares
+DIGEST_TAG = "bertsmith.digest"  # of the list of what the package's files hash to
+REGISTERED_AS_TAG = "bertsmith.registered_as"  # of a package: for which name it was made
+OF_ENCODERS = ("eval/mlm_accuracy", "eval/clm_accuracy")  # what encoders prove themselves by
+ANY_TASK: Final = "any task"  # in place of a kind: every model but encoders
+VERIFIED_TAG = "bertsmith.verified"
+COMPARISON_TAG = "bertsmith.comparison"  # .decision, .reason, .against, .difference, .interval, …
+BETTER = "better"  # how the decision of a comparison begins where it was
+PROOF_TAG = "bertsmith.proof"  # .loaded, .metric, .logged, .reproduced, .data, .comparison, …
+
+# What a run still owes the version. It is taken away once it is done, so that every alias is
+# given by a run at most once, by the one that made it due or the one that goes on after a crash.
+OWED_TAG = "bertsmith.owed"
+CANDIDATE = "candidate alias"
+PROMOTION = "promotion"
+
 # As recipes name them, if they say nothing.
 _CHAMPION, _CANDIDATE, _CHALLENGER = "champion", "candidate", "challenger"
 # What MLflow answers where there is no such model, version or alias; the rest is trouble.
@@ -26,7 +44,53 @@ _MISSING = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE", "NOT_FOUND")
 GONE_OR_CLOSED: Final = ("RESOURCE_DOES_NOT_EXIST", "PERMISSION_DENIED")  # others' things may be
 
 
-def find_model(client: MlflowClient, reference: str) -> ModelVersion:
+def is_folder(reference: str) -> bool:
+    """Whether a folder is meant: one that has a registered name is never what models:/ means."""
+    return not reference.startswith(REGISTERED) and Path(reference).is_dir()
+
+
+def task_of_kind(kind: str) -> str:
+    """The family of tasks that a kind names; `classifier` is what classification was called."""
+    return "classification" if kind == "classifier" else kind
+
+
+def entries(prefix: str, tags: Mapping[str, str]) -> dict[str, str]:
+    """The values of all tags below `prefix`, by the rest of their names."""
+    return {
+        key.removeprefix(f"{prefix}."): value
+        for key, value in tags.items()
+        if key.startswith(f"{prefix}.")
+    }
+
+
+def uri_of(version: "ModelVersion") -> str:
+    """models:/name/number."""
+    return f"{REGISTERED}{version.name}/{version.version}"
+
+
+def digest_of(version: "ModelVersion") -> str:
+    """The digest under which a version's package was registered.
+
+    Raises UserError where it has none, and where its proof was made of another one.
+    """
+    digest = version.tags.get(DIGEST_TAG)
+    if digest is None:
+        raise UserError(
+            f"{uri_of(version)} has no tag {DIGEST_TAG}: it was registered "
+            "before there were digests, or somebody removed the tag; delete the version and run "
+            "its recipe again"
+        )
+    proved = version.tags.get(f"{PROOF_TAG}.digest", digest)
+    if proved != digest:
+        raise UserError(
+            f"{uri_of(version)} was verified with the digest {proved[:12]}… but its tag "
+            f"{DIGEST_TAG} says {digest[:12]}…: somebody changed one of them; delete the version "
+            "and run its recipe again"
+        )
+    return digest
+
+
+def find_model(client: "MlflowClient", reference: str) -> "ModelVersion":
     """The version that `name@alias`, `name/version` or a bare `name` names; `models:/` may lead.
 
     A bare name is its champion, else the one other alias that it has besides the candidate's and
@@ -48,7 +112,7 @@ def find_model(client: MlflowClient, reference: str) -> ModelVersion:
     return version
 
 
-def find_source(client: MlflowClient, name: str, source: str) -> ModelVersion:
+def find_source(client: "MlflowClient", name: str, source: str) -> "ModelVersion":
     """The version that an alias or a version number names.
 
     Raises UserError where there is none, MlflowException where the tracker does not answer.
@@ -63,13 +127,15 @@ def find_source(client: MlflowClient, name: str, source: str) -> ModelVersion:
     return found
 
 
-def version_with_alias(client: MlflowClient, name: str, alias: str) -> ModelVersion | None:
+def version_with_alias(client: "MlflowClient", name: str, alias: str) -> "ModelVersion | None":
     """The version with `alias`, or None; raises MlflowException where the tracker is away."""
     return if_there(lambda: client.get_model_version_by_alias(name, alias))
 
 
 def if_there(ask: Callable[[], Found], missing: Collection[str] = _MISSING) -> Found | None:
     """What MLflow answers, or None where it has no such thing."""
+    from mlflow.exceptions import MlflowException
+
     try:
         return ask()
     except MlflowException as error:
@@ -78,7 +144,7 @@ def if_there(ask: Callable[[], Found], missing: Collection[str] = _MISSING) -> F
         return None
 
 
-def _usual_source(client: MlflowClient, name: str) -> str:
+def _usual_source(client: "MlflowClient", name: str) -> str:
     """The alias that a name alone stands for; UserError where that would be a guess."""
     model = if_there(lambda: client.get_registered_model(name))
     if model is None:
@@ -102,7 +168,7 @@ def _usual_source(client: MlflowClient, name: str) -> str:
     )
 
 
-def newest_of(client: MlflowClient, kinds: Collection[str], fills_gaps: bool) -> str | None:
+def newest_of(client: "MlflowClient", kinds: Collection[str], fills_gaps: bool) -> str | None:
     """The newest champion of these kinds; without one the newest that has another alias of choice,
     else the newest proved version.
 
@@ -114,7 +180,7 @@ def newest_of(client: MlflowClient, kinds: Collection[str], fills_gaps: bool) ->
     found = [version for kind in kinds for version in _proved(client, kind)]
     aliases = {name: _aliases(client, name) for name in {version.name for version in found}}
 
-    def rank(version: ModelVersion) -> tuple[bool, bool, bool, int]:
+    def rank(version: "ModelVersion") -> tuple[bool, bool, bool, int]:
         own = {
             alias
             for alias, number in (aliases[version.name] or {}).items()
@@ -132,26 +198,26 @@ def newest_of(client: MlflowClient, kinds: Collection[str], fills_gaps: bool) ->
     return None if best is None else f"{best.name}/{best.version}"
 
 
-def _proved(client: MlflowClient, kind: str) -> Iterator[ModelVersion]:
+def _proved(client: "MlflowClient", kind: str) -> "Iterator[ModelVersion]":
     of_kind = "!= 'encoder'" if kind == ANY_TASK else f"= '{kind}'"
     wanted = f"tags.`{KIND_TAG}` {of_kind} and tags.`{VERIFIED_TAG}` = 'true'"
     return pages(lambda token: client.search_model_versions(wanted, page_token=token))
 
 
-def _aliases(client: MlflowClient, name: str) -> dict[str, str] | None:
+def _aliases(client: "MlflowClient", name: str) -> dict[str, str] | None:
     """Versions by their alias; None for a name that is another team's, or gone."""
     model = if_there(lambda: client.get_registered_model(name), GONE_OR_CLOSED)
     return None if model is None else dict(model.aliases)
 
 
-def versions_of(client: MlflowClient, name: str, more: str = "") -> list[ModelVersion]:
+def versions_of(client: "MlflowClient", name: str, more: str = "") -> "list[ModelVersion]":
     """Every version of `name`, of those that the filter `more` lets pass."""
     quote = '"' if "'" in name else "'"
     wanted = f"name = {quote}{name}{quote}{f' and {more}' if more else ''}"
     return list(pages(lambda token: client.search_model_versions(wanted, page_token=token)))
 
 
-def _known_models(client: MlflowClient) -> str:
+def _known_models(client: "MlflowClient") -> str:
     found = pages(lambda token: client.search_registered_models(page_token=token))
     known = [model.name for model in found]
     return f"known models: {', '.join(known)}" if known else "the registry is empty"

@@ -15,8 +15,15 @@ from pipelines.config.errors import UserError, first_line
 from pipelines.recipes.files import differences, flattened
 from pipelines.recipes.models import EndToEndRecipe
 from pipelines.registry.card import headline
-from pipelines.registry.finding import find_model, pages
-from pipelines.registry.tags import CODE_TAG, COMPARISON_TAG, DIGEST_TAG, KIND_TAG, PROOF_TAG
+from pipelines.registry.finding import (
+    CODE_TAG,
+    COMPARISON_TAG,
+    DIGEST_TAG,
+    KIND_TAG,
+    PROOF_TAG,
+    find_model,
+    pages,
+)
 from pipelines.stages import CHAIN
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 from pipelines.training.imported_models import IMPORTED

@@ -7,9 +7,16 @@ from datetime import UTC, datetime
 from mlflow import MlflowClient
 
 from pipelines.artifacts.manifest import is_fingerprint
-from pipelines.registry.finding import GONE_OR_CLOSED, if_there, pages
+from pipelines.registry.finding import (
+    COMPARISON_TAG,
+    GONE_OR_CLOSED,
+    KIND_TAG,
+    PROOF_TAG,
+    VERIFIED_TAG,
+    if_there,
+    pages,
+)
 from pipelines.registry.person_choice import Move, moves_of
-from pipelines.registry.tags import COMPARISON_TAG, KIND_TAG, PROOF_TAG, VERIFIED_TAG
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker, final
 
 

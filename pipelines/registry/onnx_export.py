@@ -32,9 +32,8 @@ from pipelines.config.errors import UserError
 from pipelines.registry.card import Measured, OnnxExport, onnx_card
 from pipelines.registry.comparison.evaluation import Candidate, CannotCompareError, candidate_of
 from pipelines.registry.exchange import writing_to
-from pipelines.registry.finding import find_model
+from pipelines.registry.finding import find_model, is_folder
 from pipelines.registry.opening import OpenedModel, open_model
-from pipelines.registry.tags import is_folder
 from pipelines.tracking.tracker import Tracker
 
 # Of the model's largest output, or of 1 where that is less: float32 sums in another order.

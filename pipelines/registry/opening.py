@@ -17,9 +17,16 @@ from bert_core.model.catalogue import Model
 from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact
-from pipelines.config.errors import UserError
+from pipelines.config.errors import UserError, readable
+from pipelines.registry.finding import (
+    KIND_TAG,
+    REGISTERED,
+    digest_of,
+    find_model,
+    is_folder,
+    task_of_kind,
+)
 from pipelines.registry.serving.integrity import sealed_files
-from pipelines.registry.tags import KIND_TAG, REGISTERED, digest_of, is_folder, task_of_kind
 from pipelines.stage import StageContext
 from pipelines.training.imported_models import (
     existing_encoder,
@@ -27,10 +34,9 @@ from pipelines.training.imported_models import (
     import_folder,
     is_fingerprint,
     is_ours,
-    readable,
     refuse_own_code,
 )
-from pipelines.training.rates import Shape, Use, automatic_rate_note
+from pipelines.training.settings import Shape, Use, automatic_rate_note
 
 if TYPE_CHECKING:
     from pipelines.tracking.tracker import Tracker
@@ -82,7 +88,6 @@ def located(tracker: "Tracker", reference: str) -> Iterator[Path]:
         return
     import mlflow.artifacts
 
-    from pipelines.registry.finding import find_model
     from pipelines.tracking.tracker import server_address
 
     client = tracker.client()
@@ -114,8 +119,6 @@ def versioned(tracker: "Tracker", reference: str) -> str:
     """
     if is_folder(reference):
         return reference
-    from pipelines.registry.finding import find_model
-
     version = find_model(tracker.client(), reference)
     return f"{version.name}/{version.version}"
 
@@ -124,8 +127,6 @@ def registered_task(tracker: "Tracker", reference: str) -> str | None:
     """The task that the registered model was fine-tuned for; None for an encoder, or a folder."""
     if is_folder(reference):
         return None
-    from pipelines.registry.finding import find_model
-
     kind = find_model(tracker.client(), reference).tags.get(KIND_TAG)
     return None if kind in (None, "encoder") else task_of_kind(kind)
 

@@ -26,16 +26,16 @@ from bert_core.training.state import CONFIG_FILE, WEIGHTS_FILE
 from pipelines.artifacts import Artifact
 from pipelines.registry import serving
 from pipelines.registry.card import question_of
-from pipelines.registry.serving import integrity
-from pipelines.registry.tags import (
+from pipelines.registry.finding import (
     CODE_TAG,
     DIGEST_TAG,
     KIND_TAG,
     REGISTERED_AS_TAG,
     REQUIREMENTS_TAG,
 )
+from pipelines.registry.serving import integrity
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
-from pipelines.training.results import TOKENIZER_FILES
+from pipelines.training.checkpoint_files import TOKENIZER_FILES
 
 _REQUIREMENTS = ("torch", "numpy", "safetensors", "tokenizers", "pandas", "mlflow")
 # Saving runs the served code once, with MLflow's stand-in for `dbutils` in `sys.modules`: of two

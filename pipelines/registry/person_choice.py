@@ -15,15 +15,17 @@ from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 
 from pipelines.config.errors import UserError
-from pipelines.registry.finding import find_source, version_with_alias, versions_of
-from pipelines.registry.tags import (
+from pipelines.registry.finding import (
     BETTER,
     COMPARISON_TAG,
     PROOF_TAG,
     VERIFIED_TAG,
     digest_of,
     entries,
+    find_source,
     uri_of,
+    version_with_alias,
+    versions_of,
 )
 
 HISTORY_TAG: Final = "bertsmith.history"  # .<time>.<version>: moves in the order of their names

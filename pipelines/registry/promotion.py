@@ -14,7 +14,14 @@ from pipelines.config.errors import UserError
 from pipelines.recipes.registration import RegistrationSettings
 from pipelines.registry.card import with_comparison
 from pipelines.registry.comparison.versions import Comparison
-from pipelines.registry.finding import find_source, version_with_alias
+from pipelines.registry.finding import (
+    BETTER,
+    COMPARISON_TAG,
+    OWED_TAG,
+    PROMOTION,
+    find_source,
+    version_with_alias,
+)
 from pipelines.registry.opening import located
 from pipelines.registry.person_choice import (
     How,
@@ -27,7 +34,6 @@ from pipelines.registry.person_choice import (
     version_before,
 )
 from pipelines.registry.registration import RegisteredModel
-from pipelines.registry.tags import BETTER, COMPARISON_TAG, OWED_TAG, PROMOTION
 from pipelines.registry.verification import Verification
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 

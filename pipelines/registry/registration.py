@@ -11,13 +11,11 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from pipelines.artifacts import Artifact
-from pipelines.config.redaction import redacted
+from pipelines.config.errors import redacted
 from pipelines.config.versions import code_version
 from pipelines.recipes.files import flattened
 from pipelines.registry.card import model_card, question_of
-from pipelines.registry.finding import versions_of
-from pipelines.registry.packaging import clear_half_made, declared_requirements, logged_package
-from pipelines.registry.tags import (
+from pipelines.registry.finding import (
     CANDIDATE,
     CODE_TAG,
     DIGEST_TAG,
@@ -27,9 +25,11 @@ from pipelines.registry.tags import (
     REQUIREMENTS_TAG,
     VERIFIED_TAG,
     entries,
+    versions_of,
 )
+from pipelines.registry.packaging import clear_half_made, declared_requirements, logged_package
 from pipelines.tracking.tracker import COMPUTED_ON_TAG, FINGERPRINT_TAG, Tracker, final
-from pipelines.training.results import numbers
+from pipelines.training.runs import numbers
 
 _LOGGED: Final = "models:/"  # before a package's id, as a version's source
 

@@ -13,8 +13,7 @@ from pipelines.registry.comparison.evaluation import (
     VerificationError,
     evaluated,
 )
-from pipelines.registry.registration import RegisteredModel
-from pipelines.registry.tags import (
+from pipelines.registry.finding import (
     OF_ENCODERS,
     OWED_TAG,
     PROMOTION,
@@ -24,6 +23,7 @@ from pipelines.registry.tags import (
     entries,
     task_of_kind,
 )
+from pipelines.registry.registration import RegisteredModel
 from pipelines.tasks import family, family_names
 from pipelines.tracking.tracker import COMPUTED_ON_TAG, Tracker
 from pipelines.training.imported_models import IMPORTED, PROBE

@@ -22,7 +22,7 @@ from pipelines.tasks.encoding.sequences import Sequences
 from pipelines.tasks.encoding.texts import read_questions, share, span_in
 from pipelines.tasks.scoring.spans import SpanScore, best_threshold, score_of
 from pipelines.tasks.scoring.weighted import WeightedScore, mean
-from pipelines.training.reduction import sum_over_ranks
+from pipelines.training.ranks import sum_over_ranks
 
 _ANSWER_TOKENS = 30  # the longest span that is answered, as published
 _WRONG = 20  # answers that a report shows

@@ -23,7 +23,7 @@ from pipelines.tasks.encoding.sequences import Sequences
 from pipelines.tasks.encoding.texts import check_classes, class_names, share
 from pipelines.tasks.scoring.spans import OUTSIDE, entities, entity_report, entity_scores
 from pipelines.tasks.scoring.weighted import WeightedScore, class_report, ratio
-from pipelines.training.reduction import sum_over_ranks
+from pipelines.training.ranks import sum_over_ranks
 
 
 class Tagging(TaskFamily):

@@ -11,8 +11,7 @@ import os
 import sys
 
 import pipelines.tracking.tracker  # noqa: F401  (MLflow's environment, before MLflow)
-from pipelines.config.errors import UserError
-from pipelines.config.redaction import redacted
+from pipelines.config.errors import UserError, first_line
 
 URI_VARIABLE = "MLFLOW_BACKEND_STORE_URI"
 
@@ -33,7 +32,7 @@ def migrate(uri: str) -> None:
     except (SQLAlchemyError, CommandError) as error:
         raise UserError(
             f"the database of {URI_VARIABLE} must answer and be of this MLflow or an older one, "
-            f"but it said: {redacted(str(error).partition(chr(10))[0])}; correct the variable, or "
+            f"but it said: {first_line(error)}; correct the variable, or "
             "install the MLflow that the database is of"
         ) from error
 

@@ -18,21 +18,23 @@ import hmac
 import os
 import sys
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-import pipelines.tracking.tracker  # noqa: F401  (MLflow's environment, before MLflow)
-from pipelines.config.errors import UserError
-from pipelines.config.redaction import Credentials
+from pipelines.config.errors import Credentials, UserError
 from pipelines.tracking.sign_in import LOGIN, authorization, home_login
+from pipelines.tracking.tracker import server_address  # it sets the environment MLflow reads
 
 _OPEN_PATHS = ("/health", "/version")  # they tell nothing, and are how one waits for a server
 _ASK = {"WWW-Authenticate": 'Basic realm="Bertsmith: MLflow"'}
 _HOSTS = "localhost,localhost:*,127.0.0.1,127.0.0.1:*"
+
+FLOW_RUN_TAG = "bertsmith.flow_run"
+_RUNS_AT_ONCE = 1000
 
 
 class Guard:
@@ -119,6 +121,29 @@ def serve(home: Path | None, *, host: str, port: int, hosts: Sequence[str]) -> N
 
     app.add_middleware(Guard, credentials=credentials)
     uvicorn.run(app, host=host, port=port, access_log=False)
+
+
+def end_abandoned_runs(uri: str, is_abandoned: Callable[[str], bool]) -> list[str]:
+    """Set a server's open runs of abandoned flow runs to KILLED; returns their names.
+
+    `is_abandoned(flow run id)` is asked for every open run that carries a flow run's tag.
+    """
+    from mlflow import MlflowClient
+    from mlflow.entities import RunStatus, ViewType
+
+    client = MlflowClient(tracking_uri=server_address(uri))
+    experiments = client.search_experiments(view_type=ViewType.ACTIVE_ONLY)
+    ended = []
+    for run in client.search_runs(
+        [experiment.experiment_id for experiment in experiments],
+        "attributes.status = 'RUNNING'",
+        max_results=_RUNS_AT_ONCE,
+    ):
+        flow_run = run.data.tags.get(FLOW_RUN_TAG)
+        if flow_run and is_abandoned(flow_run):
+            client.set_terminated(run.info.run_id, RunStatus.to_string(RunStatus.KILLED))
+            ended.append(run.info.run_name or run.info.run_id)
+    return ended
 
 
 def main() -> None:

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
-from pipelines.config.errors import UserError
-from pipelines.config.redaction import Credentials, split_credentials
+from pipelines.config.errors import Credentials, UserError, split_credentials
 
 # http://user:password@host:port of the home's own server; MLflow never reads this name.
 LOGIN: Final = "BERTSMITH_MLFLOW_LOGIN"

@@ -12,8 +12,7 @@ from mlflow import MlflowClient
 from mlflow.entities import DatasetInput, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 
-from pipelines.config.errors import UserError, first_line
-from pipelines.config.redaction import redacted, split_credentials
+from pipelines.config.errors import UserError, first_line, redacted, split_credentials
 from pipelines.tracking.sign_in import make_default, sign_in
 from pipelines.tracking.transient import is_transient as is_transient
 from pipelines.tracking.transient import tracker_errors

@@ -1,10 +1,14 @@
-"""Checkpoints as files: what they must be, which stay, and folders for those on their way."""
+"""Checkpoints as files: what they must be, which stay, and folders for those on their way.
+
+And the files of the model that the last one leaves.
+"""
 
 import hashlib
+import json
 import math
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +16,9 @@ from fsspec import AbstractFileSystem
 from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem
 from pydantic import BaseModel, ConfigDict
 
+from bert_core.model.rows import CODE_FILE
+from bert_core.training.state import CONFIG_FILE, WEIGHTS_FILE
+from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import sha256_of_file
 from pipelines.artifacts.access import write_to_disk
 from pipelines.artifacts.claims import Claim
@@ -19,6 +26,18 @@ from pipelines.artifacts.draft import Draft
 from pipelines.config.errors import UserError
 from pipelines.config.processes import ProcessIdentity
 from pipelines.stage import Retention
+
+# Inside a checkpoint.
+MODEL_FOLDER = "model"  # what the training run goes on from
+AVERAGED_FOLDER = "averaged"  # the model to publish, where an average of the weights is kept
+BEST_FOLDER = "best"  # the model to publish, where the training run stops early
+HISTORY_FILE = "history.json"
+
+# What `publish_model` puts into an artifact.
+TOKENIZER_FILES = ("vocab.txt", "tokenizer.json", "tokenizer_config.json")
+MODEL_FILES = (WEIGHTS_FILE, CONFIG_FILE, *TOKENIZER_FILES, HISTORY_FILE)
+
+_PREFIX = "bertsmith-checkpoint-"
 
 
 class CheckpointFolder(NamedTuple):
@@ -68,9 +87,6 @@ class _ClaimedHandler(FSSpecHandler):
     def _check(self) -> None:
         if self.claim is not None:
             self.claim.check()
-
-
-_PREFIX = "bertsmith-checkpoint-"
 
 
 class StoredFile(BaseModel):
@@ -146,6 +162,26 @@ def kept_by(keep: Retention, checkpoints: Sequence[Checkpoint]) -> list[Checkpoi
     spaced = [each for each in regular if keep.every_steps and each.step % keep.every_steps == 0]
     names = {e.name for e in (*newest_first[:1], *regular[: keep.latest], *best, *spaced)}
     return [each for each in newest_first if each.name in names]
+
+
+def publish_model(
+    draft: Draft, checkpoint: Path, tokenizer: WordPieceTokenizer, result: Mapping[str, Any]
+) -> None:
+    """Put the model, its tokenizer and its training curve into the artifact.
+
+    The model is the best one, or the average of the weights, where the last checkpoint holds one.
+    """
+    choices = (BEST_FOLDER, AVERAGED_FOLDER, MODEL_FOLDER)
+    folder = next(checkpoint / name for name in choices if (checkpoint / name).is_dir())
+    for name in (WEIGHTS_FILE, CONFIG_FILE, CODE_FILE):
+        if (folder / name).is_file():
+            with draft.file(name) as target:
+                shutil.copyfile(folder / name, target.path)
+    for name, text in tokenizer.files().items():
+        with draft.file(name) as target:
+            target.path.write_text(text, encoding="utf-8")
+    with draft.file(HISTORY_FILE) as curve:
+        curve.path.write_text(json.dumps(result["history"]))
 
 
 def scratch_folder(num_bytes: int = 0) -> Path:

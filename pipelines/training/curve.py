@@ -18,9 +18,9 @@ from bert_core.training.guard import Finding
 from bert_core.training.state import read_weights, save_model
 from pipelines.stage import Progress
 from pipelines.tracking.tracker import now_ms
+from pipelines.training.checkpoint_files import BEST_FOLDER
 from pipelines.training.messages import ProgressSender
 from pipelines.training.metrics import MetricLog, Point
-from pipelines.training.results import BEST_FOLDER
 from pipelines.training.speed import Speed, SystemMetrics
 
 _FILE_NAME = "telemetry.json"

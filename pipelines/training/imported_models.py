@@ -3,8 +3,6 @@
 import hashlib
 import json
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,8 +16,7 @@ from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.artifacts.manifest import fingerprint_of, is_fingerprint, sha256_of_file
-from pipelines.config.errors import UserError
-from pipelines.config.redaction import redacted
+from pipelines.config.errors import UserError, readable, redacted
 from pipelines.config.versions import computing_machine
 from pipelines.io.hugging_face import FROM_THE_HUB
 from pipelines.stage import Progress, StageContext
@@ -223,17 +220,3 @@ def _other_architecture(config: dict[str, Any]) -> str:
     listed = config.get("architectures")
     name = listed[0] if isinstance(listed, list) and listed else ""
     return name if isinstance(name, str) and name and name not in _READ_WHOLE else ""
-
-
-@contextmanager
-def readable(folder: Path) -> Iterator[None]:
-    """Raise UserError, which names the folder, where the block finds nothing that can be read."""
-    try:
-        yield
-    except UserError:
-        raise
-    except (ValueError, OSError) as error:
-        said = " ".join(str(error).split())
-        if str(folder) not in said:
-            said = f"{folder} holds no model with its tokenizer that can be read: {said}"
-        raise UserError(said) from error

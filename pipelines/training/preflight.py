@@ -1,32 +1,45 @@
-"""What the ranks of a training run check before its first step: that they are one run.
+"""What the ranks of a training run check before its first step: that they are one run, and fit.
 
 Each failure is a sentence that ends the training run on all ranks, minutes or hours before it would
 have ended by itself, or not at all.
+
+Whether it fits the memory of its workers is found out by computing its largest batch. On a CPU the
+kernel ends a process that takes too much, and says nothing of why. So a worker may take no more
+than its share of the node while it tries: then torch says that there is no memory.
 """
 
 import hashlib
 import json
-import math
+import resource
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store  # no public name for it
 
+from bert_core.backends.precision import Precision
+from bert_core.batch import Batch
 from bert_core.model.catalogue import TrainableModel
-from bert_core.training.optimization import OptimizationConfig, state_size
+from bert_core.training.loop import rehearse
+from bert_core.training.optimization import OptimizationConfig, Optimizer, state_size
+from pipelines.artifacts.access import nearest_folder
 from pipelines.config.errors import UserError, first_line
-from pipelines.config.versions import computing_versions
-from pipelines.stage import Retention
-from pipelines.training.ranks import Work, all_gather
+from pipelines.config.versions import computing_versions, peak_resident_bytes
+from pipelines.training.ranks import all_gather
 
 _MEETING_SECONDS = 300.0  # ranks come when they have read their inputs, some later than others
+# What is said where the system gives no memory: by torch, by C++, by oneDNN.
+_NO_MEMORY = ("can't allocate memory", "bad_alloc", "could not create a memory", "out of memory")
+_LIMIT = Path("/sys/fs/cgroup/memory.max")  # of the container, where this runs in one
+_SHARE = 0.95  # of a node's memory; where more of it is used, Ray ends workers
 
 
 def check_ranks_agree(
@@ -132,7 +145,7 @@ def check_disk_space(
 
     want(Path(tempfile.gettempdir()), checkpoint_bytes + model_bytes)
     if folder is not None:
-        want(_nearest(Path(folder)), (kept + 2) * checkpoint_bytes + 2 * model_bytes)
+        want(nearest_folder(Path(folder)), (kept + 2) * checkpoint_bytes + 2 * model_bytes)
     for device, num_bytes in wanted.items():
         free = shutil.disk_usage(places[device]).free
         if free < num_bytes:
@@ -143,24 +156,81 @@ def check_disk_space(
             )
 
 
-def note_on_best(work: Work, keeping: Retention) -> str:
-    """That checkpoints are to be kept by losses that they will not have; empty where they will."""
-    evaluated, stored = work.evaluate_every_steps, work.settings.checkpoint_every_steps
-    is_last_alone = stored >= work.num_steps  # nothing to choose among
-    if not keeping.best or is_last_alone or math.lcm(evaluated, stored) < work.num_steps:
-        return ""
-    mend = "evaluate more often"
-    if evaluated < work.num_steps:
-        mend = f"set {work.section}.checkpoint_every_steps={evaluated}"
+def node_memory(limit: Path = _LIMIT) -> int:
+    """Bytes of this node, or of this container where the file `limit` allows it fewer."""
+    total = psutil.virtual_memory().total
+    try:
+        allowed = limit.read_text().strip()
+    except FileNotFoundError:  # no control group of version 2
+        return total
+    return total if allowed == "max" else min(total, int(allowed))
+
+
+def rehearsed(
+    stage: str,
+    model: TrainableModel,
+    optimizer: Optimizer,
+    batches: Sequence[Batch],
+    precision: Precision,
+    ranks_on_node: int,
+) -> str:
+    """A line on `batches`, each computed forward and backward; nothing of it stays.
+
+    All ranks call it: those of a node share its memory. Raises UserError where they do not fit.
+    """
+    started = time.perf_counter()
+    device = optimizer.arena.values.device
+    fewer = " or runtime.training_workers" if ranks_on_node > 1 else ""
+    remedy = f"lower micro_batch_size{fewer}, or raise runtime.checkpointed_layers"
+    with within_memory(f"the largest batch of {stage}", remedy, device, ranks_on_node):
+        for batch in batches:
+            rehearse(model, optimizer, batch, precision=precision)
+    seconds = time.perf_counter() - started
+    on_gpu = device.type == "cuda"
+    peak = torch.cuda.max_memory_reserved(device) if on_gpu else peak_resident_bytes()
     return (
-        "runtime.keep_best_checkpoints finds none to keep: evaluations every "
-        f"{evaluated} steps and checkpoints every {stored} do not meet before the last step; {mend}"
+        f"{stage}: the largest batch fits, rehearsed in {seconds:.1f} s with at most "
+        f"{peak / 2**20:,.0f} MiB of {'the GPU' if on_gpu else 'memory'} on a worker"
     )
 
 
-def _nearest(path: Path) -> Path:
-    """The folder itself, or the nearest one above it that exists."""
-    return next(each for each in (path, *path.parents) if each.exists())
+@contextmanager
+def within_memory(
+    what: str, remedy: str, device: torch.device, ranks_on_node: int
+) -> Iterator[None]:
+    """Let the block take no more than a GPU has or, on a CPU, than a rank's share of the node.
+
+    Raises UserError, which names `what` and the `remedy`, where that is too little.
+    """
+    share = round(_SHARE * node_memory() / ranks_on_node)
+    try:
+        with nullcontext() if device.type == "cuda" else _limited(share):
+            yield
+    except (RuntimeError, MemoryError) as error:  # torch's own for a GPU is a RuntimeError
+        is_lack = isinstance(error, torch.OutOfMemoryError | MemoryError)
+        if not (is_lack or any(words in str(error) for words in _NO_MEMORY)):
+            raise
+        raise UserError(
+            f"{what} does not fit the memory of its worker ({first_line(error)}); {remedy}"
+        ) from error
+
+
+@contextmanager
+def _limited(num_bytes: int) -> Iterator[None]:
+    """Have the system refuse what would make this process larger than that."""
+    memory = psutil.Process().memory_info()
+    if not hasattr(memory, "data"):  # Linux alone counts, and limits, what a process allocates
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    most = memory.data + max(0, num_bytes - (memory.rss - memory.shared))
+    for limit in (soft, hard):
+        most = most if limit == resource.RLIM_INFINITY else min(most, limit)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def _readable(num_bytes: int) -> str:

@@ -1,20 +1,21 @@
 """The processes that share a training run: their work, which one this is, what they exchange.
 
-To be asked on a worker. What every rank calls, all call in the same order.
+What every rank calls, all call in the same order. Ray is imported where it is asked: figures are
+added up outside of a training run, too, which need not spend a second on it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import ray
-import ray.train
+import numpy as np
 import torch
 import torch.distributed as dist
-from ray.util import get_node_ip_address
+from numpy.typing import NDArray
 
 from bert_core.batch import Batch
 from bert_core.model.catalogue import TrainableModel
+from bert_core.training.evaluation import SumAndCount
 from bert_core.training.loop import MicroBatches
 from bert_core.training.optimization.configuration import Restart
 from bert_core.training.ranks import num_ranks
@@ -58,12 +59,16 @@ Value = TypeVar("Value")
 
 def rank_and_world_size() -> tuple[int, int]:
     """Rank of this worker and how many there are."""
+    import ray.train
+
     context = ray.train.get_context()
     return context.get_world_rank(), context.get_world_size()
 
 
 def share_of_node() -> tuple[int, int]:
     """Rank of this worker among those of its node and how many these are."""
+    import ray.train
+
     context = ray.train.get_context()
     return context.get_local_rank(), context.get_local_world_size()
 
@@ -73,6 +78,9 @@ def this_node() -> str:
 
     Workers with the same name see the same temporary folder.
     """
+    import ray
+    from ray.util import get_node_ip_address
+
     return f"{get_node_ip_address()} ({ray.get_runtime_context().get_node_id()[:12]})"
 
 
@@ -105,3 +113,48 @@ def wait_for_all(device: torch.device) -> None:
         flag = torch.zeros(1, dtype=torch.int64, device=device)
         dist.all_reduce(flag)
         flag.item()  # on a GPU the call above returns at once
+
+
+def sum_over_ranks(values: NDArray[Any]) -> NDArray[Any]:
+    """The sum of the ranks' arrays, element by element; outside of a training run the array itself.
+
+    All ranks call it, with arrays of one shape and type.
+    """
+    if num_ranks() == 1:
+        return values
+    import ray.train.torch
+
+    # Where the ranks exchange: GPUs do it for what a CPU counted, too.
+    table = torch.from_numpy(values.copy()).to(ray.train.torch.get_device())
+    dist.all_reduce(table)
+    return table.cpu().numpy()
+
+
+def means_over_ranks(
+    names: Sequence[str],
+    num_batches: int,
+    sums: Iterable[tuple[int, Mapping[str, SumAndCount]]],
+    *,
+    may_be_empty: Collection[str] = (),
+) -> dict[str, float]:
+    """Each figure's mean over all batches of all ranks, the same to the bit for any number of them.
+
+    `sums` holds what this rank's batches add up to, each with its number among `num_batches`; a
+    rank may have none. A figure that counted nothing on any rank is left out where it
+    `may_be_empty`; for another one ValueError is raised.
+    """
+    rows = np.zeros((num_batches, len(names), 2))
+    for number, batch in sums:
+        for column, name in enumerate(names):
+            total, count = batch[name]
+            rows[number, column] = float(total), count
+    # Every row comes from one rank and is exact; they are added in the order of the batches.
+    totals = sum_over_ranks(rows).sum(axis=0)
+    for name, (_, count) in zip(names, totals, strict=True):
+        if not count and name not in may_be_empty:
+            raise ValueError(f"there is nothing to average: no item counted for {name}")
+    return {
+        name: float(total / count)
+        for name, (total, count) in zip(names, totals, strict=True)
+        if count
+    }

@@ -12,13 +12,13 @@ from bert_core.training.ranks import this_rank
 from bert_core.training.state import Position, load_checkpoint
 from pipelines.config.errors import UserError
 from pipelines.training.checkpoint_files import (
+    MODEL_FOLDER,
     Checkpoint,
     DamagedCheckpointError,
     remove_abandoned,
 )
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.ranks import Work, all_gather, broadcast, wait_for_all
-from pipelines.training.results import MODEL_FOLDER
 from pipelines.training.saving import TrainState, store_waiting
 
 logger = logging.getLogger(__name__)

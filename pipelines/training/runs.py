@@ -1,4 +1,7 @@
-"""The tracker's record of a training run: one run for each attempt, whatever interrupts it."""
+"""The tracker's record of a training run: one run for each attempt, whatever interrupts it.
+
+And the statistics that it ends with.
+"""
 
 import json
 import logging
@@ -12,11 +15,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pipelines.artifacts import Artifact, Draft
 from pipelines.artifacts.access import write_to_disk
 from pipelines.artifacts.claims import ClaimLostError
-from pipelines.config.redaction import redacted
+from pipelines.config.errors import redacted
 from pipelines.stage import StageContext
 from pipelines.tracking.tracker import Tracker, now_ms
 from pipelines.training.metrics import Ending, Point, deliver_kept, is_there
-from pipelines.training.results import numbers
 
 logger = logging.getLogger(__name__)
 
@@ -111,6 +113,29 @@ def recorded(
     if not ending.deliver(context.tracker):
         ending.keep(context.store)
     return trained.statistics
+
+
+def numbers(statistics: Mapping[str, Any]) -> dict[str, float]:
+    """The entries that a metric can hold."""
+    return {
+        key: float(value)
+        for key, value in statistics.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+
+
+def throughput(result: Mapping[str, Any]) -> dict[str, Any]:
+    """How long the training run took, how fast it was and where it was resumed."""
+    seconds = result["training_seconds"]
+    return {
+        "training_seconds": round(seconds, 3),
+        "num_tokens": round(result["num_tokens"]),
+        "tokens_per_second": round(result["num_tokens"] / seconds) if seconds else 0,
+        "resumed_from": result["resumed_from"],
+        "first_step_seconds": result["first_step_seconds"],
+        # Only where something was found: a healthy training has none.
+        **{name: result[name] for name in ("skipped", "rollbacks") if result[name]},
+    }
 
 
 def _kept_run(draft: Draft, tracker: Tracker) -> str | None:

@@ -1,5 +1,6 @@
 """What one Ray Train worker does: restore the last checkpoint, train, report, save."""
 
+import math
 import time
 from contextlib import closing
 from typing import Any
@@ -16,16 +17,17 @@ from bert_core.training.guard import GuardConfig
 from bert_core.training.optimization import OptimizationConfig, build_optimizer
 from pipelines.artifacts import Artifact
 from pipelines.config.versions import computing_machine
+from pipelines.stage import Retention
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.curve import Best, Telemetry
-from pipelines.training.memory import rehearsed, within_memory
 from pipelines.training.messages import ProgressSender, listening_for_stop
 from pipelines.training.metrics import MetricLog
 from pipelines.training.preflight import (
     check_disk_space,
     check_ranks_agree,
     checkpoint_bytes,
-    note_on_best,
+    rehearsed,
+    within_memory,
 )
 from pipelines.training.ranks import Work, rank_and_world_size, share_of_node, this_node
 from pipelines.training.restoring import restore
@@ -135,7 +137,7 @@ def _prepare_first_step(
     model, optimizer = state.model, state.optimizer
     if state.is_writer:
         keeping = values["checkpoints"][-1]
-        if note := note_on_best(work, keeping):
+        if note := _note_on_best(work, keeping):
             state.telemetry.warn(note)
         kept = keeping.most_of(work.num_steps, work.settings.checkpoint_every_steps)
         sizes = checkpoint_bytes(model, optimizer.config, with_best=state.best is not None)
@@ -146,6 +148,21 @@ def _prepare_first_step(
         state.telemetry.show(0, note)
     if work.begin is not None:
         work.begin(model)
+
+
+def _note_on_best(work: Work, keeping: Retention) -> str:
+    """That checkpoints are to be kept by losses that they will not have; empty where they will."""
+    evaluated, stored = work.evaluate_every_steps, work.settings.checkpoint_every_steps
+    is_last_alone = stored >= work.num_steps  # nothing to choose among
+    if not keeping.best or is_last_alone or math.lcm(evaluated, stored) < work.num_steps:
+        return ""
+    mend = "evaluate more often"
+    if evaluated < work.num_steps:
+        mend = f"set {work.section}.checkpoint_every_steps={evaluated}"
+    return (
+        "runtime.keep_best_checkpoints finds none to keep: evaluations every "
+        f"{evaluated} steps and checkpoints every {stored} do not meet before the last step; {mend}"
+    )
 
 
 def _telemetry(work: Work, values: dict[str, Any], speed: Speed, *, is_speaker: bool) -> Telemetry:

@@ -8,7 +8,7 @@ import transformers
 
 from bert_core.hugging_face import export_model, import_model
 from bert_core.model.catalogue import build_model
-from bert_core.model.heads import TaskHead
+from bert_core.model.encoder import TaskHead
 from bert_core.training.state import load_model, save_model
 from tests.bert_core.batches import ragged_batch, small_config
 from tests.bert_core.test_hugging_face import HEADS, assert_same_model, new_model

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from pipelines.config import variables
+from pipelines.config import environment
 
 ROOT = Path(__file__).parents[2]
 INFRA = ROOT / "infra"
@@ -149,7 +149,7 @@ def _prefect_names(model: type, prefix: str = "prefect_") -> set[str]:
 
 def _names_in(*places: Path) -> str:
     files = [f for p in places for f in ([p] if p.is_file() else p.rglob("*.py"))]
-    listed = Path(variables.__file__)  # what is only listed is not read
+    listed = Path(environment.__file__)  # what is only listed is not read
     return "\n".join(file.read_text(encoding="utf-8") for file in files if file != listed)
 
 

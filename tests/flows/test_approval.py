@@ -13,8 +13,8 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, Fl
 from prefect.client.schemas.objects import StateType
 from prefect.runtime import flow_run
 
-from flows.champions import Approval, approval_of, approved
 from flows.end_to_end import end_to_end
+from flows.promote import Approval, approval_of, approved
 from pipelines.config.errors import UserError
 from pipelines.recipes.files import read_recipe
 from pipelines.recipes.models import EndToEndRecipe
@@ -80,7 +80,7 @@ def test_a_limited_deployment_asks_nobody(
         limited = client.create_deployment(
             client.create_flow(end_to_end), "limited", concurrency_limit=1
         )
-    monkeypatch.setattr("flows.champions.deployment", SimpleNamespace(id=str(limited)))
+    monkeypatch.setattr("flows.promote.deployment", SimpleNamespace(id=str(limited)))
     with pytest.raises(UserError, match=r"'limited' has a concurrency limit of 1"):
         end_to_end(recipe)
     assert not list((tmp_path / "home" / "store").glob("*/*/manifest.json"))

@@ -46,7 +46,7 @@ from pipelines.stage import StageContext
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.launch import Launch, launch
 from pipelines.training.placement import BatchSplit
-from pipelines.training.reduction import sum_over_ranks
+from pipelines.training.ranks import sum_over_ranks
 
 MEMORY = 80 * 2**20
 CUT = BatchSplit(section="pretraining", global_batch_size=16, micro_batch_size=4)

@@ -19,11 +19,10 @@ from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.stage import Progress, Ranks, Retention, StageContext
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.pretraining.figures import pretraining_figures
-from pipelines.training.checkpoint_files import CheckpointFolder
+from pipelines.training.checkpoint_files import MODEL_FOLDER, CheckpointFolder
 from pipelines.training.launch import Launch, launch
 from pipelines.training.placement import BatchSplit
 from pipelines.training.ranks import rank_and_world_size
-from pipelines.training.results import MODEL_FOLDER
 from pipelines.training.settings import TrainingSettings
 from pipelines.training.worker import Work, run
 

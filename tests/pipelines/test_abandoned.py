@@ -7,7 +7,7 @@ import pytest
 
 from pipelines.artifacts import ArtifactStore, Built, Draft
 from pipelines.stage import StageContext
-from pipelines.tracking.abandoned import FLOW_RUN_TAG, end_abandoned_runs
+from pipelines.tracking.server import FLOW_RUN_TAG, end_abandoned_runs
 from pipelines.tracking.tracker import Tracker
 from pipelines.training.runs import open_run
 

@@ -125,7 +125,7 @@ def test_a_stage_s_code_is_what_it_imports_without_the_surroundings() -> None:
     assert {"pipelines.training.worker", "pipelines.stages.examples.batches"} <= {*encoder}
     for code in (corpus, dataset, encoder):
         assert "pipelines.artifacts.store" not in code
-        assert "pipelines.config.redaction" not in code
+        assert "pipelines.config.errors" not in code
     assert not any(name.startswith(("bert_core.model", "pipelines.training")) for name in corpus)
 
 

@@ -10,8 +10,8 @@ import torch
 from pipelines.config.errors import UserError
 from pipelines.tracking.tracker import is_transient
 from pipelines.training.failures import EndOnLongOutage, raise_sentence
-from pipelines.training.memory import within_memory
 from pipelines.training.placement import Placement
+from pipelines.training.preflight import within_memory
 
 from ray.exceptions import OutOfMemoryError, RayActorError  # isort: skip  (after Ray's environment)
 from ray.train import ControllerError, WorkerGroupError  # isort: skip

@@ -10,8 +10,7 @@ from pipelines.stage import Ranks
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
-from pipelines.stages.pretraining.phases import phases_of, split_of
-from pipelines.stages.pretraining.settings import PretrainingSettings
+from pipelines.stages.pretraining.settings import PretrainingSettings, phases_of, split_of
 from pipelines.stages.pretraining.work import TrainingExamples
 from pipelines.training.placement import schedule
 

@@ -16,8 +16,7 @@ from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.training import worker
 from pipelines.training.curve import Best
-from pipelines.training.memory import within_memory
-from pipelines.training.preflight import check_disk_space, check_ranks_agree
+from pipelines.training.preflight import check_disk_space, check_ranks_agree, within_memory
 from pipelines.training.saving import save
 from tests.bert_core.ranks import run_ranks
 from tests.pipelines.test_training_loop import loop_that_meets

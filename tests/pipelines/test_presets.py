@@ -10,7 +10,7 @@ from pipelines.recipes.files import preset_names, read_recipe
 from pipelines.recipes.models import EndToEndRecipe, PretrainingRecipe
 from pipelines.stage import Ranks
 from pipelines.stages.examples.stage import build_examples
-from pipelines.stages.pretraining.phases import phases_of
+from pipelines.stages.pretraining.settings import phases_of
 from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.stages.pretraining.work import restart_of
 from pipelines.stages.vocabulary.stage import build_vocabulary

@@ -7,7 +7,7 @@ from pipelines.config.errors import UserError
 from pipelines.recipes.files import preset_names, read_recipe
 from pipelines.recipes.models import EndToEndRecipe
 from pipelines.stage import Progress, ignore
-from pipelines.training.rates import automatic_rate, resolved_rate
+from pipelines.training.settings import automatic_rate, resolved_rate
 
 BASE, TINY = (encoder_config(size, 100) for size in ("base", "tiny"))
 SIX_LAYERS = EncoderConfig(

@@ -9,8 +9,13 @@ from functools import partial
 import pytest
 import yaml
 
-from pipelines.config.errors import UserError
-from pipelines.config.redaction import clean_error, redacted, split_credentials, without_secrets
+from pipelines.config.errors import (
+    UserError,
+    clean_error,
+    redacted,
+    split_credentials,
+    without_secrets,
+)
 from pipelines.recipes.files import completed, read_recipe
 from pipelines.recipes.models import CorpusRecipe, EndToEndRecipe
 from pipelines.stages.corpus.settings import PlainText

@@ -11,7 +11,7 @@ import pytest
 
 from bert_core.inference.questions import question_of_class
 from bert_core.model.catalogue import MODELS
-from flows.cli.commands.serve import bound_socket
+from flows.cli.commands.services import bound_socket
 from pipelines.config.errors import UserError
 from pipelines.inference.batching import (
     BATCH_CHARACTERS,

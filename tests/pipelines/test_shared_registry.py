@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from flows.cli.registry import newest
+from pipelines.registry.finding import KIND_TAG, VERIFIED_TAG
 from pipelines.registry.listing import list_models
-from pipelines.registry.tags import KIND_TAG, VERIFIED_TAG
 from pipelines.tracking.tracker import Tracker
 from tests.pipelines.trackers import home, server_port, tracker
 

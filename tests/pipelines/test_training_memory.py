@@ -12,11 +12,11 @@ from bert_core.training.optimization import AdamW, OptimizationConfig, state_siz
 from pipelines.artifacts import ArtifactStore
 from pipelines.config.errors import UserError
 from pipelines.stage import Ranks, StageContext
-from pipelines.training import memory
+from pipelines.training import preflight
 from pipelines.training.checkpoint_files import CheckpointFolder
 from pipelines.training.launch import Launch, launch
-from pipelines.training.memory import node_memory, rehearsed
 from pipelines.training.placement import BatchSplit
+from pipelines.training.preflight import node_memory, rehearsed
 from pipelines.training.settings import TrainingSettings
 from pipelines.training.worker import Work, run
 from tests.bert_core.batches import pretraining_batch
@@ -39,7 +39,7 @@ def test_a_batch_that_is_too_large_for_a_rank_is_refused_before_the_system_runs_
     assert fits.startswith("pretraining: the largest batch fits, rehearsed in ")
     # Of two ranks each has half of the node: what this process has, and no more.
     room = 2 * psutil.Process().memory_info().rss / 0.95 + (64 << 20)
-    monkeypatch.setattr(memory, "node_memory", lambda: room)
+    monkeypatch.setattr(preflight, "node_memory", lambda: room)
     huge = [pretraining_batch([64] * 4_000, VOCABULARY)]
     with pytest.raises(
         UserError,
@@ -73,7 +73,7 @@ def test_a_real_training_that_cannot_fit_ends_with_the_sentence(local_ray, tmp_p
 
     def worker(values):
         huge = pretraining_batch([64] * 4_000, VOCABULARY)
-        memory.node_memory = lambda: psutil.Process().memory_info().rss + (64 << 20)
+        preflight.node_memory = lambda: psutil.Process().memory_info().rss + (64 << 20)
         work = Work(
             stage="pretraining",
             section="pretraining",

@@ -22,12 +22,11 @@ from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.pretraining.figures import HeldoutExamples, pretraining_figures
 from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.tracking.tracker import Tracker
-from pipelines.training.checkpoint_files import CheckpointFolder
+from pipelines.training.checkpoint_files import AVERAGED_FOLDER, MODEL_FOLDER, CheckpointFolder
 from pipelines.training.launch import Launch
 from pipelines.training.metrics import Ending
 from pipelines.training.placement import BatchSplit
 from pipelines.training.ranks import rank_and_world_size
-from pipelines.training.results import AVERAGED_FOLDER, MODEL_FOLDER
 from pipelines.training.settings import TrainingSettings
 from pipelines.training.worker import Work, run
 from tests.pipelines.small_trainings import launched

@@ -17,12 +17,10 @@ from pipelines.artifacts.manifest import sha256_of_file
 from pipelines.stage import Ranks, StageContext
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
-from pipelines.stages.pretraining.phases import phases_of
-from pipelines.stages.pretraining.settings import PretrainingSettings
+from pipelines.stages.pretraining.settings import PretrainingSettings, phases_of
 from pipelines.stages.pretraining.work import pretraining_work
-from pipelines.training.checkpoint_files import CheckpointFolder
+from pipelines.training.checkpoint_files import MODEL_FOLDER, CheckpointFolder
 from pipelines.training.launch import Launch, launch
-from pipelines.training.results import MODEL_FOLDER
 from pipelines.training.worker import run
 
 pytestmark = pytest.mark.slow

@@ -1,13 +1,16 @@
-"""Commands that run a flow: the whole chain, and each stage alone."""
+"""Commands that run a flow: the whole chain, and each stage alone; and the recipes to run."""
 
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.resources import files
+from itertools import takewhile
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flows.cli.choice import Choice, choosing
+from flows.cli.registry import Overrides
 from flows.environment import home_folder, prepare_flows, set_defaults
 from flows.stopping import stop_in_order
 from pipelines.config.errors import UserError
@@ -43,13 +46,16 @@ Until = Annotated[
     ),
 ]
 
+recipes = typer.Typer(help="List and print recipes and encoder sizes.", no_args_is_help=True)
+
 
 def add_to(app: typer.Typer) -> None:
-    """Add these commands to the application: the whole chain, and one for each stage of it."""
+    """Add these commands to the application: the whole chain, each stage of it, and `recipes`."""
     app.command(END_TO_END)(run)
     for stage in CHAIN:
         if stage is not EVALUATION:  # its command takes registered models, too: `evaluation.py`
             app.command(stage.command)(_command(stage))
+    app.add_typer(recipes, name="recipes")
 
 
 @choosing()
@@ -176,3 +182,57 @@ def short_form(recipe: "CorpusRecipe") -> str:
             text = yaml.safe_dump(changed, default_flow_style=True, width=10_000, sort_keys=False)
             lines.append(f"  {section:<12} {text.strip()[1:-1]}")
     return "\n".join(lines)
+
+
+@recipes.command("list")
+def list_recipes() -> None:
+    """List the presets that come with Bertsmith, and what each is for.
+
+    Example: bertsmith recipes list
+    """
+    from pipelines.recipes.files import preset_names
+
+    names = preset_names()
+    width = max(map(len, names))
+    for name in names:
+        print(f"{name:<{width}}  {_purpose(name)}")
+
+
+@recipes.command("show")
+def show_recipe(
+    recipe: Annotated[str, typer.Argument(help="A preset or a YAML file.")] = "demo",
+    overrides: Overrides = None,
+) -> None:
+    """Print every value of a recipe as YAML: redirect it to a file to make one of your own.
+
+    Example: bertsmith recipes show demo > mine.yaml
+    """
+    from pipelines.recipes.files import read_recipe
+    from pipelines.recipes.models import EndToEndRecipe
+
+    print(read_recipe(EndToEndRecipe, recipe, overrides or ()).to_yaml(), end="")
+
+
+@recipes.command()
+def sizes() -> None:
+    """List the named encoder sizes and their parameters over the published vocabularies.
+
+    Example: bertsmith recipes sizes
+    """
+    from pipelines.insight.sizes import encoder_sizes
+
+    found = encoder_sizes()
+    columns = "".join(f"{vocabulary:>22}" for vocabulary in found[0].num_parameters)
+    print(f"{'size':<8}{'layers x hidden':>16}{columns}")
+    for size in found:
+        shape = f"{size.num_layers} x {size.hidden_size}"
+        counts = "".join(f"{count:>22,}" for count in size.num_parameters.values())
+        print(f"{size.name:<8}{shape:>16}{counts}")
+    print("Parameters of encoder and pooler; 1,000 more tokens add 1,000 x hidden.")
+
+
+def _purpose(preset: str) -> str:
+    """The first paragraph of the comment that the preset's file opens with."""
+    text = (files("pipelines.recipes") / "presets" / f"{preset}.yaml").read_text()
+    comment = takewhile(lambda line: line.startswith("# "), text.splitlines())
+    return " ".join(line.lstrip("# ") for line in comment)

@@ -8,8 +8,7 @@ import typer
 
 from flows.cli.registry import Home, Store
 from flows.environment import home_folder, set_defaults
-from pipelines.config.errors import UserError
-from pipelines.config.redaction import redacted
+from pipelines.config.errors import UserError, redacted
 
 MetricsPort = Annotated[int, typer.Option(min=1, max=65535, help="Port to serve Prometheus on.")]
 MetricsHost = Annotated[str, typer.Option(help="Address to listen on.")]

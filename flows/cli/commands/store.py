@@ -11,7 +11,7 @@ import typer
 from flows.cli.registry import AsJson, Home, Store, tracker_of
 from flows.environment import home_folder
 from flows.reporting.progress_line import duration, memory
-from pipelines.config.redaction import redacted
+from pipelines.config.errors import redacted
 
 if TYPE_CHECKING:
     from pipelines.artifacts import ArtifactStore

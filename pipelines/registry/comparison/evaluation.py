@@ -14,10 +14,10 @@ from mlflow.entities.model_registry import ModelVersion
 
 from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.artifacts.manifest import fingerprint_of
-from pipelines.config.redaction import redacted
+from pipelines.config.errors import redacted
 from pipelines.registry import serving
+from pipelines.registry.finding import KIND_TAG, PROOF_TAG, digest_of, task_of_kind, uri_of
 from pipelines.registry.serving.proof import CHANGED, OTHER, TRY_AGAIN
-from pipelines.registry.tags import KIND_TAG, PROOF_TAG, digest_of, task_of_kind, uri_of
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 
 _SCRIPT = "proof.py"

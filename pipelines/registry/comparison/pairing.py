@@ -23,8 +23,8 @@ from pipelines.registry.comparison.evaluation import (
     answers_of,
     kind_of,
 )
+from pipelines.registry.finding import REQUIREMENTS_TAG, digest_of, uri_of
 from pipelines.registry.serving.proof import unmet_requirements
-from pipelines.registry.tags import REQUIREMENTS_TAG, digest_of, uri_of
 from pipelines.stages.dataset.stage import family_of, read_items
 from pipelines.tasks import Answers, Items
 from pipelines.tasks.scoring.weighted import WeightedScore, ratio

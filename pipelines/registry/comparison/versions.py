@@ -20,11 +20,10 @@ from pipelines.registry.comparison.evaluation import (
     twin_of,
 )
 from pipelines.registry.comparison.pairing import ComparedItems, compared_items, difference_from
-from pipelines.registry.finding import find_source, version_with_alias
+from pipelines.registry.finding import find_source, uri_of, version_with_alias
 from pipelines.registry.person_choice import is_taken_back, moves_of
-from pipelines.registry.tags import uri_of
 from pipelines.stages.dataset.stage import family_of, read_items
-from pipelines.stages.evaluation.baselines import answers_in, build_baselines
+from pipelines.stages.evaluation.stage import answers_in, build_baselines
 from pipelines.tasks import Reading
 from pipelines.tasks.scoring.weighted import WeightedScore
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker

@@ -21,8 +21,7 @@ from pipelines.registry.comparison.evaluation import (
     candidate_of,
 )
 from pipelines.registry.comparison.pairing import difference_from
-from pipelines.registry.finding import find_model
-from pipelines.registry.tags import CODE_TAG, PROOF_TAG, REQUIREMENTS_TAG, uri_of
+from pipelines.registry.finding import CODE_TAG, PROOF_TAG, REQUIREMENTS_TAG, find_model, uri_of
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 
 _SURROUNDINGS = "runtime."  # changes nothing of what is made

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pipelines.artifacts import Artifact, Built, Draft, Workspace
 from pipelines.cluster.mapping import map_tasks
-from pipelines.config.redaction import redacted
+from pipelines.config.errors import redacted
 from pipelines.config.versions import versions_of
 from pipelines.io.text import Tally
 from pipelines.stage import Progress, StageContext

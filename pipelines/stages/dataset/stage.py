@@ -26,7 +26,7 @@ from pipelines.stages.dataset.settings import (
     LabelledDataset,
     LabelledFile,
 )
-from pipelines.tasks import Items, TaskFamily, family_module
+from pipelines.tasks import Answers, Items, TaskFamily, family_module
 from pipelines.tasks import family as family_named
 from pipelines.tasks.rows import RowTask, carried_task
 
@@ -102,6 +102,14 @@ def read_items(dataset: Artifact, split: Literal["train", "heldout"]) -> Items:
 def family_of(dataset: Artifact) -> TaskFamily:
     """The family that an artifact of labelled items was made for; it may carry a person's own."""
     return carried_task(dataset) or family_named(dataset.statistics["family"])
+
+
+def figures_of(answers: Answers, dataset: Artifact) -> dict[str, float]:
+    """The scores of held-out answers, and those of the trivial baseline."""
+    figures = family_of(dataset).figures(answers, read_items(dataset, "heldout"))
+    statistics = dataset.statistics
+    baselines = {name: statistics[name] for name in statistics if name.startswith("baseline/")}
+    return {**figures, **baselines}
 
 
 def _write(

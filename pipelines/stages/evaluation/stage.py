@@ -1,19 +1,28 @@
-"""Stage: what a fine-tuned model answers on held-out items."""
+"""Stage: what a fine-tuned model answers on held-out items, and what simpler models answer.
+
+The answers of the simpler ones, the baselines, are an artifact of their own.
+"""
 
 import json
+from collections.abc import Mapping
 from functools import partial
+from typing import Any, Final
 
 from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.artifacts import Artifact, Built, Draft
+from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
+from pipelines.config.versions import versions_of
 from pipelines.stage import StageContext
-from pipelines.stages.dataset.stage import family_of, read_items
+from pipelines.stages.dataset.stage import family_of, figures_of, read_items
 from pipelines.stages.evaluation import EVALUATION
-from pipelines.stages.evaluation.baselines import build_baselines
-from pipelines.stages.finetuning.training import figures_of
-from pipelines.tasks import Reading
+from pipelines.tasks import Answers, Items, Reading
+from pipelines.training.imported_models import find_model_artifact
 
-REPORT_FILE = "report.json"
+REPORT_FILE: Final = "report.json"
+BASELINES: Final = "baselines"
+_BASELINES_VERSION = 1
+_ANSWERS_FILE = "answers.json"
+_PREFIX = "baseline/"
 
 
 def build_evaluation(finetuned: Artifact, dataset: Artifact, context: StageContext) -> Artifact:
@@ -49,3 +58,78 @@ def _evaluate(finetuned: Artifact, dataset: Artifact, baselines: Artifact, draft
         "items_truncated": answers.num_truncated,
     }
     return Built([REPORT_FILE], statistics)
+
+
+def build_baselines(finetuned: Artifact, dataset: Artifact, store: ArtifactStore) -> Artifact:
+    """The answers of the family's baselines; statistics `baseline/<name>/<figure>`.
+
+    They are learned once for all models of the same items, or where the family reads the encoder,
+    once for those that began with the same one.
+    """
+    encoder = _encoder_of(finetuned, dataset, store)
+    inputs = {"dataset": dataset} if encoder is None else {"dataset": dataset, "encoder": encoder}
+    return store.get_or_build(
+        BASELINES,
+        version=_BASELINES_VERSION,
+        settings={"libraries": versions_of("scikit-learn")},
+        inputs=inputs,
+        build=partial(_write_baselines, dataset=dataset, encoder=encoder),
+    )
+
+
+def answers_in(baselines: Artifact) -> dict[str, list[Any]]:
+    """The values of each baseline's answers, by its name."""
+    answers: dict[str, list[Any]] = json.loads(baselines.local(_ANSWERS_FILE).read_text("utf-8"))
+    return answers
+
+
+def figures_on(items: Items, finetuned: Artifact, store: ArtifactStore) -> dict[str, float]:
+    """As the statistics, of other items; none where the store has not what the model learned."""
+    dataset = store.find("dataset", finetuned.manifest.inputs.get("dataset", ""))
+    if dataset is None:
+        return {}
+    answers = _learned(items, dataset, _encoder_of(finetuned, dataset, store))
+    return _figures(answers, items, dataset)
+
+
+def beside(statistics: Mapping[str, Any], metric: str) -> dict[str, float]:
+    """What there is to compare a figure with, by name: trivial and learned baselines."""
+    found = {}
+    if f"{_PREFIX}{metric}" in statistics:
+        found[statistics.get("guess", "constant guess")] = statistics[f"{_PREFIX}{metric}"]
+    for key, value in statistics.items():
+        name, _, figure = key.removeprefix(_PREFIX).partition("/")
+        if key.startswith(_PREFIX) and figure == metric:
+            found[name] = value
+    return found
+
+
+def _encoder_of(finetuned: Artifact, dataset: Artifact, store: ArtifactStore) -> Artifact | None:
+    """What fine-tuning began with, for a family that reads it and as long as the store has it."""
+    if not family_of(dataset).baselines_read_encoder:
+        return None
+    fingerprint = finetuned.manifest.inputs.get("encoder", "")
+    return find_model_artifact(fingerprint, StageContext(store=store))
+
+
+def _write_baselines(draft: Draft, dataset: Artifact, encoder: Artifact | None) -> Built:
+    heldout = read_items(dataset, "heldout")
+    answers = _learned(heldout, dataset, encoder)
+    with draft.file(_ANSWERS_FILE) as target:
+        target.path.write_text(json.dumps(answers, ensure_ascii=False), encoding="utf-8")
+    return Built([_ANSWERS_FILE], _figures(answers, heldout, dataset))
+
+
+def _learned(items: Items, dataset: Artifact, encoder: Artifact | None) -> dict[str, list[Any]]:
+    folder = encoder.local_folder() if encoder is not None else None
+    found = family_of(dataset).baselines(read_items(dataset, "train"), items, folder)
+    return {name: list(values) for name, values in found.items()}
+
+
+def _figures(answers: Mapping[str, list[Any]], items: Items, dataset: Artifact) -> dict[str, float]:
+    family = family_of(dataset)
+    return {
+        f"{_PREFIX}{name}/{metric.removeprefix('eval/')}": value
+        for name, values in answers.items()
+        for metric, value in family.figures(Answers(values, 0), items).items()
+    }

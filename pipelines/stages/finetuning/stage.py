@@ -12,7 +12,7 @@ from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.finetuning.training import Initialization, config_of, train_task_model
 from pipelines.stages.finetuning.trials import best_of_trials
 from pipelines.training.imported_models import IMPORTED
-from pipelines.training.rates import resolved_rate
+from pipelines.training.settings import resolved_rate
 
 # Few labels want many passes, many labels few (docs/decisions/0041).
 _LEAST_EPOCHS, _MOST_EPOCHS = 3, 20

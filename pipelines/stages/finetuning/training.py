@@ -17,20 +17,18 @@ from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.config.errors import UserError
 from pipelines.stage import StageContext
-from pipelines.stages.dataset.stage import family_of, read_items
+from pipelines.stages.dataset.stage import family_of, figures_of, read_items
 from pipelines.stages.finetuning import FINETUNING
 from pipelines.stages.finetuning.preparation import prepare
 from pipelines.stages.finetuning.settings import FinetuningSettings, split_of
 from pipelines.tasks import Answers, Reading
 from pipelines.tasks.encoding.sequences import batches, shuffled
 from pipelines.training.arithmetic import Arithmetic, resolve, trains_best_on_single_threads
-from pipelines.training.checkpoint_files import CheckpointFolder
+from pipelines.training.checkpoint_files import MODEL_FILES, CheckpointFolder, publish_model
 from pipelines.training.curve import best_step
 from pipelines.training.launch import Launch, launch
-from pipelines.training.ranks import rank_and_world_size
-from pipelines.training.reduction import means_over_ranks
-from pipelines.training.results import MODEL_FILES, publish_model, throughput
-from pipelines.training.runs import Trained, open_run, recorded, training_input
+from pipelines.training.ranks import means_over_ranks, rank_and_world_size
+from pipelines.training.runs import Trained, open_run, recorded, throughput, training_input
 from pipelines.training.worker import Work, run
 
 STAGE = "finetuning"
@@ -189,14 +187,6 @@ def _steps_of(history: Sequence[Mapping[str, Any]], settings: FinetuningSettings
     """How many steps were taken, and after which the published weights are as they are."""
     taken = {"num_steps": history[-1]["step"]}
     return taken if settings.patience is None else {**taken, "best_step": best_step(history)}
-
-
-def figures_of(answers: Answers, dataset: Artifact) -> dict[str, float]:
-    """The scores of held-out answers, and those of the trivial baseline."""
-    figures = family_of(dataset).figures(answers, read_items(dataset, "heldout"))
-    statistics = dataset.statistics
-    baselines = {name: statistics[name] for name in statistics if name.startswith("baseline/")}
-    return {**figures, **baselines}
 
 
 def files_of(dataset: Artifact) -> list[str]:

@@ -22,8 +22,7 @@ from pipelines.stages.finetuning.training import (
     train_task_model,
 )
 from pipelines.training.arithmetic import resolve
-from pipelines.training.results import numbers
-from pipelines.training.runs import Trained, open_run, recorded, training_input
+from pipelines.training.runs import Trained, numbers, open_run, recorded, training_input
 
 TRIALS_FILE = "trials.json"
 

@@ -13,7 +13,7 @@ PRETRAINING = Stage(
     version=4,
     needs=("examples", "vocabulary"),
     build="pipelines.stages.pretraining.stage:build_encoder",
-    cut="pipelines.stages.pretraining.phases:split_of",
+    cut="pipelines.stages.pretraining.settings:split_of",
     uses_network=True,  # its run is opened at the tracker before the first step
     headline=lambda statistics: f"{statistics['num_parameters']:,} parameters",
 )

@@ -22,8 +22,7 @@ from bert_core.training.loop import SETTLING_BATCHES, MicroBatches
 from pipelines.config.errors import UserError
 from pipelines.stage import Progress
 from pipelines.stages.examples.settings import ExampleSettings
-from pipelines.stages.pretraining.phases import MANY_STEPS, phases_of, split_of
-from pipelines.stages.pretraining.settings import PretrainingSettings
+from pipelines.stages.pretraining.settings import ENDLESS, PretrainingSettings, phases_of, split_of
 from pipelines.stages.pretraining.work import STAGE, pretraining_work
 from pipelines.training.checkpoint_files import write_whole
 from pipelines.training.messages import ProgressSender
@@ -136,7 +135,7 @@ def _measured_phases(
 ) -> dict[str, Timing] | None:
     """The timing of each phase by its examples; None where the run is stopped meanwhile."""
     examples = ExampleSettings.model_validate(values["examples"].manifest.settings)
-    whole = settings.model_copy(update={"num_steps": MANY_STEPS})
+    whole = settings.model_copy(update={"num_steps": ENDLESS})
     timings: dict[str, Timing] = {}
     for phase in phases_of(whole):
         middle = phase.first_step + phase.num_steps // 2

@@ -28,8 +28,8 @@ from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.pretraining.baselines import counted_tokens
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.vocabulary.stage import load_tokenizer
-from pipelines.training.rates import resolved_rate
-from pipelines.training.reduction import sum_over_ranks
+from pipelines.training.ranks import sum_over_ranks
+from pipelines.training.settings import resolved_rate
 
 TokenModel = PretrainingModel | LanguageModel
 

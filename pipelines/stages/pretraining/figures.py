@@ -23,7 +23,7 @@ from pipelines.stages.pretraining.baselines import (
     perplexity,
     pretraining_baselines,
 )
-from pipelines.training.reduction import means_over_ranks
+from pipelines.training.ranks import means_over_ranks
 
 _BATCH_TOKENS = 8_192
 

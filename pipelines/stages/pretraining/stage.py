@@ -12,16 +12,14 @@ from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.pretraining import PRETRAINING
 from pipelines.stages.pretraining.budget import with_steps_in_budget
 from pipelines.stages.pretraining.continuing import settings_for
-from pipelines.stages.pretraining.phases import split_of
-from pipelines.stages.pretraining.settings import PretrainingSettings
+from pipelines.stages.pretraining.settings import PretrainingSettings, split_of
 from pipelines.stages.pretraining.work import STAGE, pretraining_work
 from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.training.arithmetic import Arithmetic, resolve, trains_best_on_single_threads
-from pipelines.training.checkpoint_files import CheckpointFolder
+from pipelines.training.checkpoint_files import MODEL_FILES, CheckpointFolder, publish_model
 from pipelines.training.imported_models import existing_encoder
 from pipelines.training.launch import Launch, launch
-from pipelines.training.results import MODEL_FILES, publish_model, throughput
-from pipelines.training.runs import Trained, open_run, recorded, training_input
+from pipelines.training.runs import Trained, open_run, recorded, throughput, training_input
 from pipelines.training.worker import run
 
 

@@ -26,8 +26,7 @@ from pipelines.stages.pretraining.continuing import (
     new_model,
 )
 from pipelines.stages.pretraining.figures import HeldoutExamples
-from pipelines.stages.pretraining.phases import Phase, phases_of
-from pipelines.stages.pretraining.settings import PretrainingSettings
+from pipelines.stages.pretraining.settings import Phase, PretrainingSettings, phases_of
 from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.training.ranks import rank_and_world_size, share_of_node
 from pipelines.training.worker import Work

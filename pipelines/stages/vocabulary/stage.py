@@ -12,8 +12,7 @@ from bert_core.files.tokenizer_files import read_tokens
 from bert_core.vocabulary import SPECIAL_TOKENS, Normalization, WordPieceTokenizer
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.artifacts.manifest import is_fingerprint
-from pipelines.config.errors import UserError
-from pipelines.config.redaction import redacted
+from pipelines.config.errors import UserError, redacted
 from pipelines.config.versions import versions_of
 from pipelines.stage import StageContext
 from pipelines.stages.corpus.shards import read_tables

@@ -13,7 +13,7 @@ from bert_core.ragged import RaggedBatch
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.config.errors import UserError
 from pipelines.tasks import BadItemError, Item, Items, Reading
-from pipelines.training.reduction import sum_over_ranks
+from pipelines.training.ranks import sum_over_ranks
 
 # Tables have them for a row that nobody has labelled.
 _NO_LABEL = ("", "nan", "<na>")

@@ -21,12 +21,11 @@ from pipelines.registry.promotion import promote_if_better
 from pipelines.registry.registration import RegisteredModel, Submission, register
 from pipelines.registry.verification import Proof, verify
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
-from pipelines.stages.dataset.stage import build_dataset, family_of, read_items
-from pipelines.stages.finetuning.training import figures_of
+from pipelines.stages.dataset.stage import build_dataset, family_of, figures_of, read_items
 from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.tasks import Reading
 from pipelines.tasks.encoding.sequences import shuffled
-from pipelines.training.results import numbers
+from pipelines.training.runs import numbers
 from tests.pipelines.registry.conftest import Models
 
 NAMES = RegistrationSettings()

@@ -16,9 +16,9 @@ from bert_core.training.state import save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.config.versions import computing_machine
+from pipelines.registry.finding import DIGEST_TAG
 from pipelines.registry.registration import RegisteredModel, Submission, register
 from pipelines.registry.serving.integrity import seal
-from pipelines.registry.tags import DIGEST_TAG
 from pipelines.registry.verification import Proof, verify
 from pipelines.stage import StageContext
 from pipelines.stages.examples.batches import ExampleReader, micro_batches

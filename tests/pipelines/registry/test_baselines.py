@@ -16,9 +16,14 @@ from pipelines.registry.comparison import versions
 from pipelines.registry.finding import version_with_alias
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset, read_items
-from pipelines.stages.evaluation import baselines as learning
-from pipelines.stages.evaluation.baselines import answers_in, beside, build_baselines, figures_on
-from pipelines.stages.evaluation.stage import build_evaluation
+from pipelines.stages.evaluation import stage as learning
+from pipelines.stages.evaluation.stage import (
+    answers_in,
+    beside,
+    build_baselines,
+    build_evaluation,
+    figures_on,
+)
 from tests.pipelines.registry.classifiers import compared, finetuned, labelled_texts, proved
 from tests.pipelines.registry.conftest import Models
 from tests.pipelines.tasks.letters import pairs
@@ -56,7 +61,7 @@ def test_baselines_are_learned_once_and_come_out_alike(
         for a, item in zip(values, read_items(dataset, "heldout").rows, strict=True)
     ]
     assert first.statistics["baseline/TF-IDF/accuracy"] == pytest.approx(np.mean(right))
-    monkeypatch.setattr(learning, "_VERSION", 1_000)
+    monkeypatch.setattr(learning, "_BASELINES_VERSION", 1_000)
     again = build_baselines(finetuned(models, dataset, 0), dataset, store)
     assert again.fingerprint != first.fingerprint
     assert again.local("answers.json").read_bytes() == bytes_of_it

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from pipelines.config.errors import UserError
+from pipelines.registry.finding import DIGEST_TAG
 from pipelines.registry.opening import open_model
 from pipelines.registry.serving.integrity import SEAL_FILE, ChangedPackageError, seal, sealed_files
-from pipelines.registry.tags import DIGEST_TAG
 from tests.pipelines.registry.conftest import Models, package_of
 
 WEIGHTS = "artifacts/model/model.safetensors"

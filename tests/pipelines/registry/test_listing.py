@@ -10,9 +10,8 @@ from mlflow.exceptions import MlflowException
 
 from flows.cli.registry import newest
 from pipelines.config.errors import UserError
-from pipelines.registry.finding import find_model
+from pipelines.registry.finding import KIND_TAG, VERIFIED_TAG, find_model
 from pipelines.registry.listing import list_models
-from pipelines.registry.tags import KIND_TAG, VERIFIED_TAG
 from pipelines.tracking.tracker import Tracker
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from flows.cli.app import DONE, MISTAKE, run
 from pipelines.registry.comparison.versus import versus
+from pipelines.registry.finding import COMPARISON_TAG, PROOF_TAG, VERIFIED_TAG
 from pipelines.registry.person_choice import moves_of, recorded_objection
 from pipelines.registry.promotion import Promotion, promote
-from pipelines.registry.tags import COMPARISON_TAG, PROOF_TAG, VERIFIED_TAG
 from tests.pipelines.registry.classifiers import finetuned, labelled_texts
 from tests.pipelines.registry.conftest import Models, package_of
 

@@ -6,11 +6,10 @@ import pytest
 
 from pipelines.config.errors import UserError
 from pipelines.registry.comparison.versions import compare_versions
-from pipelines.registry.finding import version_with_alias
+from pipelines.registry.finding import DIGEST_TAG, version_with_alias
 from pipelines.registry.person_choice import moves_of
 from pipelines.registry.promotion import due_for_promotion, promote, promote_if_better, rollback
 from pipelines.registry.serving.integrity import seal
-from pipelines.registry.tags import DIGEST_TAG
 from tests.pipelines.registry.classifiers import NAMES, compared, finetuned, labelled_texts, proved
 from tests.pipelines.registry.conftest import Models, package_of
 

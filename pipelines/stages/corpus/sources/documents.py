@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Final
 
-from pipelines.config.errors import UserError
-from pipelines.config.redaction import redacted
+from pipelines.config.errors import UserError, redacted
 from pipelines.io.files import open_binary
 from pipelines.io.text import Tally, check_is_text, decode
 from pipelines.stages.corpus.cleaning import mend

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import IO, Final
 
-from pipelines.config.redaction import redacted
+from pipelines.config.errors import redacted
 from pipelines.io.files import open_binary, read_head
 from pipelines.io.text import Tally, check_is_text, decode
 from pipelines.stages.corpus.cleaning import mend
