@@ -29,7 +29,7 @@ from pipelines.cluster.connection import connect, disconnect
 from pipelines.stage import StageContext
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset
-from pipelines.stages.evaluation.baselines import beside, build_baselines
+from pipelines.stages.evaluation.stage import beside, build_baselines
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.finetuning.stage import build_task_model
 from pipelines.training.imported_models import existing_encoder
