@@ -12,9 +12,10 @@ trained again. Times are those of one training run on one core, whatever else ra
 
 import argparse
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -36,7 +37,6 @@ from pipelines.training.imported_models import existing_encoder
 
 DATA = ROOT.parent / "shared" / "data"
 GLUE = DATA / "glue"
-EMBEDDINGS_RATES = (1.0, 10.0)  # times the rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +92,13 @@ TASKS = {
 }  # fmt: skip
 
 
+class Rates(NamedTuple):
+    """At what rate the layers learn, and at how many times that the embeddings may."""
+
+    layers: float
+    embeddings: Sequence[float]
+
+
 def dataset(task: Task, folder: Path, context: StageContext) -> Artifact:
     """The items of a task, whose training part is cut where the task says so."""
     path = task.train
@@ -119,14 +126,16 @@ def random_encoder(of: Artifact, folder: Path, context: StageContext) -> Artifac
 
 
 def measured(
-    task: Task, items: Artifact, encoder: Artifact, rate: float, seeds: int, context: StageContext
+    task: Task, items: Artifact, encoder: Artifact, rates: Rates, seeds: int, context: StageContext
 ) -> Artifact:
-    """The best of the seeds, with the embeddings at the better of two rates."""
+    """The best of the seeds, with the embeddings at the best of their rates."""
+    tried = {"search": {"embeddings_rate": rates.embeddings}}
     settings = FinetuningSettings.model_validate(
         {
-            "num_epochs": task.epochs, "learning_rate": rate, "global_batch_size": 32,
+            "num_epochs": task.epochs, "learning_rate": rates.layers, "global_batch_size": 32,
             "micro_batch_size": 16, "num_evaluations": 1, "num_seeds": task.seeds or seeds,
-            "search": {"embeddings_rate": EMBEDDINGS_RATES}, **task.settings,
+            **(tried if rates.embeddings[1:] else {"embeddings_rate": rates.embeddings[0]}),
+            **task.settings,
         }
     )  # fmt: skip
     return build_task_model(settings, items, encoder, context)
@@ -167,6 +176,9 @@ def main() -> None:
     parser.add_argument("--only", type=lambda names: names.split(","), default=list(TASKS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rate", type=float, default=2e-4)
+    parser.add_argument(
+        "--embeddings-rates", type=float, nargs="+", default=[1, 10], help="times the rate"
+    )
     parser.add_argument("--called", default="", help="what the encoder is, for the table's head")
     arguments = parser.parse_args()
     unknown = set(arguments.only) - TASKS.keys()
@@ -177,11 +189,13 @@ def main() -> None:
     context = StageContext(store=store, num_workers=2)
     encoder = existing_encoder(str(arguments.encoder), context)
     connect()
+    rates = Rates(arguments.rate, arguments.embeddings_rates)
+    times = " or ".join(f"{each:g}" for each in rates.embeddings)
     lines = [
-        f"{arguments.called or arguments.encoder.name}. AdamW at {arguments.rate:g}, 32 items a "
-        "step, linear decay, dropout 0.1; the embeddings at that rate or ten times it, whichever "
-        "the first seed's held-out score likes better, for either start. Scores in percent, mean "
-        "and standard deviation over the seeds. Times are those of one training run on one core.",
+        f"{arguments.called or arguments.encoder.name}. AdamW at {rates.layers:g}, 32 items a "
+        f"step, linear decay, dropout 0.1; the embeddings at {times} times that rate, by the "
+        "first seed's held-out score, for either start. Scores in percent, mean and standard "
+        "deviation over the seeds. Times are those of one training run on one core.",
         "",
         "| task | family | train / held out | score | constant guess | baselines | random weights "
         "| the encoder | seeds | times |",
@@ -191,7 +205,7 @@ def main() -> None:
         task = TASKS[name]
         items = dataset(task, arguments.folder, context)
         models = [
-            measured(task, items, start, arguments.rate, arguments.seeds, context)
+            measured(task, items, start, rates, arguments.seeds, context)
             for start in (encoder, random_encoder(encoder, arguments.folder, context))
         ]
         baselines = build_baselines(models[0], items, store)
