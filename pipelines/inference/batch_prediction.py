@@ -114,7 +114,8 @@ def _predict(
     with ThreadPoolExecutor(1, "reading") as thread:
         reading = thread.submit(_num_rows, map(shards, paths), given_up, context.observe)
         try:
-            shared = Shared(opened)  # Ray starts meanwhile, on the main thread: it ends with it
+            # Starts Ray meanwhile, on this thread: Ray ends with the thread that starts it.
+            shared = Shared(opened)
             total = reading.result()
         finally:
             given_up.set()

@@ -29,9 +29,11 @@ def test_what_is_fetched_ahead_holds_up_nothing_that_is_asked_for_now(
 
     monkeypatch.setattr(LocalCache, "fetch", fetched)
     reader, local = ExampleReader(remote_examples, "train"), ExampleReader(small_examples, "train")
-    for step in range(3):
-        assert np.array_equal(read(reader, step), read(local, step))
-    gate.set()
+    try:
+        for step in range(3):
+            assert np.array_equal(read(reader, step), read(local, step))
+    finally:
+        gate.set()
 
 
 def test_an_error_is_raised_where_the_shard_is_asked_for_and_not_kept(

@@ -2,7 +2,7 @@
 
 The probabilities are made in chunks that stay in a CPU's cache. A dropped probability keeps its
 value and gets a minus sign, so that one tensor serves both directions: `relu` drops, `abs` gives
-back the softmax.
+back the softmax. In float32 without gradients torch's fused kernel takes its place.
 
 R = rows, the T tokens filled up; in a chunk: N sequences, S tokens of the longest, H heads, K =
 head width.

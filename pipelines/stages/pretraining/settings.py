@@ -13,7 +13,7 @@ from pipelines.stages.examples.settings import ExampleSet, ExampleSettings
 from pipelines.training.placement import BatchSplit
 from pipelines.training.settings import PeakRate, TrainingSettings
 
-ENDLESS = 10**9  # steps, in which a phase with any share has one
+ENDLESS = 10**9  # steps, in which a phase with any share has a step
 _NUM_STEPS = 1000
 _OF_FULL_STEPS = ("full_learning_rate", "full_warmup_fraction")
 _OF_PHASES = ("short_global_batch_size", "short_micro_batch_size", *_OF_FULL_STEPS)
