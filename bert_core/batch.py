@@ -53,14 +53,12 @@ class LabelledBatch(OfTensors):
     num_labels: int  # labels that count
 
     @classmethod
-    def from_arrays(
-        cls, tokens: RaggedBatch, labels: ArrayLike | Tensor, *, ignored: int = IGNORED_LABEL
-    ) -> Self:
-        """Build the batch and count, on the host, the labels that are not `ignored`.
+    def from_arrays(cls, tokens: RaggedBatch, labels: ArrayLike | Tensor) -> Self:
+        """Build the batch and count, on the host, the labels that are not `IGNORED_LABEL`.
 
-        Booleans, one for each of B texts and C classes, count each; they and floats become
-        float32, whole numbers and one boolean a text int64. Of [B, 2] spans every row is one label.
-        Raises ValueError for floats of B texts and C classes that are not between 0 and 1.
+        [B, C] booleans count one label each; they and floats become float32, integers and [B]
+        booleans int64. Of [B, 2] spans every row is one label. Raises ValueError for [B, C] floats
+        outside [0, 1].
         """
         values = labels if isinstance(labels, Tensor) else torch.from_numpy(np.asarray(labels))
         is_several = values.ndim == 2 and (values.is_floating_point() or values.dtype == torch.bool)
@@ -73,7 +71,7 @@ class LabelledBatch(OfTensors):
         elif values.ndim == 2:
             num_labels = len(values)
         else:
-            num_labels = int((values != ignored).sum())
+            num_labels = int((values != IGNORED_LABEL).sum())
         return cls(tokens=tokens, labels=values, num_labels=num_labels)
 
     @property

@@ -24,6 +24,8 @@ from bert_core.model.encoder import Encoder, EncoderLayer, VocabularyHead
 _CUT_VARIANCE = 0.7737
 # Sines against token embeddings, whose spread they are given in.
 _AMPLITUDE = 1.5
+_SHARPNESS = 6.0  # a head's score at its distance
+_GAIN = 0.7  # of the rotations of values and outputs
 # Word vectors against random embeddings. At the small size of these a few hundred steps at the
 # rates of pretraining would wash away what the vectors know (docs/decisions/0040).
 WORD_VECTOR_SCALE = 8.0
@@ -45,23 +47,15 @@ def begin_as_word_vectors(encoder: Encoder, vectors: Tensor) -> None:
         table[is_known.to(table.device)] = (vectors[is_known] * deviation * width**0.5).to(table)
 
 
-def attend_to_neighbours(
-    encoder: Encoder,
-    *,
-    seed: int,
-    sharpness: float = 6.0,
-    gain: float = 0.7,
-    embedding_scale: float = 1.0,
-) -> None:
-    """Let each head of the first layer begin by reading the token at one distance from each.
+def attend_to_neighbours(encoder: Encoder, *, seed: int, embedding_scale: float = 1.0) -> None:
+    """Start each head of the first layer so that a token reads the one at a fixed distance.
 
     The distances are -1, 1, -2, 2, ...; -1, -2, ... in a causal encoder. Position embeddings become
-    sines and cosines by which all of them differ, queries and keys of a head read
-    the same of them, rotated by its distance, so that its score there is about `sharpness` and
-    elsewhere about 0; values and outputs are rotations times `gain`, as large as what they are
-    added to. All of it can be trained away. Token embeddings are `embedding_scale` times as large
-    as random ones. Raises ValueError for fixed positions, which are not trained, and for heads of
-    an odd width.
+    sines and cosines that differ at every position. A head's queries and keys read the same of
+    them, rotated by its distance, so that its score there is about `_SHARPNESS` and elsewhere
+    about 0. Values and outputs are random rotations, scaled to the size of what they are added to.
+    All of it can be trained away. Token embeddings are `embedding_scale` times as large as random
+    ones. Raises ValueError for fixed positions, which are not trained, and for heads of odd width.
     """
     config = encoder.config
     heads, width = config.num_attention_heads, config.hidden_size // config.num_attention_heads
@@ -76,7 +70,7 @@ def attend_to_neighbours(
     # What a sine is once token, segment and position are added up and normalized.
     drawn = _CUT_VARIANCE * config.initializer_range**2
     spread = math.sqrt((embedding_scale**2 + 1) * drawn + amplitude**2 / 2)
-    scale = math.sqrt(sharpness * math.sqrt(width) / (width / 2)) * spread / amplitude
+    scale = math.sqrt(_SHARPNESS * math.sqrt(width) / (width / 2)) * spread / amplitude
     layer = encoder.layers[0]
     assert isinstance(layer, EncoderLayer)
     attention = layer.attention
@@ -90,7 +84,7 @@ def attend_to_neighbours(
             weight[1, head, :, block] += (scale * torch.eye(width)).to(weight)
         for part in (attention.to_qkv.weight[2 * config.hidden_size :], attention.to_out.weight):
             rotation = torch.empty(part.shape, dtype=torch.float32)
-            nn.init.orthogonal_(rotation, gain=gain, generator=generator)
+            nn.init.orthogonal_(rotation, gain=_GAIN, generator=generator)
             part.copy_(rotation)
 
 

@@ -20,6 +20,7 @@ from bert_core.backends.context import ComputeWeight, add_gradient, computing
 from bert_core.backends.operations import backend_for
 from bert_core.files.tensor_files import listed
 from bert_core.model.layers import Linear
+from bert_core.model.trainable import Replacement, replaced
 from bert_core.training.neighbours import SharedNumbers
 
 _ALIGNMENT = 64  # elements; every parameter starts on a cache line in every number format
@@ -68,7 +69,7 @@ class ParameterArena:
         self.gradients = self.shared.numbers if self.shared else torch.zeros(size, device=device)
         self._copies: dict[torch.dtype, Tensor] = {}
         self._compute_weights: dict[torch.dtype, dict[Tensor, ComputeWeight]] = {}
-        self._format_copies: dict[torch.dtype, FormatCopies] = {}
+        self._format_copies: dict[torch.dtype, list[Replacement]] = {}
         self._model = model
         self._adopt()
 
@@ -113,8 +114,8 @@ class ParameterArena:
         else:
             weights = self.compute_weights(dtype)
             if dtype not in self._format_copies:
-                self._format_copies[dtype] = FormatCopies(self._model, weights)
-            with computing(dtype), self._format_copies[dtype].in_place():
+                self._format_copies[dtype] = _format_copies(self._model, weights)
+            with computing(dtype), replaced(self._format_copies[dtype]):
                 yield
 
     def compute_weights(self, dtype: torch.dtype) -> dict[Tensor, ComputeWeight]:
@@ -180,29 +181,16 @@ def padded(num_elements: int) -> int:
     return -(-num_elements // _ALIGNMENT) * _ALIGNMENT
 
 
-class FormatCopies:
-    """The copies in `weights` of what linear layers and the vocabulary's head multiply by.
+def _format_copies(model: nn.Module, weights: Mapping[Tensor, ComputeWeight]) -> list[Replacement]:
+    """The copies in `weights` for the linear layers and the vocabulary head.
 
-    They are read by every thread in the block. What is frozen has none, and is cast at each use.
+    Frozen parameters have none and are cast at each use.
     """
-
-    def __init__(self, model: nn.Module, weights: Mapping[Tensor, ComputeWeight]) -> None:
-        self._placed = [
-            (module, name, _copy_of(parameter, weights[parameter]))
-            for module, name, parameter in _multiplied(model)
-            if parameter in weights
-        ]
-
-    @contextmanager
-    def in_place(self) -> Iterator[None]:
-        """A block in which the model multiplies by the copies."""
-        for module, name, copy in self._placed:
-            module.__dict__[name] = copy  # before the parameter, which stays where it is
-        try:
-            yield
-        finally:
-            for module, name, _ in self._placed:
-                del module.__dict__[name]
+    return [
+        (module, name, _copy_of(parameter, weights[parameter]))
+        for module, name, parameter in _multiplied(model)
+        if parameter in weights
+    ]
 
 
 def _multiplied(model: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]]:

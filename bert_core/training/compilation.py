@@ -13,7 +13,7 @@ from torch import nn
 
 from bert_core.backends.operations import use_backend
 from bert_core.model.encoder import Pooler, TaskHead, VocabularyHead
-from bert_core.model.trainable import TrainableModel
+from bert_core.model.trainable import TrainableModel, replaced
 
 _TRACING: dict[str, Any] = {
     # Rates and epsilons are settings: as numbers that may change, torch 2.13 fails to trace them
@@ -48,14 +48,9 @@ class CompiledLayers:
 
         Raises what torch raises where it lacks a compiler for the model's device.
         """
-        for module, name, traced in self._traced:
-            module.__dict__[name] = traced  # before the method of its class
-        try:
-            with use_backend("plain"), torch._dynamo.config.patch(**_TRACING):
-                yield
-        finally:
-            for module, name, _ in self._traced:
-                del module.__dict__[name]
+        tracing = torch._dynamo.config.patch(**_TRACING)
+        with replaced(self._traced), use_backend("plain"), tracing:
+            yield
 
 
 def _parts(model: TrainableModel) -> Iterator[tuple[nn.Module, str]]:

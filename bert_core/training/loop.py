@@ -199,12 +199,7 @@ class _DeviceBatches:
 
 
 def rehearse(
-    model: TrainableModel,
-    optimizer: Optimizer,
-    batch: Batch,
-    *,
-    precision: Precision = "auto",
-    compiled: bool | None = None,
+    model: TrainableModel, optimizer: Optimizer, batch: Batch, *, precision: Precision = "auto"
 ) -> None:
     """Compute `batch` forward and backward as `train` would, and change nothing that lasts.
 
@@ -214,7 +209,7 @@ def rehearse(
     arena = optimizer.arena
     device = arena.values.device
     dtype = compute_dtype(precision, device)
-    layers = _layers(model, device, compiled)
+    layers = _layers(model, device, compiled=None)
     arena.gradients.zero_()
     with layers(), arena.computing(dtype):
         losses = model.loss_sums(batch.to(device), DropoutKey.at(0, 0, 0, device))

@@ -22,6 +22,7 @@ from bert_core.files.json_files import read_json, write_json
 from bert_core.files.tensor_files import check_names, read_tensors
 from bert_core.model.catalogue import MODELS, Model, described
 from bert_core.model.rows import CODE_FILE, RowModel, row_model
+from bert_core.training.depth import layer_of
 from bert_core.training.optimization import Optimizer
 
 WEIGHTS_FILE = "model.safetensors"
@@ -160,8 +161,12 @@ def read_config(folder: Path | str) -> dict[str, Any]:
     return config
 
 
-def model_config(model: Model) -> dict[str, Any]:
-    """What `config.json` says of a model."""
+def _write_model(draft: Path, model: Model) -> None:
+    tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
+    try:
+        save_file(tensors, draft / WEIGHTS_FILE)
+    except SafetensorError as error:  # so it says that the disk is full
+        raise OSError(f"{WEIGHTS_FILE} could not be written ({error})") from error
     config = {
         "format": FORMAT,
         "head": model.head_name,
@@ -170,16 +175,7 @@ def model_config(model: Model) -> dict[str, Any]:
     }
     if model.embedding is not None:
         config["embedding"] = model.embedding.to_dict()
-    return config
-
-
-def _write_model(draft: Path, model: Model) -> None:
-    tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
-    try:
-        save_file(tensors, draft / WEIGHTS_FILE)
-    except SafetensorError as error:  # so it says that the disk is full
-        raise OSError(f"{WEIGHTS_FILE} could not be written ({error})") from error
-    write_json(draft / CONFIG_FILE, model_config(model))
+    write_json(draft / CONFIG_FILE, config)
     if isinstance(model, RowModel):
         (draft / CODE_FILE).write_text(model.source, encoding="utf-8")
 
@@ -197,8 +193,7 @@ def read_weights(folder: Path | str) -> dict[str, Tensor]:
 
 
 def _check_num_layers(encoder: EncoderConfig, tensors: Mapping[str, Tensor]) -> None:
-    start = "encoder.layers."
-    found = {name.removeprefix(start).split(".")[0] for name in tensors if name.startswith(start)}
+    found = {layer_of(name) for name in tensors} - {None}
     if encoder.num_layers > len(tensors) and encoder.num_layers != len(found):
         raise ValueError(f"num_layers is {encoder.num_layers}, and the weights have {len(found)}")
 

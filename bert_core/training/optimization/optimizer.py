@@ -23,7 +23,6 @@ from bert_core.training.optimization.parameter_groups import (
     Kind,
     Segment,
     check_unwrapped,
-    matrix_or_vector,
     parameter_groups,
 )
 from bert_core.training.ranks import checksum
@@ -82,10 +81,10 @@ class Optimizer(ABC):
         """What adds the gradients up over the ranks; all of them first ask for it together."""
         return exchange_for(self.arena, self.config.exchange_dtype, self.config.bucket_megabytes)
 
-    @staticmethod
-    def _kind(name: str, parameter: Tensor) -> Kind:
+    @classmethod
+    def _kind(cls, name: str, parameter: Tensor) -> Kind:
         """Which rule a parameter follows."""
-        return matrix_or_vector(name, parameter)
+        return "matrix" if parameter.ndim > 1 else "vector"
 
     @classmethod
     @abstractmethod
@@ -160,8 +159,12 @@ class Optimizer(ABC):
         counts = [self._num_updates, *self.guard.tensors().values()]
         if self._shares.is_sharded:
             return [*counts, self._loaded]
+        return [*counts, *self._kept()]
+
+    def _kept(self) -> list[Tensor]:
+        """The moments and the average that this rank holds."""
         moments = [moment for segment in self._segments for moment in segment.moments.values()]
-        return [*counts, *moments, *([] if self._average is None else [self._average])]
+        return moments if self._average is None else [*moments, self._average]
 
     def _keys(self) -> dict[str, list[str]]:
         """What a saved state holds by name, and of which parameters."""
@@ -203,8 +206,7 @@ class Optimizer(ABC):
     def reset(self) -> None:
         """Keep nothing of the updates that were made; the weights stay."""
         counts = [self._num_updates, self._loaded, *(s.num_updates for s in self._segments)]
-        moments = [moment for segment in self._segments for moment in segment.moments.values()]
-        for tensor in (*counts, *moments, *([] if self._average is None else [self._average])):
+        for tensor in (*counts, *self._kept()):
             tensor.zero_()
         self.guard.load(None)
 

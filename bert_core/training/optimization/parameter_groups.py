@@ -38,18 +38,6 @@ class Segment:
     num_updates: Tensor  # [] float32, on the device, where skipped updates are known
 
 
-def matrix_or_vector(name: str, parameter: Tensor) -> Kind:
-    """The kind of a parameter for an optimizer with one rule for all matrices."""
-    return "matrix" if parameter.ndim > 1 else "vector"
-
-
-def hidden_matrix_or_other(name: str, parameter: Tensor) -> Kind:
-    """The kind of a parameter for an optimizer with a rule for the layers' matrices."""
-    if parameter.ndim > 1 and layer_of(name) is not None:
-        return "hidden"
-    return matrix_or_vector(name, parameter)
-
-
 def parameter_groups(
     model: nn.Module, config: OptimizationConfig, kind_of: Callable[[str, Tensor], Kind]
 ) -> list[ParameterGroup]:

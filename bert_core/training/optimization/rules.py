@@ -8,13 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
-from bert_core.training.depth import published_matrices
+from bert_core.training.depth import layer_of, published_matrices
 from bert_core.training.optimization.configuration import OptimizationConfig, OptimizerName
 from bert_core.training.optimization.optimizer import Optimizer
 from bert_core.training.optimization.parameter_groups import (
     Kind,
     Segment,
-    hidden_matrix_or_other,
     parameter_groups,
 )
 
@@ -104,9 +103,10 @@ class Muon(AdamW):
 
     name: ClassVar[OptimizerName] = "muon"
 
-    @staticmethod
-    def _kind(name: str, parameter: Tensor) -> Kind:
-        return hidden_matrix_or_other(name, parameter)
+    @classmethod
+    def _kind(cls, name: str, parameter: Tensor) -> Kind:
+        is_hidden = parameter.ndim > 1 and layer_of(name) is not None
+        return "hidden" if is_hidden else super()._kind(name, parameter)
 
     @classmethod
     def _moments(cls, kind: Kind) -> tuple[str, ...]:
