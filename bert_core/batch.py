@@ -19,11 +19,11 @@ IGNORED_LABEL = -100  # what `torch` and `transformers` use for "no label here"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PretrainingBatch(OfTensors):
-    """Tokens with what was hidden in them, and whether B really followed A."""
+    """Tokens with the masked positions and their labels, and whether B followed A."""
 
     tokens: RaggedBatch
     masked_positions: Tensor  # [M] int64, indices into the T tokens
-    masked_labels: Tensor  # [M] int64, the ids that stood there
+    masked_labels: Tensor  # [M] int64, the original ids
     next_sentence_labels: Tensor | None = None  # [B] int64, 0 = B followed A, 1 = random
 
     @property

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_core.files.added_tokens import SPECIAL_TOKENS, AddedToken
+from bert_core.files.added_tokens import SPECIAL_ROLES, SPECIAL_TOKENS, AddedToken
 from bert_core.files.tokenizer_files import SAVED_FILES, Normalization, read_tokenizer
 from bert_core.masking import MaskableVocabulary
 from bert_core.tokenization import CONTINUATION, LONGEST_WORD, build_normalizer, build_tokenizer
@@ -168,7 +168,7 @@ class WordPieceTokenizer:
             "strip_accents": self.normalization.strip_accents,
             "tokenize_chinese_chars": self.normalization.split_chinese_characters,
             "model_max_length": max_tokens,
-            **{f"{token.strip('[]').lower()}_token": token for token in SPECIAL_TOKENS},
+            **SPECIAL_ROLES,
         }
         whole = self._tokenizer.to_str(pretty=True)
         if self.added_tokens:

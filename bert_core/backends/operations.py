@@ -101,7 +101,7 @@ def backend_for(device: torch.device) -> Backend:
 def use_backend(name: str) -> AbstractContextManager[None]:
     """Compute with the backend of this name in the block, on this thread; blocks nest.
 
-    Raises ValueError for a name there is not.
+    Raises ValueError for an unknown name.
     """
     if name not in BACKENDS or (name == "cpu" and _cpu_backend() is None):
         raise ValueError(f"a backend must be one of {', '.join(BACKENDS)}, got {name!r}")

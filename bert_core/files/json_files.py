@@ -21,6 +21,11 @@ def read_json(path: Path) -> dict[str, Any]:
     return found
 
 
+def read_optional_json(path: Path) -> dict[str, Any]:
+    """The JSON object that the file holds, an empty one without a file; raises as `read_json`."""
+    return read_json(path) if path.is_file() else {}
+
+
 def read_json_value(path: Path) -> Any:
     """Whatever JSON the file holds; raises ValueError, naming it, where it holds none."""
     text = read_text(path)

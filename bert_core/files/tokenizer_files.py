@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bert_core.files.added_tokens import AddedToken, read_added_tokens
-from bert_core.files.json_files import entry, read_json, read_text
+from bert_core.files.json_files import entry, read_json, read_optional_json, read_text
 from bert_core.files.tokenizer_rules import check_rules, check_tokenizer_class
 
 VOCABULARY_FILE: Final = "vocab.txt"
@@ -45,18 +45,13 @@ def read_tokenizer(folder: Path, lowercase: bool | None = None) -> TokenizerFile
     rules than BERT's, for files that contradict each other, and where no vocabulary is there.
     """
     whole = read_json(folder / _WHOLE) if (folder / _WHOLE).is_file() else None
-    settings = read_json(folder / _SETTINGS) if (folder / _SETTINGS).is_file() else {}
+    settings = read_optional_json(folder / _SETTINGS)
     check_tokenizer_class(folder, settings)
     if whole is not None:
         check_rules(whole, folder / _WHOLE)
     tokens = _tokens(folder, whole)
     ids = {token: index for index, token in enumerate(tokens)}
     added = read_added_tokens(folder, len(tokens), ids)
-    if len(ids) != len(tokens):
-        twice = next(token for index, token in enumerate(tokens) if ids[token] != index)
-        raise ValueError(
-            f"{folder / VOCABULARY_FILE} must list every token once, but {twice!r} is there twice"
-        )
     return TokenizerFiles(tokens, added, _normalization(folder, settings, whole, lowercase))
 
 

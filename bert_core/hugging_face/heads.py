@@ -12,10 +12,9 @@ from bert_core.hugging_face.tensors import PROBLEMS, TASKS
 _TASK_HEADS: Final = ("classifier.weight", "qa_outputs.weight")
 # What a checkpoint of each architecture must hold beside the encoder.
 _HEAD_OF: Final = {
+    **dict.fromkeys(TASKS, "classifier.weight"),
     **dict.fromkeys(("BertForPreTraining", "BertForMaskedLM", "BertLMHeadModel"),
                     "cls.predictions.bias"),
-    **dict.fromkeys(TASKS, "classifier.weight"),
-    "BertLMHeadModel": "cls.predictions.bias",
     "BertForQuestionAnswering": "qa_outputs.weight",
     "BertForNextSentencePrediction": "cls.seq_relationship.weight",
 }  # fmt: skip

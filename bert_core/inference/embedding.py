@@ -6,7 +6,7 @@ N = texts or vectors, B = sequences of a batch, T = ragged tokens, D = hidden si
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,15 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bert_core.backends.precision import Precision
-from bert_core.config import EmbeddingConfig
+from bert_core.config import EmbeddingConfig, Pooling
 from bert_core.inference.asking import Progress, run_batches
 from bert_core.inference.texts import Text, encode_texts, parts_of
 from bert_core.model.catalogue import Model
 from bert_core.model.pooling import pooled, pooler_of
 from bert_core.ragged import RaggedBatch
 from bert_core.vocabulary import WordPieceTokenizer
-
-Pooling = Literal["mean", "cls", "max", "mean_sqrt_len", "pooled"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

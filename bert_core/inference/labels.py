@@ -22,6 +22,7 @@ from bert_core.model.catalogue import (
     SequenceClassifier,
     SequenceRegressor,
 )
+from bert_core.model.classes import class_names
 from bert_core.vocabulary import WordPieceTokenizer
 
 
@@ -76,7 +77,7 @@ def classify(
     probabilities, num_truncated = _probabilities(
         model, tokenizer, texts, lambda logits: logits.softmax(dim=-1), batch_tokens, precision
     )
-    names = model.labels or tuple(str(index) for index in range(model.num_labels))
+    names = class_names(model)
     return Classified(
         labels=[names[index] for index in probabilities.argmax(dim=-1).tolist()],
         probabilities=probabilities.float().numpy(),
@@ -104,7 +105,7 @@ def assign_labels(
     probabilities, num_truncated = _probabilities(
         model, tokenizer, texts, torch.sigmoid, batch_tokens, precision
     )
-    names = model.labels or tuple(str(index) for index in range(model.num_labels))
+    names = class_names(model)
     best = probabilities.sort(dim=-1, descending=True, stable=True)
     return Assigned(
         labels=[

@@ -10,6 +10,7 @@ from bert_core.inference.asking import run_batches, with_head
 from bert_core.inference.texts import EncodedTexts, check_texts
 from bert_core.inference.windows import WordWindow, word_windows
 from bert_core.model.catalogue import Model, TokenClassifier
+from bert_core.model.classes import class_names
 from bert_core.vocabulary import WordPieceTokenizer
 
 _CHUNK: Final = re.compile(r"\S+")
@@ -77,7 +78,7 @@ def tag(
         for index, found in enumerate(words)
         for window in word_windows(tokenizer, [word.tokens for word in found], max_tokens, stride)
     ]
-    names = model.labels or tuple(str(index) for index in range(model.num_labels))
+    names = class_names(model)
     tagged: list[dict[int, TaggedWord]] = [{} for _ in texts]
     encoded = sequences_of([window for _, window in windows])
     for members, lengths, logits in run_batches(

@@ -94,16 +94,22 @@ def encode_texts(
             raise ValueError(f"max_tokens must allow for a token of the text, got {max_tokens}")
         num_truncated += len(first) + len(second or ()) > budget
         if second is None:
-            sequence = [tokenizer.cls_id, *first[:budget], tokenizer.sep_id]
-            start = len(sequence)
+            sequence, start = joined(tokenizer, first[:budget])
         else:
             num_first, num_second = _shares(len(first), len(second), budget)
-            sequence = [tokenizer.cls_id, *first[:num_first], tokenizer.sep_id]
-            start = len(sequence)
-            sequence += [*second[:num_second], tokenizer.sep_id]
+            sequence, start = joined(tokenizer, first[:num_first], second[:num_second])
         sequences.append(sequence)
         starts.append(start)
     return EncodedTexts(sequences=sequences, segment_b_start=starts, num_truncated=num_truncated)
+
+
+def joined(tokenizer: WordPieceTokenizer, *parts: list[int]) -> tuple[list[int], int]:
+    """[CLS] A [SEP], or [CLS] A [SEP] B [SEP], and where B begins: at the end if there is none."""
+    sequence, start = [tokenizer.cls_id], 0
+    for part in parts:
+        sequence += [*part, tokenizer.sep_id]
+        start = start or len(sequence)
+    return sequence, start
 
 
 def check_texts(texts: Sequence[Text]) -> None:

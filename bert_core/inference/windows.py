@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_core.inference.texts import EncodedTexts, Text, encode_texts
+from bert_core.inference.texts import EncodedTexts, Text, encode_texts, joined
 from bert_core.vocabulary import WordPieceTokenizer
 
 
@@ -104,11 +104,7 @@ def text_windows(
                     part[first : first + size] if place == longer else part
                     for place, part in enumerate(parts)
                 ]
-                sequence, start = [tokenizer.cls_id], 0
-                for part in shown:
-                    sequence += [*part, tokenizer.sep_id]
-                    start = start or len(sequence)
-                found.append((sequence, start))
+                found.append(joined(tokenizer, *shown))
         sequences += [sequence for sequence, _ in found]
         starts += [start for _, start in found]
         owners += [index] * len(found)
@@ -143,18 +139,10 @@ def word_windows(
         raise ValueError(f"max_tokens must allow for a token of the text, got {max_tokens}")
     sizes = [min(len(word), room) for word in tokens]
     runs = list(_word_runs(sizes, room, _advance(stride, room)))
-    windows = [
-        WordWindow(
-            [
-                tokenizer.cls_id,
-                *(token for word in range(first, last) for token in tokens[word][:room]),
-                tokenizer.sep_id,
-            ],
-            [],
-            [],
-        )
-        for first, last in runs
-    ]
+    shown = (
+        [token for word in tokens[first:last] for token in word[:room]] for first, last in runs
+    )
+    windows = [WordWindow(joined(tokenizer, ids)[0], [], []) for ids in shown]
     best: dict[int, tuple[int, int, int]] = {}  # of a word: tokens to the nearer side, run, place
     for run, (first, last) in enumerate(runs):
         before, total = 0, sum(sizes[first:last])

@@ -1,12 +1,11 @@
-"""All parameters that are trained in one buffer, and their gradients in another.
+"""All trainable parameters in one buffer, and their gradients in another.
 
 One buffer makes the optimizer's update, the gradient norm, the exchange between machines and the
 copy in a lower precision one call each, whatever the number of layers.
 
-For the backend that computes with parameters it copies all matrices into the number format of a
-step, once a step. In a block the model finds these copies where its parameters were, whether its
-layers are compiled or not, so that nothing is cast at each micro-batch; and a copy's gradient is
-added where its parameter's belongs, in float32, uncast.
+For the plain backend it copies all matrices into the number format of a step, once a step. In a
+block the model's modules hold these copies in place of their parameters, compiled or not, so that
+nothing is cast at each micro-batch. A copy's gradient is added to its parameter's, in float32.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,12 +28,12 @@ _ALIGNMENT = 64  # elements; every parameter starts on a cache line in every num
 class ParameterArena:
     """Moves the trainable parameters of `model` into one buffer, matrices first.
 
-    The parameters stay what they were to everybody else: views of `values`, with views of
-    `gradients` as their gradients. Frozen ones (`requires_grad=False`) stay where they are and
-    have no gradients. Build it once the model is on its device. Among the matrices, and among the
-    vectors, the order is that of `order`, all the trainable names; by default the model's own.
+    The parameters become views of `values`, with views of `gradients` as their gradients. Frozen
+    ones (`requires_grad=False`) stay where they are and have no gradients. Build it once the model
+    is on its device. Matrices, and vectors, are in the order of `order`, which lists all trainable
+    names; by default in the model's.
 
-    Raises ValueError where nothing is trainable, or a parameter is not float32 on that device.
+    Raises ValueError if nothing is trainable, or a parameter is not float32 on that device.
     """
 
     def __init__(self, model: nn.Module, order: Sequence[str] | None = None) -> None:
@@ -47,7 +46,7 @@ class ParameterArena:
         named.sort(key=lambda item: item[1].ndim < 2)
         device = named[0][1].device
         self.parameters = dict(named)  # by name, in the order of the buffer
-        # Another parameter may have the name one day: each is looked up where it belongs.
+        # Modules, not parameters: another parameter may be assigned to the name later.
         self._owners = {
             name: model.get_submodule(name.rpartition(".")[0])
             for name, _ in model.named_parameters()
@@ -140,9 +139,8 @@ class ParameterArena:
     def check_unchanged(self) -> None:
         """Raise ValueError where the model no longer learns from this arena, naming the parameters.
 
-        That is where one was frozen or made trainable since this was built, or where it or its
-        gradient lies elsewhere: `.to()`, `.double()`, `load_state_dict(assign=True)` and
-        `zero_grad()` do that, and the optimizer would update what nobody reads.
+        A parameter was frozen or made trainable since this was built, or it or its gradient was
+        moved, as `.to()`, `.double()`, `load_state_dict(assign=True)` and `zero_grad()` do.
         """
         changed, elsewhere = [], []
         for name, module in self._owners.items():

@@ -1,7 +1,7 @@
 """Compiling a model for training: each layer by itself, traced through the plain backend.
 
 One graph serves all layers of an encoder and ragged batches of every size; between the layers the
-step stays ordinary Python, so that gradients may travel while the way back goes on.
+step stays ordinary Python, so that gradients can be sent during the backward pass.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,8 +28,8 @@ _TRACING: dict[str, Any] = {
 class CompiledLayers:
     """The embeddings, layers and heads of `model`, compiled when they are first called.
 
-    The model itself is not changed: outside of `computing` it is what it was. `compiler` is one of
-    torch's, or a function that makes a graph callable.
+    Outside of `computing` the model is unchanged. `compiler` is the name of a torch backend, or a
+    function that makes a graph callable.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """Models and whole training runs on disk.
 
-A model is `model.safetensors` under our own names and `config.json`; one of a person's own kind has
-its class beside them, `task.py`, which is run where the model is loaded. A checkpoint adds
-`training_state.pt`, which holds the optimizer and the position and loads without running code. A
-folder is written beside its place and renamed, so that it is whole or not there.
+A model is `model.safetensors` under our own names and `config.json`; a user-defined model adds its
+class, `task.py`, which runs when the model is loaded. A checkpoint adds `training_state.pt`, which
+holds the optimizer and the position and loads without running code. A folder is written under a
+temporary name and renamed, so that it is complete or absent.
 """
 
 from collections.abc import Mapping
@@ -35,8 +35,8 @@ FORMAT = 1
 class Position:
     """The position of a run: all steps before `step` of the run with `seed` are done or given up.
 
-    `given_up` are those of them that a way back passed over, [first, last] each, whose updates are
-    not in the weights; `rate_scale` is what the schedule's learning rates are multiplied by since.
+    `given_up` are ranges of steps, [first, last] each, that a rollback left out of the weights;
+    `rate_scale` multiplies the schedule's learning rates since.
     """
 
     seed: int
@@ -48,7 +48,7 @@ class Position:
 def save_model(folder: Path | str, model: Model) -> None:
     """Write the weights and what is needed to build the model again into a new folder.
 
-    Raises ValueError where `folder` is in use, and OSError where its disk does not take it.
+    Raises ValueError if `folder` is in use, and OSError if writing fails.
     """
     publish(Path(folder), lambda draft: _write_model(draft, model))
 
@@ -99,10 +99,9 @@ def save_checkpoint(
 ) -> None:
     """Write the whole state of a run into a new folder.
 
-    On several ranks all of them call it, and one `is_writer`: a state that is sharded is gathered.
-    Raises SkippedStepsError, on all ranks alike, and writes nothing, where the guard has halted the
-    training; raises ValueError where `folder` is in use. Raises OSError, on the writer and once all
-    is gathered, where the disk does not take it.
+    All ranks call it, one of them with `is_writer`: a sharded state is gathered. Raises
+    SkippedStepsError on all ranks, and writes nothing, if the guard has halted training; ValueError
+    if `folder` is in use; OSError, on the writer and once all is gathered, if writing fails.
     """
     whole = optimizer.state_dict(is_wanted=is_writer)
     if not is_writer:
@@ -120,11 +119,10 @@ def save_checkpoint(
 
 
 def load_checkpoint(folder: Path | str, model: Model, optimizer: Optimizer) -> Position:
-    """Put a run's weights and optimizer where they were; returns where it stood.
+    """Restore a run's weights and optimizer; returns its position.
 
-    Any number of ranks takes up what any number has saved. Raises ValueError where the folder
-    holds no checkpoint, or that of another model, of another optimizer or of a run that had other
-    parameters frozen.
+    Any number of ranks can load what any number has saved. Raises ValueError if the folder holds no
+    checkpoint, or that of another model, another optimizer or other frozen parameters.
     """
     path = _existing(folder, TRAINING_STATE_FILE)
     _check_same_architecture(model, read_config(folder), folder)

@@ -3,8 +3,8 @@
 B = sequences, T = ragged tokens, R = rows computed for them; in a group: N sequences, S = tokens
 of the longest.
 
-On a CPU a matrix product is compiled for its shape, so shapes ought to come back: R is T rounded
-up, and rows past T are filled with a token whose results nobody reads.
+On a CPU a matrix product is compiled for its shape, so there should be few shapes: R is T rounded
+up, and rows past T hold a token whose results are not used.
 """
 
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ class AttentionLayout:
     """A batch's sequences from the longest to the shortest; made once, used by every layer."""
 
     order: Tensor | None  # [R] int64, which token of the batch comes where; None: as they are
-    restored_order: Tensor | None  # [T] int64, the way back
+    restored_order: Tensor | None  # [T] int64, its inverse
     cu_seqlens: Tensor  # [B + 1] int32, of the sorted sequences
     max_seqlen: int
     groups: tuple[Group, ...]

@@ -1,7 +1,7 @@
 """What every optimizer does: it holds the arena, updates it by groups, keeps its state.
 
-A rule (`AdamW`, `LAMB`, `Muon`) says of each kind of parameter which moments it keeps and how they
-move it. Whatever is said here about skipping, averaging, saving and sharing holds for all of them.
+A rule (`AdamW`, `LAMB`, `Muon`) defines for each kind of parameter which moments it keeps and how
+they update it. Skipping, averaging, saving and sharding are the same for all rules.
 """
 
 from abc import ABC, abstractmethod
@@ -54,7 +54,7 @@ class Optimizer(ABC):
         self._num_updates = torch.zeros((), dtype=torch.int64, device=device)
         self._is_skipped = torch.zeros((), device=device)  # whether the update is left out
         self.guard = Guard(config.guard, config.max_grad_norm, device)
-        # Of a sharded state no rank sees what the others loaded.
+        # A checksum: with a sharded state no rank sees what the others loaded.
         self._loaded = torch.zeros(2, dtype=torch.int64, device=device)
         self._average: Tensor | None = None
         if config.averaging_decay is not None:
@@ -78,7 +78,7 @@ class Optimizer(ABC):
 
     @cached_property
     def exchange(self) -> Exchange:
-        """What adds the gradients up over the ranks; all of them first ask for it together."""
+        """Sums the gradients over the ranks; the first access is collective."""
         return exchange_for(self.arena, self.config.exchange_dtype, self.config.bucket_megabytes)
 
     @classmethod
@@ -152,9 +152,9 @@ class Optimizer(ABC):
         return int(self._num_updates)
 
     def replicated_state(self) -> list[Tensor]:
-        """The tensors that every rank must hold alike, beside the weights.
+        """The tensors besides the weights that must be equal on every rank.
 
-        All, unless the state is sharded: then a checksum stands for the whole one that was loaded.
+        All, unless the state is sharded: then a checksum replaces the moments that were loaded.
         """
         counts = [self._num_updates, *self.guard.tensors().values()]
         if self._shares.is_sharded:
@@ -190,8 +190,8 @@ class Optimizer(ABC):
         """The moments, and the average, by parameter name, whole; and the number of updates.
 
         A sharded state is gathered on the CPU, share by share, and all ranks call it; one where it
-        is not wanted keeps no tensor of it. Raises SkippedStepsError where the guard has halted the
-        training: there is no state to go on from.
+        is not wanted keeps no tensor of it. Raises SkippedStepsError if the guard has halted
+        training: there is no state to continue from.
         """
         self.guard.raise_if_halted()
         state: dict[str, Any] = {"optimizer": self.name, "num_updates": self.num_updates}
@@ -204,7 +204,7 @@ class Optimizer(ABC):
 
     @torch.no_grad()
     def reset(self) -> None:
-        """Keep nothing of the updates that were made; the weights stay."""
+        """Forget all updates; the weights stay."""
         counts = [self._num_updates, self._loaded, *(s.num_updates for s in self._segments)]
         for tensor in (*counts, *self._kept()):
             tensor.zero_()
