@@ -1,4 +1,4 @@
-"""Tokens that were added to a tokenizer: cut out of a text whole, before words are looked for."""
+"""Tokens that were added to a tokenizer: matched whole, before a text is split into words."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -15,12 +15,12 @@ _LISTS: Final = ("additional_special_tokens", "extra_special_tokens")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddedToken:
-    """A token that is found in a text as it is, whatever its characters are.
+    """A token that is matched in a text as a whole.
 
-    `normalized` ones are looked for, normalized themselves, in the normalized text, others in the
-    text as it was; `single_word` ones only where no letter or digit is next to them; `lstrip`
-    and `rstrip` take the white space beside them. `special` ones say something of the text, such
-    as who speaks, and are no part of it: decoding leaves them out and masking passes them over.
+    `normalized` tokens are normalized and matched in the normalized text, others in the original;
+    `single_word` ones only where no letter or digit is next to them; `lstrip` and `rstrip` include
+    the white space next to them. `special` ones, such as who speaks, are not part of the text:
+    decoding and masking skip them.
     """
 
     content: str
@@ -42,7 +42,7 @@ class _Found:
     token: AddedToken
     index: int | None
     path: Path
-    says_flags: bool = True  # False: they are those that older files leave to be understood
+    says_flags: bool = True  # False: an older file, which implies them
 
 
 def read_added_tokens(
@@ -142,7 +142,7 @@ def _token(values: Any, path: Path) -> AddedToken:
         raise ValueError(f"{path} must describe an added token, found {values!r:.80}")
     flags = {name: entry(values, name, bool, path) for name in _FLAGS}
     given = {name: flag for name, flag in flags.items() if flag is not None}
-    # What the reference takes where nothing is said.
+    # The default of the reference.
     normalized = given.pop("normalized", not given.get("special", False))
     return AddedToken(content=values["content"], normalized=normalized, **given)
 

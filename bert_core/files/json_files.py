@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
-# How the stand-in begins that Git leaves where a large file was not fetched.
+# The start of the pointer that Git LFS leaves for a file that was not fetched.
 _POINTER: Final = b"version https://git-lfs.github.com/spec/"
 _CALLED: Final = {
     dict: "an object", list: "a list", str: "a text", int: "a whole number", bool: "true or false",

@@ -1,7 +1,7 @@
 """sentence-transformers' folders, in and out: how a text becomes a vector there.
 
 A list of modules (`modules.json`): the encoder, with the length that texts are cut to, then a
-pooling of its hidden states, then as a rule a division by the length of the vector. A task's head
+pooling of its hidden states, then usually a normalization of the vector. A task's head
 over the mean of all tokens is written as a dense layer after the pooling.
 """
 
@@ -163,10 +163,10 @@ def write_embedding(
     max_tokens: int,
     dense: Linear | None = None,
 ) -> None:
-    """Write the list of modules and their settings beside an exported encoder.
+    """Write the list of modules and their settings to the folder of an exported encoder.
 
-    `max_tokens` is what the encoder reads, for one that cuts no text before that; `dense` a layer
-    over the pooled vectors. Raises ValueError for a pooling that sentence-transformers has not.
+    `max_tokens` is what the encoder reads, used if `embedding` says nothing; `dense` is a layer
+    over the pooled vectors. Raises ValueError for a pooling that sentence-transformers lacks.
     """
     if embedding.pooling not in _NAMES:
         raise ValueError(

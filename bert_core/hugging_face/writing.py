@@ -1,4 +1,4 @@
-"""Write a directory that `transformers` and sentence-transformers open without a word."""
+"""Write a directory that `transformers` and sentence-transformers open without warnings."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -75,9 +75,9 @@ def reads_mean(model: Model) -> bool:
 
 
 def embedding_of(model: Model, pooling: str | None) -> EmbeddingConfig | None:
-    """How sentence-transformers is to make vectors; None where nobody asks for it.
+    """How sentence-transformers makes vectors; None if neither the model nor `pooling` says.
 
-    Raises ValueError for a pooling that it has not.
+    Raises ValueError for a pooling that it lacks.
     """
     if pooling is None:
         return model.embedding

@@ -43,12 +43,13 @@ def embed(
     precision: Precision = "float32",
     progress: Progress | None = None,
 ) -> Embedded:
-    """One vector per text, made as the model says, or as is said here: see `EmbeddingConfig`.
+    """One vector per text. Arguments override the model's own settings: see `EmbeddingConfig`.
 
-    A model that says nothing gives the mean of the hidden states, of length 1. The mean counts
-    [CLS] and [SEP], as sentence-transformers does. With `normalize` every vector has length 1, so
-    that a dot product is a cosine similarity. Raises ValueError for a pooling that there is not or
-    that the model has not, for more tokens than it reads, and for what is not a list of texts.
+    A model without settings gives the mean of the hidden states, of length 1. The mean counts
+    [CLS] and [SEP], as in sentence-transformers. With `normalize` every vector has length 1, so
+    that a dot product is a cosine similarity. Raises ValueError for a pooling that is unknown or
+    needs a pooler that the model lacks, for more tokens than it reads, and for what is not a list
+    of texts.
     """
     said: dict[str, Any] = {"pooling": pooling, "normalize": normalize, "max_tokens": max_tokens}
     given = {name: value for name, value in said.items() if value is not None}
@@ -73,13 +74,13 @@ def embed(
         num_truncated += encoded.num_truncated
         for members, _, found in run_batches(
             model, encoded, vectors_of, batch_tokens=batch_tokens, precision=precision,
-            progress=None if progress is None else partial(_told, progress, first, len(texts)),
+            progress=None if progress is None else partial(_report, progress, first, len(texts)),
         ):  # fmt: skip
             vectors[first + members] = found
     return Embedded(vectors=vectors.numpy(), num_truncated=num_truncated)
 
 
-def _told(progress: Progress, before: int, num_texts: int, done: int, _: int) -> None:
+def _report(progress: Progress, before: int, num_texts: int, done: int, _: int) -> None:
     progress(before + done, num_texts)
 
 

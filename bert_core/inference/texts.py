@@ -11,11 +11,9 @@ from bert_core.vocabulary import WordPieceTokenizer
 
 Text = str | tuple[str, str]  # a text, or a pair of texts
 
-# What a CPU computes fastest: four times as many took a quarter more time. A GPU wants more: see
-# `asking`.
+# The fastest on a CPU: with four times as many it took a quarter longer. For a GPU see `asking`.
 BATCH_TOKENS = 2048
-# Of many texts so many are encoded at a time: tokens need more memory than the text itself.
-_TEXTS_AT_ONCE = 8192
+_TEXTS_AT_ONCE = 8192  # encoded at a time: tokens need more memory than the text itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +29,10 @@ class EncodedTexts:
     ) -> Iterator[tuple[NDArray[np.int64], RaggedBatch]]:
         """Batches of at most `batch_tokens` tokens, and which texts each holds.
 
-        `is_padded` counts every text as long as the longest of its batch: S tokens of each of B
-        need memory for B * S^2 pairs, which then never outgrows `batch_tokens` times the longest.
-        Longest first, so that lack of memory shows at once; `first` leaves so many of the longest
-        out. Equal texts make equal batches. A single text that is longer makes a batch of its own.
-        Raises ValueError for less than one token.
+        With `is_padded` every text counts as long as the longest of its batch: then memory for the
+        B * S^2 pairs of tokens stays below `batch_tokens` times the longest. Longest first, so that
+        lack of memory shows at once, after skipping the `first` longest. Equal texts make equal
+        batches. A longer text is a batch by itself. Raises ValueError for less than one token.
         """
         if batch_tokens < 1:
             raise ValueError(f"batch_tokens must be at least 1, got {batch_tokens}")
@@ -61,7 +58,7 @@ class EncodedTexts:
 
 
 def parts_of(texts: Sequence[Text]) -> Iterator[tuple[int, Sequence[Text]]]:
-    """Few enough texts to encode at once, and the index of the first; of no texts one empty part.
+    """Parts that are encoded at once, each with the index of its first text; no texts: one part.
 
     Raises ValueError for what is not a list of texts.
     """
@@ -77,8 +74,8 @@ def encode_texts(
     """Encode texts and pairs, cut to `max_tokens` tokens with the special ones.
 
     A single text loses its end; of a pair the longer text loses its end first, as in the
-    `tokenizers` library. Raises ValueError
-    where `max_tokens` holds the special tokens alone, and for what is not a list of texts.
+    `tokenizers` library. Raises ValueError if `max_tokens` holds only the special tokens, and for
+    what is not a list of texts.
     """
     check_texts(texts)
     firsts = tokenizer.encode_batch([text if isinstance(text, str) else text[0] for text in texts])

@@ -1,11 +1,9 @@
-"""Weights to begin with that know what any text shows without training.
+"""Informed initial weights: neighbours, token frequencies and word vectors.
 
-Neighbours matter, words are unequal, and words with the same neighbours are alike.
-
-With the published initialization all of a small BERT's heads read all positions alike, and for
-thousands of steps the model learns token frequencies and nothing else: before a head can gain by
-reading a neighbour, queries, keys, values and what reads them have to agree on where neighbours
-are. Here they begin with that agreement; everything is trained from there on as always.
+With the published initialization all heads of a small BERT read all positions equally, and for
+thousands of steps the model learns nothing but token frequencies: before a head can gain by reading
+a neighbour, queries, keys, values and the next layers have to agree on where neighbours are. Here
+they start with that agreement, and everything is trained from there as usual.
 
 The idea of attention that begins as trained attention looks is that of Trockman and Kolter,
 "Mimetic Initialization of Self-Attention Layers" (2023); that offsets are rotations of sines is
@@ -22,21 +20,20 @@ from bert_core.model.encoder import Encoder, EncoderLayer, VocabularyHead
 
 # Of a normal distribution of deviation 1 that is cut off at two deviations.
 _CUT_VARIANCE = 0.7737
-# Sines against token embeddings, whose spread they are given in.
+# Of the sines, in standard deviations of the token embeddings.
 _AMPLITUDE = 1.5
 _SHARPNESS = 6.0  # a head's score at its distance
 _GAIN = 0.7  # of the rotations of values and outputs
-# Word vectors against random embeddings. At the small size of these a few hundred steps at the
-# rates of pretraining would wash away what the vectors know (docs/decisions/0040).
+# Size of word vectors relative to random embeddings. At their size a few hundred steps at the rates
+# of pretraining would erase what the vectors know (docs/decisions/0040).
 WORD_VECTOR_SCALE = 8.0
 
 
 def begin_as_word_vectors(encoder: Encoder, vectors: Tensor) -> None:
-    """Let token embeddings begin as `vectors` [V, D], `WORD_VECTOR_SCALE` times as large as random
-    ones.
+    """Initialize token embeddings with `vectors` [V, D] of length 1.
 
-    The vectors have length 1; where one is 0 the token keeps its random embedding. Raises
-    ValueError for vectors of another shape.
+    They are scaled to `WORD_VECTOR_SCALE` times the size of random embeddings. A token whose vector
+    is 0 keeps its random embedding. Raises ValueError for vectors of another shape.
     """
     table, width = encoder.embeddings.token, encoder.config.hidden_size
     if vectors.shape != table.shape:
@@ -67,7 +64,7 @@ def attend_to_neighbours(encoder: Encoder, *, seed: int, embedding_scale: float 
     frequencies = _frequencies(heads, width // 2, generator)
     amplitude = _AMPLITUDE * embedding_scale * config.initializer_range
     sines = amplitude * _sines(config.max_position_embeddings, frequencies)
-    # What a sine is once token, segment and position are added up and normalized.
+    # The size of a sine once token, segment and position are summed and normalized.
     drawn = _CUT_VARIANCE * config.initializer_range**2
     spread = math.sqrt((embedding_scale**2 + 1) * drawn + amplitude**2 / 2)
     scale = math.sqrt(_SHARPNESS * math.sqrt(width) / (width / 2)) * spread / amplitude
@@ -89,10 +86,10 @@ def attend_to_neighbours(encoder: Encoder, *, seed: int, embedding_scale: float 
 
 
 def predict_frequencies(head: VocabularyHead, counts: Tensor) -> None:
-    """Let `head` begin by answering each token as often as `counts` [V] has it in the text.
+    """Initialize the bias of `head` so that it predicts tokens at their frequencies.
 
-    One is added to each count; tokens that are never asked for best have a count of 0. Raises
-    ValueError for another number of counts, or a negative one.
+    `counts` [V] are those in the text; give 0 for tokens that are never predicted. One is added to
+    each. Raises ValueError for another number of counts, or a negative one.
     """
     if counts.shape != head.bias.shape or bool((counts < 0).any()):
         raise ValueError(
@@ -101,15 +98,15 @@ def predict_frequencies(head: VocabularyHead, counts: Tensor) -> None:
         )
     shares = (counts.double() + 1) / (counts.double() + 1).sum()
     with torch.no_grad():
-        # Logits are the same whatever is added to all; the smaller numbers are kinder to bf16.
+        # The softmax ignores a constant; smaller numbers lose less in bf16.
         head.bias.copy_((shares.log() - shares.log().mean()).float())
 
 
 def _frequencies(heads: int, pairs: int, generator: torch.Generator) -> Tensor:
     """[heads * pairs] radians a position between 0 and pi, those of each head spread evenly.
 
-    Each is drawn from a stretch of its own: between evenly spaced ones some far distance would
-    look like a near one.
+    Each is drawn from its own interval: with evenly spaced ones some far distance would look like a
+    near one.
     """
     places = torch.arange(pairs) + torch.rand(heads, pairs, generator=generator)
     return (math.pi / pairs * places).flatten()
