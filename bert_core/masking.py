@@ -77,7 +77,7 @@ def mask_tokens(
 
     An example of n tokens gets max(1, round(fraction * n)) masks as published, n counting its
     special tokens; fewer where it has fewer maskable tokens or whole words leave a rest. Raises
-    ValueError where the arrays do not fit together or the batch is too large.
+    ValueError if the arrays do not fit together or the batch is too large.
     """
     original = input_ids.astype(np.int64)
     row_lengths = lengths.astype(np.int64)

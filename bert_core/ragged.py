@@ -104,7 +104,7 @@ class RaggedBatch(OfTensors):
 
         `segment_b_start` holds for each sequence the index of its second segment's first token;
         its length where there is one segment. None means one segment everywhere. Raises ValueError
-        for an empty batch or sequence, and where the arrays do not fit together.
+        for an empty batch or sequence, and if the arrays do not fit together.
         """
         ids = np.asarray(input_ids)
         sizes = np.asarray(lengths, dtype=np.int64)

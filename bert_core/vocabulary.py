@@ -60,7 +60,7 @@ class WordPieceTokenizer:
         """Load `vocab.txt` or `tokenizer.json`, with the settings and added tokens of the folder.
 
         `lowercase` decides where no file says it or two contradict each other, and must agree with
-        them otherwise. Raises ValueError, naming the file, where it does not, where files
+        them otherwise. Raises ValueError, naming the file, if it does not, where files
         contradict each other or are broken, and for a tokenizer that is not BERT's.
         """
         folder = Path(directory)
@@ -83,7 +83,7 @@ class WordPieceTokenizer:
         return self._ids.get(token, self.unk_id)
 
     def id_to_token(self, index: int) -> str:
-        """The token with id `index`; raises ValueError where there is none."""
+        """The token with id `index`; raises ValueError if there is none."""
         if not 0 <= index < self.vocab_size:
             raise ValueError(f"a token id must lie in [0, {self.vocab_size}), got {index}")
         return self.tokens[index]
@@ -113,7 +113,7 @@ class WordPieceTokenizer:
     def check_embedding_rows(self, num_rows: int) -> None:
         """Return where an embedding matrix of `num_rows` has a row for every token.
 
-        It may have more, which no text reads. Raises ValueError where it has fewer.
+        It may have more, which no text reads. Raises ValueError if it has fewer.
         """
         if num_rows < self.vocab_size:
             raise ValueError(

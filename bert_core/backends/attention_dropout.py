@@ -103,5 +103,5 @@ def _long_words(
 
 
 def attention_dropout(key: DropoutKey | None, rate: float) -> AttentionDropout | None:
-    """What attention drops; None where it drops nothing."""
+    """What attention drops; None if it drops nothing."""
     return None if key is None or rate == 0.0 else AttentionDropout(key, rate)

@@ -204,7 +204,7 @@ def _tensor_of(word: int) -> Tensor:
 def dropout_mask(
     values: Tensor, rate: float, key: DropoutKey | None, site: Site
 ) -> DropoutMask | None:
-    """What is dropped of `values`; None where nothing is."""
+    """What is dropped of `values`; None if nothing is."""
     return None if key is None or rate == 0.0 else key.mask(site, values, rate)
 
 

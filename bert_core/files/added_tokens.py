@@ -156,7 +156,7 @@ def _checked_id(index: Any, token: AddedToken, path: Path) -> int:
 
 
 def _same(before: _Found, found: _Found) -> _Found:
-    """What two files say of one token; raises ValueError where they contradict each other."""
+    """What two files say of one token; raises ValueError if they contradict each other."""
     if before.index is not None and found.index is not None and before.index != found.index:
         raise ValueError(
             f"{before.path} and {found.path.name} must give {found.token.content!r} one id, found "

@@ -14,7 +14,7 @@ _CALLED: Final = {
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object that the file holds; raises ValueError, naming it, where it holds none."""
+    """The JSON object that the file holds; raises ValueError, naming it, if it holds none."""
     found = read_json_value(path)
     if not isinstance(found, dict):
         raise ValueError(f"{path} must hold a JSON object, found a {type(found).__name__}")
@@ -27,7 +27,7 @@ def read_optional_json(path: Path) -> dict[str, Any]:
 
 
 def read_json_value(path: Path) -> Any:
-    """Whatever JSON the file holds; raises ValueError, naming it, where it holds none."""
+    """Whatever JSON the file holds; raises ValueError, naming it, if it holds none."""
     text = read_text(path)
     try:
         return json.loads(text)
@@ -36,7 +36,7 @@ def read_json_value(path: Path) -> Any:
 
 
 def read_text(path: Path) -> str:
-    """What a UTF-8 file holds; raises ValueError, naming it, where it is missing or no text."""
+    """What a UTF-8 file holds; raises ValueError, naming it, if it is missing or no text."""
     check_fetched(path)
     try:
         return path.read_text(encoding="utf-8")
@@ -47,7 +47,7 @@ def read_text(path: Path) -> str:
 def check_fetched(path: Path) -> None:
     """Return where `path` is a file that may hold what its name says.
 
-    Raises ValueError where there is no file, or the pointer that Git LFS leaves in its place.
+    Raises ValueError if there is no file, or the pointer that Git LFS leaves in its place.
     """
     if not path.is_file():
         raise ValueError(f"{path.parent} must hold {path.name}, found none; is it whole?")
@@ -60,7 +60,7 @@ def check_fetched(path: Path) -> None:
 
 
 def entry(values: dict[str, Any], key: str, kind: type[T], path: Path) -> T | None:
-    """`values[key]` of the JSON file `path`; None where it is missing or null.
+    """`values[key]` of the JSON file `path`; None if it is missing or null.
 
     Raises ValueError, naming the file, for a value of another kind.
     """

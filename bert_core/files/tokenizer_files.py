@@ -42,7 +42,7 @@ def read_tokenizer(folder: Path, lowercase: bool | None = None) -> TokenizerFile
 
     `lowercase` decides where no file says it or two files contradict each other, and must agree
     with them otherwise. Raises ValueError, naming the file, for a tokenizer that follows other
-    rules than BERT's, for files that contradict each other, and where no vocabulary is there.
+    rules than BERT's, for files that contradict each other, and if no vocabulary is there.
     """
     whole = read_json(folder / _WHOLE) if (folder / _WHOLE).is_file() else None
     settings = read_optional_json(folder / _SETTINGS)
@@ -88,7 +88,7 @@ def _tokens(folder: Path, whole: dict[str, Any] | None) -> tuple[str, ...]:
 
 
 def read_tokens(path: Path) -> tuple[str, ...]:
-    """The tokens of a `vocab.txt`, a line each; raises ValueError, naming it, where it holds none.
+    """The tokens of a `vocab.txt`, a line each; raises ValueError, naming it, if it holds none.
 
     Only a line feed ends a line: some vocabularies hold tokens such as U+2028.
     """

@@ -1,4 +1,4 @@
-"""Whether a published tokenizer follows BERT's rules; ValueError where it does not."""
+"""Whether a published tokenizer follows BERT's rules; ValueError if it does not."""
 
 from pathlib import Path
 from typing import Any, Final

@@ -73,7 +73,7 @@ def model_folder(directory: Path | str) -> Path:
 
 
 def read_embedding(folder: Path, max_positions: int, hidden_size: int) -> EmbeddingConfig | None:
-    """How the sentence-transformers model in `folder` makes vectors; None where it is none.
+    """How the sentence-transformers model in `folder` makes vectors; None if it is none.
 
     Raises ValueError, naming the file, for what is not read here: several poolings at once,
     weighted ones, a prompt before every text, vectors that are cut.

@@ -38,7 +38,7 @@ def export_model(
     `AutoModel` too. Without it a model that says how it makes vectors is written for
     sentence-transformers, too, with the heads it has. A head over the mean of all tokens has no
     class in `transformers`: it is a module of sentence-transformers, whose `encode` gives the
-    logits. Raises ValueError for another pooling, and where `directory` is in use.
+    logits. Raises ValueError for another pooling, and if `directory` is in use.
     """
     over_mean = pooling is None and reads_mean(model)
     embedding = EmbeddingConfig(normalize=False) if over_mean else embedding_of(model, pooling)
@@ -117,7 +117,7 @@ def their_config(
 
 
 def architecture_of(model: Model) -> str:
-    """The class of `transformers` with the model's head; raises ValueError where it has none."""
+    """The class of `transformers` with the model's head; raises ValueError if it has none."""
     if model.head_name == "pretraining":
         whole = model.head_settings()["next_sentence"]
         return "BertForPreTraining" if whole else "BertForMaskedLM"

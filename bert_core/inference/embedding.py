@@ -98,7 +98,7 @@ def nearest(
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """[N, top_k] indices of the vectors nearest to each query, nearest first, and the cosines.
 
-    Raises ValueError where there are fewer than `top_k` vectors.
+    Raises ValueError if there are fewer than `top_k` vectors.
     """
     if not 1 <= top_k <= len(vectors):
         raise ValueError(f"top_k must lie in [1, {len(vectors)}], got {top_k}")

@@ -168,7 +168,7 @@ def choose(
 ) -> Chosen:
     """Which of `choices` continues `prompt` best.
 
-    Raises ValueError for a model with another head, and where there are no choices.
+    Raises ValueError for a model with another head, and if there are no choices.
     """
     model = with_head(model, MultipleChoice)
     pairs = [(prompt, choice) for choice in choices]

@@ -49,12 +49,12 @@ class Question(NamedTuple):
 
 
 def question_of(model: Model) -> Question:
-    """What is asked of this model; raises ValueError where nothing is."""
+    """What is asked of this model; raises ValueError if nothing is."""
     return question_of_class(type(model))
 
 
 def question_of_class(model: type[Model]) -> Question:
-    """What is asked of models of this class; raises ValueError where nothing is."""
+    """What is asked of models of this class; raises ValueError if nothing is."""
     if issubclass(model, RowModel):
         return _question_of_rows(model)
     if model.head_name not in _QUESTIONS:

@@ -30,7 +30,7 @@ def question_windows(
     """[CLS] question [SEP] window [SEP] for windows that together cover the context.
 
     They advance by `stride` tokens, or by half a window: then every span of up to half a window is
-    whole in one of them. Raises ValueError where the question leaves no tokens for a window.
+    whole in one of them. Raises ValueError if the question leaves no tokens for a window.
     """
     start = [tokenizer.cls_id, *question_ids, tokenizer.sep_id]
     window_size = max_tokens - len(start) - 1

@@ -74,7 +74,7 @@ def resize_positions(
             rows never change; interpolating them would move every text to other positions.
 
     Sinusoidal positions are computed, in any number. Raises ValueError for less than one position,
-    for other `new_rows`, and where the model has an optimizer already.
+    for other `new_rows`, and if the model has an optimizer already.
     """
     _check(num_positions, "num_positions", new_rows, ("repeated", "random"))
     _check_no_optimizer(model)
@@ -97,17 +97,17 @@ def resize_positions(
 def resize_vocabulary(
     model: Model, num_tokens: int, *, new_rows: Literal["mean", "random"] = "mean"
 ) -> None:
-    """Let `model` read, and where it predicts tokens predict, the ids below `num_tokens`.
+    """Let `model` read the ids below `num_tokens`, and predict them if it predicts tokens.
 
     Args:
         model: what is changed, before its optimizer is built.
         num_tokens: fewer cut the last tokens off; the others keep their ids and numbers.
         new_rows: "mean" starts each new token as the mean of all, output bias included, so that
-            a trained model gives it the likelihood of an average token and predicts the others
-            about as before; random rows may be likelier than any (Hewitt, 2021). "random" draws
-            them as a new model does.
+            a trained model gives it an average likelihood and predicts the others about as before;
+            random rows may be likelier than any (Hewitt, 2021). "random" draws them as a new model
+            does.
 
-    Raises ValueError for less than one token, for other `new_rows`, and where the model has an
+    Raises ValueError for less than one token, for other `new_rows`, and if the model has an
     optimizer already.
     """
     _check(num_tokens, "num_tokens", new_rows, ("mean", "random"))

@@ -159,7 +159,7 @@ def accuracy_by_kind(name: str, logits: Tensor, labels: Tensor, kinds: Kinds) ->
 
 
 def checked_labels(num_labels: int, labels: Sequence[str] | None) -> tuple[str, ...] | None:
-    """The names of `num_labels` classes; raises ValueError where they are not as many, or alike."""
+    """The names of `num_labels` classes; raises ValueError if they are not as many, or alike."""
     if labels is None:
         return None
     if len(labels) != num_labels or len(set(labels)) != num_labels:

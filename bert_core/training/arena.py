@@ -137,7 +137,7 @@ class ParameterArena:
         }
 
     def check_unchanged(self) -> None:
-        """Raise ValueError where the model no longer learns from this arena, naming the parameters.
+        """Raise ValueError if the model no longer learns from this arena, naming the parameters.
 
         A parameter was frozen or made trainable since this was built, or it or its gradient was
         moved, as `.to()`, `.double()`, `load_state_dict(assign=True)` and `zero_grad()` do.

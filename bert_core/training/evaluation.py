@@ -17,7 +17,7 @@ def evaluate(
 
     Without dropout or gradients, on the model's device. With `torch.distributed` initialised every
     rank calls it with its own batches, or none, and all get the same figures. Raises ValueError
-    where no item counts on any rank, or for a batch that the model cannot take.
+    if no item counts on any rank, or for a batch that the model cannot take.
     """
     names, device = model.figure_names, model.device
     totals = torch.zeros(len(names), dtype=torch.float64, device=device)

@@ -48,7 +48,7 @@ class SharedNumbers:
 
 
 class Neighbour:
-    """The other rank's gradients, mapped; adds them to this rank's own."""
+    """Sums this rank's gradients and the other rank's mapped ones."""
 
     def __init__(self, own: Tensor, other: Tensor) -> None:
         self._own = own
@@ -91,7 +91,7 @@ def meet(shared: SharedNumbers) -> Neighbour | None:
 
 
 def _mapped(theirs: list[int], own: list[int]) -> Tensor | None:
-    """The other rank's numbers; None where they cannot be mapped."""
+    """The other rank's numbers; None if they cannot be mapped."""
     process, descriptor, num_numbers, token, machine = theirs
     if machine != own[-1] or num_numbers != own[2]:
         return None  # the same process id elsewhere is another process

@@ -56,7 +56,7 @@ def save_model(folder: Path | str, model: Model) -> None:
 def load_model(folder: Path | str, device: torch.device | str = "cpu") -> Model:
     """The model that `save_model` or `save_checkpoint` wrote, with the head it had.
 
-    It runs the `task.py` of a folder whose head is none of ours. Raises ValueError where the folder
+    It runs the `task.py` of a folder whose head is none of ours. Raises ValueError if the folder
     holds no such model, or not exactly its tensors.
     """
     build = model_class_in(folder)
@@ -138,7 +138,7 @@ def load_checkpoint(folder: Path | str, model: Model, optimizer: Optimizer) -> P
 def read_config(folder: Path | str) -> dict[str, Any]:
     """The entries `format`, `head`, `settings` and `encoder` of a saved model.
 
-    And `embedding`, where the model says how it makes vectors of texts. Raises ValueError where the
+    And `embedding`, where the model says how it makes vectors of texts. Raises ValueError if the
     folder holds none, or one of another format.
     """
     path = _existing(folder, CONFIG_FILE)
@@ -186,7 +186,7 @@ def _existing(folder: Path | str, name: str) -> Path:
 
 
 def read_weights(folder: Path | str) -> dict[str, Tensor]:
-    """The tensors of a saved model, on the CPU; raises ValueError where there are none."""
+    """The tensors of a saved model, on the CPU; raises ValueError if there are none."""
     return read_tensors(_existing(folder, WEIGHTS_FILE))
 
 
@@ -216,7 +216,7 @@ def _check_same_architecture(model: Model, config: dict[str, Any], folder: Path 
 
 
 def check_same_encoder(ours: EncoderConfig, theirs: Mapping[str, Any], source: Path | str) -> None:
-    """Raise ValueError where the encoder of `source` has tensors of other shapes or meaning."""
+    """Raise ValueError if the encoder of `source` has tensors of other shapes or meaning."""
     # Dropout and the spread of initial weights may differ between pretraining and a task.
     free = {"hidden_dropout", "attention_dropout", "classifier_dropout", "initializer_range"}
     different = {

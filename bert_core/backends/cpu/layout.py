@@ -36,7 +36,7 @@ class Group:
     end: int
     sequences: tuple[tuple[int, int], ...]  # N places in the batch and lengths
     size: int  # S
-    is_token: Tensor | None  # [N, S] bool; None where nothing is padded
+    is_token: Tensor | None  # [N, S] bool; None if nothing is padded
     padded_index: Tensor | None  # [end - begin] int64, the index of each token among N * S
 
     @property

@@ -50,7 +50,7 @@ class OptimizationConfig:
             updates it; changes no bit. Build the optimizer once `torch.distributed` is initialised.
         guard: which steps are skipped, and how many in a row stop training.
 
-    Raises ValueError where a value is impossible.
+    Raises ValueError if a value is impossible.
     """
 
     optimizer: OptimizerName | None = None

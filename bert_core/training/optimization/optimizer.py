@@ -32,8 +32,8 @@ class Optimizer(ABC):
     """An update rule over a model's parameters in one buffer; biases and norms never decay.
 
     Build it once the model is on its device and frozen where it is to be: it moves the trainable
-    parameters into a `ParameterArena`. Raises ValueError where that cannot take them, for a model
-    that FSDP or DDP wraps, and where the config does not fit the model or names another optimizer.
+    parameters into a `ParameterArena`. Raises ValueError if that cannot take them, for a model
+    that FSDP or DDP wraps, and if the config does not fit the model or names another optimizer.
     """
 
     name: ClassVar[OptimizerName]
@@ -87,9 +87,9 @@ class Optimizer(ABC):
         return "matrix" if parameter.ndim > 1 else "vector"
 
     @classmethod
-    @abstractmethod
     def _moments(cls, kind: Kind) -> tuple[str, ...]:
-        """The names of what is kept of a parameter's gradients from update to update."""
+        """The names of the running moments of a parameter: Adam's two, unless a rule has others."""
+        return ("mean", "variance")
 
     @abstractmethod
     def _update(self, segment: Segment, learning_rate: float, divisor: Tensor | None) -> None:

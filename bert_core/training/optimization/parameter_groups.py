@@ -88,7 +88,7 @@ _WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParalle
 
 
 def check_unwrapped(model: nn.Module) -> None:
-    """Raise ValueError where FSDP or DDP wraps `model`, or a parameter is a DTensor."""
+    """Raise ValueError if FSDP or DDP wraps `model`, or a parameter is a DTensor."""
     found = [name for module in model.modules() for name in _WRAPPERS if _is_a(module, name)]
     found += [f"{name} as a DTensor" for name, p in model.named_parameters() if _is_a(p, "DTensor")]
     if found:

@@ -1,4 +1,4 @@
-"""The optimizers: AdamW, LAMB and Muon, by name, and what they keep before they are built."""
+"""The optimizers AdamW, LAMB and Muon by name, and the size of their state."""
 
 import math
 from collections import defaultdict
@@ -31,10 +31,6 @@ class AdamW(Optimizer):
 
     name: ClassVar[OptimizerName] = "adamw"
 
-    @classmethod
-    def _moments(cls, kind: Kind) -> tuple[str, ...]:
-        return ("mean", "variance")
-
     def _update(self, segment: Segment, learning_rate: float, divisor: Tensor | None) -> None:
         adamw(
             [segment.values], [segment.gradients],
@@ -48,7 +44,7 @@ class AdamW(Optimizer):
 
 
 class LAMB(Optimizer):
-    """Adam whose step on each matrix is as long as a share of the matrix itself.
+    """Adam whose step on each matrix has a norm proportional to that of the matrix.
 
     You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes" (2020),
     algorithm 2, with the trust ratio |x| / |update| itself (phi the identity). Biases and
@@ -56,10 +52,6 @@ class LAMB(Optimizer):
     """
 
     name: ClassVar[OptimizerName] = "lamb"
-
-    @classmethod
-    def _moments(cls, kind: Kind) -> tuple[str, ...]:
-        return ("mean", "variance")
 
     def _update(self, segment: Segment, learning_rate: float, divisor: Tensor | None) -> None:
         direction = self._direction(segment, divisor)
@@ -70,14 +62,14 @@ class LAMB(Optimizer):
             steps = self._matrices(segment, direction)
             lengths = torch.stack(torch._foreach_norm(self._matrices(segment, segment.values)))
             step_lengths = torch.stack(torch._foreach_norm(steps))
-            # What is zero, or has a gradient of zero, is moved at the plain rate.
+            # A matrix or step of norm zero has no trust ratio.
             has_ratio = (lengths > 0) & (step_lengths > 0)
             ratios = torch.where(has_ratio, lengths / step_lengths, 1.0) * learning_rate
             torch._foreach_mul_(steps, list(ratios.unbind()))
         segment.values.sub_(direction.mul_(1 - self._is_skipped))
 
     def _direction(self, segment: Segment, divisor: Tensor | None) -> Tensor:
-        """Adam's update of the segment; its moments move on."""
+        """Adam's update of the segment; updates its moments."""
         moves = 1 - self._is_skipped  # [] 1.0 or 0.0
         gradients = self._finite_gradients(segment, divisor)
         mean, variance = segment.moments["mean"], segment.moments["variance"]
@@ -169,10 +161,7 @@ def build_optimizer(model: nn.Module, config: OptimizationConfig) -> Optimizer:
 
 
 def state_size(model: nn.Module, config: OptimizationConfig) -> int:
-    """How many float32 numbers an optimizer keeps of `model`, on all ranks together.
-
-    Known before it is built.
-    """
+    """How many float32 numbers the optimizer of `model` will keep, on all ranks together."""
     rule = _rule(config)
     sizes = {name: p.numel() for name, p in model.named_parameters()}
     has_average = config.averaging_decay is not None
