@@ -138,9 +138,8 @@ def differences(head: str, size: str, device: str = "cpu") -> tuple[float, float
     loss = torch.stack([total / count for total, count in model.loss_sums(batch).values()]).sum()
     loss.backward()
     expected.loss.backward()
-    task_head = "qa_outputs" if head == "span_prediction" else "classifier"
     named = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    ours = to_hugging_face(named, task_head=task_head)
+    ours = to_hugging_face(named, head)
     gradients = max(
         float((ours[name] - p.grad).abs().max())
         for name, p in reference.named_parameters()

@@ -47,9 +47,9 @@ def their_config(ours: EncoderConfig, **settings: Any) -> Any:
     )
 
 
-def load_ours(reference: nn.Module, model: nn.Module, task_head: str = "classifier") -> None:
+def load_ours(reference: nn.Module, model: nn.Module) -> None:
     """Give the reference our weights; raises KeyError where one of its own is not among them."""
-    tensors = to_hugging_face(dict(model.named_parameters()), task_head=task_head)
+    tensors = to_hugging_face(dict(model.named_parameters()))
     with torch.no_grad():
         for name, parameter in reference.named_parameters():
             parameter.copy_(tensors[name])

@@ -19,11 +19,11 @@ IGNORED_LABEL = -100  # what `torch` and `transformers` use for "no label here"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PretrainingBatch(OfTensors):
-    """Tokens with what was hidden in them, and whether B really followed A."""
+    """Tokens with the masked positions and their labels, and whether B followed A."""
 
     tokens: RaggedBatch
     masked_positions: Tensor  # [M] int64, indices into the T tokens
-    masked_labels: Tensor  # [M] int64, the ids that stood there
+    masked_labels: Tensor  # [M] int64, the original ids
     next_sentence_labels: Tensor | None = None  # [B] int64, 0 = B followed A, 1 = random
 
     @property
@@ -53,14 +53,12 @@ class LabelledBatch(OfTensors):
     num_labels: int  # labels that count
 
     @classmethod
-    def from_arrays(
-        cls, tokens: RaggedBatch, labels: ArrayLike | Tensor, *, ignored: int = IGNORED_LABEL
-    ) -> Self:
-        """Build the batch and count, on the host, the labels that are not `ignored`.
+    def from_arrays(cls, tokens: RaggedBatch, labels: ArrayLike | Tensor) -> Self:
+        """Build the batch and count, on the host, the labels that are not `IGNORED_LABEL`.
 
-        Booleans, one for each of B texts and C classes, count each; they and floats become
-        float32, whole numbers and one boolean a text int64. Of [B, 2] spans every row is one label.
-        Raises ValueError for floats of B texts and C classes that are not between 0 and 1.
+        [B, C] booleans count one label each; they and floats become float32, integers and [B]
+        booleans int64. Of [B, 2] spans every row is one label. Raises ValueError for [B, C] floats
+        outside [0, 1].
         """
         values = labels if isinstance(labels, Tensor) else torch.from_numpy(np.asarray(labels))
         is_several = values.ndim == 2 and (values.is_floating_point() or values.dtype == torch.bool)
@@ -73,7 +71,7 @@ class LabelledBatch(OfTensors):
         elif values.ndim == 2:
             num_labels = len(values)
         else:
-            num_labels = int((values != ignored).sum())
+            num_labels = int((values != IGNORED_LABEL).sum())
         return cls(tokens=tokens, labels=values, num_labels=num_labels)
 
     @property

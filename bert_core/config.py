@@ -1,16 +1,16 @@
-"""What an encoder is made of, what its embeddings are made of, and the sizes that have names."""
+"""Configurations of encoders and embeddings, and the named sizes."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from numbers import Integral, Real
 from types import MappingProxyType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderConfig:
-    """Sizes and options of one encoder; raises ValueError for whatever is impossible.
+    """Sizes and options of one encoder; raises ValueError for impossible values.
 
     The defaults are those of the published BERT-base (Devlin et al., 2019). With `causal` a token
     reads only itself and what is left of it; with `positions="sinusoidal"` the position
@@ -59,7 +59,7 @@ class EncoderConfig:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain values, ready for JSON; without a rate of the heads' own if None."""
+        """The fields as plain values, ready for JSON; without `classifier_dropout` if None."""
         values = asdict(self)
         if self.classifier_dropout is None:
             del values["classifier_dropout"]  # as it was written before there was one
@@ -74,12 +74,12 @@ class EncoderConfig:
         return cls(**values)
 
 
-POOLINGS: tuple[str, ...] = ("mean", "cls", "max", "mean_sqrt_len", "pooled")
+Pooling = Literal["mean", "cls", "max", "mean_sqrt_len", "pooled"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingConfig:
-    """How a text becomes one vector; raises ValueError for what there is not.
+    """How a text becomes one vector; raises ValueError for impossible values.
 
     `pooling` takes of the hidden states their mean, that of [CLS], the maximum of each column,
     their sum over the square root of their number, or the pooler's output. Texts are cut to
@@ -87,13 +87,13 @@ class EmbeddingConfig:
     with `lowercase`, whatever the tokenizer does then.
     """
 
-    pooling: Literal["mean", "cls", "max", "mean_sqrt_len", "pooled"] = "mean"
+    pooling: Pooling = "mean"
     normalize: bool = True
     max_tokens: int | None = None
     lowercase: bool = False
 
     def __post_init__(self) -> None:
-        check_choice("pooling", self.pooling, POOLINGS)
+        check_choice("pooling", self.pooling, get_args(Pooling))
         for name in ("normalize", "lowercase"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")

@@ -1,4 +1,4 @@
-"""Masked language modelling: which tokens are hidden, and what is in their place.
+"""Masked language modelling: which tokens are masked, and what replaces them.
 
 As published (Devlin et al., 2019, section 3.1 and appendix A.1): 15% of an example's tokens are to
 be predicted; of these 80% become [MASK], 10% a random token and 10% stay. Whole-word masking treats
@@ -52,11 +52,11 @@ class MaskableVocabulary:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MaskedTokens:
-    """Token ids after masking, and what has to be predicted where."""
+    """Token ids after masking, and the labels to predict."""
 
     input_ids: NDArray[np.int64]  # [T]
     positions: NDArray[np.int64]  # [M] indices into the T tokens, ascending
-    labels: NDArray[np.int64]  # [M] the ids that stood there
+    labels: NDArray[np.int64]  # [M] the original ids
 
 
 def mask_tokens(
@@ -77,7 +77,7 @@ def mask_tokens(
 
     An example of n tokens gets max(1, round(fraction * n)) masks as published, n counting its
     special tokens; fewer where it has fewer maskable tokens or whole words leave a rest. Raises
-    ValueError where the arrays do not fit together or the batch is too large.
+    ValueError if the arrays do not fit together or the batch is too large.
     """
     original = input_ids.astype(np.int64)
     row_lengths = lengths.astype(np.int64)

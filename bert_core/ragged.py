@@ -24,7 +24,7 @@ class OfTensors:
                 yield each.name, value
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """All that lies on the device."""
+        """All tensors of the batch."""
         parts = [v.tensors() if isinstance(v, OfTensors) else (v,) for _, v in self._moving()]
         return tuple(tensor for part in parts for tensor in part)
 
@@ -104,7 +104,7 @@ class RaggedBatch(OfTensors):
 
         `segment_b_start` holds for each sequence the index of its second segment's first token;
         its length where there is one segment. None means one segment everywhere. Raises ValueError
-        for an empty batch or sequence, and where the arrays do not fit together.
+        for an empty batch or sequence, and if the arrays do not fit together.
         """
         ids = np.asarray(input_ids)
         sizes = np.asarray(lengths, dtype=np.int64)
@@ -152,7 +152,7 @@ class RaggedBatch(OfTensors):
 
 
 def to_device(values: Tensor, device: torch.device | str) -> Tensor:
-    """`values` on `device`; on the way to a GPU through pinned memory, so that nobody waits."""
+    """`values` on `device`; to a GPU through pinned memory, so that the host does not wait."""
     if torch.device(device).type == "cuda" and not (values.is_cuda or values.is_pinned()):
         values = values.pin_memory()
     return values.to(device, non_blocking=True)

@@ -1,4 +1,4 @@
-"""Random numbers that depend on what they are for, never on who draws them or when.
+"""Random numbers that depend on their purpose and index, never on the process or the order.
 
 Every draw is a hash of (seed, purpose, index, ...): the same arguments give the same bits in any
 process, any order and on any machine, and the draw for example 10**12 costs as much as the first.

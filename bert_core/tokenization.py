@@ -1,6 +1,7 @@
 """BERT's rules as the `tokenizers` library applies them: the one module that knows it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import tokenizers
@@ -43,19 +44,8 @@ def build_tokenizer(
     tokenizer.add_special_tokens([tokenizers.AddedToken(token, special=True) for token in special])
     tokenizer.encode_special_tokens = True  # "[CLS]" in a text is five characters, not a token
     # The library would then pass over all that is special: to it these are not.
-    tokenizer.add_tokens(
-        [
-            tokenizers.AddedToken(
-                token.content,
-                single_word=token.single_word,
-                lstrip=token.lstrip,
-                rstrip=token.rstrip,
-                normalized=token.normalized,
-                special=False,
-            )
-            for token in added_tokens
-        ]
-    )
+    ordinary = [replace(token, special=False).to_dict() for token in added_tokens]
+    tokenizer.add_tokens([tokenizers.AddedToken(**token) for token in ordinary])
     return tokenizer
 
 

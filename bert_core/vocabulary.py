@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_core.files.added_tokens import SPECIAL_TOKENS, AddedToken
+from bert_core.files.added_tokens import SPECIAL_ROLES, SPECIAL_TOKENS, AddedToken
 from bert_core.files.tokenizer_files import SAVED_FILES, Normalization, read_tokenizer
 from bert_core.masking import MaskableVocabulary
 from bert_core.tokenization import CONTINUATION, LONGEST_WORD, build_normalizer, build_tokenizer
@@ -27,9 +27,9 @@ PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS
 class WordPieceTokenizer:
     """A vocabulary and the rules to read and write text with it.
 
-    `tokens[i]` is the token with id i. `added_tokens` are cut out of a text whole, before words are
-    looked for; those that the vocabulary lacks have the ids after its own, and `tokens` then lists
-    them, too. Raises ValueError unless all five special tokens are there and no token twice.
+    `tokens[i]` is the token with id i. `added_tokens` are matched whole, before a text is split
+    into words; those that the vocabulary lacks get the next ids and are listed in `tokens`. Raises
+    ValueError unless all five special tokens are there and no token is there twice.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class WordPieceTokenizer:
         known = set(tokens)
         new = [token.content for token in added_tokens if token.content not in known]
         self.tokens = (*tokens, *new)
-        self.num_words = len(tokens)  # tokens that words are cut into; the others are found whole
+        self.num_words = len(tokens)  # without added tokens that the vocabulary lacks
         self.added_tokens = tuple(added_tokens)
         self.normalization = normalization or Normalization()
         self._ids = {token: index for index, token in enumerate(self.tokens)}
@@ -57,10 +57,10 @@ class WordPieceTokenizer:
     def from_directory(
         cls, directory: str | Path, *, lowercase: bool | None = None
     ) -> "WordPieceTokenizer":
-        """Load `vocab.txt` or `tokenizer.json`, with the settings and tokens added beside it.
+        """Load `vocab.txt` or `tokenizer.json`, with the settings and added tokens of the folder.
 
         `lowercase` decides where no file says it or two contradict each other, and must agree with
-        them otherwise. Raises ValueError, naming the file, where it does not, where files
+        them otherwise. Raises ValueError, naming the file, if it does not, where files
         contradict each other or are broken, and for a tokenizer that is not BERT's.
         """
         folder = Path(directory)
@@ -83,7 +83,7 @@ class WordPieceTokenizer:
         return self._ids.get(token, self.unk_id)
 
     def id_to_token(self, index: int) -> str:
-        """The token with id `index`; raises ValueError where there is none."""
+        """The token with id `index`; raises ValueError if there is none."""
         if not 0 <= index < self.vocab_size:
             raise ValueError(f"a token id must lie in [0, {self.vocab_size}), got {index}")
         return self.tokens[index]
@@ -113,7 +113,7 @@ class WordPieceTokenizer:
     def check_embedding_rows(self, num_rows: int) -> None:
         """Return where an embedding matrix of `num_rows` has a row for every token.
 
-        It may have more, which no text reads. Raises ValueError where it has fewer.
+        It may have more, which no text reads. Raises ValueError if it has fewer.
         """
         if num_rows < self.vocab_size:
             raise ValueError(
@@ -146,14 +146,14 @@ class WordPieceTokenizer:
         )
 
     def _special_ids(self) -> set[int]:
-        """Of the published special tokens, and of added tokens that are no part of a text."""
+        """The ids of the published special tokens and of special added tokens."""
         added = {self._ids[token.content] for token in self.added_tokens if token.special}
         return added | {self._ids[token] for token in SPECIAL_TOKENS}
 
     def save(self, directory: str | Path, *, max_tokens: int = 512) -> None:
-        """Write `vocab.txt`, `tokenizer.json` and what `AutoTokenizer` needs beside them.
+        """Write `vocab.txt`, `tokenizer.json` and what else `AutoTokenizer` needs.
 
-        `max_tokens` is where `AutoTokenizer` is to cut texts: what the model can read.
+        `max_tokens` is where `AutoTokenizer` cuts texts: what the model can read.
         """
         folder = Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
@@ -168,7 +168,7 @@ class WordPieceTokenizer:
             "strip_accents": self.normalization.strip_accents,
             "tokenize_chinese_chars": self.normalization.split_chinese_characters,
             "model_max_length": max_tokens,
-            **{f"{token.strip('[]').lower()}_token": token for token in SPECIAL_TOKENS},
+            **SPECIAL_ROLES,
         }
         whole = self._tokenizer.to_str(pretty=True)
         if self.added_tokens:

@@ -1,9 +1,10 @@
-"""Vectors of tokens that are near each other where the tokens occur near the same others.
+"""Vectors of tokens, close for tokens that occur in the same contexts.
 
-What occurs near what is counted, the nearer the more, and weighted as positive pointwise mutual
-information; its largest singular values are what is left (Levy, Goldberg and Dagan, "Improving
-Distributional Similarity with Lessons Learned from Word Embeddings", 2015: contexts smoothed by the
-power 0.75, the root of the singular values). V = vocabulary, C = contexts, D = width.
+Co-occurrences are counted, weighted by 1 / distance, turned into positive pointwise mutual
+information and reduced by a truncated singular value decomposition (Levy, Goldberg and Dagan,
+"Improving Distributional Similarity with Lessons Learned from Word Embeddings", 2015: contexts
+smoothed by the power 0.75, the root of the singular values). V = vocabulary, C = contexts, D =
+width.
 """
 
 from collections.abc import Iterator
@@ -15,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-# What a token at each distance counts: 1 / distance, in whole numbers.
+# The count of a token at each distance: proportional to 1 / distance, as integers.
 _WEIGHTS: Final = (60, 30, 20, 15, 12)
-_SMOOTHING: Final = 0.75  # power of the contexts' counts: rare ones would say too much
+_SMOOTHING: Final = 0.75  # power of the contexts' counts: rare ones would weigh too much
 # Of the subspace iteration (Halko, Martinsson and Tropp, 2011): more columns than are asked for,
 # and passes over the counts.
 _MORE_COLUMNS: Final = 32
@@ -59,11 +60,11 @@ class Cooccurrences:
 
 
 def word_vectors(cooccurrences: Cooccurrences, width: int, *, seed: int) -> Tensor:
-    """[V, D] vectors of length 1, turned at random; zeros for a token that has no neighbours.
+    """[V, D] vectors of length 1, randomly rotated; zeros for a token without neighbours.
 
-    Turned, because what reads columns of them should find as much in any. The counts are used up.
-    Computed on one thread, so that the bits do not depend on how many there are. Raises ValueError
-    for more dimensions than there are contexts or tokens.
+    Rotated, so that all columns carry the same amount of information. The counts are overwritten.
+    Computed on one thread, so that the bits do not depend on the number of threads. Raises
+    ValueError for more dimensions than there are contexts or tokens.
     """
     information = cooccurrences.counts
     if width > min(information.shape):
@@ -77,7 +78,7 @@ def word_vectors(cooccurrences: Cooccurrences, width: int, *, seed: int) -> Tens
         rotation = torch.empty(width, width)
         nn.init.orthogonal_(rotation, generator=torch.Generator().manual_seed(seed))
         lengths = vectors.norm(dim=1, keepdim=True)
-        # What is left of rounding is no vector.
+        # Rounding errors are no vector.
         is_known = lengths > _NOTHING * lengths.max()
         return torch.where(is_known, vectors / lengths, 0.0) @ rotation
 
@@ -93,7 +94,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _weigh(counts: Tensor) -> None:
-    """Turn counts into positive pointwise mutual information, where they are."""
+    """Turn counts into positive pointwise mutual information, in place."""
     of_contexts = counts.sum(dim=0) ** _SMOOTHING
     shares = (of_contexts / of_contexts.sum()).clamp(min=torch.finfo(torch.float32).tiny)
     for rows in counts.split(1024):

@@ -80,7 +80,7 @@ class AttentionDropout:
         head = torch.arange(num_heads, device=device)[:, None, None]
         length = lengths.long()[:, None, None, None]
         element = (head * length + place[:, None]) * length + place  # [N, H, S, S]
-        # What lies beyond the end of a sequence is read by nobody; it must stay within the table.
+        # Elements beyond the end of a sequence are not used, but must index within the table.
         element = torch.where(torch.maximum(place[:, None], place) < length, element, 0)
         num_chunks = -(-num_heads * size * size // CHUNK)
         offsets = offsets_on(
@@ -103,5 +103,5 @@ def _long_words(
 
 
 def attention_dropout(key: DropoutKey | None, rate: float) -> AttentionDropout | None:
-    """What attention drops; None where it drops nothing."""
+    """What attention drops; None if it drops nothing."""
     return None if key is None or rate == 0.0 else AttentionDropout(key, rate)

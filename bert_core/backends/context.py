@@ -4,10 +4,10 @@ The parameters are float32 always. Inside `computing(dtype)` hidden states are i
 outside they are in that of the parameters. Blocks nest, and each thread has its own.
 
 The plain backend casts a parameter where it is used. The cpu backend computes with copies of the
-matrices, made once a block. A training step gives it, beside the copies, a `main_grad` for each
-parameter. It then adds gradients up there itself, in float32, and returns none to autograd: no
-gradient is cast, stored or added twice. Without `main_grad` gradients take autograd's usual way.
-Where no gradient is asked for it can keep matrices packed, which makes their products faster.
+matrices, made once a block. A training step also gives it a `main_grad` for each parameter: it
+then accumulates gradients there, in float32, and returns none to autograd, so that no gradient is
+cast, stored or added twice. Without `main_grad` autograd accumulates gradients as usual. Without
+gradients it can keep matrices packed, which makes their products faster.
 """
 
 import threading
@@ -24,7 +24,7 @@ _CHUNK_ELEMENTS = 1 << 20
 
 
 class ComputeWeight(NamedTuple):
-    """What a layer computes with in place of a parameter, and where its gradient is added."""
+    """What a layer uses in place of a parameter, and the buffer for its gradient."""
 
     values: Tensor
     main_grad: Tensor | None = None  # float32, whatever the format of the values
@@ -48,12 +48,12 @@ class Context:
     dtype: torch.dtype | None = None  # of hidden states; None: that of the parameters
     # By parameter; copies of those that are missing are added when they are first used.
     weights: dict[Tensor, ComputeWeight] = field(default_factory=dict)
-    # Where no gradient will be asked for; those that are missing are added likewise.
+    # For blocks without gradients; missing ones are added when they are first used.
     packed: PackedWeights | None = None
 
 
 class _Thread(threading.local):
-    """A compiler reads it, which it can't do with a ContextVar."""
+    """Not a ContextVar, which torch's compiler cannot read."""
 
     context = Context()
 
@@ -83,19 +83,19 @@ def computing(
 ) -> AbstractContextManager[None]:
     """A block in which this thread computes in `dtype`, with `weights` by their parameters.
 
-    Weights must not change in it: what is copied is copied once. With `packed` no gradient may be
-    asked for in it; what it packs is added there, for the next block.
+    Weights must not change in it: they are copied once. With `packed` it must compute no gradients;
+    newly packed weights are added there, for the next block.
     """
     return in_context(replace(_thread.context, dtype=dtype, weights=weights or {}, packed=packed))
 
 
 def hidden_dtype(parameter: Tensor) -> torch.dtype:
-    """What a model with this parameter computes in now."""
+    """The number format of hidden states in a model with this parameter."""
     return _thread.context.dtype or parameter.dtype
 
 
 def compute_weight(parameter: Tensor) -> ComputeWeight:
-    """What is computed with in place of `parameter` now; the parameter itself outside of a block.
+    """What a layer computes with in place of `parameter`; outside a block the parameter itself.
 
     Matrices are copied to the number format; vectors (biases, normalization) stay float32.
     """
@@ -111,13 +111,13 @@ def compute_weight(parameter: Tensor) -> ComputeWeight:
 
 
 def main_grad(parameter: Tensor) -> Tensor | None:
-    """Where the gradient of `parameter` is added now, if anywhere; copies nothing."""
+    """The buffer that the gradient of `parameter` is added to, if any; copies nothing."""
     weight = _thread.context.weights.get(parameter)
     return None if weight is None else weight.main_grad
 
 
 def add_gradient(weight: ComputeWeight, gradient: Tensor) -> Tensor | None:
-    """Add `gradient` to `main_grad` and return None, or return it where there is none."""
+    """Add `gradient` to `main_grad` and return None; without `main_grad` return it."""
     if weight.main_grad is None:
         return gradient
     weight.main_grad.add_(gradient)

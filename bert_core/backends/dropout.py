@@ -1,8 +1,8 @@
-"""Dropout that depends on the position in a training run and on nothing else.
+"""Dropout that depends on nothing but the position in a training run.
 
-Whether an element is dropped is a function of (seed, step, micro-batch, layer, site, element). No
-call order enters it: a resumed run draws what the killed one would have drawn, a layer that is
-computed a second time drops what it dropped the first time, and layers may be compiled or skipped.
+Whether an element is dropped is a function of (seed, step, micro-batch, layer, site, element),
+whatever the order of calls: a resumed run draws the same masks, a layer that is computed twice
+drops the same elements, and layers may be compiled or skipped.
 
 Random numbers were a fifth of a step's time on a CPU. Here a micro-batch draws one pool of random
 words. Successive chunks of a site's elements each read the exclusive or of two stretches of the
@@ -22,7 +22,7 @@ from torch import Tensor
 from bert_core.ragged import to_device
 from bert_core.randomness import fold_in, fold_in_word, random_bits
 
-_CHILDREN = 1 << 40  # where layers are counted from 0: no layer's bits are those of a child
+_CHILDREN = 1 << 40  # larger than any layer: no layer has the bits of a child
 _POOL = 1 << 20  # words
 CHUNK = 1 << 18  # elements that share a pair of offsets
 _NUM_OFFSETS = _POOL - CHUNK
@@ -42,7 +42,7 @@ class Site(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DropoutKey:
-    """What one micro-batch drops, in a layer of it; it draws nothing until a mask is asked for."""
+    """The key of one micro-batch's masks, at one layer; nothing is drawn before a mask is used."""
 
     # [] int64 of (seed, step, micro-batch), on the host; a compiler would bake a number in
     bits: Tensor
@@ -64,7 +64,7 @@ class DropoutKey:
     def child(self, index: int) -> "DropoutKey":
         """The key of pass `index`, from 0, of a micro-batch that the encoder reads several times.
 
-        Passes under one key drop the same; those of its children, and its own, are independent.
+        Passes under one key drop the same; masks of its children and its own are independent.
         """
         bits = fold_in_word(fold_in_word(word_of(self.bits), _CHILDREN), index)
         return DropoutKey(_tensor_of(bits), self.pool)
@@ -94,7 +94,7 @@ class DropoutKey:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DropoutMask:
-    """What one site drops. It is drawn when it is asked for, the same each time, and not kept."""
+    """What one site drops. It is drawn at each use, the same each time, and not kept."""
 
     key: DropoutKey
     site: int
@@ -156,7 +156,7 @@ def threshold(rate: float) -> int:
 def _offsets(
     bits: int, layer: int, site: int, num_chunks: int, num_sequences: int | None
 ) -> NDArray[np.int64]:
-    """The two are never the same: the exclusive or of a stretch with itself drops everything."""
+    """The two always differ: the exclusive or of a stretch with itself drops everything."""
     stream = np.uint64(fold_in_word(fold_in_word(bits, layer), site))
     streams = stream if num_sequences is None else fold_in(stream, np.arange(num_sequences))
     drawn = fold_in(np.asarray(streams)[..., None], np.arange(num_chunks))
@@ -174,7 +174,7 @@ def offsets_on(
     num_chunks: int,
     num_sequences: int | None,
 ) -> Tensor:
-    """`DropoutKey.offsets` on a device; an operator, which a compiler does not look into."""
+    """`DropoutKey.offsets` on a device; an operator, which a compiler does not trace into."""
     offsets = _offsets(word_of(bits), layer, site, num_chunks, num_sequences)
     return to_device(torch.from_numpy(offsets), device)
 
@@ -204,7 +204,7 @@ def _tensor_of(word: int) -> Tensor:
 def dropout_mask(
     values: Tensor, rate: float, key: DropoutKey | None, site: Site
 ) -> DropoutMask | None:
-    """What is dropped of `values`; None where nothing is."""
+    """What is dropped of `values`; None if nothing is."""
     return None if key is None or rate == 0.0 else key.mask(site, values, rate)
 
 

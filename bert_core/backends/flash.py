@@ -47,11 +47,11 @@ def attend_flash(
 
 
 def kernel_rate(rate: float) -> float:
-    """The multiple of 1/256 that stands for `rate`; such a rate the kernel keeps exactly.
+    """The multiple of 1/256 nearest to `rate`, which the kernel applies exactly.
 
-    It keeps a probability where a random byte is at most floor(255 * (1 - rate)), but multiplies by
-    1 / (1 - rate). For 1 - rate = k / 256 both belong to k bytes of 256; for others they do not,
-    and outputs would be too small, by 0.17% at a rate of 0.1.
+    It keeps a probability if a random byte is at most floor(255 * (1 - rate)), but multiplies by
+    1 / (1 - rate). The two match if 1 - rate is k / 256; otherwise outputs would be too small, by
+    0.17% at a rate of 0.1.
     """
     kept = min(255, max(1, round(256 * (1 - rate))))
     return 1 - kept / 256

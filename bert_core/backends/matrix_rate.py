@@ -1,4 +1,4 @@
-"""How fast this machine multiplies matrices, measured: what a step's speed is held against."""
+"""The measured matrix multiplication rate of this machine, to compare a step's speed with."""
 
 import time
 
@@ -11,7 +11,7 @@ _FEWEST_PRODUCTS = 3
 def measured_matrix_rate(
     dtype: torch.dtype, device: torch.device | str = "cpu", *, seconds: float = 0.3
 ) -> float:
-    """Operations a second of the fastest of the square products that `seconds` hold.
+    """Operations per second of the fastest of the square products that fit into `seconds`.
 
     On a CPU with the threads that torch has now; ranks of one machine that measure at the same
     time share it as they do when they train. No generator of random numbers is drawn from.

@@ -1,10 +1,9 @@
-"""Whether the blocks that a step frees stay with the process; and how a GPU's memory grows.
+"""Whether the process keeps the memory that a step frees; and how a GPU's memory grows.
 
-The C library of Linux takes pages from the kernel, which clears them first, and gives large blocks
-back when they are freed. Steps that are all alike had better keep them. The first steps are not:
-they compile their products, and what is compiled stays. Among blocks that are kept it would come
-to lie between the steps' tensors and leave holes that nothing fits in, a tenth of the memory of a
-BERT-base.
+The C library of Linux takes pages from the kernel, which clears them first, and returns large
+blocks when they are freed. Keeping them makes later steps faster. The first steps compile their
+matrix products, which stay in memory: allocated among kept blocks, they would leave holes between
+the steps' tensors, a tenth of the memory of a BERT-base.
 """
 
 import ctypes
@@ -18,7 +17,7 @@ _KIBIBYTE: Final = 1 << 10
 _MEBIBYTE: Final = 1 << 20
 _GIBIBYTE: Final = 1 << 30
 
-# How a person tells torch's allocator what to do; the second is the older name.
+# With which users configure torch's allocator; the second is the older name.
 _ALLOCATOR_VARIABLES: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 # Names and numbers of glibc's <malloc.h>.
@@ -28,9 +27,9 @@ _M_MMAP_THRESHOLD: Final = -3
 
 
 def return_freed_memory() -> bool:
-    """Let blocks of a mebibyte and more go back to the kernel; False where there is no glibc.
+    """Return freed blocks of a mebibyte and more to the kernel; False without glibc.
 
-    Before a model is built and in the first steps.
+    For the time before a model is built and for the first steps.
     """
     return _set(
         {_M_MMAP_THRESHOLD: _MEBIBYTE, _M_TRIM_THRESHOLD: _MEBIBYTE, _M_TOP_PAD: 128 * _KIBIBYTE}
@@ -38,21 +37,20 @@ def return_freed_memory() -> bool:
 
 
 def keep_freed_memory() -> bool:
-    """Let this process keep freed blocks for itself; False where there is no glibc to ask."""
-    # A thread that is not the first allocates from heaps of 64 MiB. An empty one would go back
-    # whatever the threshold, were it not for a padding of that size; a training step of a worker
-    # took and returned one each time.
+    """Let this process keep freed blocks; False without glibc."""
+    # Other threads than the first allocate from heaps of 64 MiB. An empty heap would be returned
+    # whatever the threshold, unless the padding is as large: a worker's step did that each time.
     return _set(
         {_M_MMAP_THRESHOLD: _GIBIBYTE, _M_TRIM_THRESHOLD: _GIBIBYTE, _M_TOP_PAD: 64 * _MEBIBYTE}
     )
 
 
 def let_segments_grow() -> bool:
-    """Have torch's allocator of a GPU enlarge its segments; False where a person set it up.
+    """Let torch's GPU allocator enlarge its segments; False if the user has configured it.
 
-    Ragged batches ask for other sizes in each step, and segments of fixed sizes would leave holes.
-    Holds for what is allocated from now on, whether CUDA has started or not: in a worker Ray has
-    started it before any of our code runs, which is too late for the variable of the environment.
+    Ragged batches need other sizes in each step, and segments of fixed sizes would leave holes.
+    Works after CUDA has started: Ray starts it in a worker before any of our code runs, too late
+    for the environment variable.
     """
     if any(os.environ.get(name) for name in _ALLOCATOR_VARIABLES):
         return False

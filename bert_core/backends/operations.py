@@ -10,7 +10,7 @@ M = predicted tokens, V = vocabulary.
 
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Protocol
@@ -89,31 +89,29 @@ def backend_for(device: torch.device) -> Backend:
     if torch.compiler.is_compiling():
         return plain
     name = current_context().backend
-    if name == "plain" or (name is None and not (device.type == "cpu" and _has_cpu_backend())):
-        return plain
-    if device.type != "cpu":
+    if name == "cpu" and device.type != "cpu":
         raise ValueError(
             f"the cpu backend computes tensors of a CPU, got some on {device}; name plain, or none"
         )
-    return _cpu_backend()
+    if name == "plain" or device.type != "cpu":
+        return plain
+    return _cpu_backend() or plain
 
 
 def use_backend(name: str) -> AbstractContextManager[None]:
     """Compute with the backend of this name in the block, on this thread; blocks nest.
 
-    Raises ValueError for a name there is not.
+    Raises ValueError for an unknown name.
     """
-    if name not in BACKENDS or (name == "cpu" and not _has_cpu_backend()):
+    if name not in BACKENDS or (name == "cpu" and _cpu_backend() is None):
         raise ValueError(f"a backend must be one of {', '.join(BACKENDS)}, got {name!r}")
     return in_context(replace(current_context(), backend=name))
 
 
-@lru_cache(maxsize=1)
-def _has_cpu_backend() -> bool:
-    return find_spec("bert_core.backends.cpu") is not None
-
-
-@lru_cache(maxsize=1)
-def _cpu_backend() -> Backend:
+@cache
+def _cpu_backend() -> Backend | None:
+    """The cpu backend; None if that package is missing."""
+    if find_spec("bert_core.backends.cpu") is None:
+        return None
     backend: Any = import_module("bert_core.backends.cpu")
     return backend

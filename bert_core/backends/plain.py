@@ -1,7 +1,7 @@
 """The operations in ordinary torch: no layout, nothing read on the host, gradients by autograd.
 
-This is what the hand-written backend is held against, what a GPU runs and what a compiler traces
-for ragged batches of any size. T = ragged tokens, B = sequences, S = tokens of the longest, H =
+The hand-written backend is tested against it; a GPU runs it, and a compiler traces it for ragged
+batches of any size. T = ragged tokens, B = sequences, S = tokens of the longest, H =
 heads, K = head width, D = H * K, M = predicted tokens, V = vocabulary.
 """
 

@@ -1,4 +1,4 @@
-"""Which number format a precision means on a device."""
+"""The number format of a precision on a device."""
 
 from typing import Literal
 

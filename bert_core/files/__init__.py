@@ -1,1 +1,1 @@
-"""A model's files: folders that are whole or not there, JSON, tensors, tokenizers."""
+"""A model's files: folders that are complete or absent, JSON, tensors, tokenizers."""

@@ -1,29 +1,26 @@
-"""Tokens that were added to a tokenizer: cut out of a text whole, before words are looked for."""
+"""Tokens that were added to a tokenizer: matched whole, before a text is split into words."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from bert_core.files.json_files import entry, read_json
+from bert_core.files.json_files import entry, read_json, read_optional_json
 
 SPECIAL_TOKENS: Final = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-_OF_SPECIAL_TOKENS: Final = dict(
-    zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL_TOKENS,
-        strict=True)
-)  # fmt: skip
+SPECIAL_ROLES: Final = {f"{token.strip('[]').lower()}_token": token for token in SPECIAL_TOKENS}
 _FLAGS: Final = ("special", "single_word", "lstrip", "rstrip", "normalized")
 _LISTS: Final = ("additional_special_tokens", "extra_special_tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddedToken:
-    """A token that is found in a text as it is, whatever its characters are.
+    """A token that is matched in a text as a whole.
 
-    `normalized` ones are looked for, normalized themselves, in the normalized text, others in the
-    text as it was; `single_word` ones only where no letter or digit is next to them; `lstrip`
-    and `rstrip` take the white space beside them. `special` ones say something of the text, such
-    as who speaks, and are no part of it: decoding leaves them out and masking passes them over.
+    `normalized` tokens are normalized and matched in the normalized text, others in the original;
+    `single_word` ones only where no letter or digit is next to them; `lstrip` and `rstrip` include
+    the white space next to them. `special` ones, such as who speaks, are not part of the text:
+    decoding and masking skip them.
     """
 
     content: str
@@ -45,7 +42,7 @@ class _Found:
     token: AddedToken
     index: int | None
     path: Path
-    says_flags: bool = True  # False: they are those that older files leave to be understood
+    says_flags: bool = True  # False: an older file, which implies them
 
 
 def read_added_tokens(
@@ -74,7 +71,9 @@ def read_added_tokens(
                 f"vocabulary gives it, found {found.index}"
             )
     new = [found for found in tokens if found.token.content not in ids]
-    numbered = sorted((each for each in new if each.index is not None), key=_index_of)
+    numbered = sorted(
+        (each for each in new if each.index is not None), key=lambda each: each.index or 0
+    )
     for expected, found in enumerate(numbered, start=num_tokens):
         if found.index != expected:
             raise ValueError(
@@ -87,15 +86,10 @@ def read_added_tokens(
     return tuple(found.token for found in (*known, *numbered, *unnumbered))
 
 
-def _index_of(found: _Found) -> int:
-    assert found.index is not None
-    return found.index
-
-
 def _all_found(folder: Path) -> Iterator[_Found]:
     """What every file says, the file that says most first."""
     settings_path, whole_path = folder / "tokenizer_config.json", folder / "tokenizer.json"
-    settings = read_json(settings_path) if settings_path.is_file() else {}
+    settings = read_optional_json(settings_path)
     if whole_path.is_file():
         for values in entry(read_json(whole_path), "added_tokens", list, whole_path) or ():
             token = _token(values, whole_path)
@@ -106,11 +100,8 @@ def _all_found(folder: Path) -> Iterator[_Found]:
         index = int(number) if number.isdecimal() else number
         yield _Found(token, _checked_id(index, token, settings_path), settings_path)
     map_path, older_path = folder / "special_tokens_map.json", folder / "added_tokens.json"
-    special_map = read_json(map_path) if map_path.is_file() and decoder is None else {}
-    special = [
-        *_named(settings, settings_path),
-        *_named(special_map, map_path),
-    ]
+    special_map = read_optional_json(map_path) if decoder is None else {}
+    special = [*_named(settings, settings_path), *_named(special_map, map_path)]
     if older_path.is_file() and decoder is None:
         names = {found.token.content for found in special}
         for content, index in read_json(older_path).items():
@@ -125,7 +116,7 @@ def _named(values: dict[str, Any], path: Path) -> Iterator[_Found]:
     for key, value in values.items():
         if key.endswith("_token") and isinstance(value, str | dict):
             found = _special(value, path)
-            wanted = _OF_SPECIAL_TOKENS.get(key)
+            wanted = SPECIAL_ROLES.get(key)
             if wanted is not None and found.token.content != wanted:
                 raise ValueError(
                     f"{path} must call the {key} {wanted}, as published, found "
@@ -151,7 +142,7 @@ def _token(values: Any, path: Path) -> AddedToken:
         raise ValueError(f"{path} must describe an added token, found {values!r:.80}")
     flags = {name: entry(values, name, bool, path) for name in _FLAGS}
     given = {name: flag for name, flag in flags.items() if flag is not None}
-    # What the reference takes where nothing is said.
+    # The default of the reference.
     normalized = given.pop("normalized", not given.get("special", False))
     return AddedToken(content=values["content"], normalized=normalized, **given)
 
@@ -165,7 +156,7 @@ def _checked_id(index: Any, token: AddedToken, path: Path) -> int:
 
 
 def _same(before: _Found, found: _Found) -> _Found:
-    """What two files say of one token; raises ValueError where they contradict each other."""
+    """What two files say of one token; raises ValueError if they contradict each other."""
     if before.index is not None and found.index is not None and before.index != found.index:
         raise ValueError(
             f"{before.path} and {found.path.name} must give {found.token.content!r} one id, found "

@@ -1,4 +1,4 @@
-"""Folders that are whole or not there."""
+"""Folders that are complete or absent."""
 
 import os
 import secrets
@@ -8,10 +8,10 @@ from pathlib import Path
 
 
 def publish(folder: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a draft beside `folder`, force it to disk, and rename it into place.
+    """Let `write` fill a temporary folder, force it to disk, and rename it to `folder`.
 
-    Whoever writes them, all files may be read by whom the umask allows. Raises ValueError unless
-    `folder` is new or empty. Whatever happens in between, it is never there in part.
+    The umask alone decides who can read the files. Raises ValueError unless `folder` is new or
+    empty. `folder` is never there in part.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} must be new or empty, found it in use; choose another folder")

@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
-# How the stand-in begins that Git leaves where a large file was not fetched.
+# The start of the pointer that Git LFS leaves for a file that was not fetched.
 _POINTER: Final = b"version https://git-lfs.github.com/spec/"
 _CALLED: Final = {
     dict: "an object", list: "a list", str: "a text", int: "a whole number", bool: "true or false",
@@ -14,15 +14,20 @@ _CALLED: Final = {
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object that the file holds; raises ValueError, naming it, where it holds none."""
+    """The JSON object that the file holds; raises ValueError, naming it, if it holds none."""
     found = read_json_value(path)
     if not isinstance(found, dict):
         raise ValueError(f"{path} must hold a JSON object, found a {type(found).__name__}")
     return found
 
 
+def read_optional_json(path: Path) -> dict[str, Any]:
+    """The JSON object that the file holds, an empty one without a file; raises as `read_json`."""
+    return read_json(path) if path.is_file() else {}
+
+
 def read_json_value(path: Path) -> Any:
-    """Whatever JSON the file holds; raises ValueError, naming it, where it holds none."""
+    """Whatever JSON the file holds; raises ValueError, naming it, if it holds none."""
     text = read_text(path)
     try:
         return json.loads(text)
@@ -31,7 +36,7 @@ def read_json_value(path: Path) -> Any:
 
 
 def read_text(path: Path) -> str:
-    """What a UTF-8 file holds; raises ValueError, naming it, where it is missing or no text."""
+    """What a UTF-8 file holds; raises ValueError, naming it, if it is missing or no text."""
     check_fetched(path)
     try:
         return path.read_text(encoding="utf-8")
@@ -42,7 +47,7 @@ def read_text(path: Path) -> str:
 def check_fetched(path: Path) -> None:
     """Return where `path` is a file that may hold what its name says.
 
-    Raises ValueError where there is no file, or the pointer that Git LFS leaves in its place.
+    Raises ValueError if there is no file, or the pointer that Git LFS leaves in its place.
     """
     if not path.is_file():
         raise ValueError(f"{path.parent} must hold {path.name}, found none; is it whole?")
@@ -55,7 +60,7 @@ def check_fetched(path: Path) -> None:
 
 
 def entry(values: dict[str, Any], key: str, kind: type[T], path: Path) -> T | None:
-    """`values[key]` of the JSON file `path`; None where it is missing or null.
+    """`values[key]` of the JSON file `path`; None if it is missing or null.
 
     Raises ValueError, naming the file, for a value of another kind.
     """

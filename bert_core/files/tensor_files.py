@@ -28,7 +28,7 @@ _MOST_NAMES: Final = 8  # that a message lists
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file or of the older .bin, on the CPU.
 
-    Raises ValueError, naming the file, where it is missing or broken, or holds anything but
+    Raises ValueError, naming the file, if it is missing or broken, or holds anything but
     tensors by their names. No code of a .bin is run.
     """
     check_fetched(path)
@@ -85,7 +85,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def check_names(found: Iterable[str], wanted: Iterable[str], source: str, remedy: str = "") -> None:
-    """Raise ValueError where `source` does not hold exactly the tensors `wanted`."""
+    """Raise ValueError if `source` does not hold exactly the tensors `wanted`."""
     theirs, ours = set(found), set(wanted)
     if ours != theirs:
         raise ValueError(

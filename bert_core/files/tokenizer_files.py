@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bert_core.files.added_tokens import AddedToken, read_added_tokens
-from bert_core.files.json_files import entry, read_json, read_text
+from bert_core.files.json_files import entry, read_json, read_optional_json, read_text
 from bert_core.files.tokenizer_rules import check_rules, check_tokenizer_class
 
 VOCABULARY_FILE: Final = "vocab.txt"
@@ -42,21 +42,16 @@ def read_tokenizer(folder: Path, lowercase: bool | None = None) -> TokenizerFile
 
     `lowercase` decides where no file says it or two files contradict each other, and must agree
     with them otherwise. Raises ValueError, naming the file, for a tokenizer that follows other
-    rules than BERT's, for files that contradict each other, and where no vocabulary is there.
+    rules than BERT's, for files that contradict each other, and if no vocabulary is there.
     """
     whole = read_json(folder / _WHOLE) if (folder / _WHOLE).is_file() else None
-    settings = read_json(folder / _SETTINGS) if (folder / _SETTINGS).is_file() else {}
+    settings = read_optional_json(folder / _SETTINGS)
     check_tokenizer_class(folder, settings)
     if whole is not None:
         check_rules(whole, folder / _WHOLE)
     tokens = _tokens(folder, whole)
     ids = {token: index for index, token in enumerate(tokens)}
     added = read_added_tokens(folder, len(tokens), ids)
-    if len(ids) != len(tokens):
-        twice = next(token for index, token in enumerate(tokens) if ids[token] != index)
-        raise ValueError(
-            f"{folder / VOCABULARY_FILE} must list every token once, but {twice!r} is there twice"
-        )
     return TokenizerFiles(tokens, added, _normalization(folder, settings, whole, lowercase))
 
 
@@ -93,7 +88,7 @@ def _tokens(folder: Path, whole: dict[str, Any] | None) -> tuple[str, ...]:
 
 
 def read_tokens(path: Path) -> tuple[str, ...]:
-    """The tokens of a `vocab.txt`, a line each; raises ValueError, naming it, where it holds none.
+    """The tokens of a `vocab.txt`, a line each; raises ValueError, naming it, if it holds none.
 
     Only a line feed ends a line: some vocabularies hold tokens such as U+2028.
     """

@@ -1,9 +1,9 @@
-"""Whether a published tokenizer follows BERT's rules; ValueError where it does not."""
+"""Whether a published tokenizer follows BERT's rules; ValueError if it does not."""
 
 from pathlib import Path
 from typing import Any, Final
 
-from bert_core.files.json_files import entry, read_json
+from bert_core.files.json_files import entry, read_optional_json
 
 # Classes whose rules for texts are BERT's: some published BERTs name their descendants' ones.
 _CLASSES: Final = frozenset(
@@ -40,8 +40,7 @@ def check_tokenizer_class(folder: Path, settings: dict[str, Any]) -> None:
     into words by a dictionary first (Japanese), and for settings that change the rules.
     """
     path, config_path = folder / "tokenizer_config.json", folder / "config.json"
-    config = read_json(config_path) if config_path.is_file() else {}
-    for where, values in ((path, settings), (config_path, config)):
+    for where, values in ((path, settings), (config_path, read_optional_json(config_path))):
         name = entry(values, "tokenizer_class", str, where)
         words = entry(values, "word_tokenizer_type", str, where)
         is_segmented = words not in (None, "basic")

@@ -1,6 +1,6 @@
 """The tensors of a published checkpoint, by the names that its files use and by today's names."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -61,11 +61,6 @@ class Checkpoint:
         if modern not in REDUNDANT:
             tensor = _checked_numbers(tensor, name, path)
         self.tensors[modern] = tensor
-
-
-def shapes(tensors: Mapping[str, Tensor]) -> dict[str, list[int]]:
-    """The shape of each tensor."""
-    return {name: list(tensor.shape) for name, tensor in tensors.items()}
 
 
 def _files(folder: Path) -> list[Path]:

@@ -10,12 +10,11 @@ from bert_core.files.json_files import entry
 from bert_core.hugging_face.tensors import PROBLEMS, TASKS
 
 _TASK_HEADS: Final = ("classifier.weight", "qa_outputs.weight")
-# What a checkpoint of each architecture must hold beside the encoder.
+# A tensor that a checkpoint of each architecture must hold besides the encoder.
 _HEAD_OF: Final = {
+    **dict.fromkeys(TASKS, "classifier.weight"),
     **dict.fromkeys(("BertForPreTraining", "BertForMaskedLM", "BertLMHeadModel"),
                     "cls.predictions.bias"),
-    **dict.fromkeys(TASKS, "classifier.weight"),
-    "BertLMHeadModel": "cls.predictions.bias",
     "BertForQuestionAnswering": "qa_outputs.weight",
     "BertForNextSentencePrediction": "cls.seq_relationship.weight",
 }  # fmt: skip
@@ -86,7 +85,7 @@ def settings_of(
 
 
 def _labels(config: dict[str, Any], num_labels: int, path: Path) -> list[str] | None:
-    """The names of the classes; None where there are none."""
+    """The names of the classes; None if there are none."""
     names = entry(config, "id2label", dict, path)
     if not names:
         return None

@@ -129,8 +129,7 @@ def _wanted(
             model = build_model(head, encoder, **settings)
     except (RuntimeError, TypeError) as error:  # sizes that no tensor can have
         raise ValueError(f"{path} must describe a BERT, but its sizes are impossible") from error
-    task_head = "qa_outputs" if head == "span_prediction" else "classifier"
-    return to_hugging_face(model.state_dict(), task_head=task_head)
+    return to_hugging_face(model.state_dict(), head)
 
 
 def _check(

@@ -1,17 +1,23 @@
 """sentence-transformers' folders, in and out: how a text becomes a vector there.
 
 A list of modules (`modules.json`): the encoder, with the length that texts are cut to, then a
-pooling of its hidden states, then as a rule a division by the length of the vector. A task's head
+pooling of its hidden states, then usually a normalization of the vector. A task's head
 over the mean of all tokens is written as a dense layer after the pooling.
 """
 
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from safetensors.torch import save_file
 
-from bert_core.config import EmbeddingConfig
-from bert_core.files.json_files import entry, read_json, read_json_value, write_json
+from bert_core.config import EmbeddingConfig, Pooling
+from bert_core.files.json_files import (
+    entry,
+    read_json,
+    read_json_value,
+    read_optional_json,
+    write_json,
+)
 from bert_core.model.layers import Linear
 
 MODULES_FILE: Final = "modules.json"
@@ -67,7 +73,7 @@ def model_folder(directory: Path | str) -> Path:
 
 
 def read_embedding(folder: Path, max_positions: int, hidden_size: int) -> EmbeddingConfig | None:
-    """How the sentence-transformers model in `folder` makes vectors; None where it is none.
+    """How the sentence-transformers model in `folder` makes vectors; None if it is none.
 
     Raises ValueError, naming the file, for what is not read here: several poolings at once,
     weighted ones, a prompt before every text, vectors that are cut.
@@ -77,7 +83,7 @@ def read_embedding(folder: Path, max_positions: int, hidden_size: int) -> Embedd
         return None
     _check_prompts(folder)
     path = modules["Transformer"] / _SETTINGS
-    settings = read_json(path) if path.is_file() else {}
+    settings = read_optional_json(path)
     for name, published in (
         ("transformer_task", "feature-extraction"), ("module_output_name", "token_embeddings"),
     ):  # fmt: skip
@@ -101,15 +107,13 @@ def read_embedding(folder: Path, max_positions: int, hidden_size: int) -> Embedd
 
 def _model_max_length(folder: Path, otherwise: int) -> int:
     """What newer versions say of the length, among the tokenizer's settings."""
-    path = folder / "tokenizer_config.json"
-    settings = read_json(path) if path.is_file() else {}
-    value = settings.get("model_max_length")
+    value = read_optional_json(folder / "tokenizer_config.json").get("model_max_length")
     if isinstance(value, int | float) and not isinstance(value, bool) and value < otherwise:
         return int(value)
     return otherwise
 
 
-def _pooling(path: Path, hidden_size: int) -> Literal["mean", "cls", "max", "mean_sqrt_len"]:
+def _pooling(path: Path, hidden_size: int) -> Pooling:
     settings = read_json(path)
     named = settings.get("pooling_mode")
     if named is None:
@@ -139,7 +143,7 @@ def _pooling(path: Path, hidden_size: int) -> Literal["mean", "cls", "max", "mea
 
 def _check_prompts(folder: Path) -> None:
     path = folder / _WHOLE_SETTINGS
-    settings = read_json(path) if path.is_file() else {}
+    settings = read_optional_json(path)
     default = entry(settings, "default_prompt_name", str, path)
     prompts = entry(settings, "prompts", dict, path) or {}
     if default is not None and prompts.get(default):
@@ -159,10 +163,10 @@ def write_embedding(
     max_tokens: int,
     dense: Linear | None = None,
 ) -> None:
-    """Write the list of modules and their settings beside an exported encoder.
+    """Write the list of modules and their settings to the folder of an exported encoder.
 
-    `max_tokens` is what the encoder reads, for one that cuts no text before that; `dense` a layer
-    over the pooled vectors. Raises ValueError for a pooling that sentence-transformers has not.
+    `max_tokens` is what the encoder reads, used if `embedding` says nothing; `dense` is a layer
+    over the pooled vectors. Raises ValueError for a pooling that sentence-transformers lacks.
     """
     if embedding.pooling not in _NAMES:
         raise ValueError(

@@ -110,13 +110,12 @@ def from_hugging_face(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return ours
 
 
-def to_hugging_face(
-    tensors: Mapping[str, Tensor], *, task_head: str = "classifier"
-) -> dict[str, Tensor]:
-    """The published names for a model's tensors; `task_head` is that of the task's module.
+def to_hugging_face(tensors: Mapping[str, Tensor], head: str | None = None) -> dict[str, Tensor]:
+    """The published names for the tensors of a model with this head.
 
     Raises ValueError for a tensor that the published layout does not have.
     """
+    task_head = "qa_outputs" if head == "span_prediction" else "classifier"
     names = _names(layers_in(tensors, "encoder.layers."), task_head)
     result: dict[str, Tensor] = {}
     for name, tensor in tensors.items():

@@ -1,8 +1,8 @@
-"""Write a directory that `transformers` and sentence-transformers open without a word."""
+"""Write a directory that `transformers` and sentence-transformers open without warnings."""
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from safetensors.torch import save_file
 
@@ -14,6 +14,14 @@ from bert_core.hugging_face.tensors import CONFIG_NAMES, PROBLEMS, TASKS, to_hug
 from bert_core.model.catalogue import Model
 from bert_core.model.task_models import TextModel
 from bert_core.vocabulary import WordPieceTokenizer
+
+_ARCHITECTURES: Final = {
+    **{head: architecture for architecture, head in TASKS.items()},
+    **dict.fromkeys(PROBLEMS, "BertForSequenceClassification"),
+    "encoder": "BertModel",
+    "sentence_embedding": "BertModel",
+    "next_sentence": "BertForNextSentencePrediction",
+}
 
 
 def export_model(
@@ -30,7 +38,7 @@ def export_model(
     `AutoModel` too. Without it a model that says how it makes vectors is written for
     sentence-transformers, too, with the heads it has. A head over the mean of all tokens has no
     class in `transformers`: it is a module of sentence-transformers, whose `encode` gives the
-    logits. Raises ValueError for another pooling, and where `directory` is in use.
+    logits. Raises ValueError for another pooling, and if `directory` is in use.
     """
     over_mean = pooling is None and reads_mean(model)
     embedding = EmbeddingConfig(normalize=False) if over_mean else embedding_of(model, pooling)
@@ -42,9 +50,8 @@ def export_model(
             source["encoder.embeddings.position"] = model.encoder.embeddings.position
         if is_bare:
             source = {n: t for n, t in source.items() if n.startswith(("encoder.", "pooler."))}
-        task_head = "qa_outputs" if model.head_name == "span_prediction" else "classifier"
         architecture = "BertModel" if is_bare else architecture_of(model)
-        tensors = to_hugging_face(source, task_head=task_head)
+        tensors = to_hugging_face(source, model.head_name)
         if architecture == "BertModel":
             tensors = {name.removeprefix("bert."): tensor for name, tensor in tensors.items()}
         copies = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
@@ -68,9 +75,9 @@ def reads_mean(model: Model) -> bool:
 
 
 def embedding_of(model: Model, pooling: str | None) -> EmbeddingConfig | None:
-    """How sentence-transformers is to make vectors; None where nobody asks for it.
+    """How sentence-transformers makes vectors; None if neither the model nor `pooling` says.
 
-    Raises ValueError for a pooling that it has not.
+    Raises ValueError for a pooling that it lacks.
     """
     if pooling is None:
         return model.embedding
@@ -110,20 +117,13 @@ def their_config(
 
 
 def architecture_of(model: Model) -> str:
-    """The class of `transformers` with the model's head; raises ValueError where it has none."""
+    """The class of `transformers` with the model's head; raises ValueError if it has none."""
     if model.head_name == "pretraining":
         whole = model.head_settings()["next_sentence"]
         return "BertForPreTraining" if whole else "BertForMaskedLM"
-    if model.head_name in ("encoder", "sentence_embedding"):
-        return "BertModel"
-    if model.head_name == "next_sentence":
-        return "BertForNextSentencePrediction"
-    if model.head_name in PROBLEMS:
-        return "BertForSequenceClassification"
-    tasks = {head: architecture for architecture, head in TASKS.items()}
-    if model.head_name not in tasks:
+    if model.head_name not in _ARCHITECTURES:
         raise ValueError(
             f"a published model must have a head that transformers has, found {model.head_name}; "
             "export its encoder alone (--pooling mean)"
         )
-    return tasks[model.head_name]
+    return _ARCHITECTURES[model.head_name]

@@ -20,7 +20,7 @@ class Answer:
     begin: int  # index of the first character in the context; 0 without an answer
     end: int
     score: float  # sum of the two logits
-    null_score: float  # that of "no answer", the least over the windows
+    null_score: float  # that of "no answer", the lowest over the windows
 
 
 def answer(

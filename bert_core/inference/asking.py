@@ -14,11 +14,11 @@ from bert_core.ragged import RaggedBatch
 M = TypeVar("M", bound=Model)
 Progress = Callable[[int, int], None]  # called with texts done, texts in all
 
-_GPU_TOKENS = 1 << 16  # a GPU is busy with fewer
+_GPU_TOKENS = 1 << 16  # more than enough to keep a GPU busy
 
 
 class Output(NamedTuple):
-    """What a model gave for one batch, on the CPU in float32."""
+    """The result for one batch, on the CPU in float32."""
 
     members: Tensor  # [B] which texts they are
     lengths: tuple[int, ...]  # B numbers of tokens
@@ -26,7 +26,7 @@ class Output(NamedTuple):
 
 
 def with_head(model: Model, wanted: type[M]) -> M:
-    """The model as what it is; raises ValueError for one with another head."""
+    """The model, as one with the wanted head; raises ValueError for another one."""
     if not isinstance(model, wanted):
         raise ValueError(
             f"a model with the head {wanted.head_name} is needed, got {model.head_name}"
@@ -44,14 +44,13 @@ def run_batches(
     precision: Precision,
     progress: Progress | None = None,
 ) -> list[Output]:
-    """What `compute` gives for batches on the model's device that together hold all texts.
+    """The results of `compute` for batches on the model's device that together hold all texts.
 
-    A batch holds at most `batch_tokens` tokens, those counted that the plain backend fills up; None
-    takes what suits the device. Where one turns out not to fit the device's memory, it and those
-    after it are computed in halves.
+    A batch holds at most `batch_tokens` tokens, padding included; None takes what suits the device.
+    A batch that does not fit the device's memory, and those after it, are halved.
 
-    Raises ValueError for less than one token or another precision, and torch.OutOfMemoryError
-    where not even a single text fits.
+    Raises ValueError for less than one token or another precision, and torch.OutOfMemoryError if
+    not even a single text fits.
     """
     device, num_texts = model.device, len(encoded.sequences)
     outputs: list[Output] = []
@@ -82,9 +81,9 @@ def run_batches(
 def _computed(
     compute: Callable[[RaggedBatch], Tensor], tokens: RaggedBatch, device: torch.device
 ) -> Tensor | None:
-    """The result, or None where several texts did not fit together.
+    """The result, or None if several texts did not fit into memory together.
 
-    It returns, and does not go on here: the error holds on to what filled the memory.
+    It returns before anything is retried: the error keeps alive what filled the memory.
     """
     try:
         return compute(tokens.to(device)).float().cpu()

@@ -6,7 +6,7 @@ N = texts or vectors, B = sequences of a batch, T = ragged tokens, D = hidden si
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,15 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bert_core.backends.precision import Precision
-from bert_core.config import EmbeddingConfig
+from bert_core.config import EmbeddingConfig, Pooling
 from bert_core.inference.asking import Progress, run_batches
 from bert_core.inference.texts import Text, encode_texts, parts_of
 from bert_core.model.catalogue import Model
 from bert_core.model.pooling import pooled, pooler_of
 from bert_core.ragged import RaggedBatch
 from bert_core.vocabulary import WordPieceTokenizer
-
-Pooling = Literal["mean", "cls", "max", "mean_sqrt_len", "pooled"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -45,12 +43,13 @@ def embed(
     precision: Precision = "float32",
     progress: Progress | None = None,
 ) -> Embedded:
-    """One vector per text, made as the model says, or as is said here: see `EmbeddingConfig`.
+    """One vector per text. Arguments override the model's own settings: see `EmbeddingConfig`.
 
-    A model that says nothing gives the mean of the hidden states, of length 1. The mean counts
-    [CLS] and [SEP], as sentence-transformers does. With `normalize` every vector has length 1, so
-    that a dot product is a cosine similarity. Raises ValueError for a pooling that there is not or
-    that the model has not, for more tokens than it reads, and for what is not a list of texts.
+    A model without settings gives the mean of the hidden states, of length 1. The mean counts
+    [CLS] and [SEP], as in sentence-transformers. With `normalize` every vector has length 1, so
+    that a dot product is a cosine similarity. Raises ValueError for a pooling that is unknown or
+    needs a pooler that the model lacks, for more tokens than it reads, and for what is not a list
+    of texts.
     """
     said: dict[str, Any] = {"pooling": pooling, "normalize": normalize, "max_tokens": max_tokens}
     given = {name: value for name, value in said.items() if value is not None}
@@ -75,13 +74,13 @@ def embed(
         num_truncated += encoded.num_truncated
         for members, _, found in run_batches(
             model, encoded, vectors_of, batch_tokens=batch_tokens, precision=precision,
-            progress=None if progress is None else partial(_told, progress, first, len(texts)),
+            progress=None if progress is None else partial(_report, progress, first, len(texts)),
         ):  # fmt: skip
             vectors[first + members] = found
     return Embedded(vectors=vectors.numpy(), num_truncated=num_truncated)
 
 
-def _told(progress: Progress, before: int, num_texts: int, done: int, _: int) -> None:
+def _report(progress: Progress, before: int, num_texts: int, done: int, _: int) -> None:
     progress(before + done, num_texts)
 
 
@@ -99,7 +98,7 @@ def nearest(
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """[N, top_k] indices of the vectors nearest to each query, nearest first, and the cosines.
 
-    Raises ValueError where there are fewer than `top_k` vectors.
+    Raises ValueError if there are fewer than `top_k` vectors.
     """
     if not 1 <= top_k <= len(vectors):
         raise ValueError(f"top_k must lie in [1, {len(vectors)}], got {top_k}")

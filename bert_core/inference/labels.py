@@ -22,6 +22,7 @@ from bert_core.model.catalogue import (
     SequenceClassifier,
     SequenceRegressor,
 )
+from bert_core.model.classes import class_names
 from bert_core.vocabulary import WordPieceTokenizer
 
 
@@ -36,10 +37,10 @@ class Classified:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Assigned:
-    """The classes of each text, none, some or all, in the order of the texts."""
+    """None, some or all classes of each text, in the order of the texts."""
 
     labels: list[list[str]]  # of each text, the likeliest first
-    probabilities: NDArray[np.float32]  # [N, C], each for itself
+    probabilities: NDArray[np.float32]  # [N, C], independent of each other
     num_truncated: int
 
 
@@ -76,7 +77,7 @@ def classify(
     probabilities, num_truncated = _probabilities(
         model, tokenizer, texts, lambda logits: logits.softmax(dim=-1), batch_tokens, precision
     )
-    names = model.labels or tuple(str(index) for index in range(model.num_labels))
+    names = class_names(model)
     return Classified(
         labels=[names[index] for index in probabilities.argmax(dim=-1).tolist()],
         probabilities=probabilities.float().numpy(),
@@ -104,7 +105,7 @@ def assign_labels(
     probabilities, num_truncated = _probabilities(
         model, tokenizer, texts, torch.sigmoid, batch_tokens, precision
     )
-    names = model.labels or tuple(str(index) for index in range(model.num_labels))
+    names = class_names(model)
     best = probabilities.sort(dim=-1, descending=True, stable=True)
     return Assigned(
         labels=[
@@ -126,7 +127,7 @@ def _probabilities(
 ) -> tuple[Tensor, int]:
     """[N, C] means over the windows of each text, and how many texts were cut.
 
-    In float64, which holds sums of some float32 exactly: no order of the batches shows in them.
+    In float64, so that the sums do not depend on the order of the batches.
     """
     max_tokens, num_truncated = model.config.max_position_embeddings, 0
     means = torch.zeros(len(texts), model.num_labels, dtype=torch.float64)
@@ -167,7 +168,7 @@ def choose(
 ) -> Chosen:
     """Which of `choices` continues `prompt` best.
 
-    Raises ValueError for a model with another head, and where there are no choices.
+    Raises ValueError for a model with another head, and if there are no choices.
     """
     model = with_head(model, MultipleChoice)
     pairs = [(prompt, choice) for choice in choices]
@@ -186,7 +187,7 @@ def _numbers(
     batch_tokens: int | None,
     precision: Precision,
 ) -> tuple[Tensor, int]:
-    """[N] what the head gives each text, and how many texts were cut."""
+    """[N] the head's number for each text, and how many texts were cut."""
     values, num_truncated = torch.empty(len(texts)), 0
     for first, part in parts_of(texts):
         encoded = encode_texts(tokenizer, part, model.config.max_position_embeddings)

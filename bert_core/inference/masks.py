@@ -1,4 +1,4 @@
-"""What a pretrained model says: which token a mask hides, and whether two sentences follow."""
+"""A pretrained model's answers: which token a mask hides, and whether two sentences follow."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from bert_core.vocabulary import MASK, WordPieceTokenizer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A token that may stand where [MASK] does."""
+    """A token that could replace [MASK]."""
 
     token: str
     probability: float

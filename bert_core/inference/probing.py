@@ -26,11 +26,11 @@ PROBES = (
 def probe(
     model: Model, tokenizer: WordPieceTokenizer, texts: Sequence[str] = PROBES
 ) -> tuple[float, int]:
-    """The weighted root mean square of all that `model` gives for `texts`, and of how many numbers.
+    """The weighted root mean square of all outputs of `model` for `texts`, and their number.
 
-    These are its hidden states and what its head makes of them, computed text by text in float32;
-    every number has a weight of its own, so that none can take another's place. Raises ValueError
-    for texts that are none.
+    Outputs are its hidden states and those of its head, computed text by text in float32. Every
+    position has another weight, so that swapped numbers show. Raises ValueError for what is no
+    list of texts.
     """
     total, count = 0.0, 0
     for text in texts:

@@ -1,4 +1,4 @@
-"""What each head is asked, and how it answers: the columns of a table in, columns out."""
+"""What each head takes and how it answers: columns of a table in, columns out."""
 
 import math
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -33,13 +33,13 @@ class Question(NamedTuple):
     optional: tuple[str, ...]  # of texts
     answered: Callable[[Model, WordPieceTokenizer, Columns, Precision], Answered]
     answers: Mapping[str, Any]  # columns of answers and what they hold: str, int, float, lists
-    is_of_pairs: bool = False  # where there is an optional column no row may lack it
-    in_place: str = ""  # an optional column that may be given in place of the first one
+    is_of_pairs: bool = False  # if the optional column is given, every row needs it
+    in_place: str = ""  # an optional column that can replace the first one
     # A value for each column of `columns`: a row that can be answered.
     example: Mapping[str, str | list[str]] = MappingProxyType({"text": _TEXT})
 
     def missing(self, names: Container[str]) -> list[str]:
-        """The columns that must be there and are not among `names`."""
+        """The required columns that are not among `names`."""
         first = self.columns[0]
         is_there = first in names or (bool(self.in_place) and self.in_place in names)
         return [
@@ -49,12 +49,12 @@ class Question(NamedTuple):
 
 
 def question_of(model: Model) -> Question:
-    """What is asked of this model; raises ValueError where nothing is."""
+    """What is asked of this model; raises ValueError if nothing is."""
     return question_of_class(type(model))
 
 
 def question_of_class(model: type[Model]) -> Question:
-    """What is asked of models of this class; raises ValueError where nothing is."""
+    """What is asked of models of this class; raises ValueError if nothing is."""
     if issubclass(model, RowModel):
         return _question_of_rows(model)
     if model.head_name not in _QUESTIONS:
@@ -70,7 +70,7 @@ def _question_of_rows(model: type[RowModel]) -> Question:
 
 
 def is_nothing(value: Any) -> bool:
-    """Null, NaN, or what pandas has for both."""
+    """Whether it is None, NaN or pandas' NA."""
     return (
         value is None
         or (isinstance(value, float) and math.isnan(value))
@@ -79,7 +79,7 @@ def is_nothing(value: Any) -> bool:
 
 
 def is_list(value: Any) -> bool:
-    """Lists, and the arrays that pandas makes of them."""
+    """Whether it is a list, or an array that pandas made of one."""
     return isinstance(value, list | tuple | np.ndarray)
 
 
@@ -176,7 +176,7 @@ def _vectors(
 def _vectors_or_cosines(
     model: Model, tokenizer: WordPieceTokenizer, columns: Columns, precision: Precision
 ) -> Answered:
-    """How near a pair's texts are to each other; the vector of a text that comes alone."""
+    """The cosine of a pair of texts; the vector of a single text."""
     if "second_text" not in columns:
         return _vectors(model, tokenizer, columns, precision)
     first, second = (

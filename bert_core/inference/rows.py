@@ -1,4 +1,4 @@
-"""What a model of one's own kind answers to rows: the texts of all, and an answer for each."""
+"""The answers of a user-defined model to the rows of a table."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from bert_core.vocabulary import WordPieceTokenizer
 
 
 class EncodedRows(NamedTuple):
-    """The texts of all rows, one row's after the other's."""
+    """The texts of all rows, in the order of the rows."""
 
     encoded: EncodedTexts
     texts_per_row: list[int]
@@ -26,7 +26,7 @@ def encode_rows(
 ) -> EncodedRows:
     """The texts that `model` reads for each row, cut to `max_tokens`.
 
-    Raises ValueError for a row that has none, and for what is no text.
+    Raises ValueError for a row without a text, and for what is no text.
     """
     found = [list(model.texts(row)) for row in rows]
     for number, texts in enumerate(found):
@@ -39,9 +39,9 @@ def encode_rows(
 def answers_of(
     model: RowModel, outputs: Tensor, texts_per_row: Sequence[int], rows: Sequence[Row]
 ) -> list[dict[str, Any]]:
-    """What `model` makes of the outputs [N, ...] for the texts of all rows: an answer for each.
+    """An answer for each row, from the outputs [N, ...] for the texts of all rows.
 
-    Raises ValueError where an answer has other columns than the model says.
+    Raises ValueError if an answer has other columns than the model's `gives`.
     """
     split = outputs.float().split(list(texts_per_row))
     answers = [model.answer(own, row) for own, row in zip(split, rows, strict=True)]

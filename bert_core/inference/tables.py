@@ -1,4 +1,4 @@
-"""What a model answers to the rows of a table, whatever its head: columns in, columns out."""
+"""The answers of a model with any head to the rows of a table: columns in, columns out."""
 
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from bert_core.vocabulary import WordPieceTokenizer
 
 
 class Gap(NamedTuple):
-    """A text that is not there: its row, from 0, and its column."""
+    """A missing text: its row, from 0, and its column."""
 
     row: int
     column: str
@@ -30,9 +30,9 @@ def answer_table(
 ) -> Answered:
     """The answers to every row, as columns of as many rows.
 
-    Raises ValueError for a head that no table is asked of, and where a column is missing, or a text
-    of a row. A second text may be: then the first one is alone. Where `words` are tagged, lists
-    of words that are split already, a row needs no text.
+    Raises ValueError for a head that answers no table, for a missing column, and for a row without
+    a text. A second text may be missing: then the first one is alone. A row with `words`, a list
+    of words to tag, needs no text.
     """
     check_table(model, columns)
     question = question_of(model)
@@ -40,9 +40,9 @@ def answer_table(
 
 
 def check_table(model: Model, columns: Columns) -> None:
-    """Raise ValueError for a head that no table is asked of, and where a column or text is missing.
+    """Raise ValueError for a head that answers no table, and for a missing column or text.
 
-    What else may be wrong with a row, `answer_table` finds while it answers.
+    Other faults of a row are found by `answer_table`.
     """
     question = question_of(model)
     missing = question.missing(columns)
@@ -60,7 +60,7 @@ def check_table(model: Model, columns: Columns) -> None:
 
 
 def first_gap(model: Model, columns: Columns) -> Gap | None:
-    """The first row that lacks a text which it needs; None where no row does."""
+    """The first row that lacks a required text; None if no row does."""
     question = question_of(model)
     needed = (*question.columns, *(question.optional if question.is_of_pairs else ()))
     asked = _asked(question, columns)
@@ -72,7 +72,7 @@ def first_gap(model: Model, columns: Columns) -> Gap | None:
 
 
 def _asked(question: Question, columns: Columns) -> Columns:
-    """The columns, with what is given in place of the first one in it."""
+    """The columns, the first one replaced by the one that was given in its place."""
     if not question.in_place or question.in_place not in columns:
         return columns
     first, others = question.columns[0], columns[question.in_place]

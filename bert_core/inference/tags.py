@@ -10,6 +10,7 @@ from bert_core.inference.asking import run_batches, with_head
 from bert_core.inference.texts import EncodedTexts, check_texts
 from bert_core.inference.windows import WordWindow, word_windows
 from bert_core.model.catalogue import Model, TokenClassifier
+from bert_core.model.classes import class_names
 from bert_core.vocabulary import WordPieceTokenizer
 
 _CHUNK: Final = re.compile(r"\S+")
@@ -51,13 +52,12 @@ def tag(
 ) -> list[list[TaggedWord]]:
     """The words of each text, or of each list of words, with their tags.
 
-    A word takes the tag of its first token, as in training. A text longer than the model reads is
-    read in windows that advance by `stride` tokens, or by half a window, and each word takes its
-    tag where most of what surrounds it is seen. Words lie between white space, as in the data
-    that taggers learn from: brackets, quotes and the marks that end a sentence are words of their
-    own where they begin or end one, and so is a character that the tokenizer sets apart from its
-    neighbours, such as a Chinese one. The words of a list stay as they are, one tag each. Raises
-    ValueError for a model with another head, and for what is not a list of texts.
+    A word has the tag of its first token, as in training. A text longer than the model reads is
+    read in windows that advance by `stride` tokens, or by half a window, and each word has its tag
+    from the window with most context around it. Words are separated by white space. Brackets,
+    quotes and punctuation at the start or end of a word are separate words, and so are characters
+    that the tokenizer separates, such as Chinese ones. The words of a list stay as they are, one
+    tag each. Raises ValueError for a model with another head, and for what is not a list of texts.
     """
     model = with_head(model, TokenClassifier)
     alone = ["" if isinstance(text, list) else text for text in texts]
@@ -77,7 +77,7 @@ def tag(
         for index, found in enumerate(words)
         for window in word_windows(tokenizer, [word.tokens for word in found], max_tokens, stride)
     ]
-    names = model.labels or tuple(str(index) for index in range(model.num_labels))
+    names = class_names(model)
     tagged: list[dict[int, TaggedWord]] = [{} for _ in texts]
     encoded = sequences_of([window for _, window in windows])
     for members, lengths, logits in run_batches(
@@ -121,7 +121,7 @@ def _words(tokenizer: WordPieceTokenizer, text: str) -> Iterator[_Word]:
 
 
 def _given_words(tokenizer: WordPieceTokenizer, words: list[str]) -> list[_Word]:
-    """Each as the tagger learned it: one of which the tokenizer leaves nothing is [UNK]."""
+    """Each as in training: a word without tokens is [UNK]."""
     found, begin = [], 0
     for word, ids in zip(words, tokenizer.encode_batch(words), strict=True):
         found.append(_Word(word, begin, begin + len(word), ids or [tokenizer.unk_id]))
@@ -155,5 +155,5 @@ def _inner(chunk: str) -> tuple[int, int]:
 
 
 def _is_alone(character: str) -> bool:
-    """Whether it is a word wherever it is: Chinese characters, which no white space parts."""
+    """Whether it is always a word by itself, as Chinese characters are."""
     return any(first <= ord(character) <= last for first, last in _IDEOGRAPHS)

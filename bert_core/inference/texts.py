@@ -11,11 +11,9 @@ from bert_core.vocabulary import WordPieceTokenizer
 
 Text = str | tuple[str, str]  # a text, or a pair of texts
 
-# What a CPU computes fastest: four times as many took a quarter more time. A GPU wants more: see
-# `asking`.
+# The fastest on a CPU: with four times as many it took a quarter longer. For a GPU see `asking`.
 BATCH_TOKENS = 2048
-# Of many texts so many are encoded at a time: tokens need more memory than the text itself.
-_TEXTS_AT_ONCE = 8192
+_TEXTS_AT_ONCE = 8192  # encoded at a time: tokens need more memory than the text itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +29,10 @@ class EncodedTexts:
     ) -> Iterator[tuple[NDArray[np.int64], RaggedBatch]]:
         """Batches of at most `batch_tokens` tokens, and which texts each holds.
 
-        `is_padded` counts every text as long as the longest of its batch: S tokens of each of B
-        need memory for B * S^2 pairs, which then never outgrows `batch_tokens` times the longest.
-        Longest first, so that lack of memory shows at once; `first` leaves so many of the longest
-        out. Equal texts make equal batches. A single text that is longer makes a batch of its own.
-        Raises ValueError for less than one token.
+        With `is_padded` every text counts as long as the longest of its batch: then memory for the
+        B * S^2 pairs of tokens stays below `batch_tokens` times the longest. Longest first, so that
+        lack of memory shows at once, after skipping the `first` longest. Equal texts make equal
+        batches. A longer text is a batch by itself. Raises ValueError for less than one token.
         """
         if batch_tokens < 1:
             raise ValueError(f"batch_tokens must be at least 1, got {batch_tokens}")
@@ -61,7 +58,7 @@ class EncodedTexts:
 
 
 def parts_of(texts: Sequence[Text]) -> Iterator[tuple[int, Sequence[Text]]]:
-    """Few enough texts to encode at once, and the index of the first; of no texts one empty part.
+    """Parts that are encoded at once, each with the index of its first text; no texts: one part.
 
     Raises ValueError for what is not a list of texts.
     """
@@ -77,8 +74,8 @@ def encode_texts(
     """Encode texts and pairs, cut to `max_tokens` tokens with the special ones.
 
     A single text loses its end; of a pair the longer text loses its end first, as in the
-    `tokenizers` library. Raises ValueError
-    where `max_tokens` holds the special tokens alone, and for what is not a list of texts.
+    `tokenizers` library. Raises ValueError if `max_tokens` holds only the special tokens, and for
+    what is not a list of texts.
     """
     check_texts(texts)
     firsts = tokenizer.encode_batch([text if isinstance(text, str) else text[0] for text in texts])
@@ -94,16 +91,22 @@ def encode_texts(
             raise ValueError(f"max_tokens must allow for a token of the text, got {max_tokens}")
         num_truncated += len(first) + len(second or ()) > budget
         if second is None:
-            sequence = [tokenizer.cls_id, *first[:budget], tokenizer.sep_id]
-            start = len(sequence)
+            sequence, start = joined(tokenizer, first[:budget])
         else:
             num_first, num_second = _shares(len(first), len(second), budget)
-            sequence = [tokenizer.cls_id, *first[:num_first], tokenizer.sep_id]
-            start = len(sequence)
-            sequence += [*second[:num_second], tokenizer.sep_id]
+            sequence, start = joined(tokenizer, first[:num_first], second[:num_second])
         sequences.append(sequence)
         starts.append(start)
     return EncodedTexts(sequences=sequences, segment_b_start=starts, num_truncated=num_truncated)
+
+
+def joined(tokenizer: WordPieceTokenizer, *parts: list[int]) -> tuple[list[int], int]:
+    """[CLS] A [SEP], or [CLS] A [SEP] B [SEP], and where B begins: at the end if there is none."""
+    sequence, start = [tokenizer.cls_id], 0
+    for part in parts:
+        sequence += [*part, tokenizer.sep_id]
+        start = start or len(sequence)
+    return sequence, start
 
 
 def check_texts(texts: Sequence[Text]) -> None:

@@ -1,4 +1,4 @@
-"""What is longer than a model reads, in overlapping windows: contexts, words, whole texts."""
+"""Overlapping windows over what is longer than a model reads: contexts, words, texts."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_core.inference.texts import EncodedTexts, Text, encode_texts
+from bert_core.inference.texts import EncodedTexts, Text, encode_texts, joined
 from bert_core.vocabulary import WordPieceTokenizer
 
 
@@ -30,7 +30,7 @@ def question_windows(
     """[CLS] question [SEP] window [SEP] for windows that together cover the context.
 
     They advance by `stride` tokens, or by half a window: then every span of up to half a window is
-    whole in one of them. Raises ValueError where the question leaves no tokens for a window.
+    whole in one of them. Raises ValueError if the question leaves no tokens for a window.
     """
     start = [tokenizer.cls_id, *question_ids, tokenizer.sep_id]
     window_size = max_tokens - len(start) - 1
@@ -73,10 +73,10 @@ def text_windows(
 ) -> TextWindows:
     """Texts and pairs as sequences of at most `max_tokens` tokens with the special ones.
 
-    What is longer is read in windows that advance by `stride` tokens, or by half a window: of a
-    pair its longer text, beside the other one, which loses what is beyond half of the tokens. With
-    `reads_windows` off there is one sequence each, cut. Raises ValueError where `max_tokens` holds
-    the special tokens alone, and for what is not a list of texts.
+    Longer texts are read in windows that advance by `stride` tokens, or by half a window. Of a pair
+    the longer text is; the other one is in each window, cut to half of the tokens. Without
+    `reads_windows` there is one cut sequence each. Raises ValueError if `max_tokens` holds only the
+    special tokens, and for what is not a list of texts.
     """
     whole = encode_texts(tokenizer, texts, max_tokens)
     alone = np.ones(len(texts), np.int64)
@@ -104,11 +104,7 @@ def text_windows(
                     part[first : first + size] if place == longer else part
                     for place, part in enumerate(parts)
                 ]
-                sequence, start = [tokenizer.cls_id], 0
-                for part in shown:
-                    sequence += [*part, tokenizer.sep_id]
-                    start = start or len(sequence)
-                found.append((sequence, start))
+                found.append(joined(tokenizer, *shown))
         sequences += [sequence for sequence, _ in found]
         starts += [start for _, start in found]
         owners += [index] * len(found)
@@ -118,11 +114,11 @@ def text_windows(
 
 
 class WordWindow(NamedTuple):
-    """A run of whole words between [CLS] and [SEP], and for which of them it speaks."""
+    """A run of whole words between [CLS] and [SEP], and which of them get their label here."""
 
     sequence: list[int]
-    words: list[int]  # indices of the words that get their label here
-    places: list[int]  # where in the sequence each of these has its first token
+    words: list[int]  # indices of these words
+    places: list[int]  # where in the sequence each has its first token
 
 
 def word_windows(
@@ -133,28 +129,20 @@ def word_windows(
 ) -> list[WordWindow]:
     """Windows of at most `max_tokens` tokens over whole words.
 
-    They advance by about `stride` tokens, or by half a window.
-    `tokens` holds the ids of each word, at least one. Every word is spoken for by one window: the
-    one that shows most to the nearer side of it. A word longer than a window is cut. Raises
-    ValueError where `max_tokens` holds the special tokens alone.
+    They advance by about `stride` tokens, or by half a window. `tokens` holds the ids of each word,
+    at least one. Every word gets its label in one window: the one with most context on the word's
+    shorter side. A word longer than a window is cut. Raises ValueError if `max_tokens` holds only
+    the special tokens.
     """
     room = max_tokens - 2
     if room < 1:
         raise ValueError(f"max_tokens must allow for a token of the text, got {max_tokens}")
     sizes = [min(len(word), room) for word in tokens]
     runs = list(_word_runs(sizes, room, _advance(stride, room)))
-    windows = [
-        WordWindow(
-            [
-                tokenizer.cls_id,
-                *(token for word in range(first, last) for token in tokens[word][:room]),
-                tokenizer.sep_id,
-            ],
-            [],
-            [],
-        )
-        for first, last in runs
-    ]
+    shown = (
+        [token for word in tokens[first:last] for token in word[:room]] for first, last in runs
+    )
+    windows = [WordWindow(joined(tokenizer, ids)[0], [], []) for ids in shown]
     best: dict[int, tuple[int, int, int]] = {}  # of a word: tokens to the nearer side, run, place
     for run, (first, last) in enumerate(runs):
         before, total = 0, sum(sizes[first:last])

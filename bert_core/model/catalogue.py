@@ -1,9 +1,9 @@
-"""Every model there is, by the name of its head.
+"""All models, by the name of their head.
 
 Heads: `encoder` (none but the pooler), `pretraining`, `language_model`, `next_sentence`,
 `sequence_classification`, `multi_label_classification`, `regression`, `multiple_choice`,
-`token_classification`, `span_prediction` and `sentence_embedding`. A person's own head is a class
-in a file of its own: see `bert_core.model.rows`.
+`token_classification`, `span_prediction` and `sentence_embedding`. A user-defined head is a class
+in a separate file: see `bert_core.model.rows`.
 """
 
 from typing import Any
@@ -88,5 +88,5 @@ def described(head_name: str) -> str:
 
 
 def count_parameters(model: nn.Module) -> int:
-    """How many numbers a model consists of, frozen ones included."""
+    """The number of parameters of a model, frozen ones included."""
     return sum(parameter.numel() for parameter in model.parameters())

@@ -4,6 +4,7 @@ N = items, C = classes.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ class TaskModel(TrainableModel):
     """A model that is fine-tuned: what it answers to a batch, and one loss of that."""
 
     def answers(self, batch: LabelledBatch, dropout_key: DropoutKey | None = None) -> Tensor:
-        """What is held against the labels: logits, numbers or vectors.
+        """What is compared with the labels: logits, numbers or vectors.
 
         Raises ValueError as `loss_sums` does.
         """
@@ -31,11 +32,11 @@ class TaskModel(TrainableModel):
         return cross_entropy_sum(answers, labels)
 
     def training_loss_sum(self, answers: Tensor, labels: Tensor) -> Tensor:
-        """The same where it is trained with another one than it is evaluated with."""
+        """The loss of training, if it differs from that of evaluation."""
         return self.loss_sum(answers, labels)
 
     def right_sums(self, answers: Tensor, batch: LabelledBatch) -> Sums:
-        """How many answers are right, by the name of the figure."""
+        """How many answers are correct, by the name of the figure."""
         return {}
 
     def loss_sums(self, batch: LabelledBatch, dropout_key: DropoutKey | None = None) -> Sums:
@@ -49,14 +50,18 @@ class TaskModel(TrainableModel):
         return {"label_loss": loss, **self.right_sums(answers, batch)}
 
 
+def class_names(model: Any) -> tuple[str, ...]:
+    """The names of a classifier's classes; their numbers if it was built without names."""
+    return model.labels or tuple(str(index) for index in range(model.num_labels))
+
+
 class OneOfClasses(TaskModel):
     """A model whose items belong to one of C classes each.
 
-    `label_smoothing` is a matter of training: with it the losses aim at 1 - it + it / C for an
-    item's class and it / C for the others (Szegedy et al., 2016, section 7). So are
-    `class_weights`: a positive number a class, which its items' losses are multiplied by. Neither
-    is saved with the model, and evaluation is without them. Setting them raises ValueError for a
-    share outside of [0, 1), and for weights that are not positive.
+    Training alone uses `label_smoothing` e, with which the target of an item's class is
+    1 - e + e / C and that of the others e / C (Szegedy et al., 2016, section 7), and
+    `class_weights`, by which the losses of each class are multiplied. Neither is saved. Setting
+    them raises ValueError for a share outside [0, 1) and for weights that are not positive.
     """
 
     _label_smoothing = 0.0
@@ -68,7 +73,7 @@ class OneOfClasses(TaskModel):
 
     @property
     def label_smoothing(self) -> float:
-        """What the losses give to all classes alike; 0 unless set."""
+        """The share of the target that all classes get equally; 0 unless set."""
         return self._label_smoothing
 
     @label_smoothing.setter

@@ -59,14 +59,14 @@ class EncoderLayer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Read every token in the light of its sequence."""
+    """Embeddings and a stack of layers: each token in the context of its sequence."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.config = config
         self.embeddings = Embeddings(config)
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_layers))
-        # So many of the lowest keep nothing for the way back and are computed a second time.
+        # This many of the lowest layers keep only their input; backward computes them again.
         self.num_checkpointed_layers = 0
 
     def forward(
@@ -77,9 +77,9 @@ class Encoder(nn.Module):
     ) -> Tensor:
         """[T, D] the final hidden states; dropout happens where a `dropout_key` is given.
 
-        With `positions` (indices into the T tokens) [P, D] those of P tokens. The last layer then
-        lets them read all tokens and computes nothing else for the others: in pretraining five
-        of six, in classification all but the first of each sequence.
+        With `positions`, P indices into the T tokens, only those: [P, D]. The last layer then
+        computes nothing beyond attention for the others: in pretraining five of six tokens, in
+        classification all but the first of each sequence.
         """
         layout = backend_for(tokens.input_ids.device).lay_out(tokens)
         hidden = self.embeddings(layout.sort(tokens), dropout_key)
@@ -103,8 +103,8 @@ class Encoder(nn.Module):
 
 
 def _computed_again(layer: nn.Module) -> Callable[..., Tensor]:
-    """`layer`, keeping what enters it alone: the way back computes it once more, as it did now."""
-    # No state of a generator is kept: dropout draws the same masks again by itself.
+    """`layer`, of which only the input is kept: backward computes it again in this context."""
+    # No generator state is kept: dropout draws the same masks again.
     settings: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
     if not torch.compiler.is_compiling():  # a graph holds everything
         context = current_context()

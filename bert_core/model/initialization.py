@@ -1,11 +1,9 @@
-"""Weights to begin with that know what any text shows without training.
+"""Informed initial weights: neighbours, token frequencies and word vectors.
 
-Neighbours matter, words are unequal, and words with the same neighbours are alike.
-
-With the published initialization all of a small BERT's heads read all positions alike, and for
-thousands of steps the model learns token frequencies and nothing else: before a head can gain by
-reading a neighbour, queries, keys, values and what reads them have to agree on where neighbours
-are. Here they begin with that agreement; everything is trained from there on as always.
+With the published initialization all heads of a small BERT read all positions equally, and for
+thousands of steps the model learns nothing but token frequencies: before a head can gain by reading
+a neighbour, queries, keys, values and the next layers have to agree on where neighbours are. Here
+they start with that agreement, and everything is trained from there as usual.
 
 The idea of attention that begins as trained attention looks is that of Trockman and Kolter,
 "Mimetic Initialization of Self-Attention Layers" (2023); that offsets are rotations of sines is
@@ -22,19 +20,20 @@ from bert_core.model.encoder import Encoder, EncoderLayer, VocabularyHead
 
 # Of a normal distribution of deviation 1 that is cut off at two deviations.
 _CUT_VARIANCE = 0.7737
-# Sines against token embeddings, whose spread they are given in.
+# Of the sines, in standard deviations of the token embeddings.
 _AMPLITUDE = 1.5
-# Word vectors against random embeddings. At the small size of these a few hundred steps at the
-# rates of pretraining would wash away what the vectors know (docs/decisions/0040).
+_SHARPNESS = 6.0  # a head's score at its distance
+_GAIN = 0.7  # of the rotations of values and outputs
+# Size of word vectors relative to random embeddings. At their size a few hundred steps at the rates
+# of pretraining would erase what the vectors know (docs/decisions/0040).
 WORD_VECTOR_SCALE = 8.0
 
 
 def begin_as_word_vectors(encoder: Encoder, vectors: Tensor) -> None:
-    """Let token embeddings begin as `vectors` [V, D], `WORD_VECTOR_SCALE` times as large as random
-    ones.
+    """Initialize token embeddings with `vectors` [V, D] of length 1.
 
-    The vectors have length 1; where one is 0 the token keeps its random embedding. Raises
-    ValueError for vectors of another shape.
+    They are scaled to `WORD_VECTOR_SCALE` times the size of random embeddings. A token whose vector
+    is 0 keeps its random embedding. Raises ValueError for vectors of another shape.
     """
     table, width = encoder.embeddings.token, encoder.config.hidden_size
     if vectors.shape != table.shape:
@@ -45,23 +44,15 @@ def begin_as_word_vectors(encoder: Encoder, vectors: Tensor) -> None:
         table[is_known.to(table.device)] = (vectors[is_known] * deviation * width**0.5).to(table)
 
 
-def attend_to_neighbours(
-    encoder: Encoder,
-    *,
-    seed: int,
-    sharpness: float = 6.0,
-    gain: float = 0.7,
-    embedding_scale: float = 1.0,
-) -> None:
-    """Let each head of the first layer begin by reading the token at one distance from each.
+def attend_to_neighbours(encoder: Encoder, *, seed: int, embedding_scale: float = 1.0) -> None:
+    """Start each head of the first layer so that a token reads the one at a fixed distance.
 
     The distances are -1, 1, -2, 2, ...; -1, -2, ... in a causal encoder. Position embeddings become
-    sines and cosines by which all of them differ, queries and keys of a head read
-    the same of them, rotated by its distance, so that its score there is about `sharpness` and
-    elsewhere about 0; values and outputs are rotations times `gain`, as large as what they are
-    added to. All of it can be trained away. Token embeddings are `embedding_scale` times as large
-    as random ones. Raises ValueError for fixed positions, which are not trained, and for heads of
-    an odd width.
+    sines and cosines that differ at every position. A head's queries and keys read the same of
+    them, rotated by its distance, so that its score there is about `_SHARPNESS` and elsewhere
+    about 0. Values and outputs are random rotations, scaled to the size of what they are added to.
+    All of it can be trained away. Token embeddings are `embedding_scale` times as large as random
+    ones. Raises ValueError for fixed positions, which are not trained, and for heads of odd width.
     """
     config = encoder.config
     heads, width = config.num_attention_heads, config.hidden_size // config.num_attention_heads
@@ -73,10 +64,10 @@ def attend_to_neighbours(
     frequencies = _frequencies(heads, width // 2, generator)
     amplitude = _AMPLITUDE * embedding_scale * config.initializer_range
     sines = amplitude * _sines(config.max_position_embeddings, frequencies)
-    # What a sine is once token, segment and position are added up and normalized.
+    # The size of a sine once token, segment and position are summed and normalized.
     drawn = _CUT_VARIANCE * config.initializer_range**2
     spread = math.sqrt((embedding_scale**2 + 1) * drawn + amplitude**2 / 2)
-    scale = math.sqrt(sharpness * math.sqrt(width) / (width / 2)) * spread / amplitude
+    scale = math.sqrt(_SHARPNESS * math.sqrt(width) / (width / 2)) * spread / amplitude
     layer = encoder.layers[0]
     assert isinstance(layer, EncoderLayer)
     attention = layer.attention
@@ -90,15 +81,15 @@ def attend_to_neighbours(
             weight[1, head, :, block] += (scale * torch.eye(width)).to(weight)
         for part in (attention.to_qkv.weight[2 * config.hidden_size :], attention.to_out.weight):
             rotation = torch.empty(part.shape, dtype=torch.float32)
-            nn.init.orthogonal_(rotation, gain=gain, generator=generator)
+            nn.init.orthogonal_(rotation, gain=_GAIN, generator=generator)
             part.copy_(rotation)
 
 
 def predict_frequencies(head: VocabularyHead, counts: Tensor) -> None:
-    """Let `head` begin by answering each token as often as `counts` [V] has it in the text.
+    """Initialize the bias of `head` so that it predicts tokens at their frequencies.
 
-    One is added to each count; tokens that are never asked for best have a count of 0. Raises
-    ValueError for another number of counts, or a negative one.
+    `counts` [V] are those in the text; give 0 for tokens that are never predicted. One is added to
+    each. Raises ValueError for another number of counts, or a negative one.
     """
     if counts.shape != head.bias.shape or bool((counts < 0).any()):
         raise ValueError(
@@ -107,15 +98,15 @@ def predict_frequencies(head: VocabularyHead, counts: Tensor) -> None:
         )
     shares = (counts.double() + 1) / (counts.double() + 1).sum()
     with torch.no_grad():
-        # Logits are the same whatever is added to all; the smaller numbers are kinder to bf16.
+        # The softmax ignores a constant; smaller numbers lose less in bf16.
         head.bias.copy_((shares.log() - shares.log().mean()).float())
 
 
 def _frequencies(heads: int, pairs: int, generator: torch.Generator) -> Tensor:
     """[heads * pairs] radians a position between 0 and pi, those of each head spread evenly.
 
-    Each is drawn from a stretch of its own: between evenly spaced ones some far distance would
-    look like a near one.
+    Each is drawn from its own interval: with evenly spaced ones some far distance would look like a
+    near one.
     """
     places = torch.arange(pairs) + torch.rand(heads, pairs, generator=generator)
     return (math.pi / pairs * places).flatten()

@@ -94,7 +94,7 @@ class PretrainingModel(TrainableModel):
 
 
 class LanguageModel(TrainableModel):
-    """Predict the next token of each from those left of it.
+    """Predict the token after each from it and those left of it.
 
     Raises ValueError unless the encoder is causal.
     """

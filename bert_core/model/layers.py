@@ -1,6 +1,6 @@
-"""The layers everything is made of: linear maps and norms, embeddings, and self-attention.
+"""The layers: linear maps and norms, embeddings, and self-attention.
 
-Attention is the only place that knows where sequences begin and end.
+Only attention knows where sequences begin and end.
 
 T = ragged tokens, H = heads, K = head width, D = H * K.
 """
@@ -34,7 +34,7 @@ class Linear(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Widen each token, bend it with the exact GELU, and narrow it again."""
+    """Two linear maps with the exact GELU between them."""
 
     def __init__(self, hidden_size: int, intermediate_size: int, initializer_range: float) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ def truncated_normal_(weight: Tensor, std: float) -> None:
 
 
 class Embeddings(nn.Module):
-    """Turn ids into vectors: the sum of what the token, its segment and its position mean."""
+    """The sum of the embeddings of a token, its segment and its position, normalized."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class Embeddings(nn.Module):
                 f"{tokens.max_seqlen}; truncate it or split it into windows"
             )
         if tokens.input_ids.device.type != "cpu" or torch.compiler.is_compiling():
-            return  # asking a GPU would wait for it; its own index check stops the program there
+            return  # reading from a GPU would wait for it; its own index check stops the program
         for name, ids, size in (
             ("input_ids", tokens.input_ids, config.vocab_size),
             ("token_type_ids", tokens.token_type_ids, config.type_vocab_size),

@@ -39,7 +39,7 @@ def pooled_tokens(hidden: Tensor, tokens: RaggedBatch, pooling: str) -> Tensor:
 
 
 def pooler_of(model: Model) -> Pooler:
-    """The pooler of `model`; raises ValueError where it has none."""
+    """The pooler of `model`; raises ValueError if it has none."""
     pooler: Pooler | None = getattr(model, "pooler", None)
     if pooler is None:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What is done to a model before its optimizer is built: freezing, resizing, checkpointing.
+"""Changes to a model before its optimizer is built: freezing, resizing, checkpointing.
 
 V = vocabulary, S = positions, D = hidden size.
 """
@@ -17,20 +17,20 @@ from bert_core.model.trainable import Model
 def freeze(
     model: Model, *, embeddings: bool = False, layers: int = 0, matrices: bool = False
 ) -> tuple[str, ...]:
-    """Freeze parts of the encoder and return the names of all that is frozen then.
+    """Freeze parts of the encoder and return the names of all frozen parameters.
 
     Args:
         model: what is to be trained, before its optimizer is built.
-        embeddings: the tables and their normalization. In pretraining the token embeddings are
-            the last layer's weights too, and those are frozen with them.
-        layers: so many of the lowest layers; with `embeddings` and all layers the head alone
-            (the pooler belongs to it) is trained.
-        matrices: every matrix of the encoder, so that of it biases and normalizations alone are
+        embeddings: the tables and their normalization. In pretraining the output layer shares the
+            token embeddings and is frozen with them.
+        layers: how many of the lowest layers; with `embeddings` and all layers only the head, with
+            its pooler, is trained.
+        matrices: every matrix of the encoder, so that only its biases and normalizations are
             trained (BitFit; Ben Zaken et al., 2022).
 
-    A frozen parameter keeps every bit and costs no gradient; dropout is what it was. Undo it with
-    `model.requires_grad_(True)`. Raises ValueError where the encoder has fewer layers, nothing is
-    to be frozen, or the model has an optimizer already.
+    A frozen parameter keeps every bit and costs no gradient; dropout does not change. Undo it with
+    `model.requires_grad_(True)`. Raises ValueError if the encoder has fewer layers, nothing is to
+    be frozen, or the model already has an optimizer.
     """
     num_layers = model.config.num_layers
     if not 0 <= layers <= num_layers:
@@ -50,10 +50,9 @@ def freeze(
 def checkpoint_activations(model: Model, num_layers: int) -> None:
     """Activation checkpointing of the `num_layers` lowest layers; 0 undoes it.
 
-    They keep only their input for the way back, which computes each of them once more, a third more
-    work, and drops the same elements again: gradients are those of the same training run without
-    it, bit for bit (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016). Raises
-    ValueError where the encoder has fewer layers.
+    They keep only their input, and the backward pass computes them again, a third more work, with
+    the same dropout: gradients are the same bit for bit (Chen et al., "Training Deep Nets with
+    Sublinear Memory Cost", 2016). Raises ValueError if the encoder has fewer layers.
     """
     if not 0 <= num_layers <= model.config.num_layers:
         raise ValueError(f"num_layers must lie in [0, {model.config.num_layers}], got {num_layers}")
@@ -69,14 +68,13 @@ def resize_positions(
     Args:
         model: what is changed, before its optimizer is built.
         num_positions: fewer cut the table's end off; texts that fit give what they gave before.
-        new_rows: of a learned table that grows. "repeated" copies the old rows one after the
-            other: neighbours stay neighbours, so that heads that look a few tokens aside work at
-            once (Beltagy et al., 2020, section 5). "random" draws them as a new model does, for a
-            pretraining that goes on for long. Existing rows never change, so nothing is
-            interpolated: every text would be read at other positions than it was learned at.
+        new_rows: of a learned table that grows. "repeated" copies the old rows in order, so that
+            heads that attend a few tokens away work at once (Beltagy et al., 2020, section 5).
+            "random" draws them as a new model does, for a long continued pretraining. Existing
+            rows never change; interpolating them would move every text to other positions.
 
     Sinusoidal positions are computed, in any number. Raises ValueError for less than one position,
-    for other `new_rows`, and where the model has an optimizer already.
+    for other `new_rows`, and if the model has an optimizer already.
     """
     _check(num_positions, "num_positions", new_rows, ("repeated", "random"))
     _check_no_optimizer(model)
@@ -99,17 +97,17 @@ def resize_positions(
 def resize_vocabulary(
     model: Model, num_tokens: int, *, new_rows: Literal["mean", "random"] = "mean"
 ) -> None:
-    """Let `model` read, and where it predicts tokens predict, the ids below `num_tokens`.
+    """Let `model` read the ids below `num_tokens`, and predict them if it predicts tokens.
 
     Args:
         model: what is changed, before its optimizer is built.
         num_tokens: fewer cut the last tokens off; the others keep their ids and numbers.
         new_rows: "mean" starts each new token as the mean of all, output bias included, so that
-            a trained model gives it the likelihood of an average token and predicts the others
-            about as before; random rows may be likelier than any (Hewitt, 2021). "random" draws
-            them as a new model does.
+            a trained model gives it an average likelihood and predicts the others about as before;
+            random rows may be likelier than any (Hewitt, 2021). "random" draws them as a new model
+            does.
 
-    Raises ValueError for less than one token, for other `new_rows`, and where the model has an
+    Raises ValueError for less than one token, for other `new_rows`, and if the model has an
     optimizer already.
     """
     _check(num_tokens, "num_tokens", new_rows, ("mean", "random"))

@@ -1,8 +1,7 @@
-"""A model of one's own kind: rows of a table in, answers out.
+"""User-defined models: rows of a table in, answers out.
 
-Its class, in one Python file, is all there is to it: a model that is saved has that file beside its
-weights. Every file becomes a module of its own, named by its bytes, so that two classes of one name
-are never confused.
+A class in one Python file defines such a model, and the file is saved with the weights. Each file
+becomes a separate module, named by its hash, so that two classes of one name are never confused.
 """
 
 import hashlib
@@ -27,7 +26,7 @@ from bert_core.model.trainable import Sum, Sums, TrainableModel
 Row = Mapping[str, Any]
 Kinds = Mapping[str, Any]  # a type for each column
 
-CODE_FILE: Final = "task.py"  # beside the weights of a saved model
+CODE_FILE: Final = "task.py"  # in the folder of a saved model
 _ASKED: Final = (str, list[str])
 _LEARNED: Final = (str, int, float, list[str], list[int], list[float])
 _ANSWERED: Final = (str, int, float, list[str], list[float])
@@ -125,7 +124,7 @@ def _without_weights(source: str, name: str) -> RowModel:
 def _module_of(source: str, name: str) -> ModuleType:
     digest = hashlib.sha256(source.encode()).hexdigest()[:16]
     module = ModuleType(f"{name}_{digest}")
-    # Named so, it is found by nobody who imports a module of the name; tracebacks show its lines.
+    # The hash in its name keeps it apart from importable modules; tracebacks show its lines.
     module.__file__ = f"{name}.py"
     shown = f"<{name}.py {digest}>"
     linecache.cache[shown] = (len(source), None, source.splitlines(keepends=True), shown)

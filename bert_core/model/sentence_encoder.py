@@ -1,4 +1,4 @@
-"""An encoder whose vectors are near each other where texts mean the same.
+"""An encoder whose vectors are close if texts mean the same.
 
 N = pairs, K = texts that are known to fit none of them, B = sequences, D = hidden size.
 """
@@ -20,10 +20,10 @@ SCALE = 20.0  # of cosines among which one is to be chosen (a temperature of 0.0
 class SentenceEncoder(TaskModel):
     """Texts as vectors of length 1, learned from pairs of them (Reimers and Gurevych, 2019).
 
-    A batch holds N first texts, then N second ones, then K >= 0 more. Its labels say what is
-    learned. [N] floats are cosines that the pairs are to have. [N] whole numbers are what each
-    pair is about: of all second texts and the K more, the first text's own is to be nearest
-    (Henderson et al., 2017, section 4.4), and second texts about the same do not stand against it.
+    A batch holds N first texts, then N second ones, then K >= 0 more. [N] floats as labels are the
+    target cosines of the pairs. [N] integers are the topic of each pair: among all second texts
+    and the K more, the first text's own must be nearest (Henderson et al., 2017, section 4.4);
+    other second texts of the same topic are left out.
     """
 
     head_name = "sentence_embedding"

@@ -171,7 +171,7 @@ class SequenceRegressor(_NumberModel):
 class MultipleChoice(_NumberModel, OneOfClasses):
     """Which of C texts fits; the batch holds the C of each question one after the other.
 
-    Its losses raise ValueError where the texts do not go into the questions.
+    Its losses raise ValueError if the texts do not go into the questions.
     """
 
     head_name = "multiple_choice"
@@ -189,7 +189,7 @@ class MultipleChoice(_NumberModel, OneOfClasses):
 class TokenClassifier(OneOfClasses):
     """Which of `num_labels` classes each token belongs to, such as the parts of names.
 
-    Raises ValueError where `labels` are not `num_labels` different ones.
+    Raises ValueError if `labels` are not `num_labels` different ones.
     """
 
     head_name = "token_classification"

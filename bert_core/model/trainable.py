@@ -1,12 +1,12 @@
-"""What every model promises: an encoder, a head, and sums that add up.
+"""The interface of every model: an encoder, a head, and losses as sums.
 
 A model maps a `RaggedBatch` to logits when called. Dropout happens where a `dropout_key`
 is given.
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
@@ -41,12 +41,12 @@ class Model(nn.Module):
         super().__init__()
         self.config = config
         self.encoder = Encoder(config)
-        # How texts become vectors with this encoder, where someone said; it is saved with it.
+        # How texts become vectors with this encoder, if known; saved with the model.
         self.embedding: EmbeddingConfig | None = None
         self._packed: dict[torch.dtype, PackedWeights] | None = None
 
     def head_settings(self) -> dict[str, Any]:
-        """What beside the encoder's config is needed to build this model again."""
+        """What is needed besides the encoder's config to build this model again."""
         return {}
 
     @property
@@ -57,16 +57,15 @@ class Model(nn.Module):
     def precision(self, precision: Precision) -> AbstractContextManager[None]:
         """A block in which this thread computes in `precision`; blocks nest.
 
-        Weights must not change in it. Raises ValueError for a precision there is not.
+        Weights must not change in it. Raises ValueError for an unknown precision.
         """
         return computing(compute_dtype(precision, self.device))
 
     def inference(self, precision: Precision, num_tokens: int = 0) -> AbstractContextManager[None]:
         """A block in which this thread computes in `precision` and asks for no gradient.
 
-        Weights must not change in it. A CPU's backend packs them for the block where `num_tokens`
-        will be read, if these are enough to be worth it. Raises ValueError for a precision there
-        is not.
+        Weights must not change in it. The CPU backend packs them if `num_tokens`, which will be
+        read in the block, are enough. Raises ValueError for an unknown precision.
         """
         dtype = compute_dtype(precision, self.device)
         if self._packed is not None:
@@ -77,8 +76,8 @@ class Model(nn.Module):
     def pack(self) -> Self:
         """Freeze all weights and keep them packed from one inference to the next.
 
-        For a model that answers many small requests on a CPU: a short text takes about half the
-        time. Matrices are held twice then. `requires_grad_(True)` undoes it.
+        For many small requests on a CPU: a short text takes about half the time. Matrices are then
+        held twice. `requires_grad_(True)` undoes it.
         """
         self.requires_grad_(False)
         self._packed = {}
@@ -120,6 +119,24 @@ class TrainableModel(Model):
         """
 
 
+Replacement = tuple[nn.Module, str, Any]  # a module, the name of an attribute, its value
+
+
+@contextmanager
+def replaced(replacements: Sequence[Replacement]) -> Iterator[None]:
+    """A block in which modules have other attributes, for every thread.
+
+    The replaced parameters and methods stay where they are: an instance's own attribute hides them.
+    """
+    for module, name, value in replacements:
+        module.__dict__[name] = value
+    try:
+        yield
+    finally:
+        for module, name, _ in replacements:
+            del module.__dict__[name]
+
+
 def classification_sums(name: str, logits: Tensor, labels: Tensor, count: int) -> Sums:
     """Loss and number of correct answers of `logits` [N, C] for `labels` [N]."""
     return {
@@ -142,7 +159,7 @@ def accuracy_by_kind(name: str, logits: Tensor, labels: Tensor, kinds: Kinds) ->
 
 
 def checked_labels(num_labels: int, labels: Sequence[str] | None) -> tuple[str, ...] | None:
-    """The names of `num_labels` classes; raises ValueError where they are not as many, or alike."""
+    """The names of `num_labels` classes; raises ValueError if they are not as many, or alike."""
     if labels is None:
         return None
     if len(labels) != num_labels or len(set(labels)) != num_labels:

@@ -20,9 +20,9 @@ QUANTIZED_FILE: Final = "model_quantized.onnx"  # what transformers.js and Optim
 def encoder_alone(model: Model, pooling: str) -> EncoderModel:
     """The encoder of `model`, which makes vectors by `pooling`.
 
-    It shares the weights. Raises ValueError for a pooling that sentence-transformers has not.
+    It shares the weights. Raises ValueError for a pooling that sentence-transformers lacks.
     """
-    with torch.device("meta"):  # its own weights are thrown away
+    with torch.device("meta"):  # its own weights are replaced
         alone = EncoderModel(model.config, pooler=False)
     alone.encoder, alone.embedding = model.encoder, embedding_of(model, pooling)
     return alone
@@ -44,7 +44,7 @@ def write_onnx_folder(draft: Path, model: Model, tokenizer: WordPieceTokenizer) 
 
 
 def quantize(draft: Path) -> None:
-    """Write `model_quantized.onnx` beside `model.onnx`: int8 weights, activations as they come.
+    """Write `model_quantized.onnx`: int8 weights, and activations quantized dynamically.
 
     Matrices have a scale for each column and the embeddings one scale. Raises ModuleNotFoundError
     without the extra `onnx`.

@@ -1,7 +1,6 @@
-"""A model as others call it: rows padded to one length in, whole tensors out.
+"""A model as `transformers` calls it: rows padded to one length in, whole tensors out.
 
-The encoder, the heads and the plain backend are those of ragged batches. A padded batch only says
-in its own way where tokens are, so there is one definition of a model.
+The encoder, the heads and the plain backend are those of ragged batches; only the batch differs.
 
 B = sequences, S = tokens of each, padding among them, T = B * S, C = choices of a question, D =
 hidden size.
@@ -40,7 +39,7 @@ OF_TOKENS: Final = ("last_hidden_state", "start_logits", "end_logits")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PaddedBatch(RaggedBatch):
-    """B sequences of S tokens each; what is padding is computed, and nothing reads it."""
+    """B sequences of S tokens each; padding is computed and not used."""
 
     is_token: Tensor  # [B, S] bool
 
@@ -103,7 +102,7 @@ class PaddedModel(nn.Module):
 
 
 def output_names(model: Model) -> tuple[str, ...]:
-    """What the outputs are called, as `transformers` and Optimum expect; see `outputs_of`."""
+    """The names of the outputs, as `transformers` and Optimum expect; see `outputs_of`."""
     if isinstance(model, EncoderModel | SentenceEncoder):
         vector = () if model.embedding is None else ("sentence_embedding",)
         return ("last_hidden_state", *vector)
@@ -115,8 +114,8 @@ def output_names(model: Model) -> tuple[str, ...]:
              TokenClassifier)  # fmt: skip
     if not isinstance(model, known):
         raise ValueError(
-            f"{described(model.head_name)} cannot be written as ONNX: nobody has said what its "
-            "outputs are; export its encoder"
+            f"{described(model.head_name)} cannot be written as ONNX: its outputs have no known "
+            "names; export its encoder"
         )
     return ("logits",)
 
@@ -128,7 +127,7 @@ def is_of_tokens(model: Model, name: str) -> bool:
 
 
 def outputs_of(model: Model, tokens: RaggedBatch) -> dict[str, Tensor]:
-    """What an exported model gives, by `output_names`: [T, ...] of tokens, [B, ...] of sequences.
+    """The outputs of an exported model by name: [T, ...] of tokens, [B, ...] of sequences.
 
     Of an encoder its hidden states and, where it says how it makes them, vectors; of language
     models logits at every token; of span prediction the logits of both ends; else the logits.
@@ -152,7 +151,7 @@ def outputs_of(model: Model, tokens: RaggedBatch) -> dict[str, Tensor]:
 
 
 def answer_of(model: Model, outputs: dict[str, Tensor], *positions: Any) -> Any:
-    """What `model` itself returns when it is called, made of `outputs_of` it."""
+    """What calling `model` returns, made of its `outputs_of`."""
     if isinstance(model, SentenceEncoder):
         return outputs["sentence_embedding"]
     if isinstance(model, EncoderModel):

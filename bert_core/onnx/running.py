@@ -1,4 +1,4 @@
-"""An exported file beside the model it was made of.
+"""An exported file, run and compared with its model.
 
 B = sequences, S = tokens of the longest, T = ragged tokens.
 """
@@ -22,7 +22,7 @@ from bert_core.ragged import RaggedBatch
 class OnnxModel:
     """An ONNX file, run by ONNX Runtime on the CPU; `model` is what it was made of.
 
-    It counts what it was asked, how long that took, and how far its answers were from the model's.
+    It counts sequences and seconds, and the largest difference from the model's outputs.
     """
 
     path: Path
@@ -61,9 +61,9 @@ class OnnxModel:
         }
 
     def answering(self, *, compared: bool = False) -> Model:
-        """A model that answers with the file: whatever asks a model of this kind can ask it.
+        """A model that computes with the file and can be used like the original one.
 
-        With `compared` the model itself is asked the same: see `compare`.
+        With `compared` the original computes the same: see `compare`.
         """
         twin = copy.copy(self.model)
 
@@ -76,7 +76,7 @@ class OnnxModel:
 
     @torch.inference_mode()
     def compare(self, tokens: RaggedBatch) -> dict[str, Tensor]:
-        """The same `outputs`, held against the model's: `difference` grows to the largest one."""
+        """The same `outputs`, compared with the model's: updates `difference` and `magnitude`."""
         outputs = self.outputs(tokens)
         for name, ours in outputs_of(self.model, tokens).items():
             far = float((outputs[name] - ours).abs().max())

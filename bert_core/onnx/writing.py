@@ -55,7 +55,7 @@ def export_onnx(model: Model, path: Path | str) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Exporter and quantizer tell of their own steps; a file is judged by what it answers."""
+    """A block without the messages of the exporter and the quantizer."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -1,1 +1,1 @@
-"""One optimizer step, the loop around it, and the state that a run is taken up from."""
+"""One optimizer step, the loop around it, and the state that a run resumes from."""

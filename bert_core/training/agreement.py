@@ -1,7 +1,7 @@
 """Before the first step of several ranks: one model, one set of weights, one optimizer state.
 
-Ranks that start apart never meet again: they would add up gradients of different weights, and
-nothing would look wrong.
+Ranks that start with different weights stay different: they would sum gradients of different
+models, and nothing would look wrong.
 """
 
 import hashlib
@@ -16,11 +16,10 @@ from bert_core.training.ranks import checksum, num_ranks
 
 @torch.no_grad()
 def agree_on_start(model: nn.Module, optimizer: Optimizer) -> None:
-    """Give all ranks the weights of rank 0, and see that they have everything else in common.
+    """Give all ranks the weights of rank 0, and check that everything else is equal.
 
-    All ranks call it; alone it does nothing. Raises ValueError, on all ranks alike, where one of
-    them has another model, freezes something else, follows other settings or has another
-    optimizer state.
+    All ranks call it; with one rank it does nothing. Raises ValueError on all ranks if one has
+    another model, other frozen parameters, other settings or another optimizer state.
     """
     if num_ranks() == 1:
         return
@@ -40,14 +39,14 @@ def agree_on_start(model: nn.Module, optimizer: Optimizer) -> None:
 
 
 def _weights(model: nn.Module, optimizer: Optimizer) -> list[Tensor]:
-    """What is trained, in one piece, then what is not: frozen parameters and stored buffers."""
+    """The trained parameters as one tensor, then frozen parameters and stored buffers."""
     trained = set(optimizer.arena.parameters)
     others = [tensor for name, tensor in model.state_dict().items() if name not in trained]
     return [optimizer.arena.values, *others]
 
 
 def _layout_digest(model: nn.Module, optimizer: Optimizer, device: torch.device) -> Tensor:
-    """[4] int64 that stand for names, shapes, what is frozen, and the optimizer's settings."""
+    """[4] int64: a hash of names, shapes, what is frozen, and the optimizer's settings."""
     trained = set(optimizer.arena.parameters)
     layout = [
         (name, tuple(tensor.shape), str(tensor.dtype), name in trained)

@@ -1,12 +1,11 @@
-"""All parameters that are trained in one buffer, and their gradients in another.
+"""All trainable parameters in one buffer, and their gradients in another.
 
 One buffer makes the optimizer's update, the gradient norm, the exchange between machines and the
 copy in a lower precision one call each, whatever the number of layers.
 
-For the backend that computes with parameters it copies all matrices into the number format of a
-step, once a step. In a block the model finds these copies where its parameters were, whether its
-layers are compiled or not, so that nothing is cast at each micro-batch; and a copy's gradient is
-added where its parameter's belongs, in float32, uncast.
+For the plain backend it copies all matrices into the number format of a step, once a step. In a
+block the model's modules hold these copies in place of their parameters, compiled or not, so that
+nothing is cast at each micro-batch. A copy's gradient is added to its parameter's, in float32.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from bert_core.backends.context import ComputeWeight, add_gradient, computing
 from bert_core.backends.operations import backend_for
 from bert_core.files.tensor_files import listed
 from bert_core.model.layers import Linear
+from bert_core.model.trainable import Replacement, replaced
 from bert_core.training.neighbours import SharedNumbers
 
 _ALIGNMENT = 64  # elements; every parameter starts on a cache line in every number format
@@ -28,12 +28,12 @@ _ALIGNMENT = 64  # elements; every parameter starts on a cache line in every num
 class ParameterArena:
     """Moves the trainable parameters of `model` into one buffer, matrices first.
 
-    The parameters stay what they were to everybody else: views of `values`, with views of
-    `gradients` as their gradients. Frozen ones (`requires_grad=False`) stay where they are and
-    have no gradients. Build it once the model is on its device. Among the matrices, and among the
-    vectors, the order is that of `order`, all the trainable names; by default the model's own.
+    The parameters become views of `values`, with views of `gradients` as their gradients. Frozen
+    ones (`requires_grad=False`) stay where they are and have no gradients. Build it once the model
+    is on its device. Matrices, and vectors, are in the order of `order`, which lists all trainable
+    names; by default in the model's.
 
-    Raises ValueError where nothing is trainable, or a parameter is not float32 on that device.
+    Raises ValueError if nothing is trainable, or a parameter is not float32 on that device.
     """
 
     def __init__(self, model: nn.Module, order: Sequence[str] | None = None) -> None:
@@ -46,7 +46,7 @@ class ParameterArena:
         named.sort(key=lambda item: item[1].ndim < 2)
         device = named[0][1].device
         self.parameters = dict(named)  # by name, in the order of the buffer
-        # Another parameter may have the name one day: each is looked up where it belongs.
+        # Modules, not parameters: another parameter may be assigned to the name later.
         self._owners = {
             name: model.get_submodule(name.rpartition(".")[0])
             for name, _ in model.named_parameters()
@@ -68,7 +68,7 @@ class ParameterArena:
         self.gradients = self.shared.numbers if self.shared else torch.zeros(size, device=device)
         self._copies: dict[torch.dtype, Tensor] = {}
         self._compute_weights: dict[torch.dtype, dict[Tensor, ComputeWeight]] = {}
-        self._format_copies: dict[torch.dtype, FormatCopies] = {}
+        self._format_copies: dict[torch.dtype, list[Replacement]] = {}
         self._model = model
         self._adopt()
 
@@ -113,8 +113,8 @@ class ParameterArena:
         else:
             weights = self.compute_weights(dtype)
             if dtype not in self._format_copies:
-                self._format_copies[dtype] = FormatCopies(self._model, weights)
-            with computing(dtype), self._format_copies[dtype].in_place():
+                self._format_copies[dtype] = _format_copies(self._model, weights)
+            with computing(dtype), replaced(self._format_copies[dtype]):
                 yield
 
     def compute_weights(self, dtype: torch.dtype) -> dict[Tensor, ComputeWeight]:
@@ -137,11 +137,10 @@ class ParameterArena:
         }
 
     def check_unchanged(self) -> None:
-        """Raise ValueError where the model no longer learns from this arena, naming the parameters.
+        """Raise ValueError if the model no longer learns from this arena, naming the parameters.
 
-        That is where one was frozen or made trainable since this was built, or where it or its
-        gradient lies elsewhere: `.to()`, `.double()`, `load_state_dict(assign=True)` and
-        `zero_grad()` do that, and the optimizer would update what nobody reads.
+        A parameter was frozen or made trainable since this was built, or it or its gradient was
+        moved, as `.to()`, `.double()`, `load_state_dict(assign=True)` and `zero_grad()` do.
         """
         changed, elsewhere = [], []
         for name, module in self._owners.items():
@@ -180,29 +179,16 @@ def padded(num_elements: int) -> int:
     return -(-num_elements // _ALIGNMENT) * _ALIGNMENT
 
 
-class FormatCopies:
-    """The copies in `weights` of what linear layers and the vocabulary's head multiply by.
+def _format_copies(model: nn.Module, weights: Mapping[Tensor, ComputeWeight]) -> list[Replacement]:
+    """The copies in `weights` for the linear layers and the vocabulary head.
 
-    They are read by every thread in the block. What is frozen has none, and is cast at each use.
+    Frozen parameters have none and are cast at each use.
     """
-
-    def __init__(self, model: nn.Module, weights: Mapping[Tensor, ComputeWeight]) -> None:
-        self._placed = [
-            (module, name, _copy_of(parameter, weights[parameter]))
-            for module, name, parameter in _multiplied(model)
-            if parameter in weights
-        ]
-
-    @contextmanager
-    def in_place(self) -> Iterator[None]:
-        """A block in which the model multiplies by the copies."""
-        for module, name, copy in self._placed:
-            module.__dict__[name] = copy  # before the parameter, which stays where it is
-        try:
-            yield
-        finally:
-            for module, name, _ in self._placed:
-                del module.__dict__[name]
+    return [
+        (module, name, _copy_of(parameter, weights[parameter]))
+        for module, name, parameter in _multiplied(model)
+        if parameter in weights
+    ]
 
 
 def _multiplied(model: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]]:

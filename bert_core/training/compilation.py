@@ -1,7 +1,7 @@
 """Compiling a model for training: each layer by itself, traced through the plain backend.
 
 One graph serves all layers of an encoder and ragged batches of every size; between the layers the
-step stays ordinary Python, so that gradients may travel while the way back goes on.
+step stays ordinary Python, so that gradients can be sent during the backward pass.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from torch import nn
 
 from bert_core.backends.operations import use_backend
 from bert_core.model.encoder import Pooler, TaskHead, VocabularyHead
-from bert_core.model.trainable import TrainableModel
+from bert_core.model.trainable import TrainableModel, replaced
 
 _TRACING: dict[str, Any] = {
     # Rates and epsilons are settings: as numbers that may change, torch 2.13 fails to trace them
@@ -28,8 +28,8 @@ _TRACING: dict[str, Any] = {
 class CompiledLayers:
     """The embeddings, layers and heads of `model`, compiled when they are first called.
 
-    The model itself is not changed: outside of `computing` it is what it was. `compiler` is one of
-    torch's, or a function that makes a graph callable.
+    Outside of `computing` the model is unchanged. `compiler` is the name of a torch backend, or a
+    function that makes a graph callable.
     """
 
     def __init__(
@@ -48,14 +48,9 @@ class CompiledLayers:
 
         Raises what torch raises where it lacks a compiler for the model's device.
         """
-        for module, name, traced in self._traced:
-            module.__dict__[name] = traced  # before the method of its class
-        try:
-            with use_backend("plain"), torch._dynamo.config.patch(**_TRACING):
-                yield
-        finally:
-            for module, name, _ in self._traced:
-                del module.__dict__[name]
+        tracing = torch._dynamo.config.patch(**_TRACING)
+        with replaced(self._traced), use_backend("plain"), tracing:
+            yield
 
 
 def _parts(model: TrainableModel) -> Iterator[tuple[nn.Module, str]]:

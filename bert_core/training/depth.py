@@ -27,8 +27,8 @@ def head_depth(names: Iterable[str]) -> int:
 def depths(names: Collection[str]) -> dict[str, int]:
     """Each parameter's depth; `names` are those of the whole model, the frozen ones included.
 
-    What is of the encoder but of none of its layers counts as embeddings: of such a parameter no
-    more is known than that its gradient is complete when the backward pass is.
+    Parameters of the encoder outside its layers count as embeddings: their gradients are known to
+    be complete only at the end of the backward pass.
     """
     head = head_depth(names)
     found = {}
@@ -40,7 +40,7 @@ def depths(names: Collection[str]) -> dict[str, int]:
 
 
 def published_matrices(name: str, matrix: Tensor) -> tuple[Tensor, ...]:
-    """The matrices that BERT as published has in place of `matrix`, as views of it.
+    """The published BERT's matrices in `matrix`, as views of it.
 
     Queries, keys and values are made by one matrix [3D, D] here and by three [D, D] there.
     """

@@ -1,4 +1,4 @@
-"""The largest gradients and parameters of a step that cannot be taken, by name."""
+"""The largest gradients and parameters of a step that was skipped, by name."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ _NUM_NAMED = 3
 
 
 class Diagnosis(NamedTuple):
-    """Names with their norms, the largest first; what is not a number counts as largest."""
+    """Names with their norms, the largest first; NaN counts as largest."""
 
     gradients: dict[str, float]
     parameters: dict[str, float]
@@ -36,9 +36,9 @@ def diagnose(
     step: int,
     dtype: torch.dtype = torch.float32,
 ) -> Diagnosis:
-    """Compute the gradient of `step` once more, and name what is largest. All ranks call it.
+    """Compute the gradient of `step` again, and name what is largest. All ranks call it.
 
-    After steps that were left out the weights are those that the step was computed with.
+    Skipped steps have not changed the weights that the step was computed with.
     """
     step_gradients(model, optimizer, micro_batches, seed=seed, step=step, dtype=dtype)
     arena = optimizer.arena

@@ -1,13 +1,12 @@
-"""Gradients on their way between ranks, while the backward pass is still under way.
+"""Gradients are sent between ranks during the backward pass.
 
 A bucket is a part of the arena. It is sent once every parameter in it has its whole gradient,
-whether autograd added that up or the layer itself did: in both cases autograd says so, once in a
+whether autograd or the layer itself accumulated it: in both cases autograd calls a hook once in a
 backward pass, however often a parameter was used in the forward pass.
 
 A share of the arena is the part whose optimizer state one rank holds and updates. It is cut between
 parameters: LAMB's trust ratio and Muon's orthogonalization are of whole matrices, so that every
-optimizer computes for its share what it would compute for all. The price is that no share is
-smaller than the largest table allows.
+optimizer computes the same for its share as for all. So no share is smaller than its largest table.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,7 +35,7 @@ class Bucket:
 
 
 class GradientExchange:
-    """Adds the gradients of one step up over the ranks, in place.
+    """Sums the gradients of one step over the ranks, in place.
 
     Every rank sends the same buckets in the same order, whatever it has computed: a bucket waits
     for those before it, and a rank without a micro-batch sends all of them in `finish`.
@@ -58,7 +57,7 @@ class GradientExchange:
     def while_backward(self) -> Iterator[None]:
         """Send what becomes complete in a backward pass in this block.
 
-        To be used for the last micro-batch alone: the gradients of all of them travel together.
+        For the last micro-batch only: the gradients of all of them are sent together.
         """
         self._missing = [len(bucket.names) for bucket in self._buckets]
         hooks = [
@@ -110,7 +109,7 @@ Exchange = GradientExchange | Neighbour
 def exchange_for(
     arena: ParameterArena, dtype: Literal["float32", "bf16"], bucket_megabytes: float
 ) -> Exchange:
-    """How the gradients of `arena` are added up; all ranks call it."""
+    """How the gradients of `arena` are summed over the ranks; all of them call it."""
     neighbour = meet(arena.shared) if arena.shared is not None and dtype == "float32" else None
     return neighbour or GradientExchange(arena, dtype, bucket_megabytes)
 
@@ -118,8 +117,8 @@ def exchange_for(
 def buckets(arena: ParameterArena, num_elements: int) -> list[Bucket]:
     """The arena cut between parameters into about `num_elements` each, the deepest first.
 
-    Nothing waits for what is complete much later: a bucket ends before and after embeddings, and
-    where the arena turns from the heads to the lowest layers again.
+    A bucket ends before and after embeddings, and where the arena continues with the lowest layers
+    after the heads, so that nothing waits for what is complete much later.
     """
     depth_of = depths(arena.all_names)
     found: list[Bucket] = []
@@ -151,7 +150,7 @@ class Shares:
             self.spans = [(self.begin, self.end)]
 
     def exchange(self, buffer: Tensor) -> None:
-        """Fill a buffer of the arena's layout: each rank hands its own share to the others."""
+        """Fill a buffer of the arena's layout: each rank sends its own share to the others."""
         if not self.is_sharded:
             return
         sent = [

@@ -1,7 +1,7 @@
-"""Which steps are not taken: a loss or gradient that is no number, a norm out of all proportion.
+"""Which steps are skipped: a loss or gradient that is not finite, a norm that is far too large.
 
-Decided on the device, from figures that are the same on every rank: no host waits and all ranks
-decide alike. What was found is written down there, too, until somebody reads it.
+Decided on the device, from figures that are the same on every rank: no host waits, and all ranks
+decide the same. The findings stay there until they are read.
 """
 
 import math
@@ -15,24 +15,22 @@ from torch import Tensor
 
 from bert_core.config import check_whole
 
-# The norms of so many steps that were taken; before there are as many, no norm is out of proportion
-# (the first ones of a training run fall steeply).
+# Norms of this many taken steps are kept. Before there are as many no norm is too large: the first
+# ones of a training run fall steeply.
 WINDOW: Final = 64
-# So many findings are kept until they are read; reading as often loses none.
-RECORD: Final = 256
+RECORD: Final = 256  # unread findings that are kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardConfig:
-    """When a step is left out, and when there were too many.
+    """When a step is skipped, and when training stops.
 
     Args:
-        spike_factor: a gradient's norm is out of proportion above so many times the median of the
-            last `WINDOW` steps that were taken, or of `max_grad_norm` where that is larger, as
-            smaller gradients pass unscaled; None: none is.
-        max_skipped_in_a_row: so many steps left out, one after the other, halt the training run.
+        spike_factor: a gradient's norm is too large above this many times the median of the last
+            `WINDOW` taken steps, or `max_grad_norm` if that is larger; None: no norm is too large.
+        max_skipped_in_a_row: this many skipped steps in a row halt the training run.
 
-    Raises ValueError where a value is impossible.
+    Raises ValueError for impossible values.
     """
 
     spike_factor: float | None = 100.0
@@ -46,12 +44,12 @@ class GuardConfig:
 
 
 class Finding(NamedTuple):
-    """Why a step was not taken."""
+    """Why a step was skipped."""
 
     step: int
     loss: float
     grad_norm: float
-    limit: float  # what the norm might have been; infinite before there is a median
+    limit: float  # the largest norm allowed; infinite before there is a median
 
     def __str__(self) -> str:
         if not math.isfinite(self.loss):
@@ -67,7 +65,7 @@ class Finding(NamedTuple):
 class SkippedStepsError(FloatingPointError):
     """Too many steps in a row could not be taken; the weights are those before the first of them.
 
-    `found` are the findings that nobody has read yet; those in a row are the last.
+    `found` are the unread findings; those in a row are the last.
     """
 
     def __init__(self, found: Sequence[Finding], first_step: int, num_in_a_row: int) -> None:
@@ -106,9 +104,9 @@ class Guard:
 
     @torch.no_grad()
     def should_skip(self, step: int, loss: Tensor, grad_norm: Tensor) -> Tensor:
-        """Whether `step` is to be left out, [] bool on the device. Once a step, before the update.
+        """Whether to skip `step`, [] bool on the device. Once a step, before the update.
 
-        After too many in a row every step is left out, until a state is loaded.
+        After too many in a row every step is skipped, until a state is loaded.
         """
         limit = self._limit()
         was_halted = self.is_halted
@@ -142,12 +140,12 @@ class Guard:
 
     @property
     def is_halted(self) -> Tensor:
-        """[] bool: whether too many steps in a row were left out; on the device."""
+        """[] bool: whether too many steps in a row were skipped; on the device."""
         return self._num_in_a_row[0] >= self.config.max_skipped_in_a_row
 
     @property
     def is_skipping(self) -> bool:
-        """Whether the last step was left out; waits for the device."""
+        """Whether the last step was skipped; waits for the device."""
         return bool(self._num_in_a_row)
 
     def found(self) -> list[Finding]:
@@ -158,7 +156,7 @@ class Guard:
         return [Finding(int(step), *figures) for step, *figures in kept]
 
     def forget(self) -> None:
-        """Make room for new findings, once somebody has taken note of the others."""
+        """Make room for new findings, once the others have been read."""
         self._num_found.zero_()
 
     def raise_if_halted(self) -> None:

@@ -25,12 +25,12 @@ def load_encoder_into(model: Model, source: Model | Path | str) -> Initializatio
     """Start `model` from the encoder of another model, and from its heads that both have.
 
     These are the pooler and the two of pretraining; a task's own head keeps its random weights. A
-    model that makes vectors of texts makes them as the other one does, where that says how.
+    model with an `embedding` takes that of the source, if it has one.
 
-    `source` is a model, such as `import_model` gives, or the folder of a saved one; its numbers
-    are copied to the device of `model`. Returns which tensors were loaded, so that the caller can
-    say what still has random weights. Raises ValueError where a folder holds no model, and for an
-    encoder of another build; `resize_positions` and `resize_vocabulary` give it another size.
+    `source` is a model, such as `import_model` returns, or the folder of a saved one; its tensors
+    are copied to the device of `model`. Returns which tensors were loaded and which still have
+    random weights. Raises ValueError if a folder holds no model, and for an encoder of another
+    build; `resize_positions` and `resize_vocabulary` change its size.
     """
     if isinstance(source, Model):
         tensors, config = source.state_dict(), source.config.to_dict()

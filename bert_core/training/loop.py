@@ -1,4 +1,4 @@
-"""The training loop: one optimizer step after the other; and a step that is rehearsed."""
+"""The training loop: one optimizer step after the other; and the rehearsal of a step."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -18,10 +18,9 @@ from bert_core.training.compilation import CompiledLayers
 from bert_core.training.optimization import Optimizer
 from bert_core.training.step import StepReport, optimizer_step
 
-# After so many micro-batches, in however few steps, hardly a product is left to compile (see
-# `memory`).
+# After this many micro-batches hardly a matrix product is left to compile (see `memory`).
 SETTLING_BATCHES = 8
-# A GPU's host looks at what became of a step so many steps later, when it need not wait for it.
+# A GPU's host reads the result of a step this many steps later, when it need not wait for it.
 STEPS_BEHIND = 8
 
 MicroBatches = Callable[[int], Iterable[tuple[int, Batch]]]
@@ -44,17 +43,17 @@ def train(
 
     `micro_batches(step)` gives this rank's micro-batches of a step, each with its index among
     those of all ranks. A report is handed over after each step: log, evaluate and save between
-    two of them, or stop asking. The batches go where the model was when its optimizer was built. On
-    a GPU the layers are `compiled` by default. Equal arguments make equal weights, bit for bit on a
-    CPU with the same number of threads, whether or not the run was interrupted. The schedule's
+    two of them, or stop iterating. The batches go where the model was when its optimizer was built.
+    On a GPU the layers are `compiled` by default. Equal arguments make equal weights, bit for bit
+    on a CPU with the same number of threads, whether or not the run was interrupted. The schedule's
     learning rates are multiplied by `rate_scale`.
 
-    A step whose loss or gradient is not finite or out of all proportion is left out (see
-    `GuardConfig`). After too many in a row SkippedStepsError is raised, on all ranks after the same
-    step: on a GPU `STEPS_BEHIND` later, with no update in between. Where `wants_stop()`, asked
-    before each step, is true on any rank, all of them end after the same step, on a GPU as many
-    later. Raises ValueError for a `precision` there is not, where several ranks do not start alike
-    (see `agree_on_start`), and whatever `optimizer_step` raises.
+    A step is skipped if its loss or gradient is not finite or far too large (see `GuardConfig`).
+    After too many in a row SkippedStepsError is raised, on all ranks after the same step: on a GPU
+    `STEPS_BEHIND` later, with no update in between. `wants_stop()` is called before each step; if
+    it is true on any rank, all of them end after the same step, on a GPU as many later. Raises
+    ValueError for an unknown `precision`, if ranks start differently (see `agree_on_start`), and
+    whatever `optimizer_step` raises.
     """
     return_freed_memory()
     device = optimizer.arena.values.device
@@ -152,9 +151,9 @@ def _on_its_way(flags: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
 class _DeviceBatches:
     """Micro-batches on the model's device before they are needed, with what they drop.
 
-    A GPU's host is ahead of it by a step: the batches of the next one, and dropout's words, are
-    pinned and copied, on a stream of their own, while this one is computed. A thread draws the
-    words while the host asks for the step before. A CPU has nothing to copy.
+    A GPU's host is one step ahead: the batches of the next step, and dropout's words, are pinned
+    and copied on a separate stream while this one is computed. A thread draws the words one step
+    earlier. A CPU has nothing to copy.
     """
 
     def __init__(self, micro_batches: MicroBatches, device: torch.device, seed: int) -> None:
@@ -199,12 +198,7 @@ class _DeviceBatches:
 
 
 def rehearse(
-    model: TrainableModel,
-    optimizer: Optimizer,
-    batch: Batch,
-    *,
-    precision: Precision = "auto",
-    compiled: bool | None = None,
+    model: TrainableModel, optimizer: Optimizer, batch: Batch, *, precision: Precision = "auto"
 ) -> None:
     """Compute `batch` forward and backward as `train` would, and change nothing that lasts.
 
@@ -214,7 +208,7 @@ def rehearse(
     arena = optimizer.arena
     device = arena.values.device
     dtype = compute_dtype(precision, device)
-    layers = _layers(model, device, compiled)
+    layers = _layers(model, device, compiled=None)
     arena.gradients.zero_()
     with layers(), arena.computing(dtype):
         losses = model.loss_sums(batch.to(device), DropoutKey.at(0, 0, 0, device))

@@ -1,10 +1,10 @@
-"""Two ranks on one machine add their gradients up in memory that both of them map.
+"""Two ranks on one machine sum their gradients in shared memory.
 
 Over the loopback every number is copied into the kernel and out of it on both sides, by threads
-that compete with those that compute. Here a rank reads its neighbour's numbers where they lie.
+that compete with those that compute. Here a rank reads its neighbour's numbers directly.
 
-Only two ranks, in float32, on CPUs: a sum of two is the same in whatever order, so that a training
-run whose ranks are placed elsewhere, where they exchange over a network, has the same bits.
+Only two ranks, in float32, on CPUs: a sum of two does not depend on the order, so a run whose ranks
+exchange gradients over a network has the same bits.
 """
 
 import mmap
@@ -42,13 +42,13 @@ class SharedNumbers:
 
     @classmethod
     def for_gradients(cls, num_numbers: int, device: torch.device) -> "SharedNumbers | None":
-        """Such numbers where a neighbour may want to read them; None where there is none."""
+        """Shared numbers if this rank has one neighbour and no GPU, else None."""
         has_neighbour = num_ranks() == 2 and device.type == "cpu"
         return cls(num_numbers) if has_neighbour and hasattr(os, "memfd_create") else None
 
 
 class Neighbour:
-    """The other rank's gradients, mapped; adds them to this rank's own."""
+    """Sums this rank's gradients and the other rank's mapped ones."""
 
     def __init__(self, own: Tensor, other: Tensor) -> None:
         self._own = own
@@ -63,9 +63,9 @@ class Neighbour:
         yield
 
     def finish(self) -> None:
-        """Leave the sum in both ranks' gradients, of which each computes a half.
+        """Leave the sum in both ranks' gradients; each rank computes one half.
 
-        Both call it, and exchange something small before they write gradients again.
+        Both call it, and synchronize before they write gradients again.
         """
         _await_other()
         self._own[self._mine].add_(self._other[self._mine])
@@ -74,9 +74,9 @@ class Neighbour:
 
 
 def meet(shared: SharedNumbers) -> Neighbour | None:
-    """The other rank's numbers, where both ranks can map each other's; else None on both.
+    """The other rank's numbers if both ranks can map each other's; else None on both.
 
-    Both ranks call it. After it nobody else can map these numbers.
+    Both ranks call it. Afterwards no other process can map these numbers.
     """
     own = [os.getpid(), shared.descriptor, shared.numbers.numel(), shared.token, _machine()]
     table = torch.zeros(2, _FIELDS, dtype=torch.int64)
@@ -91,7 +91,7 @@ def meet(shared: SharedNumbers) -> Neighbour | None:
 
 
 def _mapped(theirs: list[int], own: list[int]) -> Tensor | None:
-    """The other rank's numbers; None where they cannot be mapped."""
+    """The other rank's numbers; None if they cannot be mapped."""
     process, descriptor, num_numbers, token, machine = theirs
     if machine != own[-1] or num_numbers != own[2]:
         return None  # the same process id elsewhere is another process
@@ -116,7 +116,7 @@ def _machine() -> int:
         boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
         namespace = Path("/proc/self/ns/pid").stat().st_ino
     except OSError:
-        return secrets.randbits(62)  # like nobody else's
+        return secrets.randbits(62)  # unlike any other
     return (zlib.crc32(boot) >> 1 << 32) | (namespace & 0xFFFFFFFF)
 
 

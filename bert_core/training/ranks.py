@@ -1,4 +1,4 @@
-"""The ranks of a step: the processes that `torch.distributed` joins, or this one alone."""
+"""The ranks of a step: the processes of `torch.distributed`, or this one alone."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-_CHUNK = 1 << 22  # elements that are weighed at once
+_CHUNK = 1 << 22  # elements that are summed at once
 
 
 def num_ranks() -> int:
@@ -20,7 +20,7 @@ def this_rank() -> int:
 
 
 def sum_over_ranks(values: Tensor) -> Tensor:
-    """Add `values` up over the ranks, in place. All of them call it."""
+    """Sum `values` over the ranks, in place. All of them call it."""
     if num_ranks() > 1:
         dist.all_reduce(values)
     return values
@@ -34,7 +34,7 @@ def checksum(tensors: Iterable[Tensor], device: torch.device) -> Tensor:
     total = torch.zeros(2, dtype=torch.int64, device=device)
     position = 0
     for tensor in tensors:
-        # In pieces of four bytes, or of one where that does not come out even.
+        # As words of four bytes, or of one if the element size is no multiple.
         flat = tensor.detach().contiguous().view(-1)
         words = flat.view(torch.int32) if flat.element_size() % 4 == 0 else flat.view(torch.uint8)
         for part in words.split(_CHUNK):

@@ -1,9 +1,9 @@
 """Models and whole training runs on disk.
 
-A model is `model.safetensors` under our own names and `config.json`; one of a person's own kind has
-its class beside them, `task.py`, which is run where the model is loaded. A checkpoint adds
-`training_state.pt`, which holds the optimizer and the position and loads without running code. A
-folder is written beside its place and renamed, so that it is whole or not there.
+A model is `model.safetensors` under our own names and `config.json`; a user-defined model adds its
+class, `task.py`, which runs when the model is loaded. A checkpoint adds `training_state.pt`, which
+holds the optimizer and the position and loads without running code. A folder is written under a
+temporary name and renamed, so that it is complete or absent.
 """
 
 from collections.abc import Mapping
@@ -22,6 +22,7 @@ from bert_core.files.json_files import read_json, write_json
 from bert_core.files.tensor_files import check_names, read_tensors
 from bert_core.model.catalogue import MODELS, Model, described
 from bert_core.model.rows import CODE_FILE, RowModel, row_model
+from bert_core.training.depth import layer_of
 from bert_core.training.optimization import Optimizer
 
 WEIGHTS_FILE = "model.safetensors"
@@ -34,8 +35,8 @@ FORMAT = 1
 class Position:
     """The position of a run: all steps before `step` of the run with `seed` are done or given up.
 
-    `given_up` are those of them that a way back passed over, [first, last] each, whose updates are
-    not in the weights; `rate_scale` is what the schedule's learning rates are multiplied by since.
+    `given_up` are ranges of steps, [first, last] each, that a rollback left out of the weights;
+    `rate_scale` multiplies the schedule's learning rates since.
     """
 
     seed: int
@@ -47,7 +48,7 @@ class Position:
 def save_model(folder: Path | str, model: Model) -> None:
     """Write the weights and what is needed to build the model again into a new folder.
 
-    Raises ValueError where `folder` is in use, and OSError where its disk does not take it.
+    Raises ValueError if `folder` is in use, and OSError if writing fails.
     """
     publish(Path(folder), lambda draft: _write_model(draft, model))
 
@@ -55,7 +56,7 @@ def save_model(folder: Path | str, model: Model) -> None:
 def load_model(folder: Path | str, device: torch.device | str = "cpu") -> Model:
     """The model that `save_model` or `save_checkpoint` wrote, with the head it had.
 
-    It runs the `task.py` of a folder whose head is none of ours. Raises ValueError where the folder
+    It runs the `task.py` of a folder whose head is none of ours. Raises ValueError if the folder
     holds no such model, or not exactly its tensors.
     """
     build = model_class_in(folder)
@@ -98,10 +99,9 @@ def save_checkpoint(
 ) -> None:
     """Write the whole state of a run into a new folder.
 
-    On several ranks all of them call it, and one `is_writer`: a state that is sharded is gathered.
-    Raises SkippedStepsError, on all ranks alike, and writes nothing, where the guard has halted the
-    training; raises ValueError where `folder` is in use. Raises OSError, on the writer and once all
-    is gathered, where the disk does not take it.
+    All ranks call it, one of them with `is_writer`: a sharded state is gathered. Raises
+    SkippedStepsError on all ranks, and writes nothing, if the guard has halted training; ValueError
+    if `folder` is in use; OSError, on the writer and once all is gathered, if writing fails.
     """
     whole = optimizer.state_dict(is_wanted=is_writer)
     if not is_writer:
@@ -119,11 +119,10 @@ def save_checkpoint(
 
 
 def load_checkpoint(folder: Path | str, model: Model, optimizer: Optimizer) -> Position:
-    """Put a run's weights and optimizer where they were; returns where it stood.
+    """Restore a run's weights and optimizer; returns its position.
 
-    Any number of ranks takes up what any number has saved. Raises ValueError where the folder
-    holds no checkpoint, or that of another model, of another optimizer or of a run that had other
-    parameters frozen.
+    Any number of ranks can load what any number has saved. Raises ValueError if the folder holds no
+    checkpoint, or that of another model, another optimizer or other frozen parameters.
     """
     path = _existing(folder, TRAINING_STATE_FILE)
     _check_same_architecture(model, read_config(folder), folder)
@@ -139,7 +138,7 @@ def load_checkpoint(folder: Path | str, model: Model, optimizer: Optimizer) -> P
 def read_config(folder: Path | str) -> dict[str, Any]:
     """The entries `format`, `head`, `settings` and `encoder` of a saved model.
 
-    And `embedding`, where the model says how it makes vectors of texts. Raises ValueError where the
+    And `embedding`, where the model says how it makes vectors of texts. Raises ValueError if the
     folder holds none, or one of another format.
     """
     path = _existing(folder, CONFIG_FILE)
@@ -160,8 +159,12 @@ def read_config(folder: Path | str) -> dict[str, Any]:
     return config
 
 
-def model_config(model: Model) -> dict[str, Any]:
-    """What `config.json` says of a model."""
+def _write_model(draft: Path, model: Model) -> None:
+    tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
+    try:
+        save_file(tensors, draft / WEIGHTS_FILE)
+    except SafetensorError as error:  # so it says that the disk is full
+        raise OSError(f"{WEIGHTS_FILE} could not be written ({error})") from error
     config = {
         "format": FORMAT,
         "head": model.head_name,
@@ -170,16 +173,7 @@ def model_config(model: Model) -> dict[str, Any]:
     }
     if model.embedding is not None:
         config["embedding"] = model.embedding.to_dict()
-    return config
-
-
-def _write_model(draft: Path, model: Model) -> None:
-    tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
-    try:
-        save_file(tensors, draft / WEIGHTS_FILE)
-    except SafetensorError as error:  # so it says that the disk is full
-        raise OSError(f"{WEIGHTS_FILE} could not be written ({error})") from error
-    write_json(draft / CONFIG_FILE, model_config(model))
+    write_json(draft / CONFIG_FILE, config)
     if isinstance(model, RowModel):
         (draft / CODE_FILE).write_text(model.source, encoding="utf-8")
 
@@ -192,13 +186,12 @@ def _existing(folder: Path | str, name: str) -> Path:
 
 
 def read_weights(folder: Path | str) -> dict[str, Tensor]:
-    """The tensors of a saved model, on the CPU; raises ValueError where there are none."""
+    """The tensors of a saved model, on the CPU; raises ValueError if there are none."""
     return read_tensors(_existing(folder, WEIGHTS_FILE))
 
 
 def _check_num_layers(encoder: EncoderConfig, tensors: Mapping[str, Tensor]) -> None:
-    start = "encoder.layers."
-    found = {name.removeprefix(start).split(".")[0] for name in tensors if name.startswith(start)}
+    found = {layer_of(name) for name in tensors} - {None}
     if encoder.num_layers > len(tensors) and encoder.num_layers != len(found):
         raise ValueError(f"num_layers is {encoder.num_layers}, and the weights have {len(found)}")
 
@@ -223,7 +216,7 @@ def _check_same_architecture(model: Model, config: dict[str, Any], folder: Path 
 
 
 def check_same_encoder(ours: EncoderConfig, theirs: Mapping[str, Any], source: Path | str) -> None:
-    """Raise ValueError where the encoder of `source` has tensors of other shapes or meaning."""
+    """Raise ValueError if the encoder of `source` has tensors of other shapes or meaning."""
     # Dropout and the spread of initial weights may differ between pretraining and a task.
     free = {"hidden_dropout", "attention_dropout", "classifier_dropout", "initializer_range"}
     different = {

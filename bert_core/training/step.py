@@ -21,7 +21,7 @@ from bert_core.training.ranks import sum_over_ranks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """What one optimizer step did. Figures stay on the device until somebody reads them."""
+    """What one optimizer step did. Figures stay on the device until they are read."""
 
     step: int
     learning_rate: float
@@ -54,11 +54,10 @@ def optimizer_step(
 
     `micro_batches` holds this rank's share, each with its index in the whole step; dropout depends
     on (seed, step, index), and `dropout_keys` are those that were made ahead. The learning rate is
-    the schedule's times `rate_scale`. Where the optimizer's guard says so the update is left out:
-    see `StepReport.is_taken`. What one rank wants travels with the counts to all of them. Raises
-    ValueError for a batch that the model cannot take, where the model has changed since the
-    optimizer was built (see `ParameterArena.check_unchanged`), and where the encoder reads twice
-    under one dropout key.
+    the schedule's times `rate_scale`. The optimizer's guard may skip the update: see
+    `StepReport.is_taken`. `wants_stop` reaches all ranks with the counts. Raises ValueError for a
+    batch that the model cannot take, if the model has changed since the optimizer was built (see
+    `ParameterArena.check_unchanged`), and if two passes of the encoder share a dropout key.
     """
     names = model.loss_names
     counts, sums = step_gradients(
@@ -107,7 +106,7 @@ def step_gradients(
     names = model.loss_names
     device = arena.values.device
     counts = sum_over_ranks(_counts(names, micro_batches, device, wants_stop=wants_stop))
-    # A loss nobody has a label for is 0, not 0 / 0.
+    # A loss without labels is 0, not 0 / 0.
     divisors = counts[: len(names)].clamp(min=1.0)
     arena.gradients.zero_()
     sums = torch.zeros(len(names), device=device)
@@ -158,7 +157,7 @@ def _counts(
     *,
     wants_stop: bool,
 ) -> Tensor:
-    """Labels of each loss in these micro-batches, then tokens, sequences, and the wish."""
+    """Labels of each loss in these micro-batches, then tokens, sequences, `wants_stop`."""
     rows = [
         [*(batch.counts.get(name, 0) for name in names),
          batch.tokens.num_tokens, batch.tokens.num_sequences]

@@ -7,13 +7,13 @@ A layer that R of the T positions are needed of multiplies
 
     2 D^2 (R + T)    queries and outputs of R positions, keys and values of T
     2 D I R          the feed-forward network
-    2 D A            scores and values; A pairs of a query and the key that it looks at
+    2 D A            scores and values; A pairs of a query and a key
 
-numbers. N - 1 layers have R = T and A = sum of L^2; of the last one R = P, and A is the sum of the
-lengths of the sequences that the P positions are in. (A causal encoder's token looks back only.)
+numbers. N - 1 layers have R = T and A = sum of L^2; the last one has R = P, and A is the sum of the
+lengths of the sequences that the P positions are in. (A causal encoder attends only backwards.)
 The vocabulary head adds M (D^2 + D V). A product is two operations, one to multiply and one to add,
-and a training step needs each three times: once forward, twice backward. Nothing is counted twice
-that checkpointing computes twice, and no padding.
+and a training step needs each three times: once forward, twice backward. Recomputation by
+checkpointing and padding are not counted.
 """
 
 from collections.abc import Sequence

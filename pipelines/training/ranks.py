@@ -17,8 +17,7 @@ from bert_core.training.ranks import num_ranks
 
 if TYPE_CHECKING:  # who adds figures up need not read, nor depend on, the training loop
     from bert_core.batch import Batch
-    from bert_core.model.catalogue import TrainableModel
-    from bert_core.training.evaluation import SumAndCount
+    from bert_core.model.catalogue import Sum, TrainableModel
     from bert_core.training.loop import MicroBatches
     from bert_core.training.optimization.configuration import Restart
     from pipelines.training.settings import TrainingSettings
@@ -135,7 +134,7 @@ def sum_over_ranks(values: NDArray[Any]) -> NDArray[Any]:
 def means_over_ranks(
     names: Sequence[str],
     num_batches: int,
-    sums: "Iterable[tuple[int, Mapping[str, SumAndCount]]]",
+    sums: "Iterable[tuple[int, Mapping[str, Sum]]]",
     *,
     may_be_empty: Collection[str] = (),
 ) -> dict[str, float]:

@@ -6,7 +6,7 @@ import torch
 
 from bert_core.backends.attention_dropout import attention_dropout
 from bert_core.backends.cpu.grouped_attention import _LONGEST_SAVED
-from bert_core.backends.cpu.layout import AttentionLayout
+from bert_core.backends.cpu.layout import lay_out
 from bert_core.backends.dropout import DropoutKey
 from bert_core.backends.operations import backend_for, use_backend
 from bert_core.model.layers import attention_probabilities
@@ -131,7 +131,7 @@ def test_the_maps_are_the_probabilities_of_the_formula():
 
 def test_groups_hold_every_sequence_once_and_waste_little():
     lengths = tuple(np.random.default_rng(0).integers(1, 513, size=300).tolist())
-    layout = AttentionLayout.of(ragged_batch(lengths))
+    layout = lay_out(ragged_batch(lengths))
     assert sum(group.num_sequences for group in layout.groups) == len(lengths)
     assert layout.groups[0].begin == 0
     assert layout.groups[-1].end == sum(lengths)

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.utils.checkpoint import checkpoint
 
 from bert_core.backends.context import computing
-from bert_core.backends.cpu.layout import AttentionLayout
+from bert_core.backends.cpu.layout import lay_out
 from bert_core.backends.dropout import DropoutKey
 from bert_core.backends.operations import use_backend
 from bert_core.batch import LabelledBatch
@@ -190,7 +190,7 @@ def hooked_twice(rank, use_reentrant):
     encoder = model.encoder
 
     def forward(tokens, dropout_key=None, positions=None):
-        layout = AttentionLayout.of(tokens)
+        layout = lay_out(tokens)
         hidden = encoder.embeddings(layout.sort(tokens), None)
         for layer in encoder.layers:
             hidden = checkpoint(layer, hidden, layout, None, use_reentrant=use_reentrant)

@@ -85,8 +85,7 @@ def assert_same_gradients(model, loss, reference, reference_loss):
     assert_close(loss, reference_loss, 1e-6 * max(1.0, reference_loss.item()))
     loss.backward()
     reference_loss.backward()
-    task_head = "qa_outputs" if model.head_name == "span_prediction" else "classifier"
-    ours = to_hugging_face({n: p.grad for n, p in model.named_parameters()}, task_head=task_head)
+    ours = to_hugging_face({n: p.grad for n, p in model.named_parameters()}, model.head_name)
     theirs = {n: p.grad for n, p in reference.named_parameters() if p.grad is not None}
     assert theirs.keys() <= ours.keys()
     for name, gradient in theirs.items():

@@ -11,7 +11,8 @@ from bert_core.backends.precision import compute_dtype
 from bert_core.batch import PretrainingBatch
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.ragged import RaggedBatch
-from bert_core.training.evaluation import RunningSums, evaluate
+from bert_core.training import evaluation
+from bert_core.training.evaluation import evaluate
 from bert_core.training.optimization import AdamW, OptimizationConfig
 from bert_core.training.step import optimizer_step
 from tests.bert_core.batches import pretraining_batch, small_config
@@ -74,11 +75,17 @@ def test_gradients_in_bfloat16_point_where_those_of_float32_do():
     assert low.norm().item() == pytest.approx(exact.norm().item(), rel=0.02)
 
 
-def test_a_rank_without_a_batch_lays_its_table_where_the_others_do():
+def test_a_rank_without_a_batch_lays_its_table_where_the_others_do(monkeypatch):
     # "meta" stands for a GPU here: NCCL refuses the table of a rank that is on the CPU.
-    table = RunningSums("meta")._table(["loss", "accuracy"])
-    assert table.device.type == "meta"
-    assert table.shape == (2, 2)
+    tables = []
+
+    def summed(table):
+        tables.append(table)
+        return torch.ones(table.shape)
+
+    monkeypatch.setattr(evaluation, "sum_over_ranks", summed)
+    evaluate(new_model()[0].to("meta"), [])
+    assert [(table.device.type, table.shape) for table in tables] == [("meta", (2, 4))]
 
 
 def _evaluating_rank(rank, port, num_ranks, results):
@@ -109,21 +116,16 @@ def _rank(rank, port, num_ranks, results):
     # The second rank has more sequences; the third has nothing to do.
     shares = {0: [(0, part(batch, 0, 2))], 1: [(1, part(batch, 2, 8))], 2: []}
     report, _, values = take_step(shares[rank])
-    model, _ = new_model()
-    sums = RunningSums("cpu")
-    for _, share in shares[rank]:
-        sums.add(model.evaluation_sums(share))
-    names = ["mlm_accuracy", "mlm_loss", "nsp_accuracy", "nsp_loss"]
+    means = evaluate(new_model()[0], [share for _, share in shares[rank]])
     figures = [float(loss) for loss in report.losses.values()]
-    results[rank] = (figures, int(report.num_tokens), values.tolist(), sums.means(names))
+    results[rank] = (figures, int(report.num_tokens), values.tolist(), means)
     dist.destroy_process_group()
 
 
 def test_ranks_with_unequal_shares_take_the_same_update_as_one_process():
     batch = pretraining_batch(LENGTHS)
     report, _, values = take_step([(0, batch)])
-    sums = RunningSums("cpu")
-    sums.add(new_model()[0].evaluation_sums(batch))
+    alone = evaluate(new_model()[0], [batch])
     with mp.get_context("spawn").Manager() as manager:
         results = manager.dict()
         mp.spawn(_rank, args=(free_port(), 3, results), nprocs=3)
@@ -132,20 +134,17 @@ def test_ranks_with_unequal_shares_take_the_same_update_as_one_process():
         assert figures == pytest.approx([float(loss) for loss in report.losses.values()], rel=1e-5)
         assert num_tokens == sum(LENGTHS)
         torch.testing.assert_close(torch.tensor(rank_values), values, atol=1e-4, rtol=0)
-        assert means == pytest.approx(sums.means(), rel=1e-5)
+        assert means == pytest.approx(alone, rel=1e-5)
     assert ranks[0][2] == ranks[1][2] == ranks[2][2]
 
 
 def test_means_over_batches_are_means_over_items():
     batch = pretraining_batch(LENGTHS)
     model, _ = new_model()
-    together, apart = RunningSums("cpu"), RunningSums("cpu")
-    together.add(model.evaluation_sums(batch))
-    for first, last in ((0, 3), (3, 8)):
-        apart.add(model.evaluation_sums(part(batch, first, last)))
-    assert apart.means() == pytest.approx(together.means(), rel=1e-6)
+    parts = [part(batch, first, last) for first, last in ((0, 3), (3, 8))]
+    assert evaluate(model, parts) == pytest.approx(evaluate(model, [batch]), rel=1e-6)
     with pytest.raises(ValueError, match="nothing to average"):
-        RunningSums("cpu").means()
+        evaluate(model, [])
 
 
 def test_precision_is_what_was_asked_for_or_what_the_machine_has():

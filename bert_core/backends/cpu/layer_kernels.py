@@ -125,7 +125,7 @@ def feed_forward(
 
 
 class _FeedForward(Function):
-    """Keeps the widened tokens before GELU and computes it again on the way back."""
+    """Keeps the widened tokens before GELU, which the backward pass computes again."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, *rest: Any) -> Tensor:

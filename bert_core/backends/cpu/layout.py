@@ -3,13 +3,13 @@
 B = sequences, T = ragged tokens, R = rows computed for them; in a group: N sequences, S = tokens
 of the longest.
 
-On a CPU a matrix product is compiled for its shape, so shapes ought to come back: R is T rounded
-up, and rows past T are filled with a token whose results nobody reads.
+On a CPU a matrix product is compiled for its shape, so there should be few shapes: R is T rounded
+up, and rows past T hold a token whose results are not used.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,7 +36,7 @@ class Group:
     end: int
     sequences: tuple[tuple[int, int], ...]  # N places in the batch and lengths
     size: int  # S
-    is_token: Tensor | None  # [N, S] bool; None where nothing is padded
+    is_token: Tensor | None  # [N, S] bool; None if nothing is padded
     padded_index: Tensor | None  # [end - begin] int64, the index of each token among N * S
 
     @property
@@ -50,34 +50,10 @@ class AttentionLayout:
     """A batch's sequences from the longest to the shortest; made once, used by every layer."""
 
     order: Tensor | None  # [R] int64, which token of the batch comes where; None: as they are
-    restored_order: Tensor | None  # [T] int64, the way back
+    restored_order: Tensor | None  # [T] int64, its inverse
     cu_seqlens: Tensor  # [B + 1] int32, of the sorted sequences
     max_seqlen: int
     groups: tuple[Group, ...]
-
-    @classmethod
-    def of(cls, tokens: RaggedBatch) -> Self:
-        """The layout for the sequences of `tokens`."""
-        sizes = np.asarray(tokens.lengths, dtype=np.int64)
-        order = np.argsort(-sizes, kind="stable")
-        is_sorted = bool((order == np.arange(order.size)).all())
-        sorted_sizes = sizes[order]
-        begins = (np.cumsum(sizes) - sizes)[order]
-        sorted_ends = np.cumsum(sorted_sizes)
-        token_order = np.arange(sorted_ends[-1]) + np.repeat(
-            begins - (sorted_ends - sorted_sizes), sorted_sizes
-        )
-        back = np.empty_like(token_order)
-        back[token_order] = np.arange(token_order.size)
-        num_filled = bucket_size(token_order.size) - token_order.size
-        is_same = is_sorted and not num_filled
-        return cls(
-            order=None if is_same else torch.from_numpy(np.pad(token_order, (0, num_filled))),
-            restored_order=None if is_same else torch.from_numpy(back),
-            cu_seqlens=torch.from_numpy(np.concatenate(([0], sorted_ends)).astype(np.int32)),
-            max_seqlen=tokens.max_seqlen,
-            groups=tuple(_groups(order, sorted_sizes)),
-        )
 
     @property
     def num_sequences(self) -> int:
@@ -148,13 +124,29 @@ def take_rows(values: Tensor, index: Tensor) -> Tensor:
 
 def lay_out(tokens: RaggedBatch) -> AttentionLayout:
     """Sorted by length, in groups of about one length, filled up to one of few sizes."""
-    return AttentionLayout.of(tokens)
-
-
-def _groups(order: NDArray[np.int64], sizes: NDArray[np.int64]) -> Iterator[Group]:
-    ends = np.concatenate(([0], np.cumsum(sizes)))
-    for first, last in group_bounds(sizes):
-        yield _group(order[first:last], sizes[first:last], int(ends[first]))
+    sizes = np.asarray(tokens.lengths, dtype=np.int64)
+    order = np.argsort(-sizes, kind="stable")
+    is_sorted = bool((order == np.arange(order.size)).all())
+    sorted_sizes = sizes[order]
+    begins = (np.cumsum(sizes) - sizes)[order]
+    sorted_ends = np.cumsum(sorted_sizes)
+    token_order = np.arange(sorted_ends[-1]) + np.repeat(
+        begins - (sorted_ends - sorted_sizes), sorted_sizes
+    )
+    back = np.empty_like(token_order)
+    back[token_order] = np.arange(token_order.size)
+    num_filled = bucket_size(token_order.size) - token_order.size
+    is_same = is_sorted and not num_filled
+    return AttentionLayout(
+        order=None if is_same else torch.from_numpy(np.pad(token_order, (0, num_filled))),
+        restored_order=None if is_same else torch.from_numpy(back),
+        cu_seqlens=torch.from_numpy(np.concatenate(([0], sorted_ends)).astype(np.int32)),
+        max_seqlen=tokens.max_seqlen,
+        groups=tuple(
+            _group(order[first:last], sorted_sizes[first:last], int(sorted_ends[last - 1]))
+            for first, last in group_bounds(sorted_sizes)
+        ),
+    )
 
 
 def group_bounds(sizes: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
@@ -173,13 +165,13 @@ def group_bounds(sizes: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
         first = last
 
 
-def _group(places: NDArray[np.int64], sizes: NDArray[np.int64], begin: int) -> Group:
+def _group(places: NDArray[np.int64], sizes: NDArray[np.int64], end: int) -> Group:
     size = int(sizes[0])
     is_padded = bool(sizes[-1] != size)
     is_token = np.arange(size) < sizes[:, None]
     return Group(
-        begin=begin,
-        end=begin + int(sizes.sum()),
+        begin=end - int(sizes.sum()),
+        end=end,
         sequences=tuple(zip(places.tolist(), sizes.tolist(), strict=True)),
         size=size,
         is_token=torch.from_numpy(is_token) if is_padded else None,

@@ -1,4 +1,4 @@
-"""Cross-entropy over the vocabulary without a tensor more than the logits.
+"""Cross-entropy over the vocabulary with no other tensor of the logits' size.
 
 M = predicted tokens, D = hidden size, V = vocabulary. The logits become their own gradient in
 place; dividing by a count and leaving labels out happens to the [M, D] operands of the products
@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from bert_core.backends.context import ComputeWeight, add_gradient, add_product, compute_weight
 from bert_core.backends.cpu.layer_kernels import affine
 
-# Rows whose gradient is saved by the forward pass; of more, chunks of so many are made again.
+# Up to this many rows the forward pass saves the gradient; of more, chunks are computed again.
 _ROWS = 4096
 _PRECISE_ELEMENTS = 1 << 20  # in float32 at a time; they stay in the cache
 

@@ -28,7 +28,7 @@ class OptimizationConfig:
 
     Args:
         optimizer: which one `build_optimizer` builds; None: AdamW, or the class it is given to.
-        learning_rate: the peak, reached after `warmup_steps`; `schedule` says how it falls then.
+        learning_rate: the peak, reached after `warmup_steps`; `schedule` is how it falls then.
         decay_fraction: the last share of all steps, over which "warmup_stable_decay" falls to zero;
             never more steps than the warm-up leaves.
         restart: where the schedule restarts, in a training run of two phases; the first phase's
@@ -36,21 +36,21 @@ class OptimizationConfig:
         weight_decay: decoupled, on matrices; biases and normalization never decay.
         betas, eps: of the running moments of AdamW and LAMB.
         max_grad_norm: gradients are scaled down to this norm over all parameters; None: never.
-        layer_decay: each layer learns at so many times the rate of the one above it, the
-            embeddings at the lowest and the heads at the whole rate; 1.0: all alike.
-        rate_scales: times the rate for the parameters whose names fit a pattern such as
-            "encoder.layers.*"; of several patterns the first that fits counts.
-        averaging_decay: of the average of the weights that is kept beside them; None: none is.
+        layer_decay: the rate of each layer divided by that of the layer above; the heads have the
+            full rate, the embeddings the lowest.
+        rate_scales: factors of the rate for parameters whose names match a pattern such as
+            "encoder.layers.*"; the first matching pattern counts.
+        averaging_decay: of the running average of the weights; None: no average is kept.
         muon_momentum: of Muon's running mean of gradients.
         muon_rate: how Muon's rate follows a matrix's shape. "match_rms_adamw" makes its steps as
-            large as AdamW's, so that both go by one learning rate; "original" is Jordan's.
-        exchange_dtype: in which gradients travel between ranks; one rank alone rounds none.
-        bucket_megabytes: of gradients travel together.
+            large as AdamW's, so that one learning rate serves both; "original" is Jordan's.
+        exchange_dtype: in which gradients are sent between ranks; one rank alone rounds none.
+        bucket_megabytes: how many of gradients are sent at once.
         shard_optimizer_state: each rank holds the moments of a share of the parameters and
             updates it; changes no bit. Build the optimizer once `torch.distributed` is initialised.
-        guard: which steps are left out, and when there were too many.
+        guard: which steps are skipped, and how many in a row stop training.
 
-    Raises ValueError where a value is impossible.
+    Raises ValueError if a value is impossible.
     """
 
     optimizer: OptimizerName | None = None

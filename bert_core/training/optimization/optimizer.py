@@ -1,7 +1,7 @@
 """What every optimizer does: it holds the arena, updates it by groups, keeps its state.
 
-A rule (`AdamW`, `LAMB`, `Muon`) says of each kind of parameter which moments it keeps and how they
-move it. Whatever is said here about skipping, averaging, saving and sharing holds for all of them.
+A rule (`AdamW`, `LAMB`, `Muon`) defines for each kind of parameter which moments it keeps and how
+they update it. Skipping, averaging, saving and sharding are the same for all rules.
 """
 
 from abc import ABC, abstractmethod
@@ -23,7 +23,6 @@ from bert_core.training.optimization.parameter_groups import (
     Kind,
     Segment,
     check_unwrapped,
-    matrix_or_vector,
     parameter_groups,
 )
 from bert_core.training.ranks import checksum
@@ -33,8 +32,8 @@ class Optimizer(ABC):
     """An update rule over a model's parameters in one buffer; biases and norms never decay.
 
     Build it once the model is on its device and frozen where it is to be: it moves the trainable
-    parameters into a `ParameterArena`. Raises ValueError where that cannot take them, for a model
-    that FSDP or DDP wraps, and where the config does not fit the model or names another optimizer.
+    parameters into a `ParameterArena`. Raises ValueError if that cannot take them, for a model
+    that FSDP or DDP wraps, and if the config does not fit the model or names another optimizer.
     """
 
     name: ClassVar[OptimizerName]
@@ -55,7 +54,7 @@ class Optimizer(ABC):
         self._num_updates = torch.zeros((), dtype=torch.int64, device=device)
         self._is_skipped = torch.zeros((), device=device)  # whether the update is left out
         self.guard = Guard(config.guard, config.max_grad_norm, device)
-        # Of a sharded state no rank sees what the others loaded.
+        # A checksum: with a sharded state no rank sees what the others loaded.
         self._loaded = torch.zeros(2, dtype=torch.int64, device=device)
         self._average: Tensor | None = None
         if config.averaging_decay is not None:
@@ -79,18 +78,18 @@ class Optimizer(ABC):
 
     @cached_property
     def exchange(self) -> Exchange:
-        """What adds the gradients up over the ranks; all of them first ask for it together."""
+        """Sums the gradients over the ranks; the first access is collective."""
         return exchange_for(self.arena, self.config.exchange_dtype, self.config.bucket_megabytes)
 
-    @staticmethod
-    def _kind(name: str, parameter: Tensor) -> Kind:
+    @classmethod
+    def _kind(cls, name: str, parameter: Tensor) -> Kind:
         """Which rule a parameter follows."""
-        return matrix_or_vector(name, parameter)
+        return "matrix" if parameter.ndim > 1 else "vector"
 
     @classmethod
-    @abstractmethod
     def _moments(cls, kind: Kind) -> tuple[str, ...]:
-        """The names of what is kept of a parameter's gradients from update to update."""
+        """The names of the running moments of a parameter: Adam's two, unless a rule has others."""
+        return ("mean", "variance")
 
     @abstractmethod
     def _update(self, segment: Segment, learning_rate: float, divisor: Tensor | None) -> None:
@@ -153,15 +152,19 @@ class Optimizer(ABC):
         return int(self._num_updates)
 
     def replicated_state(self) -> list[Tensor]:
-        """The tensors that every rank must hold alike, beside the weights.
+        """The tensors besides the weights that must be equal on every rank.
 
-        All, unless the state is sharded: then a checksum stands for the whole one that was loaded.
+        All, unless the state is sharded: then a checksum replaces the moments that were loaded.
         """
         counts = [self._num_updates, *self.guard.tensors().values()]
         if self._shares.is_sharded:
             return [*counts, self._loaded]
+        return [*counts, *self._kept()]
+
+    def _kept(self) -> list[Tensor]:
+        """The moments and the average that this rank holds."""
         moments = [moment for segment in self._segments for moment in segment.moments.values()]
-        return [*counts, *moments, *([] if self._average is None else [self._average])]
+        return moments if self._average is None else [*moments, self._average]
 
     def _keys(self) -> dict[str, list[str]]:
         """What a saved state holds by name, and of which parameters."""
@@ -187,8 +190,8 @@ class Optimizer(ABC):
         """The moments, and the average, by parameter name, whole; and the number of updates.
 
         A sharded state is gathered on the CPU, share by share, and all ranks call it; one where it
-        is not wanted keeps no tensor of it. Raises SkippedStepsError where the guard has halted the
-        training: there is no state to go on from.
+        is not wanted keeps no tensor of it. Raises SkippedStepsError if the guard has halted
+        training: there is no state to continue from.
         """
         self.guard.raise_if_halted()
         state: dict[str, Any] = {"optimizer": self.name, "num_updates": self.num_updates}
@@ -201,10 +204,9 @@ class Optimizer(ABC):
 
     @torch.no_grad()
     def reset(self) -> None:
-        """Keep nothing of the updates that were made; the weights stay."""
+        """Forget all updates; the weights stay."""
         counts = [self._num_updates, self._loaded, *(s.num_updates for s in self._segments)]
-        moments = [moment for segment in self._segments for moment in segment.moments.values()]
-        for tensor in (*counts, *moments, *([] if self._average is None else [self._average])):
+        for tensor in (*counts, *self._kept()):
             tensor.zero_()
         self.guard.load(None)
 

@@ -38,18 +38,6 @@ class Segment:
     num_updates: Tensor  # [] float32, on the device, where skipped updates are known
 
 
-def matrix_or_vector(name: str, parameter: Tensor) -> Kind:
-    """The kind of a parameter for an optimizer with one rule for all matrices."""
-    return "matrix" if parameter.ndim > 1 else "vector"
-
-
-def hidden_matrix_or_other(name: str, parameter: Tensor) -> Kind:
-    """The kind of a parameter for an optimizer with a rule for the layers' matrices."""
-    if parameter.ndim > 1 and layer_of(name) is not None:
-        return "hidden"
-    return matrix_or_vector(name, parameter)
-
-
 def parameter_groups(
     model: nn.Module, config: OptimizationConfig, kind_of: Callable[[str, Tensor], Kind]
 ) -> list[ParameterGroup]:
@@ -100,7 +88,7 @@ _WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParalle
 
 
 def check_unwrapped(model: nn.Module) -> None:
-    """Raise ValueError where FSDP or DDP wraps `model`, or a parameter is a DTensor."""
+    """Raise ValueError if FSDP or DDP wraps `model`, or a parameter is a DTensor."""
     found = [name for module in model.modules() for name in _WRAPPERS if _is_a(module, name)]
     found += [f"{name} as a DTensor" for name, p in model.named_parameters() if _is_a(p, "DTensor")]
     if found:

@@ -1,4 +1,4 @@
-"""The optimizers: AdamW, LAMB and Muon, by name, and what they keep before they are built."""
+"""The optimizers AdamW, LAMB and Muon by name, and the size of their state."""
 
 import math
 from collections import defaultdict
@@ -8,13 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
-from bert_core.training.depth import published_matrices
+from bert_core.training.depth import layer_of, published_matrices
 from bert_core.training.optimization.configuration import OptimizationConfig, OptimizerName
 from bert_core.training.optimization.optimizer import Optimizer
 from bert_core.training.optimization.parameter_groups import (
     Kind,
     Segment,
-    hidden_matrix_or_other,
     parameter_groups,
 )
 
@@ -32,10 +31,6 @@ class AdamW(Optimizer):
 
     name: ClassVar[OptimizerName] = "adamw"
 
-    @classmethod
-    def _moments(cls, kind: Kind) -> tuple[str, ...]:
-        return ("mean", "variance")
-
     def _update(self, segment: Segment, learning_rate: float, divisor: Tensor | None) -> None:
         adamw(
             [segment.values], [segment.gradients],
@@ -49,7 +44,7 @@ class AdamW(Optimizer):
 
 
 class LAMB(Optimizer):
-    """Adam whose step on each matrix is as long as a share of the matrix itself.
+    """Adam whose step on each matrix has a norm proportional to that of the matrix.
 
     You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes" (2020),
     algorithm 2, with the trust ratio |x| / |update| itself (phi the identity). Biases and
@@ -57,10 +52,6 @@ class LAMB(Optimizer):
     """
 
     name: ClassVar[OptimizerName] = "lamb"
-
-    @classmethod
-    def _moments(cls, kind: Kind) -> tuple[str, ...]:
-        return ("mean", "variance")
 
     def _update(self, segment: Segment, learning_rate: float, divisor: Tensor | None) -> None:
         direction = self._direction(segment, divisor)
@@ -71,14 +62,14 @@ class LAMB(Optimizer):
             steps = self._matrices(segment, direction)
             lengths = torch.stack(torch._foreach_norm(self._matrices(segment, segment.values)))
             step_lengths = torch.stack(torch._foreach_norm(steps))
-            # What is zero, or has a gradient of zero, is moved at the plain rate.
+            # A matrix or step of norm zero has no trust ratio.
             has_ratio = (lengths > 0) & (step_lengths > 0)
             ratios = torch.where(has_ratio, lengths / step_lengths, 1.0) * learning_rate
             torch._foreach_mul_(steps, list(ratios.unbind()))
         segment.values.sub_(direction.mul_(1 - self._is_skipped))
 
     def _direction(self, segment: Segment, divisor: Tensor | None) -> Tensor:
-        """Adam's update of the segment; its moments move on."""
+        """Adam's update of the segment; updates its moments."""
         moves = 1 - self._is_skipped  # [] 1.0 or 0.0
         gradients = self._finite_gradients(segment, divisor)
         mean, variance = segment.moments["mean"], segment.moments["variance"]
@@ -104,9 +95,10 @@ class Muon(AdamW):
 
     name: ClassVar[OptimizerName] = "muon"
 
-    @staticmethod
-    def _kind(name: str, parameter: Tensor) -> Kind:
-        return hidden_matrix_or_other(name, parameter)
+    @classmethod
+    def _kind(cls, name: str, parameter: Tensor) -> Kind:
+        is_hidden = parameter.ndim > 1 and layer_of(name) is not None
+        return "hidden" if is_hidden else super()._kind(name, parameter)
 
     @classmethod
     def _moments(cls, kind: Kind) -> tuple[str, ...]:
@@ -169,10 +161,7 @@ def build_optimizer(model: nn.Module, config: OptimizationConfig) -> Optimizer:
 
 
 def state_size(model: nn.Module, config: OptimizationConfig) -> int:
-    """How many float32 numbers an optimizer keeps of `model`, on all ranks together.
-
-    Known before it is built.
-    """
+    """How many float32 numbers the optimizer of `model` will keep, on all ranks together."""
     rule = _rule(config)
     sizes = {name: p.numel() for name, p in model.named_parameters()}
     has_average = config.averaging_decay is not None
