@@ -3,25 +3,24 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
 
-from bert_core.config import EmbeddingConfig, EncoderConfig
-from bert_core.model.catalogue import Model, SentenceEncoder, TrainableModel
+from bert_core.config import EmbeddingConfig
+from bert_core.model.catalogue import Model, SentenceEncoder
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.config.errors import UserError
-from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading, TaskFamily
+from pipelines.tasks import Answers, BadItemError, Baselines, Form, Item, Items, Reading, TaskFamily
 from pipelines.tasks.baselines.tfidf import mean_embedding_cosines, tfidf_cosines
 from pipelines.tasks.encoding.sequences import Pairs, encoded_pairs
 from pipelines.tasks.encoding.texts import outputs
 from pipelines.tasks.scoring.weighted import WeightedScore, number_scores
 
 # How near a premise and a hypothesis are, for the score.
-_CLASSES = MappingProxyType({"entailment": 1.0, "neutral": 0.5, "contradiction": 0.0})
+_CLASSES = {"entailment": 1.0, "neutral": 0.5, "contradiction": 0.0}
 _WORST = 10  # answers that a report shows
 
 
@@ -38,8 +37,8 @@ class SentenceEmbedding(TaskFamily):
     score = "eval/spearman"
     guess = "shared words"
     baselines_read_encoder = True
-    curve: Mapping[str, str] = MappingProxyType({"label_loss": "eval/loss"})
-    models: tuple[type[Model], ...] = (SentenceEncoder,)
+    curve: Mapping[str, str] = {"label_loss": "eval/loss"}
+    model = SentenceEncoder
     schema = pa.schema(
         {
             "text": pa.string(),
@@ -53,8 +52,8 @@ class SentenceEmbedding(TaskFamily):
     def item(self, record: Mapping[str, Any]) -> Item:
         """A pair; raises BadItemError where its label is neither a number nor one of the classes.
 
-        A pair without a label belongs together. A -1 says of no pair how near it is: it stands for
-        the hidden or missing class of natural language inference.
+        A pair without a label belongs together. A -1 is no similarity: it marks a hidden or missing
+        class of natural language inference.
         """
         if not record["second_text"]:
             raise BadItemError("have both texts of its pair", "an empty second one")
@@ -72,11 +71,6 @@ class SentenceEmbedding(TaskFamily):
                 f"have a number, {', '.join(_CLASSES)} as its label", repr(label[:60])
             )
         return {**texts, "value": value, "is_number": True}
-
-    def group(self, item: Item) -> str:
-        """Pairs with the same first text stay together."""
-        text: str = item["text"]
-        return text
 
     def labels(self, train: Sequence[Item], heldout: Sequence[Item]) -> tuple[str, ...]:
         """No classes; raises UserError where nothing can be learned or measured."""
@@ -115,16 +109,10 @@ class SentenceEmbedding(TaskFamily):
             **{f"baseline/{name}": overlap[f"eval/{name}"] for name in ("spearman", "pearson")},
         }
 
-    def baselines(
-        self, train: Items, heldout: Items, encoder: Path | None = None
-    ) -> Mapping[str, Sequence[Any]]:
+    def baselines(self, train: Items, heldout: Items, encoder: Path | None) -> Baselines:
         """The cosines of TF-IDF and, with an encoder, of its mean token embeddings."""
         cosines = tfidf_cosines(train, heldout)
         return cosines if encoder is None else cosines | mean_embedding_cosines(heldout, encoder)
-
-    def build_model(self, config: EncoderConfig, labels: tuple[str, ...]) -> TrainableModel:
-        """The encoder alone: the vectors are its own."""
-        return SentenceEncoder(config)
 
     def examples(self, items: Items, tokenizer: WordPieceTokenizer, reading: Reading) -> Pairs:
         """The pairs to learn from, each text cut to what is read."""

@@ -15,7 +15,7 @@ from pipelines.config.errors import UserError
 from pipelines.tasks import BadItemError, Item, Items, Reading
 from pipelines.training.ranks import sum_over_ranks
 
-# Tables have them for a row that nobody has labelled.
+# What tables hold for a row without a label.
 _NO_LABEL = ("", "nan", "<na>")
 _QUESTION_TOKENS = 64  # or half of what is read, where that is less
 
@@ -32,9 +32,9 @@ def text_fields(record: Mapping[str, Any]) -> Item:
 
 
 def label_of(record: Mapping[str, Any]) -> str:
-    """The label of a record; raises BadItemError where nobody has labelled it, or several.
+    """The label of a record; raises BadItemError where it has none, or several.
 
-    An empty one, null, NaN, and the words nan and <NA> that stand for it in tables say so.
+    Empty, null, NaN, and the words nan and <NA> are no label.
     """
     label = record["label"]
     if not isinstance(label, str):

@@ -16,7 +16,7 @@ def test_of_two_families_with_one_model_a_person_says_which(
 ) -> None:
     monkeypatch.setattr(family("tagging"), "models", (SequenceRegressor,))
     model = family("regression").build_model(CONFIG, ())
-    assert list(families_of(model)) == ["regression", "tagging"]
+    assert families_of(model) == ["regression", "tagging"]
     with pytest.raises(UserError, match="regression and tagging have; say which with --task"):
         family_of_model(model, "my-model")
     assert family_of_model(model, "my-model", "tagging") == "tagging"
