@@ -79,22 +79,19 @@ _STATUS = Path("/proc/self/status")
 _COMPUTING = ("torch", "numpy", "tokenizers")
 
 
-def computing_machine(device: str = "cpu") -> dict[str, str]:
-    """Everything that can change the last bits of a held-out figure computed on `device` here.
+def computing_machine() -> dict[str, str]:
+    """Everything that can change the last bits of a held-out figure computed here, on a CPU.
 
     Keys: `processor`, `device`, `precision`, `threads`, `libraries`. Where two of these
     dictionaries are equal, the same model gives the same figure from the same data.
     """
     import torch
 
-    if device == "cpu":
-        processor = f"{_processor_name()}, {torch.backends.cpu.get_cpu_capability()}"
-    else:
-        processor = torch.cuda.get_device_name(device)
-    libraries = [f"{name} {version(name)}" for name in _COMPUTING]
+    name = _value_in(_CPUINFO, "model name") or platform.processor() or platform.machine()
+    libraries = [f"{library} {version(library)}" for library in _COMPUTING]
     return {
-        "processor": processor,
-        "device": device.partition(":")[0],
+        "processor": f"{name}, {torch.backends.cpu.get_cpu_capability()}",
+        "device": "cpu",
         "precision": "float32",  # of all held-out figures, however the training run computed
         "threads": str(torch.get_num_threads()),
         "libraries": ", ".join([f"python {platform.python_version()}", *libraries]),
@@ -110,10 +107,6 @@ def peak_resident_bytes() -> int:
         return int(peak.split()[0]) * 1024
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def _processor_name() -> str:
-    return _value_in(_CPUINFO, "model name") or platform.processor() or platform.machine()
 
 
 def _value_in(path: Path, name: str) -> str:

@@ -181,7 +181,7 @@ class Batcher:
 
     async def _answer_waiting(self) -> None:
         loop = asyncio.get_running_loop()
-        # Whoever asked in this turn of the loop goes along.
+        # Requests of the same turn of the loop join the batch.
         await asyncio.sleep(0)
         while self._waiting:
             count = num_together((each.size for each in self._waiting), BATCH_CHARACTERS)

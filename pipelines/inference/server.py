@@ -226,7 +226,7 @@ class _CallingThread(Executor):
                 return
             try:
                 future.set_result(function(*args, **kwargs))
-            except Exception as error:  # noqa: BLE001  (whoever waits is to hear of it)
+            except Exception as error:  # noqa: BLE001  (the future carries it)
                 future.set_exception(error)
 
         self._calls.put(call)

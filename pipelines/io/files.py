@@ -62,14 +62,10 @@ def expand(path: str) -> list[str]:
     if is_local(path):
         for match in visible:
             require_regular(match)
-    protocol = path.split("://", 1)[0] + "://" if "://" in path else ""
+        return visible
+    protocol = path.partition("://")[0]
     return [
-        match
-        if "://" in match
-        else protocol + match.removeprefix("/")
-        if protocol and protocol != "file://"
-        else match
-        for match in visible
+        match if "://" in match else f"{protocol}://{match.removeprefix('/')}" for match in visible
     ]
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LONGEST_RECORD_BYTES: Final = 256 * 2**20
-# How a column with the text is called where nobody names it.
+# Default names of a column with the text.
 TEXT_COLUMNS: Final = ("text", "sentence", "message", "content", "review", "document", "body")
 NOT_JSON: Final = "lines that are not JSON"
 NO_OBJECT: Final = "lines that are not a JSON object"
@@ -208,7 +208,7 @@ def delimited_rows(stream: IO[bytes], dialect: Dialect) -> Iterator[Row | BadRow
 
 
 def json_record(line: bytes, number: int) -> dict[str, Any] | BadRow:
-    """The object in a line; a `\\ud800` escape alone stands for no character and becomes U+FFFD."""
+    """The object in a line; a lone surrogate escape such as `\\ud800` becomes U+FFFD."""
     try:
         text = line.removeprefix(codecs.BOM_UTF8).decode("utf-8", "surrogateescape")
         record = json.loads(text)
@@ -222,7 +222,7 @@ def json_record(line: bytes, number: int) -> dict[str, Any] | BadRow:
 
 
 def without_lone_surrogates(value: Any) -> Any:
-    """`value` of JSON, in whose texts, however deep, U+FFFD stands for what is no character."""
+    """A JSON value with U+FFFD in place of the lone surrogates of its texts."""
     if isinstance(value, str) and not value.isascii():
         return _LONE_SURROGATES.sub("\ufffd", value)
     if isinstance(value, list):

@@ -34,14 +34,9 @@ class Exchanged:
     """A model that was written out."""
 
     folder: Path
-    head: str
+    called: str  # what it is, such as `an encoder model`
     num_parameters: int
     over_mean: bool  # its head reads the mean of all tokens, which `transformers` has no class for
-
-    @property
-    def called(self) -> str:
-        """What it is, such as `an encoder model`."""
-        return described(self.head)
 
 
 def is_vocabulary(path: Path | str) -> bool:
@@ -117,16 +112,15 @@ def export_version(
     """Write the model that `reference` names as a directory that `transformers` opens.
 
     With `pooling` sentence-transformers opens it, too, as an encoder; without, where the model says
-    itself how it makes vectors. Raises
-    UserError where `reference` names no model, and where `target` is a folder with something in
-    it or cannot be written.
+    itself how it makes vectors. Raises UserError where `reference` names no model, and where
+    `target` is a folder with something in it or cannot be written.
     """
     model, tokenizer = open_model(tracker, reference)
     with writing_to(target):
         export_model(target, model, tokenizer, pooling=pooling)
     return Exchanged(
         folder=target,
-        head=model.head_name,
+        called=described(model.head_name),
         num_parameters=count_parameters(model),
         over_mean=pooling is None and reads_mean(model),
     )

@@ -83,7 +83,7 @@ def export_onnx_version(
 
         def write(draft: Path) -> None:
             write_onnx_folder(draft, model, tokenizer)
-            made = _verified((model, tokenizer), draft, target, candidate, reason)
+            made = _verified((model, tokenizer), draft, candidate, reason)
             if quantized:
                 made = _with_int8(made, (model, tokenizer), draft, candidate, tolerance)
             (draft / "README.md").write_text(onnx_card(made, reference, model), encoding="utf-8")
@@ -104,7 +104,7 @@ def _candidate(
 
 
 def _verified(
-    opened: OpenedModel, draft: Path, target: Path, candidate: Candidate | None, reason: str
+    opened: OpenedModel, draft: Path, candidate: Candidate | None, reason: str
 ) -> OnnxExport:
     """What ONNX Runtime gives for `model.onnx`; ValueError where that is not what ours gives."""
     model, tokenizer = opened
@@ -127,7 +127,6 @@ def _verified(
             )
     count = f"{onnx.num_sequences:,}"
     return OnnxExport(
-        folder=target,
         called=described(model.head_name),
         num_parameters=count_parameters(model),
         items=f"{count} texts, because {reason}" if candidate is None

@@ -16,12 +16,12 @@ from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact
 from pipelines.config.errors import UserError, readable
 from pipelines.registry.finding import (
-    KIND_TAG,
     REGISTERED,
     digest_of,
     find_model,
     is_folder,
-    task_of_kind,
+    reference_to,
+    uri_of,
 )
 from pipelines.registry.serving.integrity import sealed_files
 from pipelines.stage import StageContext
@@ -91,7 +91,7 @@ def located(tracker: "Tracker", reference: str) -> Iterator[Path]:
     address = client.get_model_version_download_uri(version.name, str(version.version))
     with tempfile.TemporaryDirectory(prefix="bertsmith-model-") as scratch:
         package = mlflow.artifacts.download_artifacts(
-            f"models:/{version.name}/{version.version}",
+            uri_of(version),
             # Files of this machine are used where they lie.
             dst_path=None if urlsplit(address).scheme in ("", "file") else scratch,
             tracking_uri=server_address(tracker.uri),
@@ -114,16 +114,7 @@ def versioned(tracker: "Tracker", reference: str) -> str:
     """
     if is_folder(reference):
         return reference
-    version = find_model(tracker.client(), reference)
-    return f"{version.name}/{version.version}"
-
-
-def registered_task(tracker: "Tracker", reference: str) -> str | None:
-    """The task that the registered model was fine-tuned for; None for an encoder, or a folder."""
-    if is_folder(reference):
-        return None
-    kind = find_model(tracker.client(), reference).tags.get(KIND_TAG)
-    return None if kind in (None, "encoder") else task_of_kind(kind)
+    return reference_to(find_model(tracker.client(), reference))
 
 
 def resolved_encoder(reference: str, tracker: "Tracker", context: StageContext) -> Artifact:

@@ -11,6 +11,8 @@ with passwords come from the environment, because everybody on the machine sees 
 User and password are those of BERTSMITH_MLFLOW_LOGIN, http://user:password@host:port. MLflow's own
 `basic-auth` app would need two more packages, a user database and a slow hash for every request:
 docs/decisions/0010.
+
+`bertsmith up` and `down` call `end_abandoned_runs`: open runs whose flow run is over become KILLED.
 """
 
 import argparse

@@ -70,8 +70,7 @@ def make_default(address: str) -> None:
     """Make `address` this process's default server for runs and registered models.
 
     MLflow also writes it into the environment, for subprocesses. There the next run of this process
-    would take it for an address that somebody named, and use it for another home: what the
-    environment said before stays.
+    would take it for the user's own setting, and use it for another home: so it is undone.
     """
     import mlflow  # seconds that who only names the home's server need not spend
 

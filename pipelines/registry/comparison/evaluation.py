@@ -77,7 +77,7 @@ def evaluated(
         answers_file = Path(scratch) / "answers.json"
         answer = _answer_of_process(
             {
-                "tracking_uri": tracker.uri,  # password and all: nobody else reads standard input
+                "tracking_uri": tracker.uri,  # with its password: only that process reads its input
                 "store_url": store_url,
                 "uri": uri_of(version),
                 "digest": digest_of(version),
@@ -220,7 +220,8 @@ def answers_of(
 ) -> Evaluation:
     """What `version` answers on the candidate's held-out data, with its own code.
 
-    Raises VerificationError where it cannot be loaded, ConnectionError where nobody answers.
+    Raises VerificationError where it cannot be loaded, ConnectionError where tracker or store does
+    not answer.
     """
     return evaluated(
         version,
