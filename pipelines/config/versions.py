@@ -45,7 +45,7 @@ def code_version() -> str:
 
 @cache
 def source_digest() -> str:
-    """A hash of Bertsmith's own sources as they lie here, installed or not: 8 digits."""
+    """A hash of Bertsmith's own sources, installed or not: 8 digits."""
     digest = hashlib.sha256()
     for folder in source_folders():
         for path in sorted(folder.rglob("*.py")):
@@ -61,9 +61,9 @@ def source_folders() -> list[Path]:
 
 
 def computing_versions() -> dict[str, str]:
-    """What must be alike where parts of one work are computed: our sources and what decides bytes.
+    """What must be equal on all nodes of a run: our sources and the versions that decide bytes.
 
-    Of a version what follows a `+` is left out: torch for GPUs and torch for CPUs may meet.
+    What follows a `+` in a version is left out: torch for GPUs and torch for CPUs may meet.
     """
     found = {"Bertsmith's sources": source_digest(), "Python": versions_of("python").split()[1]}
     for name in _DECIDING:

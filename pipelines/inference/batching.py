@@ -106,7 +106,7 @@ class _Waiting:
 
 
 def num_together(sizes: Iterable[int], most: int) -> int:
-    """How many of the first requests fit into `most` characters; one that is longer goes alone."""
+    """How many of the first requests fit into `most` characters; a longer one goes alone."""
     total = count = 0
     for size in sizes:
         total += size

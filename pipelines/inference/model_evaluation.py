@@ -1,4 +1,4 @@
-"""How good a registered model is on labelled items of one's own."""
+"""A registered model's figures on a user's labelled items."""
 
 import logging
 from typing import Any

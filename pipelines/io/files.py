@@ -1,4 +1,4 @@
-"""Files, wherever they lie: finding them, naming their bytes, opening them.
+"""Files, local and remote: finding, hashing and opening them.
 
 A path is a file, a glob or a folder, local or any URL that fsspec knows; files ending in .gz, .bz2,
 .xz or .zst are opened through their decompressor.

@@ -208,7 +208,7 @@ outputs = session.run(None, {{
 
 
 def onnx_card(export: OnnxExport, reference: str, model: Model) -> str:
-    """Markdown: what was written, how it was checked, what goes in and comes out, how to ask it."""
+    """Markdown: what was written, how it was checked, its inputs and outputs, how to use it."""
     config, is_choice = model.config, model.head_name == "multiple_choice"
     axes = "batch, choices, tokens" if is_choice else "batch, tokens"
     checked = "\n".join(f"- {line}" for line in export.lines)

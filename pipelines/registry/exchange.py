@@ -26,7 +26,6 @@ from pipelines.stages.vocabulary.stage import import_vocabulary
 from pipelines.tasks import family_of_model
 from pipelines.tracking.tracker import Tracker
 from pipelines.training.imported_models import IMPORTED, import_folder, refuse_own_code
-from pipelines.training.runs import numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,13 +156,6 @@ def register_import(
     tracker, names = context.tracker, RegistrationSettings()
     say(f"registering it as {name}")
     kind = _kind_of(artifact, task)
-    if tracker.find_run(artifact.fingerprint) is None:
-        run_id = tracker.create_run(
-            f"import-{artifact.fingerprint[:8]}", artifact.fingerprint, {}, {}
-        )
-        tracker.finish(
-            run_id, numbers(artifact.statistics), computed_on=artifact.statistics["computed_on"]
-        )
     model = register(
         Submission(
             kind=kind,

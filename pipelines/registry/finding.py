@@ -31,8 +31,8 @@ COMPARISON_TAG = "bertsmith.comparison"  # .decision, .reason, .against, .differ
 BETTER = "better"  # how the decision of a comparison begins where it was
 PROOF_TAG = "bertsmith.proof"  # .loaded, .metric, .logged, .reproduced, .data, .comparison, …
 
-# What a run still owes the version. It is taken away once it is done, so that every alias is
-# given by a run at most once, by the one that made it due or the one that goes on after a crash.
+# What a run still has to do with the version. The tag is deleted once that is done, so that runs
+# give every alias at most once, also where a run continues after a crash.
 OWED_TAG = "bertsmith.owed"
 CANDIDATE = "candidate alias"
 PROMOTION = "promotion"
@@ -176,10 +176,9 @@ def newest_of(client: "MlflowClient", kinds: Collection[str], fills_gaps: bool) 
     """The newest champion of these kinds; without one the newest that has another alias of choice,
     else the newest proved version.
 
-    With `fills_gaps` one that learned to predict tokens goes before others. None where no version
-    proved itself. The server looks for them: it is asked once for each kind and once for each name
-    that has such versions, however many versions it holds. Raises MlflowException where the tracker
-    does not answer.
+    With `fills_gaps` one that learned to predict tokens comes first. None where no version proved
+    itself. The server is asked once for each kind and once for each name that has such versions,
+    however many versions it holds. Raises MlflowException where the tracker does not answer.
     """
     found = [version for kind in kinds for version in _proved(client, kind)]
     aliases = {name: _aliases(client, name) for name in {version.name for version in found}}

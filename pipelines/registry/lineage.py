@@ -48,7 +48,7 @@ class LineageNode:
 
     title: str
     fingerprint: str  # of the artifact, or what its bytes hash to
-    facts: Mapping[str, str]  # what is worth knowing of it
+    facts: Mapping[str, str]  # such as who made it, and what it holds
     settings: Mapping[str, Any] = field(default_factory=dict)  # all of them, by dotted path
     changed: Mapping[str, Any] = field(default_factory=dict)  # those that are not the default
     origins: tuple["LineageNode", ...] = ()
@@ -67,9 +67,8 @@ class LineageNode:
 def lineage_of(tracker: Tracker, store: ArtifactStore, reference: str) -> LineageNode:
     """The tree below the version that `reference` names.
 
-    What the store no longer holds ends its branch, and the tree says so. Raises UserError where
-    there is no such version or the store does not answer, MlflowException where the tracker does
-    not.
+    A branch ends, marked so, at what the store no longer holds. Raises UserError where there is no
+    such version or the store does not answer, MlflowException where the tracker does not.
     """
     version = find_model(tracker.client(), reference)
     facts = {name: version.tags[tag] for name, tag in _OF_VERSION.items() if version.tags.get(tag)}
@@ -145,7 +144,7 @@ def fingerprints_in_use(
 ) -> dict[str, tuple[str, ...]]:
     """Who uses each fingerprint: `name/version` of models, and runs that began after `since`.
 
-    Raises UserError where the tracker does not answer: what it would have said is then unknown.
+    Raises UserError where the tracker does not answer.
     """
     users: dict[str, set[str]] = defaultdict(set)
     try:

@@ -50,9 +50,9 @@ def export_onnx_version(
     reference: str,
     target: Path,
     *,
-    pooling: str | None = None,
-    quantized: bool = False,
-    tolerance: float = 0.01,
+    pooling: str | None,
+    quantized: bool,
+    tolerance: float,
 ) -> OnnxExport:
     """Write the model that `reference` names as the new folder `target`, verified.
 

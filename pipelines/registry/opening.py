@@ -92,7 +92,7 @@ def located(tracker: "Tracker", reference: str) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="bertsmith-model-") as scratch:
         package = mlflow.artifacts.download_artifacts(
             uri_of(version),
-            # Files of this machine are used where they lie.
+            # Local files are used in place.
             dst_path=None if urlsplit(address).scheme in ("", "file") else scratch,
             tracking_uri=server_address(tracker.uri),
         )

@@ -30,6 +30,7 @@ from pipelines.registry.finding import (
 )
 from pipelines.registry.packaging import clear_half_made, declared_requirements, logged_package
 from pipelines.tracking.tracker import COMPUTED_ON_TAG, FINGERPRINT_TAG, Tracker, final
+from pipelines.training.imported_models import IMPORTED
 from pipelines.training.runs import numbers
 
 
@@ -206,12 +207,13 @@ def recipe_values(recipe_yaml: str) -> dict[str, Any]:
 
 
 def _run_of(submission: Submission, metrics: Mapping[str, float], tracker: Tracker) -> str:
-    """The run of the model's training; a new one where it was trained with another tracker."""
-    fingerprint = submission.artifact.fingerprint
+    """The run of the model's training; a new one where this tracker has none, as of an import."""
+    artifact, fingerprint = submission.artifact, submission.artifact.fingerprint
     run_id = tracker.find_run(fingerprint)
     if run_id is None:
-        run_id = tracker.create_run(f"{submission.kind}-{fingerprint[:8]}", fingerprint, {}, {})
-        tracker.finish(run_id, metrics)
+        what = "import" if artifact.kind == IMPORTED else submission.kind
+        run_id = tracker.create_run(f"{what}-{fingerprint[:8]}", fingerprint, {}, {})
+        tracker.finish(run_id, metrics, computed_on=artifact.statistics.get("computed_on"))
     return run_id
 
 

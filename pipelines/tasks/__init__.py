@@ -115,7 +115,7 @@ class TaskFamily(Protocol):
         return set()
 
     def described(self, train: Items, heldout: Items) -> dict[str, Any]:
-        """Counts and baselines of the two parts, ready for JSON; figures of a `baseline/`."""
+        """Counts of the two parts, and figures named `baseline/…`, ready for JSON."""
 
     def baselines(self, train: Items, heldout: Items, encoder: Path | None) -> Baselines:
         """The answers of simpler models that learned from `train` alone; none by default.
@@ -150,7 +150,7 @@ class TaskFamily(Protocol):
         return figures_of(self.scores(answers, items), len(items.rows))
 
     def report(self, answers: Answers, items: Items) -> dict[str, Any]:
-        """What is worth knowing of the answers beyond their scores, ready for JSON."""
+        """Details of the answers beyond their scores, ready for JSON."""
 
 
 def by_split(
@@ -173,7 +173,7 @@ def is_own(name: str) -> bool:
 def family_module(name: str) -> str:
     """A family's module by its name, which people may write as in `multi-label`.
 
-    Of a person's own task the name that it goes by, which is that of its file.
+    For a user's own task it is the name of its file.
     """
     return PurePosixPath(name).stem if is_own(name) else name.replace("-", "_")
 
@@ -210,10 +210,10 @@ def family_for(model: "Model", name: str) -> TaskFamily:
 
 
 def family_of_model(model: "Model", called: str, task: str | None = None) -> str | None:
-    """The name of the family whose items `model` answers: `task` where that is said.
+    """The name of the family whose items `model` answers; `task` chooses among several.
 
-    None where there is no family. Raises UserError, which names the model as it is `called`, where
-    several families have such models and `task` names none of them.
+    None where there is no family. Raises UserError, which calls the model `called`, where several
+    families have such models and `task` names none of them.
     """
     from bert_core.model.rows import RowModel
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import torch
 
 from bert_core.config import EmbeddingConfig
+from bert_core.inference.texts import encode_texts
 from bert_core.model.catalogue import Model, SentenceEncoder
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.config.errors import UserError
@@ -137,18 +138,14 @@ class SentenceEmbedding(TaskFamily):
         self, model: Model, tokenizer: WordPieceTokenizer, items: Items, reading: Reading
     ) -> Answers:
         """The cosine of each pair, of vectors as `bert_core.inference.embed` gives them."""
-        rows, how = items.rows, model.embedding or EmbeddingConfig()
-        first_texts, second_texts = (
-            [_lowered(item[name], how) for item in rows] for name in ("text", "second_text")
-        )
+        how = model.embedding or EmbeddingConfig()
+        texts = [item[name] for name in ("text", "second_text") for item in items.rows]
+        if how.lowercase:
+            texts = [text.lower() for text in texts]
         longest = min(reading.max_tokens, how.max_tokens or reading.max_tokens)
-        nothing: list[str | None] = [None] * len(rows)
-        pairs = encoded_pairs(
-            first_texts, second_texts, nothing, np.zeros(len(rows)), tokenizer, longest,
-        )  # fmt: skip
-        vectors = outputs(model, pairs.encoded, reading, model.config.hidden_size)
-        first, second = np.split(vectors, 2)
-        return Answers((first * second).sum(axis=1).tolist(), pairs.num_truncated)
+        encoded = encode_texts(tokenizer, texts, longest)
+        first, second = np.split(outputs(model, encoded, reading, model.config.hidden_size), 2)
+        return Answers((first * second).sum(axis=1).tolist(), encoded.num_truncated)
 
     def scores(self, answers: Answers, items: Items) -> Mapping[str, WeightedScore]:
         """Spearman's and Pearson's correlation of the cosines with the numbers."""
@@ -187,10 +184,6 @@ def _others(learned: Sequence[Item], items: Sequence[Item]) -> list[str | None]:
         if item["value"] == 0.0:
             contradicting.setdefault(item["text"], item["second_text"])
     return [item["other_text"] or contradicting.get(item["text"]) for item in learned]
-
-
-def _lowered(text: str, how: EmbeddingConfig) -> str:
-    return text.lower() if how.lowercase else text
 
 
 def _shared_words(item: Item) -> float:

@@ -31,7 +31,7 @@ from pipelines.config.errors import Credentials, UserError
 from pipelines.tracking.sign_in import LOGIN, authorization, home_login
 from pipelines.tracking.tracker import server_address  # it sets the environment MLflow reads
 
-_OPEN_PATHS = ("/health", "/version")  # they tell nothing, and are how one waits for a server
+_OPEN_PATHS = ("/health", "/version")  # they show nothing, and clients wait for a server by them
 _ASK = {"WWW-Authenticate": 'Basic realm="Bertsmith: MLflow"'}
 _HOSTS = "localhost,localhost:*,127.0.0.1,127.0.0.1:*"
 

@@ -35,7 +35,6 @@ class CannotCompareError(Exception):
 class Evaluation:
     """One version on one set of held-out data."""
 
-    uri: str  # models:/name/number
     data: str  # fingerprint
     value: float  # of the figure that was asked for
     answers: list[Any]  # to each item; of an encoder each sequence's loss and predicted tokens
@@ -63,7 +62,7 @@ def evaluated(
     *,
     store_url: str,
     tracker: Tracker,
-    max_examples: int = 0,
+    max_examples: int,
     threads: str | None = None,
 ) -> Evaluation:
     """Load `version` in a process of its own, without network; it answers all of `data`.
@@ -91,7 +90,6 @@ def evaluated(
         )
         answers = json.loads(answers_file.read_text())
     return Evaluation(
-        uri=uri_of(version),
         data=data.fingerprint,
         answers=answers,
         **answer | {"labels": tuple(answer["labels"])},

@@ -159,10 +159,10 @@ def check_comparable(
 def check_comparable_on_record(
     candidate: Candidate, other: ModelVersion, store: ArtifactStore, settings: ComparisonSettings
 ) -> None:
-    """Raise CannotCompareError where tags and artifacts say already that they cannot be compared.
+    """Raise CannotCompareError where tags and artifacts already show that the two do not compare.
 
-    What they do not say, such as of a version whose artifact the store no longer holds, is found
-    when both models are loaded. Raises UserError for a version without its digest.
+    The rest, as where the store no longer holds an artifact, is checked when both models are
+    loaded. Raises UserError for a version without its digest.
     """
     kind = kind_of(other)
     if kind != candidate.kind:

@@ -49,7 +49,7 @@ class Comparison:
     difference: Difference | None = None
     data: str = ""  # fingerprint of the held-out data
     left_out: int = 0  # items that the champion was trained on
-    awaits_approval: bool = False  # it was better, and no person has said yes or no
+    awaits_approval: bool = False  # better, but not yet approved by a person
 
 
 def compare_versions(
@@ -97,7 +97,7 @@ def compare_versions(
     except CannotCompareError as error:
         return refused(reason=f"it cannot be compared with {against}: {error}", against=against)
     except (VerificationError, UserError) as error:
-        said = " ".join(str(error).split())  # a process's last words have lines
+        said = " ".join(str(error).split())  # the process's stderr has several lines
         return refused(reason=f"it was not compared with {against}: {said}", against=against)
 
 

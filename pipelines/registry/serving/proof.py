@@ -128,7 +128,7 @@ def unmet_requirements(declared: list[str]) -> list[str]:
 
 
 def _refuse_network(event: str, arguments: tuple[Any, ...]) -> None:
-    """From here on everything is on this machine: who asks for more depends on more."""
+    """Everything needed is on this machine by now."""
     if event in ("socket.getaddrinfo", "socket.connect") and not isinstance(arguments[-1], str):
         raise PermissionError(f"a model must run without network, it asked for {arguments}")
 
@@ -146,7 +146,7 @@ def _of_task(loaded: Any, dataset: Any, request: dict[str, Any]) -> tuple[float,
 
     served = loaded.unwrap_python_model()
     family, heldout = family_of(dataset), read_items(dataset, "heldout")
-    for columns in ("takes", "gives"):  # of a task of one's own, whose code may have changed
+    for columns in ("takes", "gives"):  # of a user's own task, whose code may have changed
         theirs = getattr(served.model, columns, None)
         if theirs != getattr(family.model, columns, None):
             raise OtherQuestionError(f"they have different columns in {columns}")

@@ -1,6 +1,6 @@
-"""What the words of texts alone tell: TF-IDF of words and pairs of words, and linear models of it.
+"""TF-IDF of words and pairs of words, and linear models of it.
 
-scikit-learn is imported where something is learned: reading a recipe asks for none of it.
+scikit-learn is imported where something is learned: reading a recipe does not need it.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A task of one's own: rows of a table, and the class in a file of one's own that answers them.
+"""A user's own task: rows of a table, and the class in the user's file that answers them.
 
 The file is read once, where labelled items are made; from there it travels with them, and with
 every model that learns from them.
@@ -133,7 +133,7 @@ def read_task(path: str, taken: Sequence[str]) -> "RowTask":
 
 
 def carried_task(artifact: Artifact) -> "RowTask | None":
-    """The task of one's own that an artifact carries; None where it has none."""
+    """The user's own task that an artifact carries; None where it has none."""
     if CODE_FILE not in artifact.names():
         return None
     source = artifact.local(CODE_FILE).read_text(encoding="utf-8")

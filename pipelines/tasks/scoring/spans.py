@@ -132,14 +132,13 @@ def entity_report(
     answered: Sequence[Sequence[str]], expected: Sequence[Sequence[str]]
 ) -> list[dict[str, Any]]:
     """A row a type of entity, in alphabetical order: precision, recall, F1 and their number."""
-    found: Counter[str] = Counter()
-    there: Counter[str] = Counter()
-    right: Counter[str] = Counter()
-    for said, true in zip(answered, expected, strict=True):
-        said_entities, true_entities = set(entities(said)), set(entities(true))
-        found.update(entity.type for entity in said_entities)
-        there.update(entity.type for entity in true_entities)
-        right.update(entity.type for entity in said_entities & true_entities)
+    said, true = (
+        {(number, entity) for number, tags in enumerate(side) for entity in entities(tags)}
+        for side in (answered, expected)
+    )
+    found, there, right = (
+        Counter(entity.type for _, entity in each) for each in (said, true, said & true)
+    )
     rows = []
     for kind in sorted({*found, *there}):
         precision = right[kind] / found[kind] if found[kind] else 0.0
