@@ -13,6 +13,9 @@ from pathlib import Path
 _LIBRARIES = ("torch", "numpy", "pyarrow", "tokenizers", "ray", "mlflow", "prefect", "datasets")
 _PACKAGES = ("bert_core", "pipelines", "flows")
 _DECIDING = ("torch", "numpy", "pyarrow", "tokenizers")  # of what a stage's bytes are made by
+_CPUINFO = Path("/proc/cpuinfo")
+_STATUS = Path("/proc/self/status")
+_COMPUTING = ("torch", "numpy", "tokenizers")
 
 
 @cache
@@ -72,11 +75,6 @@ def computing_versions() -> dict[str, str]:
         except PackageNotFoundError:
             found[name] = "none"
     return found
-
-
-_CPUINFO = Path("/proc/cpuinfo")
-_STATUS = Path("/proc/self/status")
-_COMPUTING = ("torch", "numpy", "tokenizers")
 
 
 def computing_machine() -> dict[str, str]:

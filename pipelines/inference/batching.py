@@ -21,6 +21,8 @@ _FORMATS: Final = (
     'the body must be JSON: {"dataframe_records": [{"text": "…"}]}, or '
     '{"dataframe_split": {"columns": ["text"], "data": [["…"]]}}'
 )
+# About 2,048 tokens, which a CPU computes at once: more would make the first wait for the last.
+BATCH_CHARACTERS: Final = 8192
 
 
 def asked_of_body(body: bytes, question: Question) -> Table:
@@ -87,10 +89,6 @@ def divided(answers: Table, sizes: Sequence[int]) -> list[Table]:
         {name: values[end - size : end] for name, values in answers.items()}
         for size, end in zip(sizes, ends, strict=True)
     ]
-
-
-# About 2,048 tokens, which a CPU computes at once: more would make the first wait for the last.
-BATCH_CHARACTERS: Final = 8192
 
 
 class FullError(Exception):

@@ -1,4 +1,4 @@
-"""The model card of a version: what it is, how good it is beside what, and how to use it.
+"""The model card of a version: what it is, its figures and their baselines, and how to use it.
 
 The sections are those of Mitchell et al., "Model Cards for Model Reporting" (2019), as far as a
 recipe knows them.
@@ -72,7 +72,7 @@ def with_comparison(description: str, reason: str) -> str:
 
 
 def headline(artifact: Artifact) -> str:
-    """The one count or figure that says most of what an artifact holds."""
+    """The count or figure that describes an artifact best."""
     stage = STAGES.get(artifact.kind)
     if stage is None:
         return str(artifact.statistics.get("source", "given"))
@@ -132,7 +132,7 @@ def title_of(artifact: Artifact) -> str:
 
 
 def _seeds(artifact: Artifact) -> str:
-    """How much of the main figure is the seed's."""
+    """How much the main figure depends on the seed."""
     seed = artifact.manifest.settings.get("seed", "of another tool")
     statistics = artifact.statistics
     score = statistics.get("score", "")

@@ -32,7 +32,6 @@ from pipelines.training.imported_models import IMPORTED, import_folder, refuse_o
 class Exchanged:
     """A model that was written out."""
 
-    folder: Path
     called: str  # what it is, such as `an encoder model`
     num_parameters: int
     over_mean: bool  # its head reads the mean of all tokens, which `transformers` has no class for
@@ -118,14 +117,10 @@ def export_version(
     with writing_to(target):
         export_model(target, model, tokenizer, pooling=pooling)
     return Exchanged(
-        folder=target,
         called=described(model.head_name),
         num_parameters=count_parameters(model),
         over_mean=pooling is None and reads_mean(model),
     )
-
-
-_OF_ENCODERS = ("encoder", "pretraining")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +176,7 @@ def register_import(
 
 def _kind_of(artifact: Artifact, task: str | None) -> str:
     head = artifact.statistics["head"]
-    if head in _OF_ENCODERS:
+    if head in ("encoder", "pretraining"):
         return "encoder"
     model = load_model(artifact.local_folder())
     kind = family_of_model(model, artifact.statistics["source"], task)

@@ -122,7 +122,7 @@ def find_source(client: "MlflowClient", name: str, source: str) -> "ModelVersion
     Raises UserError where there is none, MlflowException where the tracker does not answer.
     """
     ask = client.get_model_version if source.isdigit() else client.get_model_version_by_alias
-    found = if_there(lambda: ask(name, source))
+    found = if_there(ask, name, source)
     if found is None:
         raise UserError(
             f"no model {name!r} with the alias or version {source!r} in the registry "
@@ -133,15 +133,17 @@ def find_source(client: "MlflowClient", name: str, source: str) -> "ModelVersion
 
 def version_with_alias(client: "MlflowClient", name: str, alias: str) -> "ModelVersion | None":
     """The version with `alias`, or None; raises MlflowException where the tracker is away."""
-    return if_there(lambda: client.get_model_version_by_alias(name, alias))
+    return if_there(client.get_model_version_by_alias, name, alias)
 
 
-def if_there(ask: Callable[[], Found], missing: Collection[str] = _MISSING) -> Found | None:
-    """What MLflow answers, or None where it has no such thing."""
+def if_there(
+    ask: Callable[..., Found], *names: str, missing: Collection[str] = _MISSING
+) -> Found | None:
+    """What MLflow has under these names, or None."""
     from mlflow.exceptions import MlflowException
 
     try:
-        return ask()
+        return ask(*names)
     except MlflowException as error:
         if error.error_code not in missing:
             raise
@@ -150,7 +152,7 @@ def if_there(ask: Callable[[], Found], missing: Collection[str] = _MISSING) -> F
 
 def _usual_source(client: "MlflowClient", name: str) -> str:
     """The alias that a bare name means; UserError where that would be a guess."""
-    model = if_there(lambda: client.get_registered_model(name))
+    model = if_there(client.get_registered_model, name)
     if model is None:
         raise UserError(
             f"{name!r} is neither a folder nor a model in the registry ({_known_models(client)}); "
@@ -209,7 +211,7 @@ def _proved(client: "MlflowClient", kind: str) -> "Iterator[ModelVersion]":
 
 def _aliases(client: "MlflowClient", name: str) -> dict[str, str] | None:
     """Versions by their alias; None for a name that is another team's, or gone."""
-    model = if_there(lambda: client.get_registered_model(name), GONE_OR_CLOSED)
+    model = if_there(client.get_registered_model, name, missing=GONE_OR_CLOSED)
     return None if model is None else dict(model.aliases)
 
 

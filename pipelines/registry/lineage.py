@@ -7,11 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from mlflow.exceptions import MlflowException
-
 from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.artifacts.manifest import is_fingerprint
-from pipelines.config.errors import UserError, first_line
 from pipelines.recipes.files import differences, flattened
 from pipelines.recipes.models import EndToEndRecipe
 from pipelines.registry.card import headline, title_of
@@ -54,7 +51,7 @@ class LineageNode:
     origins: tuple["LineageNode", ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Ready for JSON, whole."""
+        """Everything, ready for JSON."""
         return {
             "title": self.title,
             "fingerprint": self.fingerprint,
@@ -131,7 +128,7 @@ def _files(artifact: Artifact) -> str:
 
 
 def _found(name: str, fingerprint: str, store: ArtifactStore) -> Artifact | None:
-    """The artifact `fingerprint`, which most often is of the kind that its reader calls it."""
+    """The artifact `fingerprint`; usually its kind is the name that its user has for it."""
     for kind in dict.fromkeys((name, *_KINDS)):
         found = store.find(kind, fingerprint) if kind in _KINDS else None
         if found is not None:
@@ -147,16 +144,11 @@ def fingerprints_in_use(
     Raises UserError where the tracker does not answer.
     """
     users: dict[str, set[str]] = defaultdict(set)
-    try:
+    with tracker.answering():
         for name, tags in _tagged(tracker, since):
             for key, value in tags.items():
                 if key.startswith(_PREFIX) and is_fingerprint(value):
                     users[value].add(name)
-    except MlflowException as error:
-        raise UserError(
-            f"the MLflow tracker must answer at {tracker.uri} to say which artifacts are in use, "
-            f"but it said: {first_line(error)}; start it or choose another tracking_uri"
-        ) from error
     return {fingerprint: tuple(sorted(names)) for fingerprint, names in users.items()}
 
 

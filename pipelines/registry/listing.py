@@ -97,7 +97,7 @@ def _final_metrics(client: MlflowClient, run_id: str) -> dict[str, float]:
     """
     if not run_id:
         return {}
-    run = if_there(lambda: client.get_run(run_id), GONE_OR_CLOSED)
+    run = if_there(client.get_run, run_id, missing=GONE_OR_CLOSED)
     metrics = {} if run is None else run.data.metrics
     prefix = final("")
     return {

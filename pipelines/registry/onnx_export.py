@@ -1,4 +1,4 @@
-"""A registered model as ONNX: written, held against ours on held-out items, and made smaller."""
+"""A registered model as ONNX: written, compared with the original, and quantized."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -106,7 +106,7 @@ def _candidate(
 def _verified(
     opened: OpenedModel, draft: Path, candidate: Candidate | None, reason: str
 ) -> OnnxExport:
-    """What ONNX Runtime gives for `model.onnx`; ValueError where that is not what ours gives."""
+    """The export with `model.onnx`; ValueError where values or score are not the model's."""
     model, tokenizer = opened
     score = None if candidate is None else _heldout_score(tokenizer, candidate)
     ours = None if score is None else score(model)
@@ -144,7 +144,7 @@ def _with_int8(
     candidate: Candidate | None,
     tolerance: float,
 ) -> OnnxExport:
-    """Likewise with an int8 file beside; ValueError where its score is too low."""
+    """The same with an int8 file added; ValueError where its score is too low."""
     assert candidate is not None
     model, tokenizer = opened
     quantize(draft)
@@ -181,7 +181,7 @@ def _measured(onnx: OnnxModel, tokenizer: WordPieceTokenizer, score: Score | Non
 
 
 def _heldout_score(tokenizer: WordPieceTokenizer, candidate: Candidate) -> Score:
-    """What computes the figure that the version proved itself by, on its held-out items."""
+    """A function that computes the figure of the version's proof on its held-out items."""
     if candidate.is_encoder:
         from pipelines.stages.examples.batches import ExampleReader
         from pipelines.stages.pretraining.figures import pretraining_figures

@@ -1,4 +1,4 @@
-"""From what a model is called to its files: a name in the registry, a fingerprint or a folder.
+"""From a reference to a model's files: a name in the registry, a fingerprint or a folder.
 
 MLflow is imported where the registry is asked, and only there: it takes two seconds.
 """

@@ -49,7 +49,7 @@ _TYPES: Final[Mapping[Any, DataType | Array]] = {
 
 
 def declared_requirements() -> list[str]:
-    """What a package made here says it needs, as pip reads it."""
+    """The requirements of a package made here, as pip reads them."""
     return [f"{name}=={_public(version(name))}" for name in _REQUIREMENTS]
 
 

@@ -1,4 +1,4 @@
-"""What a person chooses by hand: which version is meant, and whether what is on record allows it.
+"""Promotions by hand: which version is meant, and whether what is on record allows it.
 
 Nothing here loads a model or moves an alias, so a refusal comes at once.
 """

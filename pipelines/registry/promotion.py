@@ -98,7 +98,7 @@ def promote(
     tracker: Tracker, name: str, source: str, alias: str, reason: str = "", by: str = "",
     *, overrules: bool = True,
 ) -> Promotion:  # fmt: skip
-    """Give `alias` to the version of `name` that `source` says, because a person wants it so.
+    """Give `alias` to the version of `name` that `source` says, as a person decided.
 
     `source` is an alias or a version number. Raises UserError for a version that did not repeat
     its logged accuracy, whose bytes changed since, or that is not there, and, unless the person

@@ -1,4 +1,4 @@
-"""Putting models into MLflow's registry, with everything that says what they are."""
+"""Putting models into MLflow's registry, with their metadata and lineage."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -67,7 +67,7 @@ class Choices(TaskFamily):
         return ()
 
     def described(self, train: Items, heldout: Items) -> dict[str, Any]:
-        """How many choices a question has, and the accuracy of choosing one by lot."""
+        """How many choices a question has, and the accuracy of choosing at random."""
         num_choices = len(train.rows[0]["choices"])
         return {"choices": num_choices, "baseline/accuracy": 1 / num_choices}
 

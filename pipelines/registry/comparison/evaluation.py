@@ -21,6 +21,8 @@ from pipelines.registry.serving.proof import CHANGED, OTHER, TRY_AGAIN
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 
 _SCRIPT = "proof.py"
+_ENCODER = "encoder"
+_MODEL_FILES = "artifacts/model/"  # in a package
 
 
 class VerificationError(RuntimeError):
@@ -127,10 +129,6 @@ def _answer_of_process(request: Mapping[str, Any]) -> dict[str, Any]:
     return answer
 
 
-_ENCODER = "encoder"
-_MODEL_FILES = "artifacts/model/"  # in a package
-
-
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A registered version and what it is compared on."""
@@ -199,7 +197,7 @@ def twin_of(artifact: Artifact, store: ArtifactStore) -> Artifact | None:
 
 
 def check_weights(candidate: Candidate, evaluation: Evaluation) -> None:
-    """Hold what was loaded against the artifact in the store, which the tracker cannot change.
+    """Compare what was loaded with the artifact in the store, which the tracker cannot change.
 
     Raises VerificationError, naming a file, where they differ.
     """

@@ -1,4 +1,4 @@
-"""Whether a version becomes champion: it is better than the one there is, or than its baselines."""
+"""Whether a version becomes champion: better than the present one, or than its baselines."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -107,7 +107,7 @@ def _against_baselines(
     store: ArtifactStore,
     settings: ComparisonSettings,
 ) -> Comparison:
-    """Every baseline has to be beaten; the reason names the one that is beaten by least.
+    """Compare with every baseline; the reason names the one that is beaten by least.
 
     Where that is a simpler model, which learned from the same items, the reason says what to do.
     """
@@ -155,7 +155,7 @@ def _constant_baseline(candidate: Candidate) -> float:
 
 
 def _answers_of_artifact(model_artifact: Artifact, dataset: Artifact) -> list[object]:
-    """What a model of the store, which is no version, answers to the held-out items."""
+    """The answers of a model in the store, which is no version, to the held-out items."""
     folder = model_artifact.local_folder()
     model, tokenizer = load_model(folder), WordPieceTokenizer.from_directory(folder)
     reading = Reading(model.config.max_position_embeddings)

@@ -1,4 +1,4 @@
-"""Two versions beside each other: scores with an interval, settings and data that differ."""
+"""Two versions compared: scores with an interval, settings and data that differ."""
 
 import tempfile
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ _DATA = ("corpus", "vocabulary", "examples", "dataset", "went_on_from")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Versus:
-    """What sets two versions apart."""
+    """The differences between two versions."""
 
     first: str  # models:/name/number
     second: str

@@ -114,7 +114,7 @@ def _reached(request: dict[str, Any], package: Path, data: Any) -> dict[str, Any
 
 
 def unmet_requirements(declared: list[str]) -> list[str]:
-    """What a model declares, as pip reads it, and this process has not, a phrase each."""
+    """The declared requirements that this process does not meet, a phrase each."""
     unmet = []
     for line in declared:
         requirement = Requirement(line)
@@ -182,7 +182,7 @@ def _of_encoder(loaded: Any, examples: Any, request: dict[str, Any]) -> tuple[fl
 
 
 def _response(loaded: Any, imported: Any, request: dict[str, Any]) -> tuple[float, list[Any]]:
-    """Of an imported model, for which there are no figures: what it gives for texts."""
+    """The outputs of an imported model for texts: it has no other figures."""
     from bert_core.inference.probing import probe
 
     served = loaded.unwrap_python_model()

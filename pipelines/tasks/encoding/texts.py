@@ -45,7 +45,7 @@ def label_of(record: Mapping[str, Any]) -> str:
 
 
 def check_classes(classes: Sequence[str], num_items: int, items: str, advice: str) -> None:
-    """Raise UserError where there are too many classes to be any."""
+    """Raise UserError where there are too many classes for so few items."""
     if len(classes) > num_items // 2:
         raise UserError(
             f"found {len(classes)} labels on {num_items} {items}, too few of each to train on; "

@@ -21,6 +21,9 @@ from pipelines.tasks.scoring.weighted import WeightedScore, ratio
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b", re.UNICODE)
 _PUNCTUATION = frozenset(string.punctuation)  # ASCII's alone, as published
+OUTSIDE = "O"
+_BEGINS = ("B", "S", "U")  # U is what BILOU calls S
+_ENDS = ("E", "S", "L", "U")
 
 
 class SpanScore(NamedTuple):
@@ -80,11 +83,6 @@ def _f1(answered: str, reference: str) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-OUTSIDE = "O"
-_BEGINS = ("B", "S", "U")  # U is what BILOU calls S
-_ENDS = ("E", "S", "L", "U")
-
-
 class Entity(NamedTuple):
     """A run of words of one type."""
 
@@ -101,7 +99,7 @@ def entities(tags: Sequence[str]) -> Iterator[Entity]:
     """
     first, before_type, before_prefix = 0, "", ""
     for index, tag in enumerate([*tags, OUTSIDE]):
-        prefix, kind = _parted(tag)
+        prefix, kind = _split(tag)
         begins = prefix in _BEGINS or kind != before_type or before_prefix in _ENDS
         if before_type and (begins or not kind):
             yield Entity(first, index - 1, before_type)
@@ -153,7 +151,7 @@ def _harmonic_mean(precision: float, recall: float) -> float:
     return 2 * precision * recall / total if total else 0.0
 
 
-def _parted(tag: str) -> tuple[str, str]:
+def _split(tag: str) -> tuple[str, str]:
     """Prefix and type; both empty outside of entities."""
     if tag == OUTSIDE:
         return "", ""
