@@ -93,7 +93,7 @@ def dialect_of(
 def opened(path: str) -> AbstractContextManager[IO[bytes]]:
     """The bytes of a file, decompressed; raises UserError unless it is one and readable."""
     if is_local(path):
-        require_regular(path.removeprefix("file://"))
+        require_regular(path.partition("://")[2] or path)
     return open_binary(path)
 
 
