@@ -214,9 +214,7 @@ _RETRY_DELAYS_SECONDS = [2.0, 15.0, 60.0]
 
 def _world_failed(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
     """Whether a disk or a server did not answer, which waiting may mend."""
-    from pipelines.tracking.tracker import (
-        is_transient,  # MLflow takes a second that others need not
-    )
+    from pipelines.tracking.transient import is_transient  # imports MLflow: a second
 
     return is_transient(state.result(raise_on_failure=False))
 

@@ -25,7 +25,7 @@ def predict_batch(
     from flows.batch_prediction import BatchPredictionRecipe, batch_prediction
     from flows.reporting.progress_line import progress_on_terminal
     from pipelines.config.errors import UserError
-    from pipelines.recipes.files import explain
+    from pipelines.recipes.faults import explain
 
     values: dict[str, Any] = {
         "files": [str(Path(each).absolute()) if "://" not in each else each for each in files],

@@ -69,7 +69,7 @@ def runtime_of(home: Path | None, store: str | None = None) -> "RuntimeSettings"
     set_defaults(home_folder(home))
     from pydantic import ValidationError
 
-    from pipelines.recipes.files import explain
+    from pipelines.recipes.faults import explain
     from pipelines.recipes.runtime import RuntimeSettings
 
     try:

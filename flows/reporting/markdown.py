@@ -9,7 +9,7 @@ from flows.reporting.progress_line import duration, memory, number
 from flows.reporting.run_report import RunReport, figures_of, model_page
 from pipelines.artifacts import Artifact
 from pipelines.config.errors import redacted
-from pipelines.stages import stage_of_kind
+from pipelines.stages import STAGES
 from pipelines.tasks import family_title
 
 _ASKED = {
@@ -183,7 +183,7 @@ def _section(name: str, artifact: Artifact) -> list[str]:
 
 def _headline(artifact: Artifact) -> str:
     """The one count or figure that says most of an artifact."""
-    return stage_of_kind(artifact.kind).headline(artifact.statistics)
+    return STAGES[artifact.kind].headline(artifact.statistics)
 
 
 def _counts(artifact: Artifact) -> list[tuple[str, str]]:

@@ -18,7 +18,7 @@ from pipelines.artifacts import Artifact
 from pipelines.config.errors import UserError, redacted
 from pipelines.recipes.files import flattened
 from pipelines.recipes.models import CorpusRecipe
-from pipelines.stages import stage_of_kind
+from pipelines.stages import STAGES
 from pipelines.tracking.tracker import Tracker
 from pipelines.training.runs import numbers
 
@@ -64,7 +64,7 @@ class ParentRun:
                 f"{name}-{artifact.fingerprint[:8]}",
                 artifact.fingerprint,
                 dict(flattened(manifest.settings)),
-                {**self.tags, "bertsmith.stage": stage_of_kind(artifact.kind).name},
+                {**self.tags, "bertsmith.stage": STAGES[artifact.kind].name},
             )
         except UserError:
             return

@@ -33,7 +33,7 @@ VARIABLES: Final[Mapping[str, str]] = {
 def home_folder(home: str | Path | None = None) -> Path:
     """The absolute home: what was given, else $BERTSMITH_HOME, else .bertsmith here.
 
-    A leading `~` is the person's own folder: nobody but a shell expands it in recipes and options.
+    A leading `~` is expanded: in recipes and options no shell does it.
     Raises UserError where something that is no folder has that name.
     """
     named = Path(home or os.environ.get("BERTSMITH_HOME") or ".bertsmith")
@@ -55,7 +55,7 @@ def expanded(path: Path) -> Path:
         return path.expanduser()
     except RuntimeError:
         raise UserError(
-            f"nobody's home folder is known for {path}; write the path in full"
+            f"{path} begins with an unknown user's home folder; write the path in full"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""Which process is meant: its id alone may be someone else's by now."""
+"""The identity of a process: its id alone may belong to another one by now."""
 
 import os
 import platform

@@ -7,10 +7,10 @@ from pydantic_core import CoreSchema
 
 
 class Tabs:
-    """Beside a union that a field tells apart: each of its models is a tab of the Prefect form.
+    """Annotates a discriminated union: each of its models is a tab of the Prefect form.
 
-    Prefect draws tabs with fields for `anyOf` and an empty box for pydantic's `oneOf`; what is
-    accepted stays the same.
+    Prefect draws tabs with fields for `anyOf` and an empty box for pydantic's `oneOf`. Validation
+    stays the same.
     """
 
     def __get_pydantic_json_schema__(
@@ -37,9 +37,9 @@ class Settings(BaseModel):
     )
 
     def values(self, *, only_what_was_set: bool = False) -> dict[str, Any]:
-        """Every value as it is, secrets of addresses too: to make another model of, never to keep.
+        """All values with the secrets of addresses: to make another model from, not to save.
 
-        What is kept or shown is `model_dump(mode="json")`, which has no secrets; a recipe that is
+        What is saved or shown is `model_dump(mode="json")`, which has no secrets; a recipe that is
         read back from that has lost its passwords and signatures.
         """
         return self.model_dump(exclude_unset=only_what_was_set)

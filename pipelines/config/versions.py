@@ -13,6 +13,9 @@ from pathlib import Path
 _LIBRARIES = ("torch", "numpy", "pyarrow", "tokenizers", "ray", "mlflow", "prefect", "datasets")
 _PACKAGES = ("bert_core", "pipelines", "flows")
 _DECIDING = ("torch", "numpy", "pyarrow", "tokenizers")  # of what a stage's bytes are made by
+_CPUINFO = Path("/proc/cpuinfo")
+_STATUS = Path("/proc/self/status")
+_COMPUTING = ("torch", "numpy", "tokenizers")
 
 
 @cache
@@ -45,7 +48,7 @@ def code_version() -> str:
 
 @cache
 def source_digest() -> str:
-    """A hash of Bertsmith's own sources as they lie here, installed or not: 8 digits."""
+    """A hash of Bertsmith's own sources, installed or not: 8 digits."""
     digest = hashlib.sha256()
     for folder in source_folders():
         for path in sorted(folder.rglob("*.py")):
@@ -61,9 +64,9 @@ def source_folders() -> list[Path]:
 
 
 def computing_versions() -> dict[str, str]:
-    """What must be alike where parts of one work are computed: our sources and what decides bytes.
+    """What must be equal on all nodes of a run: our sources and the versions that decide bytes.
 
-    Of a version what follows a `+` is left out: torch for GPUs and torch for CPUs may meet.
+    What follows a `+` in a version is left out: torch for GPUs and torch for CPUs may meet.
     """
     found = {"Bertsmith's sources": source_digest(), "Python": versions_of("python").split()[1]}
     for name in _DECIDING:
@@ -74,27 +77,19 @@ def computing_versions() -> dict[str, str]:
     return found
 
 
-_CPUINFO = Path("/proc/cpuinfo")
-_STATUS = Path("/proc/self/status")
-_COMPUTING = ("torch", "numpy", "tokenizers")
-
-
-def computing_machine(device: str = "cpu") -> dict[str, str]:
-    """Everything that can change the last bits of a held-out figure computed on `device` here.
+def computing_machine() -> dict[str, str]:
+    """Everything that can change the last bits of a held-out figure computed here, on a CPU.
 
     Keys: `processor`, `device`, `precision`, `threads`, `libraries`. Where two of these
     dictionaries are equal, the same model gives the same figure from the same data.
     """
     import torch
 
-    if device == "cpu":
-        processor = f"{_processor_name()}, {torch.backends.cpu.get_cpu_capability()}"
-    else:
-        processor = torch.cuda.get_device_name(device)
-    libraries = [f"{name} {version(name)}" for name in _COMPUTING]
+    name = _value_in(_CPUINFO, "model name") or platform.processor() or platform.machine()
+    libraries = [f"{library} {version(library)}" for library in _COMPUTING]
     return {
-        "processor": processor,
-        "device": device.partition(":")[0],
+        "processor": f"{name}, {torch.backends.cpu.get_cpu_capability()}",
+        "device": "cpu",
         "precision": "float32",  # of all held-out figures, however the training run computed
         "threads": str(torch.get_num_threads()),
         "libraries": ", ".join([f"python {platform.python_version()}", *libraries]),
@@ -110,10 +105,6 @@ def peak_resident_bytes() -> int:
         return int(peak.split()[0]) * 1024
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def _processor_name() -> str:
-    return _value_in(_CPUINFO, "model name") or platform.processor() or platform.machine()
 
 
 def _value_in(path: Path, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Asking a model: what it is asked of a table or of texts, and what it answers."""
+"""Asking a model: its questions from a table or from texts, and its answers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -67,8 +67,8 @@ def asked_of(table: FileTable, renamed: Mapping[str, str], question: Question) -
 def asked_of_file(
     table: FileTable,
     question: Question,
-    text_column: str | None = None,
-    second_text_column: str | None = None,
+    text_column: str | None,
+    second_text_column: str | None,
 ) -> Asked:
     """Likewise, with the columns that a person names for the first and the second text.
 
@@ -90,17 +90,17 @@ def asked_of_file(
 
 
 def asked_of_texts(question: Question, texts: Sequence[str]) -> Asked:
-    """What arguments ask: a text each, or one text and what goes with it."""
+    """Arguments as rows: a text each, or one row of a text and what belongs to it."""
     return _asked_of_rows(question, [[t] for t in texts] if len(question.columns) == 1 else [texts])
 
 
 def asked_of_lines(question: Question, lines: Sequence[str]) -> Asked:
-    """What lines ask: a text each, or a text and what goes with it, with tabs between them."""
+    """Lines as rows: a text each, or a text and what belongs to it, separated by tabs."""
     most_tabs = -1 if _ends_with_list(question) else len(question.columns) - 1
     return _asked_of_rows(question, [line.split("\t", most_tabs) for line in lines])
 
 
-def answer_all(opened: OpenedModel, table: Table, watch: Watch = lambda done, total: None) -> Table:
+def answer_all(opened: OpenedModel, table: Table, watch: Watch) -> Table:
     """What a model answers to every row, as columns.
 
     Raises UserError for a table without the columns that are asked about, and for rows that cannot
@@ -142,7 +142,7 @@ def answers_to(
 
 
 def fill(opened: OpenedModel, called: str, text: str, top_k: int) -> list[list[Candidate]]:
-    """For each [MASK] of `text`, the `top_k` likeliest tokens in the eyes of the encoder `called`.
+    """For each [MASK] of `text`, the `top_k` most probable tokens of the encoder `called`.
 
     Raises UserError for another kind of model, for a text longer than the model reads, and for a
     `top_k` beyond its vocabulary.
@@ -207,7 +207,7 @@ def _with_words(asked: Table, is_text: bool) -> Table:
 
 
 def _words(cell: Any, is_text: bool) -> list[str]:
-    """A list, or a text that is parted at its white space, as a tagger's training data are."""
+    """A list, or a text split at white space, as a tagger's training data are."""
     return words_in(_written_words(cell) if is_text else cell, Tally())
 
 

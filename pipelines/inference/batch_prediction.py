@@ -22,7 +22,7 @@ from pipelines.config.versions import versions_of
 from pipelines.inference.shards import Shard, asked_shards, write_answers
 from pipelines.inference.tables import FileTable, format_of
 from pipelines.io.files import expand, size_and_digest
-from pipelines.registry.finding import digest_of, find_model
+from pipelines.registry.finding import digest_of, find_model, reference_to
 from pipelines.registry.opening import open_model
 from pipelines.stage import Observer, Progress, StageContext
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
@@ -65,15 +65,14 @@ class BatchSettings(Settings):
 def build_predictions(settings: BatchSettings, tracker: Tracker, context: StageContext) -> Artifact:
     """The rows of all files with their answers, as Parquet shards of one artifact of the store.
 
-    What makes them is the version that the model's name stands for now, by its bytes, and the
-    bytes of the files: asked again, what is there is looked up, and what was killed goes on at the
-    shard. Raises UserError for a model or a file that cannot be read, and for rows that it cannot
-    answer.
+    They are identified by the version that the model's name means now and by the bytes of the
+    files: a repeated run looks them up, and a killed one resumes at its shard. Raises UserError for
+    a model or a file that cannot be read, and for rows that the model cannot answer.
     """
     if not settings.files:
         raise UserError("batch prediction needs files to answer; name them with files")
     version = find_model(tracker.client(), settings.model)
-    reference = f"{version.name}/{version.version}"
+    reference = reference_to(version)
     paths = [path for each in settings.files for path in expand(each)]
     digests = {f"file {n}": size_and_digest(path)[1] for n, path in enumerate(paths)}
     formats = {f"format {n}": format_of(path) for n, path in enumerate(paths)}
@@ -133,7 +132,7 @@ def _predict(
 
 
 def _num_rows(files: Iterable[Iterator[FileTable]], given_up: Event, observe: Observer) -> int:
-    """How many rows all files have; each is checked. Ends early where nobody waits for it."""
+    """How many rows all files have; each row is checked. Ends early once `given_up` is set."""
     num_rows = 0
     for rows in chain.from_iterable(files):
         if given_up.is_set():
@@ -161,7 +160,7 @@ def _unanswered(
 
 
 class _Following:
-    """Tells how many rows are answered, how fast, and how long the others will take."""
+    """Reports how many rows are answered, how fast, and the time left."""
 
     def __init__(self, total: int, observe: Observer) -> None:
         self.total = total
@@ -195,18 +194,17 @@ class _Following:
 
 
 def _copy_answers(predictions: Artifact, target: str) -> None:
-    """Every shard under its name in `target`; each appears whole there.
+    """Copy every shard to `target`; each appears whole there.
 
-    Shards that an earlier prediction wrote there and this one has not are removed at the end, by
-    the list that lies beside them; nothing else is touched. Raises UserError where nobody can write
-    there.
+    Shards of an earlier prediction, which are known by the listing there, are removed at the end;
+    nothing else is touched. Raises UserError where `target` cannot be written.
     """
     filesystem, folder = fsspec.url_to_fs(target)
     listing, names = posixpath.join(folder, LISTING), list(predictions.names())
     try:
         filesystem.makedirs(folder, exist_ok=True)
         before = _listed(filesystem, listing)
-        # Whoever goes on after a kill must know of both.
+        # If this is killed, the next copy must know of both.
         _list(filesystem, listing, predictions, sorted({*before, *names}))
         for name in names:
             place = posixpath.join(folder, name)
@@ -231,7 +229,7 @@ def _listed(filesystem: fsspec.AbstractFileSystem, listing: str) -> list[str]:
     try:
         names = json.loads(filesystem.cat_file(listing))["files"]
     except (ValueError, KeyError, TypeError):
-        return []  # somebody else's file
+        return []  # not ours
     return [posixpath.basename(str(name)) for name in names]
 
 

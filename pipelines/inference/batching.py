@@ -21,6 +21,8 @@ _FORMATS: Final = (
     'the body must be JSON: {"dataframe_records": [{"text": "…"}]}, or '
     '{"dataframe_split": {"columns": ["text"], "data": [["…"]]}}'
 )
+# About 2,048 tokens, which a CPU computes at once: more would make the first wait for the last.
+BATCH_CHARACTERS: Final = 8192
 
 
 def asked_of_body(body: bytes, question: Question) -> Table:
@@ -89,10 +91,6 @@ def divided(answers: Table, sizes: Sequence[int]) -> list[Table]:
     ]
 
 
-# About 2,048 tokens, which a CPU computes at once: more would make the first wait for the last.
-BATCH_CHARACTERS: Final = 8192
-
-
 class FullError(Exception):
     """A request that came when as many as may wait were waiting."""
 
@@ -106,7 +104,7 @@ class _Waiting:
 
 
 def num_together(sizes: Iterable[int], most: int) -> int:
-    """How many of the first requests fit into `most` characters; one that is longer goes alone."""
+    """How many of the first requests fit into `most` characters; a longer one goes alone."""
     total = count = 0
     for size in sizes:
         total += size
@@ -181,7 +179,7 @@ class Batcher:
 
     async def _answer_waiting(self) -> None:
         loop = asyncio.get_running_loop()
-        # Whoever asked in this turn of the loop goes along.
+        # Requests of the same turn of the loop join the batch.
         await asyncio.sleep(0)
         while self._waiting:
             count = num_together((each.size for each in self._waiting), BATCH_CHARACTERS)

@@ -1,12 +1,18 @@
-"""How good a registered model is on labelled items of one's own."""
+"""A registered model's figures on a user's labelled items."""
 
 import logging
 from typing import Any
 
 from pipelines.artifacts import ArtifactStore
 from pipelines.config.errors import UserError
-from pipelines.registry.finding import find_model, is_folder
-from pipelines.registry.opening import open_model, registered_task, versioned
+from pipelines.registry.finding import (
+    KIND_TAG,
+    find_model,
+    is_folder,
+    reference_to,
+    task_of_kind,
+)
+from pipelines.registry.opening import open_model
 from pipelines.stages.dataset.hugging_face import resolved
 from pipelines.stages.dataset.items import LeftOut, read_labelled
 from pipelines.stages.dataset.settings import LabelledDataset, LabelledFile
@@ -25,18 +31,21 @@ def evaluate_file(
     task_name: str | None = None,
     store: ArtifactStore | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Figures and report of the fine-tuned model that `reference` names, on all items of a source.
+    """Figures and report of the fine-tuned model that `reference` names, on a file or a split.
 
-    That is a file, or the split of a dataset that is learned from otherwise. A registered model
-    is of the task that it was registered for; of any other one `task_name` says which, where
-    several tasks have such models. Where `store` has what the model learned, the figures of the
-    baselines that learned the same stand beside. Raises UserError for labels that the model was not
-    trained on, for a file that cannot be read as items of its task, and for a reference that names
-    no fine-tuned model.
+    A registered model is evaluated by the task that it was registered for; for another one,
+    `task_name` says which where several tasks have such models. Where `store` has the model's
+    training items, the figures include its baselines. Raises UserError for labels that the model
+    was not trained on, for a file that cannot be read as items of its task, and for a reference
+    that names no fine-tuned model.
     """
-    reference = versioned(tracker, reference)
+    tags: dict[str, str] = {}  # none of a folder
+    if not is_folder(reference):
+        version = find_model(tracker.client(), reference)
+        reference, tags = reference_to(version), version.tags
     model, tokenizer = open_model(tracker, reference)
-    registered = registered_task(tracker, reference)
+    kind = tags.get(KIND_TAG)
+    registered = None if kind in (None, "encoder") else task_of_kind(kind)
     if task_name is not None and registered not in (None, family_module(task_name)):
         raise UserError(
             f"{reference} was registered for {registered}, found --task {task_name}; leave it out"
@@ -61,7 +70,7 @@ def evaluate_file(
     answers = task.answers(model, tokenizer, items, Reading(model.config.max_position_embeddings))
     figures = {
         **task.figures(answers, items),
-        **_baselines(tracker, reference, items, store),
+        **_baselines(tags.get(FINGERPRINT_TAG, ""), items, store),
         "items": len(rows),
         "items_truncated": answers.num_truncated,
         **{name: sum(counts.values()) for name, counts in left_out.tally.to_json().items()},
@@ -70,12 +79,9 @@ def evaluate_file(
     return figures, {**report, "model": reference, "columns": left_out.columns}
 
 
-def _baselines(
-    tracker: Tracker, reference: str, items: Items, store: ArtifactStore | None
-) -> dict[str, float]:
-    if store is None or is_folder(reference):
+def _baselines(fingerprint: str, items: Items, store: ArtifactStore | None) -> dict[str, float]:
+    if store is None or not fingerprint:
         return {}
-    fingerprint = find_model(tracker.client(), reference).tags.get(FINGERPRINT_TAG, "")
     try:
         finetuned = store.find("finetuned", fingerprint)
         return {} if finetuned is None else figures_on(items, finetuned, store)

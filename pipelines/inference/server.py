@@ -83,7 +83,7 @@ def application(
     called: str,
     thread: Executor,
     most_waiting: int,
-    precision: Precision = "float32",
+    precision: Precision,
 ) -> Starlette:
     """The HTTP application of one model, which answers in `thread` and in `precision`.
 
@@ -117,7 +117,7 @@ def application(
             return _refusal(413, "INVALID_PARAMETER_VALUE", _TOO_LARGE)
         except (UserError, ValueError) as error:
             return _refusal(400, "INVALID_PARAMETER_VALUE", str(error))
-        except Exception:  # memory, or a fault of ours: this request fails, the server goes on
+        except Exception:  # out of memory, or a bug: this request fails, the server continues
             logger.exception("a request failed")
             return _refusal(500, "INTERNAL_ERROR", "the model failed; the server's log says why")
         rows = ", ".join(json_lines(answers))
@@ -175,14 +175,13 @@ def serve(
     called: str,
     at: socket.socket,
     most_waiting: int,
-    ready: Callable[[], None] = lambda: None,
-    precision: Precision = "float32",
+    ready: Callable[[], None],
+    precision: Precision,
 ) -> None:
     """Answer requests at a bound socket until SIGTERM or SIGINT; those that came are answered.
 
-    `ready` is called once the first request would be answered.
-
-    Raises UserError for a model that answers no table.
+    `ready` is called once the first request would be answered. Raises UserError for a model that
+    answers no table.
     """
     keep_freed_memory()
     _warm_up(opened, question_for(opened[0], called), precision)
@@ -226,7 +225,7 @@ class _CallingThread(Executor):
                 return
             try:
                 future.set_result(function(*args, **kwargs))
-            except Exception as error:  # noqa: BLE001  (whoever waits is to hear of it)
+            except Exception as error:  # noqa: BLE001  (the future carries it)
                 future.set_exception(error)
 
         self._calls.put(call)

@@ -20,6 +20,8 @@ from pipelines.tracking.tracker import Tracker
 _DOTS_PER_INCH = 110
 _INCHES = (5.2, 3.2)  # of one panel
 _COLOURS = ("#1f6f8b", "#d1603d", "#5b8c5a", "#7d5ba6", "#b8860b", "#4a4a4a")
+_FOLDER = "hugging_face"  # of the run, opens with transformers' Auto classes
+_MOST_CLASSES = 40  # of a matrix that can be read
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +138,6 @@ def png_of(figure: Figure) -> bytes:
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=_DOTS_PER_INCH)
     return stream.getvalue()
-
-
-_FOLDER = "hugging_face"  # of the run, opens with transformers' Auto classes
-_MOST_CLASSES = 40  # of a matrix that can be read
 
 
 def log_evidence(

@@ -21,6 +21,7 @@ from pipelines.tracking.tracker import Tracker
 VOCABULARY_FILE = "vocab.txt"
 _WORD = re.compile(r"[^\W\d_]{4,}")
 _WORDS_OF_A_SENTENCE = range(8, 17)  # long enough to give a hint, short enough for one line
+_EXAMPLES = 3
 _CANDIDATES = 4
 _SEED = 0
 
@@ -40,19 +41,19 @@ class FilledMask:
 
     text: str  # with [MASK]
     hidden: str
-    candidates: list[Candidate]  # likeliest first
+    candidates: list[Candidate]  # most probable first
 
 
 def filled_masks(
-    tracker: Tracker, reference: str, corpus: Artifact, vocabulary: Artifact, count: int = 3
+    tracker: Tracker, reference: str, corpus: Artifact, vocabulary: Artifact
 ) -> list[FilledMask]:
-    """`count` held-out sentences with a hidden word, filled by the encoder `reference` names.
+    """Some held-out sentences with a hidden word, filled by the encoder `reference` names.
 
     Sentences and words are drawn by hash, not picked: the same for every model of the corpus.
     Raises UserError where `reference` names no encoder.
     """
     tokens = set(vocabulary.local(VOCABULARY_FILE).read_text(encoding="utf-8").split("\n"))
-    drawn = heapq.nsmallest(count, _gaps(corpus, tokens))
+    drawn = heapq.nsmallest(_EXAMPLES, _gaps(corpus, tokens))
     opened = open_model(tracker, reference)
     return [
         FilledMask(
@@ -65,15 +66,16 @@ def filled_masks(
 
 
 def predictions(
-    tracker: Tracker, reference: str, dataset: Artifact, count: int = 3
+    tracker: Tracker, reference: str, dataset: Artifact
 ) -> list[tuple[str, Prediction]]:
-    """Labels of `count` held-out texts and what the classifier `reference` names says to each.
+    """Labels of some held-out texts, and what the classifier `reference` names answers to each.
 
     Texts are drawn by hash, another label each while there are labels left. Raises UserError
     where `reference` names no classifier.
     """
     heldout = read_items(dataset, "heldout").rows
-    drawn = [heldout[index] for index in _one_of_each([item["label"] for item in heldout])[:count]]
+    order = _one_of_each([item["label"] for item in heldout])
+    drawn = [heldout[index] for index in order[:_EXAMPLES]]
     model, tokenizer = open_model(tracker, reference)
     if not isinstance(model, SequenceClassifier):
         raise UserError(f"{reference} is no classifier, whose answers to texts could be shown")

@@ -1,4 +1,4 @@
-"""Files, wherever they lie: finding them, naming their bytes, opening them.
+"""Files, local and remote: finding, hashing and opening them.
 
 A path is a file, a glob or a folder, local or any URL that fsspec knows; files ending in .gz, .bz2,
 .xz or .zst are opened through their decompressor.
@@ -62,14 +62,10 @@ def expand(path: str) -> list[str]:
     if is_local(path):
         for match in visible:
             require_regular(match)
-    protocol = path.split("://", 1)[0] + "://" if "://" in path else ""
+        return visible
+    protocol = path.partition("://")[0]
     return [
-        match
-        if "://" in match
-        else protocol + match.removeprefix("/")
-        if protocol and protocol != "file://"
-        else match
-        for match in visible
+        match if "://" in match else f"{protocol}://{match.removeprefix('/')}" for match in visible
     ]
 
 

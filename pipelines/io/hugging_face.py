@@ -9,7 +9,7 @@ from typing import Any, Final
 from pipelines.artifacts import sha256_of_file
 from pipelines.config.errors import UserError
 
-# For whoever names what is no folder and no name in the registry.
+# Advice for a name that is neither a folder nor in the registry.
 FROM_THE_HUB: Final = (
     "a model of the Hugging Face hub is downloaded first: hf download NAME --local-dir FOLDER"
 )

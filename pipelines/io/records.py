@@ -17,17 +17,18 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from pipelines.config.errors import UserError
 from pipelines.io.files import format_suffix, is_local, open_binary, require_regular, whole_file
-from pipelines.io.text import SAMPLE_BYTES, check_is_text
+from pipelines.io.text import SAMPLE_BYTES, check_is_text, with_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 LONGEST_RECORD_BYTES: Final = 256 * 2**20
-# How a column with the text is called where nobody names it.
+# Default names of a column with the text.
 TEXT_COLUMNS: Final = ("text", "sentence", "message", "content", "review", "document", "body")
 NOT_JSON: Final = "lines that are not JSON"
 NO_OBJECT: Final = "lines that are not a JSON object"
@@ -44,7 +45,7 @@ Decoders = Mapping[str, Callable[[Any], Any]]  # of a column's values, by its na
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How the fields of a row are parted."""
+    """How the fields of a row are separated."""
 
     delimiter: str
     quoted: bool  # quotes enclose fields; else they are ordinary characters
@@ -92,7 +93,7 @@ def dialect_of(
 def opened(path: str) -> AbstractContextManager[IO[bytes]]:
     """The bytes of a file, decompressed; raises UserError unless it is one and readable."""
     if is_local(path):
-        require_regular(path.removeprefix("file://"))
+        require_regular(path.partition("://")[2] or path)
     return open_binary(path)
 
 
@@ -208,7 +209,7 @@ def delimited_rows(stream: IO[bytes], dialect: Dialect) -> Iterator[Row | BadRow
 
 
 def json_record(line: bytes, number: int) -> dict[str, Any] | BadRow:
-    """The object in a line; a `\\ud800` escape alone stands for no character and becomes U+FFFD."""
+    """The object in a line; a lone surrogate escape such as `\\ud800` becomes U+FFFD."""
     try:
         text = line.removeprefix(codecs.BOM_UTF8).decode("utf-8", "surrogateescape")
         record = json.loads(text)
@@ -218,15 +219,9 @@ def json_record(line: bytes, number: int) -> dict[str, Any] | BadRow:
         return BadRow(number, NO_OBJECT, f"found no JSON object but {line[:60]!r}")
     if "\\u" not in text:  # most lines, for which looking at every value would take as long again
         return record
-    return {key: without_lone_surrogates(value) for key, value in record.items()}
+    return without_lone_surrogates(record)
 
 
 def without_lone_surrogates(value: Any) -> Any:
-    """`value` of JSON, in whose texts, however deep, U+FFFD stands for what is no character."""
-    if isinstance(value, str) and not value.isascii():
-        return _LONE_SURROGATES.sub("\ufffd", value)
-    if isinstance(value, list):
-        return [without_lone_surrogates(each) for each in value]
-    if isinstance(value, dict):
-        return {key: without_lone_surrogates(each) for key, each in value.items()}
-    return value
+    """A JSON value with U+FFFD in place of the lone surrogates of its texts."""
+    return with_texts(value, partial(_LONE_SURROGATES.sub, "\ufffd"))

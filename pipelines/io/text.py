@@ -1,8 +1,10 @@
-"""Bytes to text: UTF-8, with what is not mended and counted, and files that are no text refused."""
+"""Bytes to text: UTF-8, with other bytes repaired and counted; files that are no text refused."""
 
 import codecs
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from pipelines.config.errors import UserError
@@ -71,13 +73,18 @@ def restored(text: str, counts: Counter[str]) -> str:
 
 
 def restored_in(value: Any, counts: Counter[str]) -> Any:
-    """Likewise every text of a JSON value; what is no text stays as it is."""
+    """The same for every text of a JSON value."""
+    return with_texts(value, partial(restored, counts=counts))
+
+
+def with_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """A JSON value whose texts are changed, but those in ASCII; keys stay."""
     if isinstance(value, str):
-        return value if value.isascii() else restored(value, counts)
+        return value if value.isascii() else change(value)
     if isinstance(value, list):
-        return [restored_in(each, counts) for each in value]
+        return [with_texts(each, change) for each in value]
     if isinstance(value, dict):
-        return {name: restored_in(each, counts) for name, each in value.items()}
+        return {name: with_texts(each, change) for name, each in value.items()}
     return value
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with settings, in plain sentences with the nearest names that there are."""
+"""Errors in settings as plain sentences, with the valid names that are most similar."""
 
 import re
 import types
@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-# What pydantic says, by its own name for it, as people say it.
+# Pydantic's types of errors in plain words.
 _MUST: Final = {
     "bool_parsing": "be true or false",
     "bool_type": "be true or false",
@@ -47,9 +47,9 @@ _OPTION: Final = re.compile(r"'([^']*)'")
 def explain(
     error: ValidationError, subject: str, settings_type: type[BaseModel] | None = None
 ) -> str:
-    """What a validation error of `subject` says, as one sentence a fault.
+    """A validation error of `subject`, one sentence a fault.
 
-    With the type of the settings a name that is none comes with those that it may have meant.
+    With the type of the settings, an unknown name is followed by similar ones.
     """
     faults = error.errors()
     places = [fault["loc"] for fault in faults]
@@ -147,9 +147,9 @@ def _nearest_setting(
 def _walk(
     place: Iterable[int | str], settings_type: type[BaseModel] | None
 ) -> tuple[str, list[type[BaseModel]]]:
-    """The dotted path that a person would write for a place, and the settings that may be there.
+    """The dotted path of pydantic's location, and the settings models that may be there.
 
-    Pydantic's place also names which kind of a choice it tried: that is no part of the path.
+    Pydantic's location also names the kind of a union that it tried: no part of the path.
     """
     if settings_type is None:
         return ".".join(map(str, place)), []

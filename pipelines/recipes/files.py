@@ -11,8 +11,7 @@ from pydantic import ValidationError
 
 from pipelines.config.errors import UserError
 from pipelines.io.text import check_is_text
-from pipelines.recipes.faults import explain as explain
-from pipelines.recipes.faults import nearest, shortened
+from pipelines.recipes.faults import explain, nearest, shortened
 from pipelines.recipes.models import EndToEndRecipe, RecipeType
 
 

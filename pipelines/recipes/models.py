@@ -60,7 +60,7 @@ class CorpusRecipe(Settings):
     def resolved(self) -> Self:
         """The same with every setting that follows from another section, as its stage takes it.
 
-        It is not for keeping: who changes the one setting would have to change the other.
+        Do not save it: a change of the one setting would no longer change the other.
         """
         return self
 
@@ -106,7 +106,7 @@ class PretrainingRecipe(ExamplesRecipe):
 
     @property
     def tokenizer_encoder(self) -> str | None:
-        """Who goes on from an encoder takes its tokenizer, unless the vocabulary says another."""
+        """Pretraining from an encoder takes its tokenizer, unless the vocabulary names another."""
         own = self.vocabulary.encoder
         return own if own or self.vocabulary.tokenizer else self.pretraining.encoder
 

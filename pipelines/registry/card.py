@@ -1,4 +1,4 @@
-"""The model card of a version: what it is, how good it is beside what, and how to use it.
+"""The model card of a version: what it is, its figures and their baselines, and how to use it.
 
 The sections are those of Mitchell et al., "Model Cards for Model Reporting" (2019), as far as a
 recipe knows them.
@@ -7,7 +7,6 @@ recipe knows them.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from bert_core.inference.questions import Question, question_of_class
@@ -16,13 +15,12 @@ from bert_core.onnx import INPUTS, OPSET, output_names
 from bert_core.training.state import model_class_in
 from pipelines.artifacts import Artifact
 from pipelines.config.errors import redacted
-from pipelines.stages import CHAIN
+from pipelines.stages import STAGES
 from pipelines.stages.evaluation.stage import beside
 from pipelines.tasks import family, family_names
 
 _COMPARED: Final = "\n\n## Compared\n\n"
 _MOST_CHARACTERS: Final = 4_900  # MLflow's SQL registry takes 5,000 of a description
-_STAGES: Final = {stage.kind: stage for stage in CHAIN}
 _LIMITS: Final = {
     "encoder": "It knows the language and the subjects of its corpus, and whatever bias that has.",
     "task": "Its figures hold for texts like its held-out items; for other texts "
@@ -74,8 +72,8 @@ def with_comparison(description: str, reason: str) -> str:
 
 
 def headline(artifact: Artifact) -> str:
-    """The one count or figure that says most of what an artifact holds."""
-    stage = _STAGES.get(artifact.kind)
+    """The count or figure that describes an artifact best."""
+    stage = STAGES.get(artifact.kind)
     if stage is None:
         return str(artifact.statistics.get("source", "given"))
     try:
@@ -87,7 +85,7 @@ def headline(artifact: Artifact) -> str:
 def _made_from(artifact: Artifact, lineage: Mapping[str, Artifact]) -> list[str]:
     all_of_it = {each.fingerprint: each for each in (*lineage.values(), artifact)}
     lines = [
-        f"- {_titled(each)} `{fingerprint}`: {headline(each)}"
+        f"- {title_of(each)} `{fingerprint}`: {headline(each)}"
         for fingerprint, each in all_of_it.items()
     ]
     dataset = lineage.get("dataset")
@@ -127,13 +125,14 @@ def _limits(kind: str, lineage: Mapping[str, Artifact]) -> str:
     return " ".join(sentences)
 
 
-def _titled(artifact: Artifact) -> str:
-    stage = _STAGES.get(artifact.kind)
+def title_of(artifact: Artifact) -> str:
+    """What an artifact is called, such as `encoder`."""
+    stage = STAGES.get(artifact.kind)
     return artifact.kind if stage is None else stage.title
 
 
 def _seeds(artifact: Artifact) -> str:
-    """How much of the main figure is the seed's."""
+    """How much the main figure depends on the seed."""
     seed = artifact.manifest.settings.get("seed", "of another tool")
     statistics = artifact.statistics
     score = statistics.get("score", "")
@@ -171,7 +170,6 @@ class Measured:
 class OnnxExport:
     """A model that was written as ONNX, and how it was checked."""
 
-    folder: Path
     called: str  # `an encoder model`
     num_parameters: int
     items: str  # what was asked, such as `872 held-out items`
@@ -210,7 +208,7 @@ outputs = session.run(None, {{
 
 
 def onnx_card(export: OnnxExport, reference: str, model: Model) -> str:
-    """Markdown: what was written, how it was checked, what goes in and comes out, how to ask it."""
+    """Markdown: what was written, how it was checked, its inputs and outputs, how to use it."""
     config, is_choice = model.config, model.head_name == "multiple_choice"
     axes = "batch, choices, tokens" if is_choice else "batch, tokens"
     checked = "\n".join(f"- {line}" for line in export.lines)

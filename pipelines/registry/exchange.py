@@ -26,22 +26,15 @@ from pipelines.stages.vocabulary.stage import import_vocabulary
 from pipelines.tasks import family_of_model
 from pipelines.tracking.tracker import Tracker
 from pipelines.training.imported_models import IMPORTED, import_folder, refuse_own_code
-from pipelines.training.runs import numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchanged:
     """A model that was written out."""
 
-    folder: Path
-    head: str
+    called: str  # what it is, such as `an encoder model`
     num_parameters: int
     over_mean: bool  # its head reads the mean of all tokens, which `transformers` has no class for
-
-    @property
-    def called(self) -> str:
-        """What it is, such as `an encoder model`."""
-        return described(self.head)
 
 
 def is_vocabulary(path: Path | str) -> bool:
@@ -117,22 +110,17 @@ def export_version(
     """Write the model that `reference` names as a directory that `transformers` opens.
 
     With `pooling` sentence-transformers opens it, too, as an encoder; without, where the model says
-    itself how it makes vectors. Raises
-    UserError where `reference` names no model, and where `target` is a folder with something in
-    it or cannot be written.
+    itself how it makes vectors. Raises UserError where `reference` names no model, and where
+    `target` is a folder with something in it or cannot be written.
     """
     model, tokenizer = open_model(tracker, reference)
     with writing_to(target):
         export_model(target, model, tokenizer, pooling=pooling)
     return Exchanged(
-        folder=target,
-        head=model.head_name,
+        called=described(model.head_name),
         num_parameters=count_parameters(model),
         over_mean=pooling is None and reads_mean(model),
     )
-
-
-_OF_ENCODERS = ("encoder", "pretraining")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,13 +151,6 @@ def register_import(
     tracker, names = context.tracker, RegistrationSettings()
     say(f"registering it as {name}")
     kind = _kind_of(artifact, task)
-    if tracker.find_run(artifact.fingerprint) is None:
-        run_id = tracker.create_run(
-            f"import-{artifact.fingerprint[:8]}", artifact.fingerprint, {}, {}
-        )
-        tracker.finish(
-            run_id, numbers(artifact.statistics), computed_on=artifact.statistics["computed_on"]
-        )
     model = register(
         Submission(
             kind=kind,
@@ -195,7 +176,7 @@ def register_import(
 
 def _kind_of(artifact: Artifact, task: str | None) -> str:
     head = artifact.statistics["head"]
-    if head in _OF_ENCODERS:
+    if head in ("encoder", "pretraining"):
         return "encoder"
     model = load_model(artifact.local_folder())
     kind = family_of_model(model, artifact.statistics["source"], task)

@@ -5,7 +5,7 @@ what it proved, and what is owed to it. MLflow, which takes two seconds, is impo
 asked.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -31,15 +31,15 @@ COMPARISON_TAG = "bertsmith.comparison"  # .decision, .reason, .against, .differ
 BETTER = "better"  # how the decision of a comparison begins where it was
 PROOF_TAG = "bertsmith.proof"  # .loaded, .metric, .logged, .reproduced, .data, .comparison, …
 
-# What a run still owes the version. It is taken away once it is done, so that every alias is
-# given by a run at most once, by the one that made it due or the one that goes on after a crash.
+# What a run still has to do with the version. The tag is deleted once that is done, so that runs
+# give every alias at most once, also where a run continues after a crash.
 OWED_TAG = "bertsmith.owed"
 CANDIDATE = "candidate alias"
 PROMOTION = "promotion"
 
-# As recipes name them, if they say nothing.
+# The default aliases of recipes.
 _CHAMPION, _CANDIDATE, _CHALLENGER = "champion", "candidate", "challenger"
-# What MLflow answers where there is no such model, version or alias; the rest is trouble.
+# MLflow's error codes where there is no such model, version or alias.
 _MISSING = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE", "NOT_FOUND")
 GONE_OR_CLOSED: Final = ("RESOURCE_DOES_NOT_EXIST", "PERMISSION_DENIED")  # others' things may be
 
@@ -63,9 +63,14 @@ def entries(prefix: str, tags: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def reference_to(version: "ModelVersion") -> str:
+    """`name/number`, which no alias can move."""
+    return f"{version.name}/{version.version}"
+
+
 def uri_of(version: "ModelVersion") -> str:
     """models:/name/number."""
-    return f"{REGISTERED}{version.name}/{version.version}"
+    return f"{REGISTERED}{reference_to(version)}"
 
 
 def digest_of(version: "ModelVersion") -> str:
@@ -76,16 +81,15 @@ def digest_of(version: "ModelVersion") -> str:
     digest = version.tags.get(DIGEST_TAG)
     if digest is None:
         raise UserError(
-            f"{uri_of(version)} has no tag {DIGEST_TAG}: it was registered "
-            "before there were digests, or somebody removed the tag; delete the version and run "
-            "its recipe again"
+            f"{uri_of(version)} has no tag {DIGEST_TAG}: it was registered before there were "
+            "digests, or the tag was removed; delete the version and run its recipe again"
         )
     proved = version.tags.get(f"{PROOF_TAG}.digest", digest)
     if proved != digest:
         raise UserError(
             f"{uri_of(version)} was verified with the digest {proved[:12]}… but its tag "
-            f"{DIGEST_TAG} says {digest[:12]}…: somebody changed one of them; delete the version "
-            "and run its recipe again"
+            f"{DIGEST_TAG} says {digest[:12]}…: one of them was changed; delete the version and "
+            "run its recipe again"
         )
     return digest
 
@@ -118,7 +122,7 @@ def find_source(client: "MlflowClient", name: str, source: str) -> "ModelVersion
     Raises UserError where there is none, MlflowException where the tracker does not answer.
     """
     ask = client.get_model_version if source.isdigit() else client.get_model_version_by_alias
-    found = if_there(lambda: ask(name, source))
+    found = if_there(ask, name, source)
     if found is None:
         raise UserError(
             f"no model {name!r} with the alias or version {source!r} in the registry "
@@ -129,15 +133,17 @@ def find_source(client: "MlflowClient", name: str, source: str) -> "ModelVersion
 
 def version_with_alias(client: "MlflowClient", name: str, alias: str) -> "ModelVersion | None":
     """The version with `alias`, or None; raises MlflowException where the tracker is away."""
-    return if_there(lambda: client.get_model_version_by_alias(name, alias))
+    return if_there(client.get_model_version_by_alias, name, alias)
 
 
-def if_there(ask: Callable[[], Found], missing: Collection[str] = _MISSING) -> Found | None:
-    """What MLflow answers, or None where it has no such thing."""
+def if_there(
+    ask: Callable[..., Found], *names: str, missing: Collection[str] = _MISSING
+) -> Found | None:
+    """What MLflow has under these names, or None."""
     from mlflow.exceptions import MlflowException
 
     try:
-        return ask()
+        return ask(*names)
     except MlflowException as error:
         if error.error_code not in missing:
             raise
@@ -145,8 +151,8 @@ def if_there(ask: Callable[[], Found], missing: Collection[str] = _MISSING) -> F
 
 
 def _usual_source(client: "MlflowClient", name: str) -> str:
-    """The alias that a name alone stands for; UserError where that would be a guess."""
-    model = if_there(lambda: client.get_registered_model(name))
+    """The alias that a bare name means; UserError where that would be a guess."""
+    model = if_there(client.get_registered_model, name)
     if model is None:
         raise UserError(
             f"{name!r} is neither a folder nor a model in the registry ({_known_models(client)}); "
@@ -172,10 +178,9 @@ def newest_of(client: "MlflowClient", kinds: Collection[str], fills_gaps: bool) 
     """The newest champion of these kinds; without one the newest that has another alias of choice,
     else the newest proved version.
 
-    With `fills_gaps` one that learned to predict tokens goes before others. None where no version
-    proved itself. The server looks for them: it is asked once for each kind and once for each name
-    that has such versions, however many versions it holds. Raises MlflowException where the tracker
-    does not answer.
+    With `fills_gaps` one that learned to predict tokens comes first. None where no version proved
+    itself. The server is asked once for each kind and once for each name that has such versions,
+    however many versions it holds. Raises MlflowException where the tracker does not answer.
     """
     found = [version for kind in kinds for version in _proved(client, kind)]
     aliases = {name: _aliases(client, name) for name in {version.name for version in found}}
@@ -195,18 +200,18 @@ def newest_of(client: "MlflowClient", kinds: Collection[str], fills_gaps: bool) 
 
     ours = [version for version in found if aliases[version.name] is not None]
     best = max(ours, key=rank, default=None)
-    return None if best is None else f"{best.name}/{best.version}"
+    return None if best is None else reference_to(best)
 
 
 def _proved(client: "MlflowClient", kind: str) -> "Iterator[ModelVersion]":
     of_kind = "!= 'encoder'" if kind == ANY_TASK else f"= '{kind}'"
     wanted = f"tags.`{KIND_TAG}` {of_kind} and tags.`{VERIFIED_TAG}` = 'true'"
-    return pages(lambda token: client.search_model_versions(wanted, page_token=token))
+    return pages(client.search_model_versions, wanted)
 
 
 def _aliases(client: "MlflowClient", name: str) -> dict[str, str] | None:
     """Versions by their alias; None for a name that is another team's, or gone."""
-    model = if_there(lambda: client.get_registered_model(name), GONE_OR_CLOSED)
+    model = if_there(client.get_registered_model, name, missing=GONE_OR_CLOSED)
     return None if model is None else dict(model.aliases)
 
 
@@ -214,21 +219,20 @@ def versions_of(client: "MlflowClient", name: str, more: str = "") -> "list[Mode
     """Every version of `name`, of those that the filter `more` lets pass."""
     quote = '"' if "'" in name else "'"
     wanted = f"name = {quote}{name}{quote}{f' and {more}' if more else ''}"
-    return list(pages(lambda token: client.search_model_versions(wanted, page_token=token)))
+    return list(pages(client.search_model_versions, wanted))
 
 
 def _known_models(client: "MlflowClient") -> str:
-    found = pages(lambda token: client.search_registered_models(page_token=token))
-    known = [model.name for model in found]
+    known = [model.name for model in pages(client.search_registered_models)]
     return f"known models: {', '.join(known)}" if known else "the registry is empty"
 
 
-def pages(ask: Callable[[str | None], Any]) -> Iterator[Any]:
-    """Everything on all pages; `ask(token)` fetches the page that `token` names, None the first."""
-    token: str | None = None
+def pages(search: Callable[..., Any], *args: Any, **options: Any) -> Iterator[Any]:
+    """What a search of MLflow's client finds, on all of its pages."""
+    token = None
     while True:
-        page: Iterable[Any] = ask(token)
+        page = search(*args, page_token=token, **options)
         yield from page
-        token = getattr(page, "token", None)
+        token = page.token
         if not token:
             return

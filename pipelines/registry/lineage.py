@@ -7,14 +7,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from mlflow.exceptions import MlflowException
-
 from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.artifacts.manifest import is_fingerprint
-from pipelines.config.errors import UserError, first_line
 from pipelines.recipes.files import differences, flattened
 from pipelines.recipes.models import EndToEndRecipe
-from pipelines.registry.card import headline
+from pipelines.registry.card import headline, title_of
 from pipelines.registry.finding import (
     CODE_TAG,
     COMPARISON_TAG,
@@ -23,13 +20,14 @@ from pipelines.registry.finding import (
     PROOF_TAG,
     find_model,
     pages,
+    reference_to,
+    uri_of,
 )
-from pipelines.stages import CHAIN
+from pipelines.stages import STAGES
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 from pipelines.training.imported_models import IMPORTED
 
-_STAGES = {stage.kind: stage for stage in CHAIN}
-_KINDS = (*_STAGES, "imported_encoder", IMPORTED)
+_KINDS = (*STAGES, "imported_encoder", IMPORTED)
 _OF_VERSION = {
     "kind": KIND_TAG, "score": f"{PROOF_TAG}.reproduced", "of": f"{PROOF_TAG}.metric",
     "comparison": f"{COMPARISON_TAG}.reason", "code": CODE_TAG, "digest": DIGEST_TAG,
@@ -47,13 +45,13 @@ class LineageNode:
 
     title: str
     fingerprint: str  # of the artifact, or what its bytes hash to
-    facts: Mapping[str, str]  # what is worth knowing of it
+    facts: Mapping[str, str]  # such as who made it, and what it holds
     settings: Mapping[str, Any] = field(default_factory=dict)  # all of them, by dotted path
     changed: Mapping[str, Any] = field(default_factory=dict)  # those that are not the default
     origins: tuple["LineageNode", ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Ready for JSON, whole."""
+        """Everything, ready for JSON."""
         return {
             "title": self.title,
             "fingerprint": self.fingerprint,
@@ -66,24 +64,17 @@ class LineageNode:
 def lineage_of(tracker: Tracker, store: ArtifactStore, reference: str) -> LineageNode:
     """The tree below the version that `reference` names.
 
-    What the store no longer holds ends its branch, and the tree says so. Raises UserError where
-    there is no such version or the store does not answer, MlflowException where the tracker does
-    not.
+    A branch ends, marked so, at what the store no longer holds. Raises UserError where there is no
+    such version or the store does not answer, MlflowException where the tracker does not.
     """
-    client = tracker.client()
-    version = find_model(client, reference)
-    aliases = [
-        alias
-        for alias, number in client.get_registered_model(version.name).aliases.items()
-        if str(number) == str(version.version)
-    ]
+    version = find_model(tracker.client(), reference)
     facts = {name: version.tags[tag] for name, tag in _OF_VERSION.items() if version.tags.get(tag)}
     fingerprint = version.tags.get(FINGERPRINT_TAG, "")
     kind = "encoder" if version.tags.get(KIND_TAG) == "encoder" else "finetuned"
     return LineageNode(
-        title=f"models:/{version.name}/{version.version}",
+        title=uri_of(version),
         fingerprint=fingerprint,
-        facts={"aliases": ", ".join(sorted(aliases)) or "none", **facts},
+        facts={"aliases": ", ".join(sorted(version.aliases)) or "none", **facts},
         origins=(_of_artifact(kind, fingerprint, store),),
     )
 
@@ -94,7 +85,7 @@ def _of_artifact(name: str, fingerprint: str, store: ArtifactStore) -> LineageNo
         return LineageNode(
             title=name, fingerprint=fingerprint, facts={"not in this store": store.url}
         )
-    manifest, stage = artifact.manifest, _STAGES.get(artifact.kind)
+    manifest, stage = artifact.manifest, STAGES.get(artifact.kind)
     inputs = dict(manifest.inputs)
     reading = {name: inputs.pop(name) for name in _SAID if name in inputs}
     facts = {
@@ -107,7 +98,7 @@ def _of_artifact(name: str, fingerprint: str, store: ArtifactStore) -> LineageNo
     default = usual.model_dump(mode="json") if usual is not None else {}
     settings = manifest.settings
     return LineageNode(
-        title=artifact.kind if stage is None else stage.title,
+        title=title_of(artifact),
         fingerprint=fingerprint,
         facts={key: value for key, value in facts.items() if value},
         settings=dict(flattened(settings)),
@@ -137,7 +128,7 @@ def _files(artifact: Artifact) -> str:
 
 
 def _found(name: str, fingerprint: str, store: ArtifactStore) -> Artifact | None:
-    """The artifact `fingerprint`, which most often is of the kind that its reader calls it."""
+    """The artifact `fingerprint`; usually its kind is the name that its user has for it."""
     for kind in dict.fromkeys((name, *_KINDS)):
         found = store.find(kind, fingerprint) if kind in _KINDS else None
         if found is not None:
@@ -150,34 +141,26 @@ def fingerprints_in_use(
 ) -> dict[str, tuple[str, ...]]:
     """Who uses each fingerprint: `name/version` of models, and runs that began after `since`.
 
-    Raises UserError where the tracker does not answer: what it would have said is then unknown.
+    Raises UserError where the tracker does not answer.
     """
     users: dict[str, set[str]] = defaultdict(set)
-    try:
+    with tracker.answering():
         for name, tags in _tagged(tracker, since):
             for key, value in tags.items():
                 if key.startswith(_PREFIX) and is_fingerprint(value):
                     users[value].add(name)
-    except MlflowException as error:
-        raise UserError(
-            f"the MLflow tracker must answer at {tracker.uri} to say which artifacts are in use, "
-            f"but it said: {first_line(error)}; start it or choose another tracking_uri"
-        ) from error
     return {fingerprint: tuple(sorted(names)) for fingerprint, names in users.items()}
 
 
 def _tagged(tracker: Tracker, since: datetime | None) -> Iterator[tuple[str, Mapping[str, str]]]:
     client = tracker.client()
-    for version in pages(lambda token: client.search_model_versions(page_token=token)):
-        yield f"{version.name}/{version.version}", version.tags
+    for version in pages(client.search_model_versions):
+        yield reference_to(version), version.tags
     if since is None:
         return
-    experiments = pages(lambda token: client.search_experiments(page_token=token))
-    ids = [experiment.experiment_id for experiment in experiments]
+    ids = [experiment.experiment_id for experiment in pages(client.search_experiments)]
     began = f"attributes.start_time >= {int(since.timestamp() * 1000)}"
-    for run in pages(
-        lambda token: client.search_runs(ids, began, max_results=_PAGE, page_token=token)
-    ):
+    for run in pages(client.search_runs, ids, began, max_results=_PAGE):
         yield f"run {run.info.run_name}", run.data.tags
 
 

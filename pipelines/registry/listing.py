@@ -16,7 +16,6 @@ from pipelines.registry.finding import (
     if_there,
     pages,
 )
-from pipelines.registry.person_choice import Move, moves_of
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker, final
 
 
@@ -46,11 +45,11 @@ def list_models(tracker: Tracker) -> list[ListedModel]:
     client = tracker.client()
     # Versions found by a search come without their aliases; the models have them all.
     aliases: dict[tuple[str, int], list[str]] = {}
-    for model in pages(lambda token: client.search_registered_models(page_token=token)):
+    for model in pages(client.search_registered_models):
         for alias, number in model.aliases.items():
             aliases.setdefault((model.name, int(number)), []).append(alias)
     listed = []
-    for version in pages(lambda token: client.search_model_versions(page_token=token)):
+    for version in pages(client.search_model_versions):
         number = int(version.version)
         kind = version.tags.get(KIND_TAG, "")
         metrics = _final_metrics(client, version.run_id or "") if kind else {}
@@ -80,11 +79,6 @@ def list_models(tracker: Tracker) -> list[ListedModel]:
     return sorted(listed, key=lambda row: (row.name, -row.version))
 
 
-def list_moves(tracker: Tracker, name: str) -> list[Move]:
-    """Every recorded move of an alias of `name`, oldest first."""
-    return moves_of(tracker.client(), name)
-
-
 def _metric(kind: str, metrics: Mapping[str, float], tags: Mapping[str, str]) -> str:
     """By which of its figures a version proved itself, or will."""
     proved_by = tags.get(f"{PROOF_TAG}.metric")
@@ -103,7 +97,7 @@ def _final_metrics(client: MlflowClient, run_id: str) -> dict[str, float]:
     """
     if not run_id:
         return {}
-    run = if_there(lambda: client.get_run(run_id), GONE_OR_CLOSED)
+    run = if_there(client.get_run, run_id, missing=GONE_OR_CLOSED)
     metrics = {} if run is None else run.data.metrics
     prefix = final("")
     return {

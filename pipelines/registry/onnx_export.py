@@ -1,4 +1,4 @@
-"""A registered model as ONNX: written, held against ours on held-out items, and made smaller."""
+"""A registered model as ONNX: written, compared with the original, and quantized."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -50,9 +50,9 @@ def export_onnx_version(
     reference: str,
     target: Path,
     *,
-    pooling: str | None = None,
-    quantized: bool = False,
-    tolerance: float = 0.01,
+    pooling: str | None,
+    quantized: bool,
+    tolerance: float,
 ) -> OnnxExport:
     """Write the model that `reference` names as the new folder `target`, verified.
 
@@ -83,7 +83,7 @@ def export_onnx_version(
 
         def write(draft: Path) -> None:
             write_onnx_folder(draft, model, tokenizer)
-            made = _verified((model, tokenizer), draft, target, candidate, reason)
+            made = _verified((model, tokenizer), draft, candidate, reason)
             if quantized:
                 made = _with_int8(made, (model, tokenizer), draft, candidate, tolerance)
             (draft / "README.md").write_text(onnx_card(made, reference, model), encoding="utf-8")
@@ -104,9 +104,9 @@ def _candidate(
 
 
 def _verified(
-    opened: OpenedModel, draft: Path, target: Path, candidate: Candidate | None, reason: str
+    opened: OpenedModel, draft: Path, candidate: Candidate | None, reason: str
 ) -> OnnxExport:
-    """What ONNX Runtime gives for `model.onnx`; ValueError where that is not what ours gives."""
+    """The export with `model.onnx`; ValueError where values or score are not the model's."""
     model, tokenizer = opened
     score = None if candidate is None else _heldout_score(tokenizer, candidate)
     ours = None if score is None else score(model)
@@ -127,7 +127,6 @@ def _verified(
             )
     count = f"{onnx.num_sequences:,}"
     return OnnxExport(
-        folder=target,
         called=described(model.head_name),
         num_parameters=count_parameters(model),
         items=f"{count} texts, because {reason}" if candidate is None
@@ -145,7 +144,7 @@ def _with_int8(
     candidate: Candidate | None,
     tolerance: float,
 ) -> OnnxExport:
-    """Likewise with an int8 file beside; ValueError where its score is too low."""
+    """The same with an int8 file added; ValueError where its score is too low."""
     assert candidate is not None
     model, tokenizer = opened
     quantize(draft)
@@ -182,7 +181,7 @@ def _measured(onnx: OnnxModel, tokenizer: WordPieceTokenizer, score: Score | Non
 
 
 def _heldout_score(tokenizer: WordPieceTokenizer, candidate: Candidate) -> Score:
-    """What computes the figure that the version proved itself by, on its held-out items."""
+    """A function that computes the figure of the version's proof on its held-out items."""
     if candidate.is_encoder:
         from pipelines.stages.examples.batches import ExampleReader
         from pipelines.stages.pretraining.figures import pretraining_figures

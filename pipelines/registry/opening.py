@@ -1,4 +1,4 @@
-"""From what a model is called to its files: a name in the registry, a fingerprint or a folder.
+"""From a reference to a model's files: a name in the registry, a fingerprint or a folder.
 
 MLflow is imported where the registry is asked, and only there: it takes two seconds.
 """
@@ -7,24 +7,21 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from bert_core.config import SIZES
-from bert_core.files.json_files import read_json
-from bert_core.hugging_face import model_folder
 from bert_core.model.catalogue import Model
 from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact
 from pipelines.config.errors import UserError, readable
 from pipelines.registry.finding import (
-    KIND_TAG,
     REGISTERED,
     digest_of,
     find_model,
     is_folder,
-    task_of_kind,
+    reference_to,
+    uri_of,
 )
 from pipelines.registry.serving.integrity import sealed_files
 from pipelines.stage import StageContext
@@ -36,13 +33,11 @@ from pipelines.training.imported_models import (
     is_ours,
     refuse_own_code,
 )
-from pipelines.training.settings import Shape, Use, automatic_rate_note
 
 if TYPE_CHECKING:
     from pipelines.tracking.tracker import Tracker
 
 OpenedModel = tuple[Model, WordPieceTokenizer]
-_UNKNOWN = "learning_rate=auto follows the size of {}"
 
 
 def local_model(reference: str, context: StageContext) -> str:
@@ -96,8 +91,8 @@ def located(tracker: "Tracker", reference: str) -> Iterator[Path]:
     address = client.get_model_version_download_uri(version.name, str(version.version))
     with tempfile.TemporaryDirectory(prefix="bertsmith-model-") as scratch:
         package = mlflow.artifacts.download_artifacts(
-            f"models:/{version.name}/{version.version}",
-            # Files of this machine are used where they lie.
+            uri_of(version),
+            # Local files are used in place.
             dst_path=None if urlsplit(address).scheme in ("", "file") else scratch,
             tracking_uri=server_address(tracker.uri),
         )
@@ -119,16 +114,7 @@ def versioned(tracker: "Tracker", reference: str) -> str:
     """
     if is_folder(reference):
         return reference
-    version = find_model(tracker.client(), reference)
-    return f"{version.name}/{version.version}"
-
-
-def registered_task(tracker: "Tracker", reference: str) -> str | None:
-    """The task that the registered model was fine-tuned for; None for an encoder, or a folder."""
-    if is_folder(reference):
-        return None
-    kind = find_model(tracker.client(), reference).tags.get(KIND_TAG)
-    return None if kind in (None, "encoder") else task_of_kind(kind)
+    return reference_to(find_model(tracker.client(), reference))
 
 
 def resolved_encoder(reference: str, tracker: "Tracker", context: StageContext) -> Artifact:
@@ -141,41 +127,3 @@ def resolved_encoder(reference: str, tracker: "Tracker", context: StageContext) 
         return existing_encoder(reference, context)
     with located(tracker, reference) as folder:
         return import_folder(folder, context, source=reference)
-
-
-class _Sizes(NamedTuple):
-    num_layers: int
-    hidden_size: int
-
-
-def automatic_rates_note(recipe: Any, context: StageContext) -> list[str]:
-    """The value of `auto` in each section of `recipe` that has it, without starting a run.
-
-    That of an encoder in the registry is known once a run has looked it up.
-    """
-    said = []
-    uses: tuple[Use, ...] = ("pretraining", "finetuning")
-    for use in uses:
-        settings = getattr(recipe, use, None)
-        if settings is None or settings.learning_rate != "auto":
-            continue
-        reference = settings.encoder or recipe.pretraining.encoder
-        shape = _shape_of(reference, recipe.pretraining.size, context)
-        rest = automatic_rate_note(use, shape) if shape else _UNKNOWN.format(reference)
-        said.append(f"{use}: {rest}")
-    return said
-
-
-def _shape_of(reference: str | None, size: str | None, context: StageContext) -> Shape | None:
-    """That of an encoder in a folder or in the store, or of one with random weights."""
-    if reference is None:
-        return None if size is None else _Sizes(*SIZES[size][:2])
-    artifact = find_model_artifact(reference, context)
-    folder = artifact.local_folder() if artifact else Path(reference)
-    if not folder.is_dir():
-        return None
-    is_own = is_ours(folder)
-    config = read_json(model_folder(folder) / "config.json")
-    if is_own:
-        return _Sizes(config["encoder"]["num_layers"], config["encoder"]["hidden_size"])
-    return _Sizes(config.get("num_hidden_layers", 12), config.get("hidden_size", 768))

@@ -1,6 +1,6 @@
 """A model as MLflow keeps it: weights, tokenizer, serving code, signature and an example.
 
-The package lies among MLflow's logged models: one that is whole is found, else one is made.
+The package is one of MLflow's logged models: a complete one is reused, else one is made.
 """
 
 import shutil
@@ -38,8 +38,8 @@ from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 from pipelines.training.checkpoint_files import TOKENIZER_FILES
 
 _REQUIREMENTS = ("torch", "numpy", "safetensors", "tokenizers", "pandas", "mlflow")
-# Saving runs the served code once, with MLflow's stand-in for `dbutils` in `sys.modules`: of two
-# threads that save at once, one would leave the other's there for good.
+# Saving runs the served code once, with MLflow's mock of `dbutils` in `sys.modules`: of two
+# threads that save at once, one would leave the other's mock there for good.
 _SAVING = threading.Lock()
 # How MLflow calls what a column holds.
 _TYPES: Final[Mapping[Any, DataType | Array]] = {
@@ -49,7 +49,7 @@ _TYPES: Final[Mapping[Any, DataType | Array]] = {
 
 
 def declared_requirements() -> list[str]:
-    """What a package made here says it needs, as pip reads it."""
+    """The requirements of a package made here, as pip reads them."""
     return [f"{name}=={_public(version(name))}" for name in _REQUIREMENTS]
 
 
@@ -62,9 +62,9 @@ def logged_package(
     tracker: Tracker,
     client: MlflowClient,
 ) -> LoggedModel:
-    """The package in MLflow: one that an earlier try left whole, or a new one.
+    """The package in MLflow: a complete one of an earlier run, or a new one.
 
-    A half-made one may be another run's, which is writing it at this moment: it is not touched.
+    An incomplete one may still be being written by another run: it is not touched.
     """
     experiment_id = tracker.experiment_id()
     same = _with_tags(tags, (FINGERPRINT_TAG, KIND_TAG, CODE_TAG, REQUIREMENTS_TAG))
@@ -88,8 +88,10 @@ def logged_package(
 
 
 def clear_half_made(name: str, fingerprint: str, tracker: Tracker, client: MlflowClient) -> None:
-    """Remove packages for a version that exists now: of tries that broke off, or of another
-    run, which learns of it when it has written its own, and finds the version."""
+    """Remove incomplete packages of a version that exists now.
+
+    They are left by interrupted runs, or being written by another run, which then uses the version.
+    """
     tags = {FINGERPRINT_TAG: fingerprint, REGISTERED_AS_TAG: name}
     for model in client.search_logged_models([tracker.experiment_id()], _with_tags(tags, tags)):
         if model.status != "READY":

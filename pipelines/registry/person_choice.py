@@ -1,4 +1,4 @@
-"""What a person chooses by hand: which version is meant, and whether what is on record allows it.
+"""Promotions by hand: which version is meant, and whether what is on record allows it.
 
 Nothing here loads a model or moves an alias, so a refusal comes at once.
 """
@@ -19,6 +19,7 @@ from pipelines.registry.finding import (
     BETTER,
     COMPARISON_TAG,
     PROOF_TAG,
+    REGISTERED,
     VERIFIED_TAG,
     digest_of,
     entries,
@@ -83,7 +84,7 @@ def before_it(
     """The version that had `alias` before `current`, of those that are still there.
 
     A rollback takes back what was done: after it the champion before is the one before that. An
-    alias that somebody moved without a record goes back to the last one that is recorded.
+    alias that was moved without a record goes back to the last one that is recorded.
     """
     had: list[int] = []
     for move in moves:
@@ -103,7 +104,7 @@ def before_it(
 
 
 def is_taken_back(moves: Sequence[Move], alias: str, fingerprint: str) -> bool:
-    """Whether a person went back from the model `fingerprint`, and nobody gave it `alias` since.
+    """Whether a person went back from the model `fingerprint`, and it did not get `alias` since.
 
     Giving the alias to an older version by hand is going back, too.
     """
@@ -166,16 +167,6 @@ def check_proved(version: ModelVersion) -> None:
     digest_of(version)
 
 
-def check_record(client: MlflowClient, version: ModelVersion, alias: str) -> None:
-    """Raise UserError where what is on record speaks against giving `alias` to `version`."""
-    against = recorded_objection(client, version, alias)
-    if against:
-        raise UserError(
-            f"this version is not better than {alias}; use --force (`force` in the recipe) to "
-            f"promote it anyway; on record: {against}"
-        )
-
-
 def recorded_objection(client: MlflowClient, version: ModelVersion, alias: str) -> str:
     """What is on record against taking `alias` from the version that has it; empty: nothing is.
 
@@ -199,7 +190,7 @@ def baselines_speak_against(version: ModelVersion) -> str:
     """Why it was not better than its baselines; empty where it was, or was not compared."""
     compared = entries(COMPARISON_TAG, version.tags)
     against = compared.get("against", "")
-    if compared.get("decision") != f"not {BETTER}" or not against or against.startswith("models:/"):
+    if compared.get("decision") != f"not {BETTER}" or not against or against.startswith(REGISTERED):
         return ""
     return compared.get("reason", "")
 

@@ -27,10 +27,10 @@ from pipelines.registry.person_choice import (
     How,
     Move,
     check_proved,
-    check_record,
     chosen_version,
     now,
     record,
+    recorded_objection,
     version_before,
 )
 from pipelines.registry.registration import RegisteredModel
@@ -68,7 +68,7 @@ def promote_if_better(
 
     It is the alias of champions where it is better, else that of challengers; a version that is
     champion already, as where a run was killed after it moved the alias, stays it. Raises UserError
-    where somebody moved the champion since it was compared: it is compared again by the next run.
+    where the champion changed since it was compared: the next run compares it again.
     """
     client = tracker.client()
     alias = names.alias if comparison.is_better else names.challenger_alias
@@ -98,7 +98,7 @@ def promote(
     tracker: Tracker, name: str, source: str, alias: str, reason: str = "", by: str = "",
     *, overrules: bool = True,
 ) -> Promotion:  # fmt: skip
-    """Give `alias` to the version of `name` that `source` says, because a person wants it so.
+    """Give `alias` to the version of `name` that `source` says, as a person decided.
 
     `source` is an alias or a version number. Raises UserError for a version that did not repeat
     its logged accuracy, whose bytes changed since, or that is not there, and, unless the person
@@ -107,8 +107,11 @@ def promote(
     """
     client = tracker.client()
     version = chosen_version(client, name, source)
-    if not overrules:
-        check_record(client, version, alias)
+    if not overrules and (against := recorded_objection(client, version, alias)):
+        raise UserError(
+            f"this version is not better than {alias}; use --force (`force` in the recipe) to "
+            f"promote it anyway; on record: {against}"
+        )
     who = by or person()
     return _move(client, tracker, version, alias, "person", who, reason or f"chosen by {who}")
 

@@ -1,8 +1,8 @@
-"""Putting models into MLflow's registry, with everything that says what they are."""
+"""Putting models into MLflow's registry, with their metadata and lineage."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any
 
 import yaml
 from mlflow import MlflowClient
@@ -22,6 +22,7 @@ from pipelines.registry.finding import (
     KIND_TAG,
     OWED_TAG,
     PROMOTION,
+    REGISTERED,
     REQUIREMENTS_TAG,
     VERIFIED_TAG,
     entries,
@@ -29,9 +30,8 @@ from pipelines.registry.finding import (
 )
 from pipelines.registry.packaging import clear_half_made, declared_requirements, logged_package
 from pipelines.tracking.tracker import COMPUTED_ON_TAG, FINGERPRINT_TAG, Tracker, final
+from pipelines.training.imported_models import IMPORTED
 from pipelines.training.runs import numbers
-
-_LOGGED: Final = "models:/"  # before a package's id, as a version's source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class RegisteredModel:
     @property
     def uri(self) -> str:
         """How MLflow addresses this very version."""
-        return f"models:/{self.reference}"
+        return f"{REGISTERED}{self.reference}"
 
 
 def register(submission: Submission, tracker: Tracker) -> RegisteredModel:
@@ -112,7 +112,7 @@ def register(submission: Submission, tracker: Tracker) -> RegisteredModel:
 def find_version(client: MlflowClient, name: str, fingerprint: str) -> ModelVersion | None:
     """The first version of `name` that was made from the artifact `fingerprint`.
 
-    Of two runs that register it at once the second one's is about to go: see `_created_once`.
+    Of two runs that register it at once, the second deletes its own: see `_created_once`.
     """
     found = versions_of(client, name, f"tags.`{FINGERPRINT_TAG}` = '{fingerprint}'")
     return min(found, key=lambda version: int(version.version), default=None)
@@ -123,9 +123,9 @@ def _created_once(
 ) -> ModelVersion:
     """A new version, or the one that another run registered of this artifact meanwhile.
 
-    MLflow cannot create it only where none is. But it numbers the versions of a name in
-    the order in which they become visible: of several that were made at once all see the first,
-    which stays, and whoever made another takes that one away and uses the first.
+    MLflow has no "create if absent". But it numbers the versions of a name in the order in which
+    they become visible: of several created at once all see the first, which stays; a run that
+    created another deletes it and uses the first.
     """
     name, fingerprint = submission.name, submission.artifact.fingerprint
     try:
@@ -139,7 +139,7 @@ def _created_once(
     if first is not None and int(first.version) < int(created.version):
         client.delete_model_version(name, str(created.version))
         if created.source != first.source:  # else both found the package that an earlier try left
-            client.delete_logged_model(str(created.source).removeprefix(_LOGGED))
+            client.delete_logged_model(str(created.source).removeprefix(REGISTERED))
         return first
     clear_half_made(name, fingerprint, tracker, client)
     return created
@@ -161,7 +161,7 @@ def _create_version(
     tags = _tags(submission, tracker)
     tracker.set_tags(run_id, tags)
     tracker.log_text(run_id, redacted(submission.recipe_yaml), "recipe.yaml")
-    tracker.log_params(run_id, _recipe_values(submission.recipe_yaml))
+    tracker.log_params(run_id, recipe_values(submission.recipe_yaml))
     logged = logged_package(
         submission.kind, submission.name, submission.artifact, run_id, tags, tracker, client
     )
@@ -179,7 +179,7 @@ def _create_version(
     _ensure_name(client, submission.name, _what(submission))
     return client.create_model_version(
         submission.name,
-        source=f"{_LOGGED}{logged.model_id}",
+        source=f"{REGISTERED}{logged.model_id}",
         run_id=run_id,
         tags={
             **tags,
@@ -199,20 +199,21 @@ def _what(submission: Submission) -> str:
     return f"A BERT {what}: takes {takes}, gives {gives}."
 
 
-def _recipe_values(recipe_yaml: str) -> dict[str, object]:
-    """The recipe by dotted path, as MLflow's pages compare runs; where it ran changes nothing."""
-    recipe = yaml.safe_load(recipe_yaml)
+def recipe_values(recipe_yaml: str) -> dict[str, Any]:
+    """The recipe by dotted path, without `runtime`, which changes nothing of what is made."""
+    recipe = yaml.safe_load(recipe_yaml) or {}
     recipe.pop("runtime", None)
     return dict(flattened(recipe))
 
 
 def _run_of(submission: Submission, metrics: Mapping[str, float], tracker: Tracker) -> str:
-    """The run of the model's training; one is made up where it was trained with another tracker."""
-    fingerprint = submission.artifact.fingerprint
+    """The run of the model's training; a new one where this tracker has none, as of an import."""
+    artifact, fingerprint = submission.artifact, submission.artifact.fingerprint
     run_id = tracker.find_run(fingerprint)
     if run_id is None:
-        run_id = tracker.create_run(f"{submission.kind}-{fingerprint[:8]}", fingerprint, {}, {})
-        tracker.finish(run_id, metrics)
+        what = "import" if artifact.kind == IMPORTED else submission.kind
+        run_id = tracker.create_run(f"{what}-{fingerprint[:8]}", fingerprint, {}, {})
+        tracker.finish(run_id, metrics, computed_on=artifact.statistics.get("computed_on"))
     return run_id
 
 

@@ -143,7 +143,7 @@ def _verification(
 def _comparison(
     logged_on: Mapping[str, str], here: Mapping[str, str], answer_weight: float
 ) -> tuple[float, str]:
-    """How far the figures may be apart, and in words why."""
+    """By how much the figures may differ, and why."""
     if dict(logged_on) == dict(here):
         return 0.0, "exact"
     bound = max(_TOLERANCE, answer_weight)

@@ -16,6 +16,7 @@ from pipelines.stages.vocabulary import VOCABULARY
 from pipelines.training.placement import check_ranks
 
 CHAIN = (CORPUS, VOCABULARY, EXAMPLES, PRETRAINING, DATASET, FINETUNING, EVALUATION)
+STAGES = {stage.kind: stage for stage in CHAIN}  # by the kind of the artifacts that each makes
 
 
 def with_what_they_need(goals: Iterable[Stage]) -> tuple[Stage, ...]:
@@ -75,11 +76,3 @@ def check_recipe(recipe: Any, goals: Iterable[Stage]) -> None:
     found: dict[str, Any] = {}
     for stage in wanted:
         found[stage.name] = stage.inspected(recipe, found)
-
-
-def stage_of_kind(kind: str) -> Stage:
-    """The stage whose artifacts are of this kind.
-
-    Raises KeyError where no stage makes any.
-    """
-    return {stage.kind: stage for stage in CHAIN}[kind]

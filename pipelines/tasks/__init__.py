@@ -5,7 +5,7 @@ and by nothing else. A person's own task is a file with a class, named by its pa
 family of it. What several families score and encode with lies in the packages beside them.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path, PurePosixPath
 from pkgutil import iter_modules
@@ -56,6 +56,9 @@ class Answers(NamedTuple):
     num_truncated: int
 
 
+Baselines = Mapping[str, Sequence[Any]]  # by the simpler model's name, values as in `Answers`
+
+
 class BadItemError(ValueError):
     """An item that cannot be learned from: what every item must, and what was found."""
 
@@ -88,7 +91,7 @@ class TaskFamily(Protocol):
     form: Form = "texts"
     score: str  # the figure that says most
     curve: Mapping[str, str]  # the model's evaluation sums, and what they are called in a curve
-    models: tuple[type["Model"], ...]  # that answer it
+    model: "type[TrainableModel]"  # that answers it
     guess: str  # what `described` compares with, as people call it: "majority class"
     baselines_read_encoder: bool = False
 
@@ -112,19 +115,20 @@ class TaskFamily(Protocol):
         return set()
 
     def described(self, train: Items, heldout: Items) -> dict[str, Any]:
-        """Counts and baselines of the two parts, ready for JSON; figures of a `baseline/`."""
+        """Counts of the two parts, and figures named `baseline/…`, ready for JSON."""
 
-    def baselines(
-        self, train: Items, heldout: Items, encoder: Path | None = None
-    ) -> Mapping[str, Sequence[Any]]:
-        """By name, what simpler models that learned from `train` alone say to the held-out items.
+    def baselines(self, train: Items, heldout: Items, encoder: Path | None) -> Baselines:
+        """The answers of simpler models that learned from `train` alone; none by default.
 
-        Values as in `Answers`; none where there is no such model. `encoder` is the folder of the
-        one that fine-tuning began with, for a family whose `baselines_read_encoder`.
+        `encoder` is the folder of the one that fine-tuning began with, for a family whose
+        `baselines_read_encoder`.
         """
+        return {}
 
     def build_model(self, config: "EncoderConfig", labels: tuple[str, ...]) -> "TrainableModel":
         """The encoder of `config` with the family's head, from torch's generator."""
+        settings: dict[str, Any] = {"num_labels": len(labels), "labels": labels} if labels else {}
+        return self.model(config, **settings)
 
     def examples(
         self, items: Items, tokenizer: "WordPieceTokenizer", reading: Reading
@@ -134,7 +138,7 @@ class TaskFamily(Protocol):
     def answers(
         self, model: "Model", tokenizer: "WordPieceTokenizer", items: Items, reading: Reading
     ) -> Answers:
-        """What `model`, one of `models`, says to the items; all ranks get all of it."""
+        """What a model of the family says to the items; all ranks get all of it."""
 
     def scores(self, answers: Answers, items: Items) -> "Mapping[str, WeightedScore]":
         """The scores of the answers, `score` among them, as functions of how often items count."""
@@ -146,7 +150,7 @@ class TaskFamily(Protocol):
         return figures_of(self.scores(answers, items), len(items.rows))
 
     def report(self, answers: Answers, items: Items) -> dict[str, Any]:
-        """What is worth knowing of the answers beyond their scores, ready for JSON."""
+        """Details of the answers beyond their scores, ready for JSON."""
 
 
 def by_split(
@@ -169,7 +173,7 @@ def is_own(name: str) -> bool:
 def family_module(name: str) -> str:
     """A family's module by its name, which people may write as in `multi-label`.
 
-    Of a person's own task the name that it goes by, which is that of its file.
+    For a user's own task it is the name of its file.
     """
     return PurePosixPath(name).stem if is_own(name) else name.replace("-", "_")
 
@@ -192,9 +196,9 @@ def family(name: str) -> TaskFamily:
     return found
 
 
-def families_of(model: "Model") -> Iterator[str]:
+def families_of(model: "Model") -> list[str]:
     """The names of the families of ours whose items `model` answers."""
-    return (name for name in family_names() if type(model) in family(name).models)
+    return [name for name in family_names() if type(model) is family(name).model]
 
 
 def family_for(model: "Model", name: str) -> TaskFamily:
@@ -206,14 +210,14 @@ def family_for(model: "Model", name: str) -> TaskFamily:
 
 
 def family_of_model(model: "Model", called: str, task: str | None = None) -> str | None:
-    """The name of the family whose items `model` answers: `task` where that is said.
+    """The name of the family whose items `model` answers; `task` chooses among several.
 
-    None where there is no family. Raises UserError, which names the model as it is `called`, where
-    several families have such models and `task` names none of them.
+    None where there is no family. Raises UserError, which calls the model `called`, where several
+    families have such models and `task` names none of them.
     """
     from bert_core.model.rows import RowModel
 
-    found = [model.head_name] if isinstance(model, RowModel) else list(families_of(model))
+    found = [model.head_name] if isinstance(model, RowModel) else families_of(model)
     task = None if task is None else family_module(task)
     if task is not None and task not in found:
         raise UserError(

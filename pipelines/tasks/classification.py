@@ -3,18 +3,16 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
 
-from bert_core.config import EncoderConfig
-from bert_core.model.catalogue import Model, SequenceClassifier, TrainableModel
+from bert_core.model.catalogue import Model, SequenceClassifier
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.config.errors import UserError
-from pipelines.tasks import Answers, Item, Items, Reading, TaskFamily, by_split
+from pipelines.tasks import Answers, Baselines, Item, Items, Reading, TaskFamily, by_split
 from pipelines.tasks.baselines import tfidf
 from pipelines.tasks.encoding.sequences import Sequences
 from pipelines.tasks.encoding.texts import (
@@ -34,10 +32,8 @@ class Classification(TaskFamily):
 
     score = "eval/accuracy"
     guess = "majority class"
-    curve: Mapping[str, str] = MappingProxyType(
-        {"label_loss": "eval/loss", "label_accuracy": "eval/accuracy"}
-    )
-    models: tuple[type[Model], ...] = (SequenceClassifier,)
+    curve: Mapping[str, str] = {"label_loss": "eval/loss", "label_accuracy": "eval/accuracy"}
+    model = SequenceClassifier
     schema = pa.schema({"text": pa.string(), "second_text": pa.string(), "label": pa.string()})
 
     def item(self, record: Mapping[str, Any]) -> Item:
@@ -70,15 +66,9 @@ class Classification(TaskFamily):
             "baseline/accuracy": counts["heldout"][majority] / len(heldout.rows),
         }
 
-    def baselines(
-        self, train: Items, heldout: Items, encoder: Path | None = None
-    ) -> Mapping[str, Sequence[Any]]:
+    def baselines(self, train: Items, heldout: Items, encoder: Path | None) -> Baselines:
         """Logistic regression on TF-IDF."""
         return tfidf.classes(train, heldout)
-
-    def build_model(self, config: EncoderConfig, labels: tuple[str, ...]) -> TrainableModel:
-        """A classifier of `labels`, from torch's generator."""
-        return SequenceClassifier(config, num_labels=len(labels), labels=labels)
 
     def examples(self, items: Items, tokenizer: WordPieceTokenizer, reading: Reading) -> Sequences:
         """The texts, cut to what is read or in windows, each with its text's label."""

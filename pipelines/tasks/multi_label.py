@@ -3,18 +3,25 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
 
-from bert_core.config import EncoderConfig
-from bert_core.model.catalogue import Model, MultiLabelClassifier, TrainableModel
+from bert_core.model.catalogue import Model, MultiLabelClassifier
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.config.errors import UserError
-from pipelines.tasks import Answers, BadItemError, Item, Items, Reading, TaskFamily, by_split
+from pipelines.tasks import (
+    Answers,
+    BadItemError,
+    Baselines,
+    Item,
+    Items,
+    Reading,
+    TaskFamily,
+    by_split,
+)
 from pipelines.tasks.baselines import tfidf
 from pipelines.tasks.encoding.sequences import Sequences
 from pipelines.tasks.encoding.texts import (
@@ -35,22 +42,20 @@ class MultiLabel(TaskFamily):
 
     score = "eval/micro_f1"
     guess = "most frequent labels"
-    curve: Mapping[str, str] = MappingProxyType(
-        {
-            "label_loss": "eval/loss",
-            "label_accuracy": "eval/decisions",
-            "label_exact_match": "eval/exact_match",
-        }
-    )
-    models: tuple[type[Model], ...] = (MultiLabelClassifier,)
+    curve: Mapping[str, str] = {
+        "label_loss": "eval/loss",
+        "label_accuracy": "eval/decisions",
+        "label_exact_match": "eval/exact_match",
+    }
+    model = MultiLabelClassifier
     schema = pa.schema(
         {"text": pa.string(), "second_text": pa.string(), "labels": pa.list_(pa.string())}
     )
 
     def item(self, record: Mapping[str, Any]) -> Item:
-        """A text with its labels; none of them is an answer, too.
+        """A text with its labels, of which there may be none.
 
-        Raises BadItemError where nobody has said which they are, or they have no names.
+        Raises BadItemError where the labels are missing or have no names.
         """
         return {**text_fields(record), "labels": _names(record["labels"])}
 
@@ -85,15 +90,9 @@ class MultiLabel(TaskFamily):
             "baseline/exact_match": max(same["eval/exact_match"], nothing["eval/exact_match"]),
         }
 
-    def baselines(
-        self, train: Items, heldout: Items, encoder: Path | None = None
-    ) -> Mapping[str, Sequence[Any]]:
+    def baselines(self, train: Items, heldout: Items, encoder: Path | None) -> Baselines:
         """Logistic regression on TF-IDF, one for each label."""
         return tfidf.label_sets(train, heldout)
-
-    def build_model(self, config: EncoderConfig, labels: tuple[str, ...]) -> TrainableModel:
-        """A classifier of `labels`, from torch's generator."""
-        return MultiLabelClassifier(config, num_labels=len(labels), labels=labels)
 
     def examples(self, items: Items, tokenizer: WordPieceTokenizer, reading: Reading) -> Sequences:
         """The texts, cut to what is read or in windows, each with its text's labels."""

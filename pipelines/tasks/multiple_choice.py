@@ -3,19 +3,17 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
 
-from bert_core.config import EncoderConfig
 from bert_core.inference.texts import EncodedTexts, encode_texts
-from bert_core.model.catalogue import Model, MultipleChoice, TrainableModel
+from bert_core.model.catalogue import Model, MultipleChoice
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.config.errors import UserError
-from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading, TaskFamily
+from pipelines.tasks import Answers, BadItemError, Baselines, Form, Item, Items, Reading, TaskFamily
 from pipelines.tasks.baselines import tfidf
 from pipelines.tasks.encoding.sequences import Sequences
 from pipelines.tasks.encoding.texts import outputs
@@ -30,10 +28,8 @@ class Choices(TaskFamily):
     form: Form = "choices"
     score = "eval/accuracy"
     guess = "chance"
-    curve: Mapping[str, str] = MappingProxyType(
-        {"label_loss": "eval/loss", "label_accuracy": "eval/accuracy"}
-    )
-    models: tuple[type[Model], ...] = (MultipleChoice,)
+    curve: Mapping[str, str] = {"label_loss": "eval/loss", "label_accuracy": "eval/accuracy"}
+    model = MultipleChoice
     schema = pa.schema(
         {"text": pa.string(), "choices": pa.list_(pa.string()), "answer": pa.int64()}
     )
@@ -59,11 +55,6 @@ class Choices(TaskFamily):
             raise _no_choice(label, choices)
         return {"text": record["text"], "choices": choices, "answer": answer}
 
-    def group(self, item: Item) -> str:
-        """Questions with the same text stay together."""
-        text: str = item["text"]
-        return text
-
     def labels(self, train: Sequence[Item], heldout: Sequence[Item]) -> tuple[str, ...]:
         """No classes; raises UserError where questions have different numbers of choices."""
         numbers = Counter(len(item["choices"]) for item in (*train, *heldout))
@@ -76,19 +67,13 @@ class Choices(TaskFamily):
         return ()
 
     def described(self, train: Items, heldout: Items) -> dict[str, Any]:
-        """How many choices a question has, and the accuracy of choosing one by lot."""
+        """How many choices a question has, and the accuracy of choosing at random."""
         num_choices = len(train.rows[0]["choices"])
         return {"choices": num_choices, "baseline/accuracy": 1 / num_choices}
 
-    def baselines(
-        self, train: Items, heldout: Items, encoder: Path | None = None
-    ) -> Mapping[str, Sequence[Any]]:
+    def baselines(self, train: Items, heldout: Items, encoder: Path | None) -> Baselines:
         """Logistic regression on the TF-IDF of a choice and of what it shares with its text."""
         return tfidf.choices(train, heldout)
-
-    def build_model(self, config: EncoderConfig, labels: tuple[str, ...]) -> TrainableModel:
-        """A model with one output a choice, from torch's generator."""
-        return MultipleChoice(config)
 
     def examples(self, items: Items, tokenizer: WordPieceTokenizer, reading: Reading) -> Sequences:
         """The question with each of its choices, cut to what is read."""

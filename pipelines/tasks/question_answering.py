@@ -3,20 +3,28 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
 
-from bert_core.config import EncoderConfig
 from bert_core.inference.answers import best_span, inside
 from bert_core.inference.texts import EncodedTexts
-from bert_core.model.catalogue import Model, SpanPredictor, TrainableModel
+from bert_core.model.catalogue import Model, SpanPredictor
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.config.errors import UserError
-from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading, TaskFamily, by_split
+from pipelines.tasks import (
+    Answers,
+    BadItemError,
+    Baselines,
+    Form,
+    Item,
+    Items,
+    Reading,
+    TaskFamily,
+    by_split,
+)
 from pipelines.tasks.baselines.rules import best_sentences
 from pipelines.tasks.encoding.sequences import Sequences
 from pipelines.tasks.encoding.texts import read_questions, share, span_in
@@ -39,10 +47,8 @@ class QuestionAnswering(TaskFamily):
     form: Form = "questions"
     score = "eval/f1"
     guess = "first sentence"
-    curve: Mapping[str, str] = MappingProxyType(
-        {"label_loss": "eval/loss", "label_accuracy": "eval/window_accuracy"}
-    )
-    models: tuple[type[Model], ...] = (SpanPredictor,)
+    curve: Mapping[str, str] = {"label_loss": "eval/loss", "label_accuracy": "eval/window_accuracy"}
+    model = SpanPredictor
     schema = pa.schema(
         {
             "id": pa.string(),
@@ -121,15 +127,9 @@ class QuestionAnswering(TaskFamily):
             ),
         }
 
-    def baselines(
-        self, train: Items, heldout: Items, encoder: Path | None = None
-    ) -> Mapping[str, Sequence[Any]]:
+    def baselines(self, train: Items, heldout: Items, encoder: Path | None) -> Baselines:
         """The sentence of the text that has most of the question's words, or a part of it."""
         return best_sentences(train, heldout)
-
-    def build_model(self, config: EncoderConfig, labels: tuple[str, ...]) -> TrainableModel:
-        """A model that points at spans, from torch's generator."""
-        return SpanPredictor(config)
 
     def examples(self, items: Items, tokenizer: WordPieceTokenizer, reading: Reading) -> Sequences:
         """The windows of all questions that hold the whole answer or none of it."""

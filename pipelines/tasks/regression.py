@@ -3,18 +3,16 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
 
-from bert_core.config import EncoderConfig
-from bert_core.model.catalogue import Model, SequenceRegressor, TrainableModel
+from bert_core.model.catalogue import Model, SequenceRegressor
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.config.errors import UserError
-from pipelines.tasks import Answers, BadItemError, Item, Items, Reading, TaskFamily
+from pipelines.tasks import Answers, BadItemError, Baselines, Item, Items, Reading, TaskFamily
 from pipelines.tasks.baselines import tfidf
 from pipelines.tasks.encoding.sequences import Sequences
 from pipelines.tasks.encoding.texts import encoded, outputs, text_fields
@@ -28,8 +26,8 @@ class Regression(TaskFamily):
 
     score = "eval/pearson"
     guess = "mean value"
-    curve: Mapping[str, str] = MappingProxyType({"label_loss": "eval/loss"})
-    models: tuple[type[Model], ...] = (SequenceRegressor,)
+    curve: Mapping[str, str] = {"label_loss": "eval/loss"}
+    model = SequenceRegressor
     schema = pa.schema({"text": pa.string(), "second_text": pa.string(), "value": pa.float64()})
 
     def item(self, record: Mapping[str, Any]) -> Item:
@@ -63,15 +61,9 @@ class Regression(TaskFamily):
             "baseline/squared_error": float(np.mean((expected - values.mean()) ** 2)),
         }
 
-    def baselines(
-        self, train: Items, heldout: Items, encoder: Path | None = None
-    ) -> Mapping[str, Sequence[Any]]:
+    def baselines(self, train: Items, heldout: Items, encoder: Path | None) -> Baselines:
         """Ridge regression on TF-IDF."""
         return tfidf.numbers(train, heldout)
-
-    def build_model(self, config: EncoderConfig, labels: tuple[str, ...]) -> TrainableModel:
-        """A model with one output, from torch's generator."""
-        return SequenceRegressor(config)
 
     def examples(self, items: Items, tokenizer: WordPieceTokenizer, reading: Reading) -> Sequences:
         """The texts, cut to what is read."""

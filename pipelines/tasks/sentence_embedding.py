@@ -3,25 +3,25 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
 
-from bert_core.config import EmbeddingConfig, EncoderConfig
-from bert_core.model.catalogue import Model, SentenceEncoder, TrainableModel
+from bert_core.config import EmbeddingConfig
+from bert_core.inference.texts import encode_texts
+from bert_core.model.catalogue import Model, SentenceEncoder
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.config.errors import UserError
-from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading, TaskFamily
+from pipelines.tasks import Answers, BadItemError, Baselines, Form, Item, Items, Reading, TaskFamily
 from pipelines.tasks.baselines.tfidf import mean_embedding_cosines, tfidf_cosines
 from pipelines.tasks.encoding.sequences import Pairs, encoded_pairs
 from pipelines.tasks.encoding.texts import outputs
 from pipelines.tasks.scoring.weighted import WeightedScore, number_scores
 
 # How near a premise and a hypothesis are, for the score.
-_CLASSES = MappingProxyType({"entailment": 1.0, "neutral": 0.5, "contradiction": 0.0})
+_CLASSES = {"entailment": 1.0, "neutral": 0.5, "contradiction": 0.0}
 _WORST = 10  # answers that a report shows
 
 
@@ -38,8 +38,8 @@ class SentenceEmbedding(TaskFamily):
     score = "eval/spearman"
     guess = "shared words"
     baselines_read_encoder = True
-    curve: Mapping[str, str] = MappingProxyType({"label_loss": "eval/loss"})
-    models: tuple[type[Model], ...] = (SentenceEncoder,)
+    curve: Mapping[str, str] = {"label_loss": "eval/loss"}
+    model = SentenceEncoder
     schema = pa.schema(
         {
             "text": pa.string(),
@@ -53,8 +53,8 @@ class SentenceEmbedding(TaskFamily):
     def item(self, record: Mapping[str, Any]) -> Item:
         """A pair; raises BadItemError where its label is neither a number nor one of the classes.
 
-        A pair without a label belongs together. A -1 says of no pair how near it is: it stands for
-        the hidden or missing class of natural language inference.
+        A pair without a label belongs together. A -1 is no similarity: it marks a hidden or missing
+        class of natural language inference.
         """
         if not record["second_text"]:
             raise BadItemError("have both texts of its pair", "an empty second one")
@@ -72,11 +72,6 @@ class SentenceEmbedding(TaskFamily):
                 f"have a number, {', '.join(_CLASSES)} as its label", repr(label[:60])
             )
         return {**texts, "value": value, "is_number": True}
-
-    def group(self, item: Item) -> str:
-        """Pairs with the same first text stay together."""
-        text: str = item["text"]
-        return text
 
     def labels(self, train: Sequence[Item], heldout: Sequence[Item]) -> tuple[str, ...]:
         """No classes; raises UserError where nothing can be learned or measured."""
@@ -115,16 +110,10 @@ class SentenceEmbedding(TaskFamily):
             **{f"baseline/{name}": overlap[f"eval/{name}"] for name in ("spearman", "pearson")},
         }
 
-    def baselines(
-        self, train: Items, heldout: Items, encoder: Path | None = None
-    ) -> Mapping[str, Sequence[Any]]:
+    def baselines(self, train: Items, heldout: Items, encoder: Path | None) -> Baselines:
         """The cosines of TF-IDF and, with an encoder, of its mean token embeddings."""
         cosines = tfidf_cosines(train, heldout)
         return cosines if encoder is None else cosines | mean_embedding_cosines(heldout, encoder)
-
-    def build_model(self, config: EncoderConfig, labels: tuple[str, ...]) -> TrainableModel:
-        """The encoder alone: the vectors are its own."""
-        return SentenceEncoder(config)
 
     def examples(self, items: Items, tokenizer: WordPieceTokenizer, reading: Reading) -> Pairs:
         """The pairs to learn from, each text cut to what is read."""
@@ -149,18 +138,14 @@ class SentenceEmbedding(TaskFamily):
         self, model: Model, tokenizer: WordPieceTokenizer, items: Items, reading: Reading
     ) -> Answers:
         """The cosine of each pair, of vectors as `bert_core.inference.embed` gives them."""
-        rows, how = items.rows, model.embedding or EmbeddingConfig()
-        first_texts, second_texts = (
-            [_lowered(item[name], how) for item in rows] for name in ("text", "second_text")
-        )
+        how = model.embedding or EmbeddingConfig()
+        texts = [item[name] for name in ("text", "second_text") for item in items.rows]
+        if how.lowercase:
+            texts = [text.lower() for text in texts]
         longest = min(reading.max_tokens, how.max_tokens or reading.max_tokens)
-        nothing: list[str | None] = [None] * len(rows)
-        pairs = encoded_pairs(
-            first_texts, second_texts, nothing, np.zeros(len(rows)), tokenizer, longest,
-        )  # fmt: skip
-        vectors = outputs(model, pairs.encoded, reading, model.config.hidden_size)
-        first, second = np.split(vectors, 2)
-        return Answers((first * second).sum(axis=1).tolist(), pairs.num_truncated)
+        encoded = encode_texts(tokenizer, texts, longest)
+        first, second = np.split(outputs(model, encoded, reading, model.config.hidden_size), 2)
+        return Answers((first * second).sum(axis=1).tolist(), encoded.num_truncated)
 
     def scores(self, answers: Answers, items: Items) -> Mapping[str, WeightedScore]:
         """Spearman's and Pearson's correlation of the cosines with the numbers."""
@@ -199,10 +184,6 @@ def _others(learned: Sequence[Item], items: Sequence[Item]) -> list[str | None]:
         if item["value"] == 0.0:
             contradicting.setdefault(item["text"], item["second_text"])
     return [item["other_text"] or contradicting.get(item["text"]) for item in learned]
-
-
-def _lowered(text: str, how: EmbeddingConfig) -> str:
-    return text.lower() if how.lowercase else text
 
 
 def _shared_words(item: Item) -> float:

@@ -3,7 +3,6 @@
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,22 @@ import pyarrow as pa
 import torch
 
 from bert_core.batch import IGNORED_LABEL
-from bert_core.config import EncoderConfig
 from bert_core.inference.tags import sequences_of
 from bert_core.inference.windows import WordWindow, word_windows
-from bert_core.model.catalogue import Model, TokenClassifier, TrainableModel
+from bert_core.model.catalogue import Model, TokenClassifier
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.config.errors import UserError
-from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading, TaskFamily, by_split
+from pipelines.tasks import (
+    Answers,
+    BadItemError,
+    Baselines,
+    Form,
+    Item,
+    Items,
+    Reading,
+    TaskFamily,
+    by_split,
+)
 from pipelines.tasks.baselines.rules import tags
 from pipelines.tasks.encoding.sequences import Sequences
 from pipelines.tasks.encoding.texts import check_classes, class_names, share
@@ -35,10 +43,8 @@ class Tagging(TaskFamily):
     form: Form = "words"
     score = "eval/f1"
     guess = "most frequent tags"
-    curve: Mapping[str, str] = MappingProxyType(
-        {"label_loss": "eval/loss", "label_accuracy": "eval/word_accuracy"}
-    )
-    models: tuple[type[Model], ...] = (TokenClassifier,)
+    curve: Mapping[str, str] = {"label_loss": "eval/loss", "label_accuracy": "eval/word_accuracy"}
+    model = TokenClassifier
     schema = pa.schema({"words": pa.list_(pa.string()), "tags": pa.list_(pa.string())})
 
     def item(self, record: Mapping[str, Any]) -> Item:
@@ -102,15 +108,9 @@ class Tagging(TaskFamily):
             **{name.replace("eval/", "baseline/"): value for name, value in figures.items()},
         }
 
-    def baselines(
-        self, train: Items, heldout: Items, encoder: Path | None = None
-    ) -> Mapping[str, Sequence[Any]]:
+    def baselines(self, train: Items, heldout: Items, encoder: Path | None) -> Baselines:
         """The most frequent tag of a word; of an unknown one by its ending and its shape."""
         return tags(train, heldout)
-
-    def build_model(self, config: EncoderConfig, labels: tuple[str, ...]) -> TrainableModel:
-        """A tagger of `labels`, from torch's generator."""
-        return TokenClassifier(config, num_labels=len(labels), labels=labels)
 
     def examples(self, items: Items, tokenizer: WordPieceTokenizer, reading: Reading) -> Sequences:
         """Windows of the sentences; each word's tag is asked for once, at its first token."""

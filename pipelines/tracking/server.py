@@ -11,6 +11,8 @@ with passwords come from the environment, because everybody on the machine sees 
 User and password are those of BERTSMITH_MLFLOW_LOGIN, http://user:password@host:port. MLflow's own
 `basic-auth` app would need two more packages, a user database and a slow hash for every request:
 docs/decisions/0010.
+
+`bertsmith up` and `down` call `end_abandoned_runs`: open runs whose flow run is over become KILLED.
 """
 
 import argparse
@@ -29,7 +31,7 @@ from pipelines.config.errors import Credentials, UserError
 from pipelines.tracking.sign_in import LOGIN, authorization, home_login
 from pipelines.tracking.tracker import server_address  # it sets the environment MLflow reads
 
-_OPEN_PATHS = ("/health", "/version")  # they tell nothing, and are how one waits for a server
+_OPEN_PATHS = ("/health", "/version")  # they show nothing, and clients wait for a server by them
 _ASK = {"WWW-Authenticate": 'Basic realm="Bertsmith: MLflow"'}
 _HOSTS = "localhost,localhost:*,127.0.0.1,127.0.0.1:*"
 

@@ -23,6 +23,11 @@ from pipelines.config.errors import Credentials, UserError, split_credentials
 LOGIN: Final = "BERTSMITH_MLFLOW_LOGIN"
 _PROVIDER: Final = "bertsmith"  # as MLFLOW_TRACKING_AUTH calls `SignIn`
 _ADDRESSES = ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI")
+_DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
+_SERVERS = ("http", "https")
+_DATABRICKS = ("databricks", "databricks-uc", "uc")
+_CONNECT_SECONDS = 3.0
+_PLUGINS = "mlflow.tracking_store"  # where packages announce further schemes to MLflow
 _one_at_a_time = threading.Lock()
 _of_uris: dict[str, Credentials] = {}  # by origin: what the URI of a tracker named
 
@@ -70,8 +75,7 @@ def make_default(address: str) -> None:
     """Make `address` this process's default server for runs and registered models.
 
     MLflow also writes it into the environment, for subprocesses. There the next run of this process
-    would take it for an address that somebody named, and use it for another home: what the
-    environment said before stays.
+    would take it for the user's own setting, and use it for another home: so it is undone.
     """
     import mlflow  # seconds that who only names the home's server need not spend
 
@@ -121,13 +125,6 @@ def _origin(address: str) -> str:
     parts = urlsplit(address)
     host = "127.0.0.1" if parts.hostname == "localhost" else parts.hostname
     return f"{parts.scheme}://{host}:{parts.port or {'http': 80, 'https': 443}.get(parts.scheme)}"
-
-
-_DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
-_SERVERS = ("http", "https")
-_DATABRICKS = ("databricks", "databricks-uc", "uc")
-_CONNECT_SECONDS = 3.0
-_PLUGINS = "mlflow.tracking_store"  # where packages announce further schemes to MLflow
 
 
 def check_tracker_reachable(uri: str) -> None:

@@ -14,7 +14,6 @@ from mlflow.exceptions import MlflowException
 
 from pipelines.config.errors import UserError, first_line, redacted, split_credentials
 from pipelines.tracking.sign_in import make_default, sign_in
-from pipelines.tracking.transient import is_transient as is_transient
 from pipelines.tracking.transient import tracker_errors
 
 logger = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""Which failures of a tracker, a store or a network waiting may mend."""
+"""Which failures of a tracker, a store or a network are transient."""
 
 from mlflow.exceptions import InvalidUrlException, MlflowException
 from requests import HTTPError
@@ -18,7 +18,7 @@ _TOO_MANY_REQUESTS = 429
 
 
 def is_transient(error: object) -> bool:
-    """Whether a tracker, a store, a disk or a network failed in a way that waiting may mend."""
+    """Whether a tracker, a store, a disk or a network failed in a way that a retry may cure."""
     seen: set[int] = set()  # an error that was raised from itself is its own cause
     while isinstance(error, UserError) and id(error) not in seen:
         seen.add(id(error))

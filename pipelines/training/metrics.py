@@ -18,7 +18,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pipelines.artifacts import ArtifactStore
 from pipelines.artifacts.access import store_errors_explained
-from pipelines.tracking.tracker import Tracker, is_transient, tracker_errors
+from pipelines.tracking.tracker import Tracker
+from pipelines.tracking.transient import is_transient, tracker_errors
 
 from pipelines.tracking.tracker import now_ms, server_address  # isort: skip
 from mlflow import MlflowClient

@@ -13,7 +13,7 @@ from pipelines.stages.corpus.shards import read_documents
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset
-from pipelines.tracking.tracker import is_transient
+from pipelines.tracking.transient import is_transient
 from tests.pipelines.small_data import invented_text
 
 

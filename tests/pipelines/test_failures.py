@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pipelines.config.errors import UserError
-from pipelines.tracking.tracker import is_transient
+from pipelines.tracking.transient import is_transient
 from pipelines.training.failures import EndOnLongOutage, raise_sentence
 from pipelines.training.placement import Placement
 from pipelines.training.preflight import within_memory

@@ -17,7 +17,8 @@ from pipelines.config.errors import UserError
 from pipelines.registry.finding import find_source
 from pipelines.stage import StageContext
 from pipelines.tracking import tracker as tracker_module
-from pipelines.tracking.tracker import Tracker, is_transient
+from pipelines.tracking.tracker import Tracker
+from pipelines.tracking.transient import is_transient
 from pipelines.training.runs import Trained, open_run, recorded
 
 

@@ -158,7 +158,7 @@ def _flow_of(command: str) -> Any:
 def long_form(recipe: "CorpusRecipe") -> str:
     """The recipe with every value, with its automatic rates where they are known."""
     from pipelines.artifacts import ArtifactStore
-    from pipelines.registry.opening import automatic_rates_note
+    from pipelines.insight.sizes import automatic_rates_note
     from pipelines.stage import StageContext
 
     context = StageContext(store=ArtifactStore(recipe.runtime.store_url()))  # makes no home

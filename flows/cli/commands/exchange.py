@@ -167,10 +167,10 @@ def export_version(
             print(f"  {line}")
         return
     written = exchange.export_version(tracker, called, to, pooling)
-    print(f"{written.folder}: {written.called} with {written.num_parameters:,} parameters")
+    print(f"{to}: {written.called} with {written.num_parameters:,} parameters")
     if written.over_mean:
         print(
             "  its head uses the mean of all tokens, which no Auto class of transformers supports: "
-            f"SentenceTransformer({str(written.folder)!r}).encode(texts) of sentence-transformers "
+            f"SentenceTransformer({str(to)!r}).encode(texts) of sentence-transformers "
             "gives its logits, in the order of id2label in config.json; AutoModel loads the encoder"
         )

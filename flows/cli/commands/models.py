@@ -39,12 +39,14 @@ def models(context: typer.Context, home: Home = None, as_json: AsJson = False) -
     """
     if context.invoked_subcommand is not None:
         return
-    from pipelines.registry.listing import list_models, list_moves
+    from pipelines.registry.listing import list_models
+    from pipelines.registry.person_choice import moves_of
     from pipelines.tasks import family_title
 
     tracker = tracker_of(home)
     rows = list_models(tracker)
-    moves = {name: list_moves(tracker, name) for name in dict.fromkeys(row.name for row in rows)}
+    client = tracker.client()
+    moves = {name: moves_of(client, name) for name in dict.fromkeys(row.name for row in rows)}
     if as_json:
         rows_as_json = [
             {

@@ -107,7 +107,7 @@ def _recipe(name: str, values: dict[str, Any], home: Path | None) -> Any:
     from pydantic import ValidationError
 
     from pipelines.recipes import registration
-    from pipelines.recipes.files import explain
+    from pipelines.recipes.faults import explain
 
     try:
         return getattr(registration, name)(**values)

@@ -1,4 +1,4 @@
-"""The paired bootstrap: how sure it is that one system is better than another on the same items.
+"""The paired bootstrap: the confidence that a system is better than another on the same items.
 
 Efron and Tibshirani, "An Introduction to the Bootstrap" (1993), chapter 16; for systems of language
 processing Koehn, "Statistical Significance Tests for Machine Translation Evaluation" (2004). Both
@@ -16,7 +16,7 @@ from pipelines.tasks.scoring.weighted import WeightedScore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """By how much a system is better than another one, and how sure that is."""
+    """By how much a system is better than another one, and with which confidence."""
 
     score: float
     other: float
@@ -32,7 +32,7 @@ class Difference:
         return self.value > self.margin and self.ahead >= confidence
 
     def advantage(self, ours: str, theirs: str) -> tuple[str, float, float, float]:
-        """Whose favour it is in, `ours` or `theirs`, by how much, and the interval of that."""
+        """Which is better, `ours` or `theirs`, by how much, and the interval of that."""
         if self.value >= 0:
             return ours, self.value, self.low, self.high
         return theirs, -self.value, -self.high, -self.low

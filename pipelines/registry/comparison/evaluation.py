@@ -21,6 +21,8 @@ from pipelines.registry.serving.proof import CHANGED, OTHER, TRY_AGAIN
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 
 _SCRIPT = "proof.py"
+_ENCODER = "encoder"
+_MODEL_FILES = "artifacts/model/"  # in a package
 
 
 class VerificationError(RuntimeError):
@@ -35,7 +37,6 @@ class CannotCompareError(Exception):
 class Evaluation:
     """One version on one set of held-out data."""
 
-    uri: str  # models:/name/number
     data: str  # fingerprint
     value: float  # of the figure that was asked for
     answers: list[Any]  # to each item; of an encoder each sequence's loss and predicted tokens
@@ -63,7 +64,7 @@ def evaluated(
     *,
     store_url: str,
     tracker: Tracker,
-    max_examples: int = 0,
+    max_examples: int,
     threads: str | None = None,
 ) -> Evaluation:
     """Load `version` in a process of its own, without network; it answers all of `data`.
@@ -77,7 +78,7 @@ def evaluated(
         answers_file = Path(scratch) / "answers.json"
         answer = _answer_of_process(
             {
-                "tracking_uri": tracker.uri,  # password and all: nobody else reads standard input
+                "tracking_uri": tracker.uri,  # with its password: only that process reads its input
                 "store_url": store_url,
                 "uri": uri_of(version),
                 "digest": digest_of(version),
@@ -91,7 +92,6 @@ def evaluated(
         )
         answers = json.loads(answers_file.read_text())
     return Evaluation(
-        uri=uri_of(version),
         data=data.fingerprint,
         answers=answers,
         **answer | {"labels": tuple(answer["labels"])},
@@ -127,10 +127,6 @@ def _answer_of_process(request: Mapping[str, Any]) -> dict[str, Any]:
             "install these versions, or delete the version so that the next run packs it again"
         )
     return answer
-
-
-_ENCODER = "encoder"
-_MODEL_FILES = "artifacts/model/"  # in a package
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +197,7 @@ def twin_of(artifact: Artifact, store: ArtifactStore) -> Artifact | None:
 
 
 def check_weights(candidate: Candidate, evaluation: Evaluation) -> None:
-    """Hold what was loaded against the artifact in the store, which the tracker cannot change.
+    """Compare what was loaded with the artifact in the store, which the tracker cannot change.
 
     Raises VerificationError, naming a file, where they differ.
     """
@@ -220,7 +216,8 @@ def answers_of(
 ) -> Evaluation:
     """What `version` answers on the candidate's held-out data, with its own code.
 
-    Raises VerificationError where it cannot be loaded, ConnectionError where nobody answers.
+    Raises VerificationError where it cannot be loaded, ConnectionError where tracker or store does
+    not answer.
     """
     return evaluated(
         version,

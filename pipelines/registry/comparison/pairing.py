@@ -6,7 +6,7 @@ What tags and artifacts say already needs no model to be loaded.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from mlflow.entities.model_registry import ModelVersion
@@ -129,20 +129,17 @@ def difference_from(
     return items, items.difference(*scores, settings)
 
 
-class Answerer(Protocol):
-    """What decides which question a model answers: known of an artifact, and of a loaded model."""
+class _Recorded(NamedTuple):
+    """What decides which question a model answers, as its artifact has it."""
 
-    @property
-    def head(self) -> str: ...
-
-    @property
-    def labels(self) -> tuple[str, ...]: ...
-
-    @property
-    def vocabulary(self) -> str: ...
+    head: str
+    labels: tuple[str, ...]  # empty where the model has no classes
+    vocabulary: str  # SHA-256
 
 
-def check_comparable(candidate: Answerer, other: Answerer, *, is_encoder: bool) -> None:
+def check_comparable(
+    candidate: Evaluation | _Recorded, other: Evaluation | _Recorded, *, is_encoder: bool
+) -> None:
     """Raise CannotCompareError where the two models do not answer the same question."""
     if candidate.head != other.head:
         raise CannotCompareError(
@@ -159,19 +156,13 @@ def check_comparable(candidate: Answerer, other: Answerer, *, is_encoder: bool) 
         )
 
 
-class _Recorded(NamedTuple):
-    head: str
-    labels: tuple[str, ...]  # empty where the model has no classes
-    vocabulary: str  # SHA-256
-
-
 def check_comparable_on_record(
     candidate: Candidate, other: ModelVersion, store: ArtifactStore, settings: ComparisonSettings
 ) -> None:
-    """Raise CannotCompareError where tags and artifacts say already that they cannot be compared.
+    """Raise CannotCompareError where tags and artifacts already show that the two do not compare.
 
-    What they do not say, such as of a version whose artifact the store no longer holds, is found
-    when both models are loaded. Raises UserError for a version without its digest.
+    The rest, as where the store no longer holds an artifact, is checked when both models are
+    loaded. Raises UserError for a version without its digest.
     """
     kind = kind_of(other)
     if kind != candidate.kind:

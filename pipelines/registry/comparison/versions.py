@@ -1,4 +1,4 @@
-"""Whether a version becomes champion: it is better than the one there is, or than its baselines."""
+"""Whether a version becomes champion: better than the present one, or than its baselines."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -49,7 +49,7 @@ class Comparison:
     difference: Difference | None = None
     data: str = ""  # fingerprint of the held-out data
     left_out: int = 0  # items that the champion was trained on
-    awaits_approval: bool = False  # it was better, and no person has said yes or no
+    awaits_approval: bool = False  # better, but not yet approved by a person
 
 
 def compare_versions(
@@ -97,7 +97,7 @@ def compare_versions(
     except CannotCompareError as error:
         return refused(reason=f"it cannot be compared with {against}: {error}", against=against)
     except (VerificationError, UserError) as error:
-        said = " ".join(str(error).split())  # a process's last words have lines
+        said = " ".join(str(error).split())  # the process's stderr has several lines
         return refused(reason=f"it was not compared with {against}: {said}", against=against)
 
 
@@ -107,7 +107,7 @@ def _against_baselines(
     store: ArtifactStore,
     settings: ComparisonSettings,
 ) -> Comparison:
-    """Every baseline has to be beaten; the reason names the one that is beaten by least.
+    """Compare with every baseline; the reason names the one that is beaten by least.
 
     Where that is a simpler model, which learned from the same items, the reason says what to do.
     """
@@ -155,7 +155,7 @@ def _constant_baseline(candidate: Candidate) -> float:
 
 
 def _answers_of_artifact(model_artifact: Artifact, dataset: Artifact) -> list[object]:
-    """What a model of the store, which is no version, answers to the held-out items."""
+    """The answers of a model in the store, which is no version, to the held-out items."""
     folder = model_artifact.local_folder()
     model, tokenizer = load_model(folder), WordPieceTokenizer.from_directory(folder)
     reading = Reading(model.config.max_position_embeddings)

@@ -1,4 +1,4 @@
-"""Two versions beside each other: scores with an interval, settings and data that differ."""
+"""Two versions compared: scores with an interval, settings and data that differ."""
 
 import tempfile
 from collections.abc import Mapping
@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from pipelines.artifacts import ArtifactStore
 from pipelines.config.errors import UserError
-from pipelines.recipes.files import flattened
 from pipelines.recipes.registration import ComparisonSettings
 from pipelines.registry.comparison.bootstrap import Difference
 from pipelines.registry.comparison.evaluation import (
@@ -22,15 +20,15 @@ from pipelines.registry.comparison.evaluation import (
 )
 from pipelines.registry.comparison.pairing import difference_from
 from pipelines.registry.finding import CODE_TAG, PROOF_TAG, REQUIREMENTS_TAG, find_model, uri_of
+from pipelines.registry.registration import recipe_values
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 
-_SURROUNDINGS = "runtime."  # changes nothing of what is made
 _DATA = ("corpus", "vocabulary", "examples", "dataset", "went_on_from")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Versus:
-    """What sets two versions apart."""
+    """The differences between two versions."""
 
     first: str  # models:/name/number
     second: str
@@ -49,7 +47,6 @@ def versus(
     store: ArtifactStore,
     first: str,
     second: str,
-    settings: ComparisonSettings | None = None,
 ) -> Versus:
     """Compare two versions on the held-out data of the first, each with its own code.
 
@@ -62,10 +59,8 @@ def versus(
         raise UserError(
             f"both names mean {uri_of(pair[0])}; name two versions, see `bertsmith models`"
         )
-    difference, why_not, left_out, metric = _difference(
-        *pair, tracker, store, settings or ComparisonSettings()
-    )
-    recipes = [recipe_of(version, tracker) for version in pair]
+    difference, why_not, left_out, metric = _difference(*pair, tracker, store)
+    recipes = [_recipe_of(version, tracker) for version in pair]
     keys = dict.fromkeys((*recipes[0], *recipes[1]))
     return Versus(
         first=uri_of(pair[0]),
@@ -92,19 +87,15 @@ def versus(
     )
 
 
-def recipe_of(version: ModelVersion, tracker: Tracker) -> dict[str, Any]:
-    """The recipe of a version by dotted path, without `runtime`; empty where none was kept."""
+def _recipe_of(version: ModelVersion, tracker: Tracker) -> dict[str, Any]:
+    """The recipe of a version by dotted path; empty where none was kept."""
     with tempfile.TemporaryDirectory(prefix="bertsmith-recipe-") as scratch:
         try:
             path = tracker.client().download_artifacts(version.run_id or "", "recipe.yaml", scratch)
             text = Path(path).read_text(encoding="utf-8")
         except (MlflowException, OSError):
             return {}
-    return {
-        path: value
-        for path, value in flattened(yaml.safe_load(text) or {})
-        if not path.startswith(_SURROUNDINGS)
-    }
+    return recipe_values(text)
 
 
 def _difference(
@@ -112,11 +103,12 @@ def _difference(
     second: ModelVersion,
     tracker: Tracker,
     store: ArtifactStore,
-    settings: ComparisonSettings,
 ) -> tuple[Difference | None, str, int, str]:
     try:
         candidate = candidate_of(first, store)
-        items, difference = difference_from(second, candidate, None, tracker, store, settings)
+        items, difference = difference_from(
+            second, candidate, None, tracker, store, ComparisonSettings()
+        )
         return difference, "", items.left_out, items.metric
     except (CannotCompareError, VerificationError, UserError) as error:
         return None, str(error), 0, ""

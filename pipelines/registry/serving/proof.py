@@ -27,7 +27,7 @@ class OtherQuestionError(Exception):
 
 def main() -> None:
     """Answer the request on standard input; the answers to single items go into a file."""
-    from pipelines.tracking.tracker import is_transient
+    from pipelines.tracking.transient import is_transient
 
     request = json.load(sys.stdin)
     with tempfile.TemporaryDirectory(prefix="bertsmith-proof-") as scratch:
@@ -52,7 +52,8 @@ def main() -> None:
 
 
 def _fetched_package(request: dict[str, Any], scratch: str) -> Path:
-    from pipelines.tracking.tracker import make_default, server_address
+    from pipelines.tracking.sign_in import make_default
+    from pipelines.tracking.tracker import server_address
 
     make_default(server_address(request["tracking_uri"]))
     return Path(mlflow.artifacts.download_artifacts(request["uri"], dst_path=scratch))
@@ -97,7 +98,7 @@ def _reached(request: dict[str, Any], package: Path, data: Any) -> dict[str, Any
     loaded = mlflow.pyfunc.load_model(str(package))
     _refusing_pickle.clear()
     _check_own_code()
-    loaded.predict(loaded.input_example)  # as whoever serves it asks
+    loaded.predict(loaded.input_example)  # as a server calls it
     reaches = {"examples": _of_encoder, "dataset": _of_task}
     reach = reaches.get(request["data_kind"], _response)
     value, answers = reach(loaded, data, request)
@@ -113,7 +114,7 @@ def _reached(request: dict[str, Any], package: Path, data: Any) -> dict[str, Any
 
 
 def unmet_requirements(declared: list[str]) -> list[str]:
-    """What a model declares, as pip reads it, and this process has not, a phrase each."""
+    """The declared requirements that this process does not meet, a phrase each."""
     unmet = []
     for line in declared:
         requirement = Requirement(line)
@@ -127,7 +128,7 @@ def unmet_requirements(declared: list[str]) -> list[str]:
 
 
 def _refuse_network(event: str, arguments: tuple[Any, ...]) -> None:
-    """From here on everything is on this machine: who asks for more depends on more."""
+    """Everything needed is on this machine by now."""
     if event in ("socket.getaddrinfo", "socket.connect") and not isinstance(arguments[-1], str):
         raise PermissionError(f"a model must run without network, it asked for {arguments}")
 
@@ -145,9 +146,9 @@ def _of_task(loaded: Any, dataset: Any, request: dict[str, Any]) -> tuple[float,
 
     served = loaded.unwrap_python_model()
     family, heldout = family_of(dataset), read_items(dataset, "heldout")
-    for columns in ("takes", "gives"):  # of a task of one's own, whose code may have changed
+    for columns in ("takes", "gives"):  # of a user's own task, whose code may have changed
         theirs = getattr(served.model, columns, None)
-        if theirs != getattr(family.models[0], columns, None):
+        if theirs != getattr(family.model, columns, None):
             raise OtherQuestionError(f"they have different columns in {columns}")
     labels = set(getattr(served.model, "labels", None) or ())
     odd = sorted(labels ^ set(heldout.labels))
@@ -181,7 +182,7 @@ def _of_encoder(loaded: Any, examples: Any, request: dict[str, Any]) -> tuple[fl
 
 
 def _response(loaded: Any, imported: Any, request: dict[str, Any]) -> tuple[float, list[Any]]:
-    """Of an imported model, for which there are no figures: what it gives for texts."""
+    """The outputs of an imported model for texts: it has no other figures."""
     from bert_core.inference.probing import probe
 
     served = loaded.unwrap_python_model()

@@ -21,7 +21,7 @@ def check_settings(
 ) -> None:
     """Raise UserError where the family's models cannot do what the settings ask for."""
     if family is not None:
-        _check_model(settings, family.models[0])
+        _check_model(settings, family.model)
 
 
 def _check_model(settings: FinetuningSettings, model: type[Model]) -> None:

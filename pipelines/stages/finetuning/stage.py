@@ -66,7 +66,7 @@ def _pooling(
 ) -> Literal["pooler", "mean"]:
     if settings.pooling != "auto":
         return settings.pooling
-    if not issubclass(family_of(dataset).models[0], TextModel):
+    if not issubclass(family_of(dataset).model, TextModel):
         return "pooler"
     embedding = read_config(encoder.local_folder()).get("embedding") or {}
     # A published encoder is fine-tuned as its paper does, and opens in transformers as it did.

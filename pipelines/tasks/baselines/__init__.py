@@ -1,1 +1,1 @@
-"""What people try before a model of their own, learned from the training items in seconds."""
+"""Simpler models, learned from the training items in seconds."""

@@ -1,4 +1,4 @@
-"""What can be answered without learning weights: tags by how words look, the best sentence."""
+"""Baselines without weights: tags by the form of words, and the sentence that fits best."""
 
 import math
 import re
@@ -20,7 +20,7 @@ Answer = dict[str, object]  # as the family of questions answers
 
 
 def tags(train: Items, heldout: Items) -> dict[str, list[list[str]]]:
-    """The most frequent tag of each word; an unknown one goes by what rare words like it have."""
+    """The most frequent tag of each word; for an unknown one, that of rare words like it."""
     words = Counter(chain.from_iterable(item["words"] for item in train.rows))
     counts: dict[Hashable, Counter[str]] = defaultdict(Counter)
     for item in train.rows:
@@ -47,7 +47,7 @@ def _tagged(words: Sequence[str], usual: dict[Hashable, str]) -> list[str]:
 
 
 def _likenesses(word: str, place: int) -> Iterator[Hashable]:
-    """What a word has in common with others, the most telling first."""
+    """What a word has in common with others, the most informative first."""
     shape = _shape(word, place)
     for size in _SUFFIXES:
         if len(word) > size:

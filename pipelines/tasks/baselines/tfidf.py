@@ -1,6 +1,6 @@
-"""What the words of texts alone tell: TF-IDF of words and pairs of words, and linear models of it.
+"""TF-IDF of words and pairs of words, and linear models of it.
 
-scikit-learn is imported where something is learned: reading a recipe asks for none of it.
+scikit-learn is imported where something is learned: reading a recipe does not need it.
 """
 
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ def label_sets(train: Items, heldout: Items) -> dict[str, list[list[str]]]:
 
 
 def numbers(train: Items, heldout: Items) -> dict[str, list[float]]:
-    """The number of each text; how strongly it is held back is chosen among the training items."""
+    """The number of each text; the regularization is chosen on the training items."""
     from sklearn.linear_model import Ridge, RidgeCV
     from sklearn.model_selection import PredefinedSplit
 
@@ -111,7 +111,7 @@ def _classifier() -> "LogisticRegression":
 
 
 def _chosen(learned: Any, asked: Any, has_label: Sequence[bool]) -> np.ndarray:
-    """[N] bool; a label that all training items have, or none, tells nothing else."""
+    """[N] bool; a label that all training items have, or none, is always or never chosen."""
     if len(set(has_label)) < 2:
         return np.full(asked.shape[0], has_label[0])
     model = _classifier().fit(learned, has_label)

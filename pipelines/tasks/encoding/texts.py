@@ -15,7 +15,7 @@ from pipelines.config.errors import UserError
 from pipelines.tasks import BadItemError, Item, Items, Reading
 from pipelines.training.ranks import sum_over_ranks
 
-# Tables have them for a row that nobody has labelled.
+# What tables hold for a row without a label.
 _NO_LABEL = ("", "nan", "<na>")
 _QUESTION_TOKENS = 64  # or half of what is read, where that is less
 
@@ -32,9 +32,9 @@ def text_fields(record: Mapping[str, Any]) -> Item:
 
 
 def label_of(record: Mapping[str, Any]) -> str:
-    """The label of a record; raises BadItemError where nobody has labelled it, or several.
+    """The label of a record; raises BadItemError where it has none, or several.
 
-    An empty one, null, NaN, and the words nan and <NA> that stand for it in tables say so.
+    Empty, null, NaN, and the words nan and <NA> are no label.
     """
     label = record["label"]
     if not isinstance(label, str):
@@ -45,7 +45,7 @@ def label_of(record: Mapping[str, Any]) -> str:
 
 
 def check_classes(classes: Sequence[str], num_items: int, items: str, advice: str) -> None:
-    """Raise UserError where there are too many classes to be any."""
+    """Raise UserError where there are too many classes for so few items."""
     if len(classes) > num_items // 2:
         raise UserError(
             f"found {len(classes)} labels on {num_items} {items}, too few of each to train on; "

@@ -1,4 +1,4 @@
-"""A task of one's own: rows of a table, and the class in a file of one's own that answers them.
+"""A user's own task: rows of a table, and the class in the user's file that answers them.
 
 The file is read once, where labelled items are made; from there it travels with them, and with
 every model that learns from them.
@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any, Final
 
 import numpy as np
@@ -17,9 +17,8 @@ import pyarrow as pa
 import torch
 
 from bert_core.batch import RowBatch
-from bert_core.config import EncoderConfig
 from bert_core.inference.rows import EncodedRows, answers_of, encode_rows
-from bert_core.model.catalogue import MODELS, Model, TrainableModel
+from bert_core.model.catalogue import MODELS, Model
 from bert_core.model.rows import CODE_FILE, RowModel, row_model
 from bert_core.ragged import RaggedBatch
 from bert_core.vocabulary import WordPieceTokenizer
@@ -134,7 +133,7 @@ def read_task(path: str, taken: Sequence[str]) -> "RowTask":
 
 
 def carried_task(artifact: Artifact) -> "RowTask | None":
-    """The task of one's own that an artifact carries; None where it has none."""
+    """The user's own task that an artifact carries; None where it has none."""
     if CODE_FILE not in artifact.names():
         return None
     source = artifact.local(CODE_FILE).read_text(encoding="utf-8")
@@ -150,7 +149,6 @@ class RowTask(TaskFamily):
 
     def __init__(self, model: type[RowModel]) -> None:
         self.model = model
-        self.models = (model,)
         self.score = f"eval/{model.score}"
         self._kinds = {**model.takes, **model.learns}
 
@@ -202,16 +200,6 @@ class RowTask(TaskFamily):
         guessed = [self.model.guess(row) for row in heldout.rows]
         figures = self.figures(Answers(guessed, 0), heldout)
         return {name.replace("eval/", "baseline/"): value for name, value in figures.items()}
-
-    def baselines(
-        self, train: Items, heldout: Items, encoder: Path | None = None
-    ) -> Mapping[str, Sequence[Any]]:
-        """None but the guess: nobody here knows what would be simpler."""
-        return {}
-
-    def build_model(self, config: EncoderConfig, labels: tuple[str, ...]) -> TrainableModel:
-        """The class's model, from torch's generator."""
-        return self.model(config)
 
     def examples(
         self, items: Items, tokenizer: WordPieceTokenizer, reading: Reading

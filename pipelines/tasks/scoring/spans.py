@@ -21,6 +21,9 @@ from pipelines.tasks.scoring.weighted import WeightedScore, ratio
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b", re.UNICODE)
 _PUNCTUATION = frozenset(string.punctuation)  # ASCII's alone, as published
+OUTSIDE = "O"
+_BEGINS = ("B", "S", "U")  # U is what BILOU calls S
+_ENDS = ("E", "S", "L", "U")
 
 
 class SpanScore(NamedTuple):
@@ -80,11 +83,6 @@ def _f1(answered: str, reference: str) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-OUTSIDE = "O"
-_BEGINS = ("B", "S", "U")  # U is what BILOU calls S
-_ENDS = ("E", "S", "L", "U")
-
-
 class Entity(NamedTuple):
     """A run of words of one type."""
 
@@ -101,7 +99,7 @@ def entities(tags: Sequence[str]) -> Iterator[Entity]:
     """
     first, before_type, before_prefix = 0, "", ""
     for index, tag in enumerate([*tags, OUTSIDE]):
-        prefix, kind = _parted(tag)
+        prefix, kind = _split(tag)
         begins = prefix in _BEGINS or kind != before_type or before_prefix in _ENDS
         if before_type and (begins or not kind):
             yield Entity(first, index - 1, before_type)
@@ -132,14 +130,13 @@ def entity_report(
     answered: Sequence[Sequence[str]], expected: Sequence[Sequence[str]]
 ) -> list[dict[str, Any]]:
     """A row a type of entity, in alphabetical order: precision, recall, F1 and their number."""
-    found: Counter[str] = Counter()
-    there: Counter[str] = Counter()
-    right: Counter[str] = Counter()
-    for said, true in zip(answered, expected, strict=True):
-        said_entities, true_entities = set(entities(said)), set(entities(true))
-        found.update(entity.type for entity in said_entities)
-        there.update(entity.type for entity in true_entities)
-        right.update(entity.type for entity in said_entities & true_entities)
+    said, true = (
+        {(number, entity) for number, tags in enumerate(side) for entity in entities(tags)}
+        for side in (answered, expected)
+    )
+    found, there, right = (
+        Counter(entity.type for _, entity in each) for each in (said, true, said & true)
+    )
     rows = []
     for kind in sorted({*found, *there}):
         precision = right[kind] / found[kind] if found[kind] else 0.0
@@ -154,7 +151,7 @@ def _harmonic_mean(precision: float, recall: float) -> float:
     return 2 * precision * recall / total if total else 0.0
 
 
-def _parted(tag: str) -> tuple[str, str]:
+def _split(tag: str) -> tuple[str, str]:
     """Prefix and type; both empty outside of entities."""
     if tag == OUTSIDE:
         return "", ""

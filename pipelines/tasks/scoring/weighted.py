@@ -43,7 +43,7 @@ def f1(found: ArrayLike, there: ArrayLike, right: ArrayLike) -> WeightedScore:
 
 
 def mean_f1(found: NDArray[Any], there: NDArray[Any], right: NDArray[Any]) -> WeightedScore:
-    """The mean of F1 over classes, [N, C] each; a class that has nothing to divide by counts 0."""
+    """The mean of F1 over classes, [N, C] each; a class that never occurs counts 0."""
     num_items, num_classes = found.shape
     table = np.concatenate([2 * right, found + there], axis=1).astype(np.float64)
     assert table.shape == (num_items, 2 * num_classes)

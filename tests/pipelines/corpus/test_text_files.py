@@ -10,6 +10,8 @@ import pytest
 import zstandard
 
 from pipelines.config.errors import UserError
+from pipelines.io.files import expand
+from pipelines.io.records import opened
 from pipelines.io.text import Tally
 from pipelines.stages.corpus.settings import PlainText
 from pipelines.stages.corpus.sources import text_files
@@ -169,3 +171,11 @@ def test_what_a_file_is_named_by_covers_its_bytes(tmp_path):
     before = resolve(PlainText(paths=(str(path),))).files[0].digest
     path.write_text("tex!")
     assert resolve(PlainText(paths=(str(path),))).files[0].digest != before
+
+
+@pytest.mark.parametrize("protocol", ["", "file://", "local://"])
+def test_local_files_are_found_by_path_and_by_url(tmp_path: Path, protocol: str) -> None:
+    (tmp_path / "a.txt").write_text("One.")
+    assert expand(f"{protocol}{tmp_path}/*.txt") == [f"{tmp_path}/a.txt"]
+    with opened(f"{protocol}{tmp_path}/a.txt") as stream:
+        assert stream.read() == b"One."

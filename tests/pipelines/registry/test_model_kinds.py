@@ -14,9 +14,9 @@ from tests.pipelines.tasks.letters import CONFIG
 def test_of_two_families_with_one_model_a_person_says_which(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(family("tagging"), "models", (SequenceRegressor,))
+    monkeypatch.setattr(family("tagging"), "model", SequenceRegressor)
     model = family("regression").build_model(CONFIG, ())
-    assert list(families_of(model)) == ["regression", "tagging"]
+    assert families_of(model) == ["regression", "tagging"]
     with pytest.raises(UserError, match="regression and tagging have; say which with --task"):
         family_of_model(model, "my-model")
     assert family_of_model(model, "my-model", "tagging") == "tagging"
