@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable
 from functools import cache
-from typing import TypeVar
 
 from prefect import Flow, flow
 
 from flows.reporting.run_report import RunReport
-from flows.run import Overrides, Run, network_task, plain_task, started_run
+from flows.run import Overrides, RecipeType, Run, network_task, plain_task, started_run
 from flows.stopping import cancel_if_stopped
 from pipelines.artifacts import Artifact
 from pipelines.recipes.files import read_recipe
@@ -20,8 +19,6 @@ from pipelines.recipes.models import (
 from pipelines.stage import Stage, StageContext
 from pipelines.stages import CHAIN, asked_for, check_recipe, with_what_they_need
 from pipelines.tracking.tracker import Tracker
-
-RecipeType = TypeVar("RecipeType", bound=CorpusRecipe)
 
 
 def build_chain(run: Run[CorpusRecipe], goals: Iterable[Stage]) -> dict[str, Artifact]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from threading import Timer
-from typing import TypeVar, cast
+from typing import cast
 from uuid import UUID
 
 from prefect import flow, pause_flow_run, resume_flow_run
@@ -22,10 +22,9 @@ from prefect.logging import get_run_logger
 from prefect.runtime import deployment, flow_run
 from pydantic import Field
 
-from flows.reporting.run_report import costing_the_page_alone
+from flows.reporting.publishing import costing_the_page_alone
 from flows.run import Run, network_task
-from flows.services.reconciliation import recorded_run
-from flows.services.runtime_block import use_runtime_of_deployment
+from flows.stopping import enter_flow, flow_in_progress
 from pipelines.config.errors import UserError
 from pipelines.recipes.models import EndToEndRecipe
 from pipelines.recipes.registration import (
@@ -39,8 +38,6 @@ from pipelines.registry.comparison.evaluation import Evaluation
 from pipelines.registry.comparison.versions import Comparison, compare_versions
 from pipelines.registry.promotion import Promotion
 from pipelines.registry.registration import RegisteredModel
-
-RecipeType = TypeVar("RecipeType", bound=EndToEndRecipe)
 
 logger = logging.getLogger(__name__)
 
@@ -79,11 +76,11 @@ def _moved(
     move: Callable[..., Promotion], recipe: AliasRecipe, *source: str, **options: bool
 ) -> Promotion:
     """The alias moved by a task of this flow run, and told: by an event, and on a page."""
-    use_runtime_of_deployment()
+    enter_flow()
     recipe.runtime.check_tracker_reachable()
     back = "" if source else " goes back"
     task = network_task(move).with_options(task_run_name=f"{recipe.alias} of {recipe.name}{back}")
-    with recorded_run(flow_run.id):
+    with flow_in_progress():
         moved = task(
             recipe.runtime.tracker({}), recipe.name, *source, recipe.alias,
             recipe.reason, recipe.who, **options,
@@ -134,7 +131,7 @@ class Approval(RunInput):
 
 
 def compare_and_promote(
-    run: Run[RecipeType], model: RegisteredModel, evaluation: Evaluation | None
+    run: Run[EndToEndRecipe], model: RegisteredModel, evaluation: Evaluation | None
 ) -> None:
     """Give a version that proved itself the alias that it earns; `evaluation` is that of its proof.
 

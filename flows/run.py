@@ -22,16 +22,15 @@ from pydantic import Field
 
 from flows.reporting.progress import MemorySampler, ProgressReporter
 from flows.reporting.progress_line import duration, memory
-from flows.reporting.publishing import ParentRun, open_parent_run, publish_report
-from flows.reporting.run_report import (
-    RunReport,
-    StageRecord,
+from flows.reporting.publishing import (
+    ParentRun,
     costing_the_page_alone,
     flow_run_page,
+    open_parent_run,
+    publish_report,
 )
-from flows.services.reconciliation import recorded_run
-from flows.services.runtime_block import use_runtime_of_deployment
-from flows.stopping import note_stops, stop_in_order_inside_flow, wait_for_last_try
+from flows.reporting.run_report import RunReport, StageRecord
+from flows.stopping import enter_flow, flow_in_progress, wait_for_last_try
 from pipelines.artifacts import Artifact
 from pipelines.config.errors import first_line, redacted, without_secrets
 from pipelines.recipes.files import completed, differences
@@ -114,7 +113,7 @@ class Run(Generic[Recipe]):
         report.notes.extend(self.progress.notes)
         report.seconds = time.perf_counter() - self.started
         report.peak_bytes = self.sampler.peak_bytes
-        self.parent.end(report.failure)
+        self.parent.end(error)
         with costing_the_page_alone(self._late_note):
             publish_report(report, self.tracker)
 
@@ -135,8 +134,7 @@ def started_run(
     once for values that do not go together, where store or tracker cannot be reached, and where a
     node of the cluster cannot take part.
     """
-    stop_in_order_inside_flow()
-    use_runtime_of_deployment()
+    enter_flow()
     recipe, changed = _resolved(recipe, overrides, default)
     recipe.runtime.check_reachable()
     recipe.runtime.check_nodes()
@@ -148,8 +146,7 @@ def started_run(
     }
     name = f"{recipe.name} {str(flow_run.id)[:8]}"
     with (
-        note_stops(flow_run.id),
-        recorded_run(flow_run.id),
+        flow_in_progress(),
         published_metrics(name) as metrics,
         MemorySampler() as sampler,
         ProgressReporter(flow) as progress,

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from flows.reporting.progress_line import duration, memory, number
-from flows.reporting.run_report import RunReport, figures_of, model_page
+from flows.reporting.run_report import RunReport, figures_of, mlflow_page
 from pipelines.artifacts import Artifact
 from pipelines.config.errors import redacted
 from pipelines.stages import stage_of_kind
@@ -129,7 +129,7 @@ def _models(report: RunReport, tracking_uri: str) -> list[str]:
     promoted = {(move.name, move.version): move.alias for move in report.promotions}
     lines = []
     for model in report.models:
-        page = model_page(tracking_uri, model)
+        page = mlflow_page(tracking_uri, f"models/{model.name}/versions/{model.version}")
         alias = promoted.get((model.name, model.version))
         name = f"[{model.uri}]({page})" if page else model.uri
         now = f"now models:/{model.name}@{alias}" if alias else "its aliases are as before"

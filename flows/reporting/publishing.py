@@ -6,16 +6,20 @@ that all runs of the flow run carry. Trouble with the tracker costs the record, 
 """
 
 import logging
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from prefect.artifacts import create_markdown_artifact
+from prefect.runtime import flow_run
 
+from flows.environment import LocalApi
 from flows.reporting.markdown import details, next_commands, summary
-from flows.reporting.run_report import RunReport, run_page
+from flows.reporting.run_report import RunReport, mlflow_page
 from pipelines.artifacts import Artifact
-from pipelines.config.errors import UserError, redacted
+from pipelines.config.errors import UserError, first_line, redacted
 from pipelines.recipes.files import flattened
 from pipelines.recipes.models import CorpusRecipe
 from pipelines.stages import stage_of_kind
@@ -45,21 +49,16 @@ class ParentRun:
 
         A stage that was built here, and opens no run of its own, gets one.
         """
-        if not self.run_id:
+        if not self.run_id or not self.tracker.answers():
             return
         # By its tags `bertsmith prune` knows what recent runs use.
         tag = f"bertsmith.uses.{artifact.fingerprint}"
+        manifest = artifact.manifest
         try:
             with self.tracker.answering():
                 self.tracker.set_tags(self.run_id, {tag: artifact.fingerprint})
-        except UserError:
-            return
-        if artifact.reused or artifact.kind in _TRAINED:
-            return
-        if not self.tracker.answers():
-            return
-        manifest = artifact.manifest
-        try:
+            if artifact.reused or artifact.kind in _TRAINED:
+                return
             run_id = self.tracker.create_run(
                 f"{name}-{artifact.fingerprint[:8]}",
                 artifact.fingerprint,
@@ -70,12 +69,11 @@ class ParentRun:
             return
         self.tracker.finish(run_id, numbers(manifest.statistics))
 
-    def end(self, failure: str) -> None:
-        """End it: FAILED or KILLED, where `failure` says so, else FINISHED."""
+    def end(self, error: BaseException | None) -> None:
+        """End it: FAILED or KILLED by `error`, else FINISHED."""
         if not self.run_id:
             return
-        if failure:
-            error = KeyboardInterrupt() if failure.startswith("stopped") else RuntimeError()
+        if error is not None:
             self.tracker.abandon(self.run_id, error)
         else:
             self.tracker.finish(self.run_id, {})
@@ -97,6 +95,24 @@ def open_parent_run(tracker: Tracker, name: str, recipe: CorpusRecipe, page: str
     except UserError as error:
         logger.warning("the record of this run lacks its recipe: %s", error)
     return ParentRun(tracker, run_id)
+
+
+@contextmanager
+def costing_the_page_alone(note: Callable[[str], None]) -> Iterator[None]:
+    """Give `note` a sentence if the page cannot be written: by then the work itself is done."""
+    try:
+        yield
+    # Prefect, its HTTP client and what draws the pictures have no kind of error in common.
+    except Exception as error:  # noqa: BLE001
+        note(f"the report is missing on the run's page: {first_line(error)}")
+
+
+def flow_run_page() -> str:
+    """Prefect's page of the current flow run; empty if its API ends with the run."""
+    address = os.environ.get("PREFECT_API_URL")
+    if address and address == LocalApi.url_of_this_process:
+        return ""
+    return flow_run.ui_url or ""
 
 
 def publish_report(report: RunReport, tracker: Tracker) -> None:
@@ -144,7 +160,8 @@ def _run_pages(report: RunReport, tracker: Tracker) -> tuple[dict[str, str], lis
         for record in report.records:
             fingerprint = record.artifact.fingerprint if record.artifact is not None else None
             run_id = tracker.find_run(fingerprint) if fingerprint is not None else None
-            page = run_page(tracker.uri, experiment_id, run_id) if run_id else None
+            path = f"experiments/{experiment_id}/runs/{run_id}"
+            page = mlflow_page(tracker.uri, path) if run_id else None
             if fingerprint is not None and page is not None:
                 found[fingerprint] = page
     except UserError as error:

@@ -8,7 +8,6 @@ import os
 from collections.abc import Mapping
 
 from prefect.blocks.core import Block
-from prefect.runtime import deployment
 from pydantic import Field, SecretStr
 
 VARIABLE = "BERTSMITH_RUNTIME"  # the name of the block that a worker's runs use
@@ -51,15 +50,6 @@ _PAIRS = (
     ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"),
     ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
 )
-
-
-def use_runtime_of_deployment() -> None:
-    """Give a deployment's run what the block says and its environment does not.
-
-    Nothing happens where the server has no such block, nor in a run that a person started here.
-    """
-    if deployment.id is not None:
-        use_runtime(read_runtime())
 
 
 def use_runtime(block: BertsmithRuntime | None) -> None:
