@@ -12,7 +12,7 @@ from pipelines.insight import showcase
 from pipelines.recipes.files import read_recipe
 from pipelines.recipes.models import EndToEndRecipe
 from pipelines.registry.promotion import due_for_promotion
-from pipelines.registry.registration import RegisteredModel, Submission, register
+from pipelines.registry.registration import Submission, register
 from pipelines.registry.verification import Proof, verify
 from pipelines.stage import StageContext
 from pipelines.stages import CHAIN
@@ -80,7 +80,8 @@ def _register_and_prove(run: Run[EndToEndRecipe], made: dict[str, Artifact]) -> 
             evidence = network_task(log_evidence)
             run.stage(f"evidence, {kind}", evidence, tracker, model.run_id, artifact, evaluation)
         if not model.is_verified:
-            proofs.append(_proof(run.recipe, model, heldout))
+            most = run.recipe.pretraining.final_evaluation_examples
+            proofs.append(Proof(model=model, data=heldout, max_examples=most))
     if proofs:
         verifications = run.stage(
             "verification", verification, proofs, run.context.store.url, tracker
@@ -100,14 +101,6 @@ def _lineage(
     if not recipe.given and recipe.pretraining.encoder is not None:
         lineage[_WENT_ON_FROM] = existing_encoder(recipe.pretraining.encoder, context)
     return lineage
-
-
-def _proof(recipe: EndToEndRecipe, model: RegisteredModel, heldout: Artifact) -> Proof:
-    return Proof(
-        model=model,
-        data=heldout,
-        max_examples=recipe.pretraining.final_evaluation_examples,
-    )
 
 
 def _show(run: Run[EndToEndRecipe], made: dict[str, Artifact]) -> None:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -123,15 +124,6 @@ class LocalApi:
                 self._process.wait()
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """Where a command works."""
-
-    home: Path
-    services: Services | None  # of `bertsmith up`, where they run for this home
-    local_api: LocalApi | None  # started for this process alone, where no other API is known
-
-
 def set_defaults(home: Path) -> Services | None:
     """Point this process and its children at `home` and, where they run, at its services."""
     os.environ["BERTSMITH_HOME"] = str(home)
@@ -149,21 +141,21 @@ def set_defaults(home: Path) -> Services | None:
     return services
 
 
-def prepare_flows(home: Path) -> Surroundings:
+def prepare_flows(home: Path) -> Callable[[], None]:
     """Make sure that flows of this process have a Prefect API to report to.
 
-    One that is configured is used; else one is started for this process. It comes up while the
-    caller imports what it needs: call `local_api.wait()` before the first flow.
+    A configured one is used; otherwise one is started for this process, and starts up during the
+    caller's imports. Call what this returns before the first flow: it waits until the API answers.
     """
-    services = set_defaults(home)
+    set_defaults(home)
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
-    local_api = None
-    if not _prefect_api_is_configured():
-        local_api = LocalApi.start(home)
-        os.environ["PREFECT_API_URL"] = LocalApi.url_of_this_process = local_api.url
-        os.environ.update(local_api.credentials.for_prefect_clients())
-    return Surroundings(home, services, local_api)
+    if _prefect_api_is_configured():
+        return lambda: None
+    local_api = LocalApi.start(home)
+    os.environ["PREFECT_API_URL"] = LocalApi.url_of_this_process = local_api.url
+    os.environ.update(local_api.credentials.for_prefect_clients())
+    return local_api.wait
 
 
 def _spare_the_proxy() -> None:

@@ -14,6 +14,8 @@ from pipelines.config.errors import UserError
 from pipelines.registry.finding import ANY_TASK, REGISTERED, is_folder, newest_of
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from pipelines.recipes.runtime import RuntimeSettings
     from pipelines.stage import Progress, StageContext
     from pipelines.tracking.tracker import Tracker
@@ -45,20 +47,10 @@ Model = Annotated[
 
 
 def tracker_of(home: Path | None) -> "Tracker":
-    """The tracker of this home; raises UserError, in seconds, where it does not answer."""
-    require_registry(home)
-    from pipelines.recipes.runtime import RuntimeSettings
-
-    return RuntimeSettings().tracker({})
-
-
-def require_registry(home: Path | None, *, needs: tuple[str, ...] = ()) -> None:
-    """Raise UserError, in seconds, where the tracker of this home does not answer, and at once
-    where a home without a registry cannot hold a model of the kinds that a command `needs`."""
+    """The tracker of this home; raises UserError, in seconds, if it does not answer."""
     runtime = runtime_of(home)
     runtime.check_tracker_reachable()
-    if needs and not runtime.has_registry():
-        raise _no_model(f"of {runtime.home_folder()}", needs)
+    return runtime.tracker({})
 
 
 def runtime_of(home: Path | None, store: str | None = None) -> "RuntimeSettings":
@@ -67,15 +59,23 @@ def runtime_of(home: Path | None, store: str | None = None) -> "RuntimeSettings"
     Raises UserError where `store` cannot be one.
     """
     set_defaults(home_folder(home))
+    from pipelines.recipes.runtime import RuntimeSettings
+
+    with explained("the runtime settings", RuntimeSettings):
+        return RuntimeSettings(store=store or "")
+
+
+@contextmanager
+def explained(subject: str, settings_type: "type[BaseModel] | None" = None) -> Iterator[None]:
+    """Settings made inside that are not valid raise UserError, one sentence for each fault."""
     from pydantic import ValidationError
 
     from pipelines.recipes.files import explain
-    from pipelines.recipes.runtime import RuntimeSettings
 
     try:
-        return RuntimeSettings(store=store or "")
+        yield
     except ValidationError as error:
-        raise UserError(explain(error, "the runtime settings", RuntimeSettings)) from None
+        raise UserError(explain(error, subject, settings_type)) from None
 
 
 def context_of(home: Path | None, store: str | None = None) -> "StageContext":
@@ -89,8 +89,8 @@ def context_of(home: Path | None, store: str | None = None) -> "StageContext":
     return StageContext(store=ArtifactStore(runtime_of(home, store).store_url()))
 
 
-def registered_name(name: str) -> str:
-    """`name`, where the registry takes it; raises UserError where it does not."""
+def check_name(name: str) -> None:
+    """Raise UserError if no registered model can have this name."""
     from pydantic import TypeAdapter, ValidationError
 
     from pipelines.recipes.registration import RegistryName
@@ -102,7 +102,6 @@ def registered_name(name: str) -> str:
             f"--name {name!r} is no name for a model: use letters, digits, '.', '_' and '-', and "
             "begin with a letter or a digit"
         ) from None
-    return name
 
 
 def named(model: str | None, home: Path | None) -> str | None:
@@ -123,7 +122,7 @@ def named(model: str | None, home: Path | None) -> str | None:
 
 def _say_note(progress: "Progress") -> None:
     if progress.note:
-        print(progress.note, file=sys.stderr)
+        say(progress.note)
 
 
 def newest(tracker: "Tracker", *kinds: str, fills_gaps: bool = False) -> str:
@@ -169,7 +168,10 @@ def asked_model(
     Raises UserError where there is none.
     """
     if model is None or not is_folder(model):  # before torch is imported
-        require_registry(home, needs=kinds if model is None else ())
+        runtime = runtime_of(home)
+        runtime.check_tracker_reachable()
+        if model is None and not runtime.has_registry():
+            raise _no_model(f"of {runtime.home_folder()}", kinds)
     reference = named(model, home)
     if reference is not None and is_folder(reference):
         say(f"model: {reference}")

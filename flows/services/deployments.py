@@ -67,11 +67,6 @@ def declared_file(name: str) -> Path:
     return Path(str(next(installed).locate())).resolve()
 
 
-def deployments_file() -> Path:
-    """Where the deployments are declared."""
-    return declared_file("prefect.yaml")
-
-
 def deploy_flows(pool_of: Callable[[list[str]], str], source: Source | None) -> list[str]:
     """Deploy each declared flow to the pool for its tags; returns sentences for the person.
 
@@ -80,7 +75,7 @@ def deploy_flows(pool_of: Callable[[list[str]], str], source: Source | None) -> 
     """
     notes = []
     with get_client(sync_client=True) as client:
-        for declared in yaml.safe_load(deployments_file().read_text())["deployments"]:
+        for declared in yaml.safe_load(declared_file("prefect.yaml").read_text())["deployments"]:
             entrypoint = declared["entrypoint"]
             flow: Flow[..., Any] = load_flow_from_entrypoint(entrypoint, use_placeholder_flow=False)
             form = parameter_schema(flow).model_dump(exclude_unset=True)

@@ -11,11 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, Gauge, make_wsgi_app
+from prometheus_client.exposition import ThreadingWSGIServer
 
 from pipelines.config.errors import UserError, redacted
 
@@ -109,10 +109,6 @@ def prefect_runs() -> tuple[dict[str, int], dict[str, int]]:
     return queued, kept
 
 
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-
 class _Quiet(WSGIRequestHandler):
     def log_message(self, *arguments: object) -> None:
         """Say nothing of each request."""
@@ -142,4 +138,4 @@ def metrics_server(
             return [b"a token is required\n"]
         return metrics(request, respond)
 
-    return make_server(host, port, guarded, server_class=_Server, handler_class=_Quiet)
+    return make_server(host, port, guarded, server_class=ThreadingWSGIServer, handler_class=_Quiet)

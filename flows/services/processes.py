@@ -9,7 +9,8 @@ member of the session, of one that shows the mark.
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -87,18 +88,13 @@ def stop(mark: str, name: str = "") -> None:
 def _end(processes: Sequence[psutil.Process]) -> None:
     """Ask, wait, and kill those that did not follow."""
     for process in processes:
-        _signal(process.terminate)
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
     _, remaining = psutil.wait_procs(processes, timeout=_STOP_SECONDS)
     for process in remaining:
-        _signal(process.kill)
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
     psutil.wait_procs(remaining, timeout=_STOP_SECONDS)
-
-
-def _signal(send: Callable[[], None]) -> None:
-    try:
-        send()
-    except psutil.NoSuchProcess:
-        return  # it ended by itself
 
 
 def _mark(process: psutil.Process) -> str:
@@ -109,10 +105,8 @@ def _mark(process: psutil.Process) -> str:
 
 
 def _children(process: psutil.Process) -> Iterator[psutil.Process]:
-    try:
+    with suppress(psutil.NoSuchProcess):
         yield from process.children(recursive=True)
-    except psutil.NoSuchProcess:
-        return
 
 
 def _session(pid: int) -> int | None:

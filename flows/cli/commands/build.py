@@ -20,6 +20,7 @@ from pipelines.stages import (
     DATASET,
     EVALUATION,
     PRETRAINING,
+    check_recipe,
     with_what_they_need,
 )
 
@@ -69,12 +70,12 @@ def run(choice: Choice, until: Until = None, show_recipe: ShowRecipe = False) ->
     """
     if until is not None and until not in _STAGES:
         raise UserError(f"--until {until}: no such stage; choose one of {', '.join(_STAGES)}")
-    _build(until or END_TO_END, choice, show_recipe)
+    execute(until or END_TO_END, choice, show_recipe=show_recipe)
 
 
 def _command(stage: Stage) -> Callable[..., None]:
     def build(choice: Choice, show_recipe: ShowRecipe = False) -> None:
-        _build(stage.command, choice, show_recipe)
+        execute(stage.command, choice, show_recipe=show_recipe)
 
     build.__doc__ = (
         f"{stage.purpose}\n\nWhat exists already is reused, and interrupted work is resumed.\n\n"
@@ -83,11 +84,6 @@ def _command(stage: Stage) -> Callable[..., None]:
     if DATASET in with_what_they_need([stage]):
         return choosing()(build)
     return choosing(*_OF_LABELS, *(() if stage is PRETRAINING else ("encoder",)))(build)
-
-
-def _build(command: str, choice: Choice, show_recipe: bool) -> None:
-    choice = replace(choice, is_pretraining=command == PRETRAINING.command)
-    execute(command, choice, show_recipe=show_recipe)
 
 
 def execute(command: str, choice: Choice, *, show_recipe: bool) -> None:
@@ -99,14 +95,15 @@ def execute(command: str, choice: Choice, *, show_recipe: bool) -> None:
     """
     stop_in_order()
     home = home_folder(choice.home)
-    set_defaults(home)
+    services = set_defaults(home)
+    choice = replace(choice, is_pretraining=command == PRETRAINING.command)
     recipe = checked_recipe(command, choice)
     if show_recipe:
         print(long_form(recipe), end="")
         return
     print(short_form(recipe), flush=True)
 
-    surroundings = prepare_flows(home)  # it comes up while the imports below go on
+    wait_for_api = prepare_flows(home)  # it starts up during the imports below
     flow = _flow_of(command)
 
     from psutil import Process
@@ -115,8 +112,7 @@ def execute(command: str, choice: Choice, *, show_recipe: bool) -> None:
     from flows.reporting.publishing import print_report
     from pipelines.cluster.connection import disconnect
 
-    if surroundings.local_api is not None:
-        surroundings.local_api.wait()
+    wait_for_api()
     try:
         with progress_on_terminal():
             report = flow(recipe)
@@ -124,7 +120,7 @@ def execute(command: str, choice: Choice, *, show_recipe: bool) -> None:
         disconnect()
     report.seconds = time.time() - Process().create_time()  # the whole command's, as `time` says it
     tracking_uri = recipe.runtime.tracker({}).shown_uri
-    print_report(report, tracking_uri, services_run=surroundings.services is not None)
+    print_report(report, tracking_uri, services_run=services is not None)
 
 
 def checked_recipe(command: str, choice: Choice) -> "CorpusRecipe":
@@ -134,7 +130,6 @@ def checked_recipe(command: str, choice: Choice) -> "CorpusRecipe":
     """
     from pipelines.recipes.files import read_recipe
     from pipelines.recipes.models import EndToEndRecipe, narrowest_recipe
-    from pipelines.stages import CHAIN, check_recipe, with_what_they_need
 
     goals = [stage for stage in CHAIN if command in (END_TO_END, stage.command)]
     sections = {stage.section for stage in with_what_they_need(goals) if stage.section}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flows.cli.commands.pictures import attention, similar
-from flows.cli.registry import AsJson, Home, Store, runtime_of, tracker_of
+from flows.cli.registry import AsJson, Home, Store, context_of, tracker_of
 from pipelines.config.errors import UserError
 
 if TYPE_CHECKING:
@@ -104,10 +104,9 @@ def lineage(
     Example: bertsmith models lineage models:/bertsmith-encoder@champion --open
     """
     tracker = tracker_of(home)
-    from pipelines.artifacts import ArtifactStore
     from pipelines.registry.lineage import lineage_of
 
-    root = lineage_of(tracker, ArtifactStore(runtime_of(home, store).store_url()), model)
+    root = lineage_of(tracker, context_of(home, store).store, model)
     if as_json:
         print(json.dumps(root.to_json(), indent=2, ensure_ascii=False, default=str))
         return
@@ -135,10 +134,9 @@ def compare(
     Example: bertsmith models compare bertsmith-classifier/3 bertsmith-classifier@champion
     """
     tracker = tracker_of(home)
-    from pipelines.artifacts import ArtifactStore
     from pipelines.registry.comparison.versus import versus
 
-    found = versus(tracker, ArtifactStore(runtime_of(home, store).store_url()), first, second)
+    found = versus(tracker, context_of(home, store).store, first, second)
     if as_json:
         print(json.dumps(asdict(found), indent=2, ensure_ascii=False, default=str))
         return

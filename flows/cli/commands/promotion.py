@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.cli.registry import Home, tracker_of
+from flows.cli.registry import Home, explained, tracker_of
 from flows.environment import home_folder, prepare_flows, set_defaults
 from pipelines.config.errors import UserError
 
@@ -104,24 +104,18 @@ def _ask(version: str, alias: str, against: str) -> None:
 def _recipe(name: str, values: dict[str, Any], home: Path | None) -> Any:
     """The recipe of these values; raises UserError for one that cannot be."""
     set_defaults(home_folder(home))
-    from pydantic import ValidationError
-
     from pipelines.recipes import registration
-    from pipelines.recipes.files import explain
 
-    try:
+    with explained(name.removesuffix("Recipe").lower()):
         return getattr(registration, name)(**values)
-    except ValidationError as error:
-        raise UserError(explain(error, name.removesuffix("Recipe").lower())) from None
 
 
 def _moved(flow: str, recipe: Any, home: Path | None) -> "Promotion":
     """What the flow of this name does with `recipe`, once it is known that it can."""
-    surroundings = prepare_flows(home_folder(home))
+    wait_for_api = prepare_flows(home_folder(home))
     from flows import promote as flows
 
-    if surroundings.local_api is not None:
-        surroundings.local_api.wait()
+    wait_for_api()
     moved: Promotion = getattr(flows, flow)(recipe)
     return moved
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from flows.cli.commands.predict import kinds_of
-from flows.cli.registry import Home, Store, asked_model, model_address, say
+from flows.cli.registry import Home, Store, asked_model, model_address, runtime_of, say
 from flows.environment import home_folder, set_defaults
 from pipelines.config.errors import UserError
 
@@ -134,11 +134,10 @@ def _results(
 ) -> Iterator["Check"]:
     """Quick checks first."""
     from flows.services import doctor, doctor_servers
-    from pipelines.recipes.runtime import RuntimeSettings
 
     if platform:
         yield from _platform_results()
-    store_url = RuntimeSettings(home=str(home), store=store or "").store_url()
+    store_url = runtime_of(home, store).store_url()
     yield doctor.check_python()
     yield doctor.check_packages()
     yield doctor.check_processor()
