@@ -1,9 +1,8 @@
-"""A flow run in progress: it runs its stages as tasks, and keeps the books on them.
+"""A flow run in progress: it runs its stages as tasks and records them.
 
-The artifact store is the only cache: Prefect's would not see a change inside a stage. A task is
-tried again where the world can fail, in reading sources and in speaking to tracker and registry,
-and only for that reason: what a computation gets wrong it would get wrong again, and Ray replaces
-workers that die by itself.
+The artifact store is the only cache: Prefect's would not see a change inside a stage. Tasks that
+read sources or use the tracker and the registry are retried if a disk or a server failed. A
+computation is not: it would fail again, and Ray itself replaces workers that die.
 """
 
 import time
@@ -45,15 +44,15 @@ RecipeType = TypeVar("RecipeType", bound=CorpusRecipe)
 Overrides = Annotated[
     tuple[str, ...],
     Field(
-        description="Single values by dotted path, such as pretraining.num_steps=100; they have "
-        "the last word."
+        description="Single values by dotted path, such as pretraining.num_steps=100; they take "
+        "precedence."
     ),
 ]
 
 
 @dataclass(kw_only=True)
 class Run(Generic[Recipe]):
-    """One flow run over `recipe`, and all its bookkeeping, which grows with every stage."""
+    """One flow run over `recipe`, and its records, which grow with every stage."""
 
     recipe: Recipe
     context: StageContext
@@ -74,10 +73,10 @@ class Run(Generic[Recipe]):
     def stage(
         self, name: str, task: Task[..., Any], *inputs: Any, to_follow: int = 0, **options: Any
     ) -> Any:
-        """Run a stage as a task called `name`, and record what it made and what it took.
+        """Run a stage as a task called `name`, and record its result, time and memory.
 
-        `to_follow` training runs like it come after it: their time is part of what is left. Raises
-        what the stage raises, after the report says where and how it ended.
+        `to_follow` is the number of similar training runs after it, for the time left. Raises what
+        the stage raises, after the report says where and how it ended.
         """
         self.progress.to_follow = to_follow
         self.sampler.start_stage()
@@ -126,13 +125,12 @@ class Run(Generic[Recipe]):
 def started_run(
     flow: str, recipe: RecipeType, overrides: Sequence[str], *, default: RecipeType
 ) -> Iterator[Run[RecipeType]]:
-    """A run of the flow `flow`, called inside it; on leaving, its report is published.
+    """A run of the flow `flow`; on leaving, its report is published.
 
-    What a deployment was not given comes from its own recipe, and what that does not say from the
-    flow's `default`. A run that failed or was stopped publishes what it has, and says where it
-    ended. Raises what happened inside; trouble with publishing never hides it. Raises UserError at
-    once for values that do not go together, where store or tracker cannot be reached, and where a
-    node of the cluster cannot take part.
+    Values that a deployment's run does not give come from the deployment's recipe, and then from
+    the flow's `default`. A run that failed or was stopped publishes what it has. Raises what
+    happened inside, whether publishing succeeds or not. Raises UserError at once for an invalid
+    recipe, an unreachable store or tracker, and a node of the cluster that cannot take part.
     """
     enter_flow()
     recipe, changed = _resolved(recipe, overrides, default)
@@ -202,7 +200,7 @@ def _resolved(
 
 
 def _how_it_ended(error: BaseException) -> str:
-    """What stops a process, such as Ctrl-C or a cancellation, is no Exception."""
+    """Ctrl-C and cancellations are not of the class Exception."""
     return "failed" if isinstance(error, Exception) else "stopped"
 
 
@@ -210,7 +208,7 @@ _RETRY_DELAYS_SECONDS = [2.0, 15.0, 60.0]
 
 
 def _world_failed(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
-    """Whether a disk or a server did not answer, which waiting may mend."""
+    """Whether a disk or a server did not answer, so that a retry may succeed."""
     from pipelines.tracking.tracker import (
         is_transient,  # MLflow takes a second that others need not
     )
@@ -224,7 +222,7 @@ def plain_task(function: Callable[..., Any]) -> Task[..., Any]:
 
 
 def network_task(function: Callable[..., Any]) -> Task[..., Any]:
-    """`function` as a task that is tried again where the world failed."""
+    """`function` as a task that is retried if a disk or a server failed."""
     return task(
         cache_policy=NO_CACHE,
         persist_result=False,

@@ -43,7 +43,7 @@ def stop_in_order() -> None:
 def stop_in_order_inside_flow() -> None:
     """Install SIGTERM's handler again where the command had one: Prefect replaced it.
 
-    Prefect's own raises at each signal. It puts the command's back when the flow ends.
+    Prefect's handler raises at each signal; it restores the command's when the flow ends.
     """
     if threading.current_thread() is not threading.main_thread():
         return
@@ -118,7 +118,7 @@ def lock_path(home: Path, flow_run_id: str) -> Path:
 
 @contextmanager
 def note_stops(flow_run_id: str | None) -> Iterator[None]:
-    """Remember of this flow run that Ctrl-C or a signal ended the block; raises it again."""
+    """Remember that Ctrl-C or a signal ended this flow run; raises it again."""
     from prefect.exceptions import TerminationSignal
 
     try:
@@ -129,7 +129,7 @@ def note_stops(flow_run_id: str | None) -> Iterator[None]:
 
 
 def cancel_if_stopped(flow: Any, flow_run: "FlowRun", state: Any) -> None:
-    """A hook for what Prefect takes for a crash: where someone stopped the run it is cancelled."""
+    """A hook for crashed runs: a run that was stopped is cancelled instead."""
     if str(flow_run.id) not in _stopped:
         return
     from prefect.client.orchestration import get_client
@@ -141,10 +141,10 @@ def cancel_if_stopped(flow: Any, flow_run: "FlowRun", state: Any) -> None:
 
 
 def wait_for_last_try(flow_run_id: UUID, note: Callable[[str], None]) -> None:
-    """Wait, at most for 100 s, until the process of the last try can hold no claim any more.
+    """Wait, at most 100 s, until the previous process cannot hold a claim any more.
 
-    Prefect schedules a run again before its process has ended. On an object store the next one
-    would take what is claimed for somebody else's work, and start over beside it.
+    Prefect schedules a run again before its process has ended. On an object store the next process
+    would take the claim for another builder's, and start over.
     """
     seconds = seconds_to_wait(flow_run_id, datetime.now(UTC))
     if seconds > 0:
@@ -153,7 +153,7 @@ def wait_for_last_try(flow_run_id: UUID, note: Callable[[str], None]) -> None:
 
 
 def seconds_to_wait(flow_run_id: UUID, now: datetime) -> float:
-    """How long the last process may still hold a claim; 0 on the first try."""
+    """How long the previous process may still hold a claim; 0 on the first try."""
     from prefect.client.orchestration import get_client
 
     from pipelines.artifacts.claims import LEASE_SECONDS

@@ -1,4 +1,4 @@
-"""Whole files for a registered model, as one flow run."""
+"""`predict --batch`: a registered model answers whole files, as one flow run."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ def predict_batch(
     *,
     as_json: bool,
 ) -> None:
-    """Run the flow over `files` and say where its answers are."""
+    """Run the flow over `files` and print where its answers are."""
     wait_for_api = prepare_flows(home_folder(home))
     from flows.batch_prediction import BatchPredictionRecipe, batch_prediction
     from flows.reporting.progress_line import progress_on_terminal

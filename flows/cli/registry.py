@@ -1,4 +1,4 @@
-"""The options that commands share, and the registry, the store and the model that they name."""
+"""Options that commands share, and the registry, store and model that they name."""
 
 import sys
 from collections.abc import Iterator
@@ -54,10 +54,7 @@ def tracker_of(home: Path | None) -> "Tracker":
 
 
 def runtime_of(home: Path | None, store: str | None = None) -> "RuntimeSettings":
-    """Where this home keeps things.
-
-    Raises UserError where `store` cannot be one.
-    """
+    """The runtime settings of this home. Raises UserError if `store` is not valid."""
     set_defaults(home_folder(home))
     from pipelines.recipes.runtime import RuntimeSettings
 
@@ -79,9 +76,9 @@ def explained(subject: str, settings_type: "type[BaseModel] | None" = None) -> I
 
 
 def context_of(home: Path | None, store: str | None = None) -> "StageContext":
-    """The surroundings of a command that reads and writes the store, and asks no tracker.
+    """The context of a command that uses the store and no tracker.
 
-    Raises UserError where `store` cannot be one.
+    Raises UserError if `store` is not valid.
     """
     from pipelines.artifacts import ArtifactStore
     from pipelines.stage import StageContext
@@ -105,11 +102,10 @@ def check_name(name: str) -> None:
 
 
 def named(model: str | None, home: Path | None) -> str | None:
-    """What `--model` says, as the registry's look-ups take it: a name there, or a folder of ours.
+    """`--model` as the registry's look-ups take it: a registered name, or a folder of ours.
 
-    A fingerprint becomes the folder of its artifact; a published BERT is taken into the store
-    first. Raises UserError for an empty name, a fingerprint that the store has not, and a folder
-    that holds no model.
+    A fingerprint becomes the folder of its artifact; a published BERT is imported into the store
+    first. Raises UserError for an empty name, an unknown fingerprint, and a folder without a model.
     """
     if model is None:
         return None
@@ -126,10 +122,10 @@ def _say_note(progress: "Progress") -> None:
 
 
 def newest(tracker: "Tracker", *kinds: str, fills_gaps: bool = False) -> str:
-    """The newest champion of these kinds; where none has that alias, the newest proved version.
+    """The newest champion of these kinds; if there is none, the newest verified version.
 
-    With `fills_gaps` one that learned to predict tokens goes before others. Raises UserError where
-    no version proved itself.
+    With `fills_gaps` a model that learned to predict tokens is preferred. Raises UserError if no
+    version is verified.
     """
     found = newest_of(tracker.client(), kinds, fills_gaps)
     if found is None:
@@ -148,7 +144,7 @@ def _no_model(registry: str, kinds: tuple[str, ...]) -> UserError:
 
 
 def say(sentence: str) -> None:
-    """Tell a person something beside the answers, which other programs may read."""
+    """Print on standard error: standard output is for answers, which programs may read."""
     print(sentence, file=sys.stderr)
 
 
@@ -161,11 +157,9 @@ def model_address(called: str) -> str:
 def asked_model(
     model: str | None, home: Path | None, *kinds: str, fills_gaps: bool = False
 ) -> Iterator[tuple[Path, str]]:
-    """The files of the model that `--model` names, or of the newest champion of `kinds`, for as
-    long as they are used; and what it is called, with its version, which is said on standard
-    error.
+    """The folder and the versioned name of `--model`, or of the newest champion of `kinds`.
 
-    Raises UserError where there is none.
+    The name is printed on standard error. Raises UserError if there is no such model.
     """
     if model is None or not is_folder(model):  # before torch is imported
         runtime = runtime_of(home)

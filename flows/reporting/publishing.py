@@ -1,8 +1,8 @@
 """A run's record at the tracker, and its report on the Prefect page and the terminal.
 
-The record is one parent run, under it a run for each stage that it built. A training run opens a
-tracker run of its own and finds it again after an interruption; it is below the parent by a tag
-that all runs of the flow run carry. Trouble with the tracker costs the record, and nothing else.
+The record is a parent run with a run for each stage that was built below it. Training runs open
+their own, find it again after an interruption, and name the parent in a tag. If the tracker fails,
+only the record is lost.
 """
 
 import logging
@@ -34,21 +34,18 @@ _TRAINED = ("encoder", "finetuned")  # stages that record themselves
 
 @dataclass(frozen=True, slots=True)
 class ParentRun:
-    """The record of one flow run; empty where the tracker would not keep it."""
+    """The record of one flow run; empty if the tracker did not accept it."""
 
     tracker: Tracker
     run_id: str = ""
 
     @property
     def tags(self) -> Mapping[str, str]:
-        """What sets a run below this one."""
+        """The tag that makes a run a child of this one."""
         return {_PARENT_TAG: self.run_id} if self.run_id else {}
 
     def used(self, name: str, artifact: Artifact) -> None:
-        """Record that this run uses `artifact`, which it built or found.
-
-        A stage that was built here, and opens no run of its own, gets one.
-        """
+        """Record that this run uses `artifact`, and how it was built, unless its stage did."""
         if not self.run_id or not self.tracker.answers():
             return
         # By its tags `bertsmith prune` knows what recent runs use.
@@ -116,9 +113,9 @@ def flow_run_page() -> str:
 
 
 def publish_report(report: RunReport, tracker: Tracker) -> None:
-    """Leave the report with the flow run that is going on.
+    """Put the report on the page of the current flow run.
 
-    A tracker that does not answer costs the links to its runs, and the report says so.
+    If the tracker does not answer, the links to its runs are missing, and the report says so.
     """
     pages, trouble = _run_pages(report, tracker)
     parts = [summary(report, tracker.uri), *trouble, details(report, pages)]
@@ -130,7 +127,7 @@ def publish_report(report: RunReport, tracker: Tracker) -> None:
 
 
 def print_report(report: RunReport, tracking_uri: str, *, services_run: bool = False) -> None:
-    """Print what a run made, and commands to go on with; in a pipe the Markdown as it is."""
+    """Print a run's report and commands to try next; in a pipe as plain Markdown."""
     text = "\n\n".join(
         [
             summary(report, tracking_uri),
@@ -147,9 +144,9 @@ def print_report(report: RunReport, tracking_uri: str, *, services_run: bool = F
 
 
 def _run_pages(report: RunReport, tracker: Tracker) -> tuple[dict[str, str], list[str]]:
-    """Pages of the runs that recorded artifacts, by fingerprint; a paragraph where none came.
+    """Pages of the runs that recorded artifacts, by fingerprint, and a note if some are missing.
 
-    The tracker is asked until it fails to answer once: it may take long to fail.
+    The first failure ends the search: the tracker may take long to fail.
     """
     found: dict[str, str] = {}
     if not tracker.answers():

@@ -17,7 +17,7 @@ from pipelines.stages.evaluation.stage import beside
 
 @dataclass(frozen=True, slots=True)
 class StageRecord:
-    """One stage of the run: what it made, how long it took, and the memory it peaked at."""
+    """One stage of the run: its result, time and peak memory."""
 
     name: str
     artifact: Artifact | None  # None for a stage that makes no artifact, such as registration
@@ -59,12 +59,12 @@ class RunReport:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A held-out figure and its baselines: shares between 0 and 1, unless it says other."""
+    """A held-out figure and its baselines."""
 
     name: str
     value: float
     baselines: dict[str, float]  # by name
-    is_share: bool = True
+    is_share: bool = True  # between 0 and 1
     over_seeds: str = ""  # mean and deviation, where it is the best of several
 
     def shown(self) -> str:
@@ -125,10 +125,7 @@ def _over_seeds(statistics: Mapping[str, Any], metric: str) -> str:
 
 
 def _of_task(finetuned: Artifact, compared: Artifact, from_random: Artifact | None) -> list[Figure]:
-    """The held-out figures of a task's model, its family's main score first.
-
-    `compared` has the figures of what it is compared with.
-    """
+    """The held-out figures of a task's model, its main score first; `compared`: baselines."""
     score = finetuned.statistics["score"]
     names = [score, *(name for name in finetuned.statistics if _is_other_share(name, score))]
     figures = []

@@ -1,7 +1,7 @@
 """What `bertsmith metrics` serves to Prometheus: the store's size and Prefect's queues.
 
-Threads ask store and Prefect: a request of Prometheus is answered from memory. The figures of a
-run come from Ray: pipelines/run_metrics.py.
+Threads query store and Prefect, so that requests are answered from memory. A run's metrics come
+from Ray: pipelines/run_metrics.py.
 """
 
 import hmac
@@ -36,7 +36,7 @@ def store_and_queues(store_url: str) -> CollectorRegistry:
 
     size = gauge("store_bytes", "Bytes in the store.", "store")
     queued = gauge("runs_queued", "Runs that are due and have not begun.", "deployment")
-    # A gauge: runs leave a state and are deleted, which a counter would take for a restart.
+    # A gauge: runs leave a state and are deleted, and a counter never decreases.
     kept = gauge("runs", "Runs that Prefect keeps.", "state")
     up = gauge("source_up", "Whether store and Prefect answered last.", "source")
 
@@ -65,7 +65,7 @@ def keep_asking(ask: Callable[[], None], seconds: float, up: Gauge) -> None:
             try:
                 ask()
                 was_up = True
-            # Whatever it is, the other figures go on, and the last answer stays.
+            # After any error the last answer stays, and the other metrics go on.
             except Exception as error:  # noqa: BLE001
                 if was_up:
                     logger.warning("figures are not kept up to date: %s", redacted(str(error)))
@@ -111,17 +111,16 @@ def prefect_runs() -> tuple[dict[str, int], dict[str, int]]:
 
 class _Quiet(WSGIRequestHandler):
     def log_message(self, *arguments: object) -> None:
-        """Say nothing of each request."""
+        """Log no requests."""
 
 
 def metrics_server(
     registry: CollectorRegistry, *, port: int, host: str = "127.0.0.1"
 ) -> WSGIServer:
-    """A server of `registry`, which the caller lets serve; port 0 takes a free one.
+    """A server of `registry`, which the caller starts; port 0 takes a free one.
 
     With $BERTSMITH_METRICS_TOKEN set, requests need it as `Authorization: Bearer …`. Raises
-    UserError for a host that other machines reach where no token is set, and OSError where the
-    port is taken.
+    UserError for a host that other machines can reach without a token, and OSError for a used port.
     """
     token = os.environ.get(TOKEN_VARIABLE, "")
     if host not in _LOOPBACK and not token:

@@ -21,10 +21,10 @@ _PAGE = 200
 
 
 def end_dead_flow_runs(home: Path, work_pool: str, *, worker_is_gone: bool, why: str) -> list[str]:
-    """Set Prefect's dead runs to Crashed, or Cancelled where someone asked for that.
+    """Set Prefect's dead runs to Crashed, or to Cancelled if that was requested; their names.
 
-    `why` is a sentence for their pages. Their task runs end with them, and their slots of a
-    deployment's limit are released. Returns their names.
+    `why` is a sentence for their pages. Their task runs end too, and their concurrency slots are
+    released.
     """
     ended = []
     with get_client(sync_client=True) as client:
@@ -41,7 +41,7 @@ def end_dead_flow_runs(home: Path, work_pool: str, *, worker_is_gone: bool, why:
 
 
 def is_over(home: Path, flow_run_id: str) -> bool:
-    """Whether Prefect knows the run and that it ended, and no process works on it."""
+    """Whether the run has ended for Prefect, and no process works on it."""
     if is_dead(home, flow_run_id) is False:
         return False
     with get_client(sync_client=True) as client:

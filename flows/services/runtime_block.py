@@ -1,7 +1,7 @@
 """Store, tracker, cluster and their credentials, kept by the Prefect server for its runs.
 
-A recipe, a deployment and a log then hold none of them. What a worker has in its own environment
-goes before the block, and what a recipe names goes before both.
+So recipes, deployments and logs hold none of them. A worker's own environment takes precedence over
+the block, and a recipe over both.
 """
 
 import os
@@ -15,7 +15,7 @@ DEFAULT_NAME = "default"
 
 
 class BertsmithRuntime(Block):
-    """Where runs of deployments keep their results and compute, and what lets them in.
+    """Store, tracker and cluster of deployments' runs, and their credentials.
 
     Each field is the environment variable of its name.
     """
@@ -35,7 +35,7 @@ class BertsmithRuntime(Block):
     aws_secret_access_key: SecretStr = SecretStr("")
 
     def variables(self) -> dict[str, str]:
-        """What it says as environment variables, secrets too; what is empty is left out."""
+        """Its values as environment variables, secrets included; empty ones are left out."""
         found = {name: getattr(self, name) for name in _FIELDS}
         plain = {
             name.upper(): value.get_secret_value() if isinstance(value, SecretStr) else value
@@ -45,7 +45,7 @@ class BertsmithRuntime(Block):
 
 
 _FIELDS = tuple(BertsmithRuntime.__annotations__)
-# What belongs together: a key of the environment is never used with a secret of the block.
+# Variables that go together: a key of the environment is never used with a secret of the block.
 _PAIRS = (
     ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"),
     ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
@@ -53,7 +53,7 @@ _PAIRS = (
 
 
 def use_runtime(block: BertsmithRuntime | None) -> None:
-    """Give this process what `block` says and its environment does not."""
+    """Set the variables of `block` that this process's environment does not have."""
     said = block.variables() if block is not None else {}
     for names in _PAIRS:
         if any(os.environ.get(name) for name in names):
@@ -64,7 +64,7 @@ def use_runtime(block: BertsmithRuntime | None) -> None:
 
 
 def read_runtime() -> BertsmithRuntime | None:
-    """The block of $BERTSMITH_RUNTIME, by default `default`; None where there is none."""
+    """The block of $BERTSMITH_RUNTIME, by default `default`; None if there is none."""
     try:
         found = BertsmithRuntime.load(os.environ.get(VARIABLE) or DEFAULT_NAME)
     except ValueError:  # Prefect's answer where there is no such block
@@ -74,7 +74,7 @@ def read_runtime() -> BertsmithRuntime | None:
 
 
 def save_runtime(environment: Mapping[str, str]) -> list[str]:
-    """Keep what `environment` says in the block; what it does not say stays as it is there.
+    """Update the block from `environment`; values that it does not have stay in the block.
 
     Returns the names of the variables that were given.
     """

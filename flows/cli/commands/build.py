@@ -51,7 +51,7 @@ recipes = typer.Typer(help="List and print recipes and encoder sizes.", no_args_
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add these commands to the application: the whole chain, each stage of it, and `recipes`."""
+    """Add `run`, a command for each stage, and `recipes` to the application."""
     app.command(END_TO_END)(run)
     for stage in CHAIN:
         if stage is not EVALUATION:  # its command takes registered models, too: `evaluation.py`
@@ -87,8 +87,7 @@ def _command(stage: Stage) -> Callable[..., None]:
 
 
 def execute(command: str, choice: Choice, *, show_recipe: bool) -> None:
-    """Run the flow of `command` with the recipe that `choice` describes; with `show_recipe` print
-    that, every value of it, and run nothing.
+    """Run the flow of `command` with the chosen recipe; with `show_recipe` only print the recipe.
 
     Raises UserError for a recipe, a runtime setting or an input that cannot work, before
     anything starts.
@@ -118,15 +117,17 @@ def execute(command: str, choice: Choice, *, show_recipe: bool) -> None:
             report = flow(recipe)
     finally:
         disconnect()
-    report.seconds = time.time() - Process().create_time()  # the whole command's, as `time` says it
+    report.seconds = (
+        time.time() - Process().create_time()
+    )  # of the whole command, as `time` measures it
     tracking_uri = recipe.runtime.tracker({}).shown_uri
     print_report(report, tracking_uri, services_run=services is not None)
 
 
 def checked_recipe(command: str, choice: Choice) -> "CorpusRecipe":
-    """The recipe for `command`, whose inputs can be read.
+    """The recipe for `command`, checked.
 
-    Raises UserError where a value, a runtime setting or an input that the recipe names cannot work.
+    Raises UserError for a value, a runtime setting or an input that cannot work.
     """
     from pipelines.recipes.files import read_recipe
     from pipelines.recipes.models import EndToEndRecipe, narrowest_recipe
@@ -151,7 +152,7 @@ def _flow_of(command: str) -> Any:
 
 
 def long_form(recipe: "CorpusRecipe") -> str:
-    """The recipe with every value, with its automatic rates where they are known."""
+    """Every value of the recipe as YAML, and its automatic learning rates if they are known."""
     from pipelines.artifacts import ArtifactStore
     from pipelines.registry.opening import automatic_rates_note
     from pipelines.stage import StageContext
@@ -162,7 +163,7 @@ def long_form(recipe: "CorpusRecipe") -> str:
 
 
 def short_form(recipe: "CorpusRecipe") -> str:
-    """The recipe's name and what it sets other than the defaults, a line for each section."""
+    """The recipe's name and what differs from the defaults, a line for each section."""
     import yaml
 
     from pipelines.recipes.files import differences

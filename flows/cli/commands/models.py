@@ -1,4 +1,4 @@
-"""The registry on the command line: a list, what a version was made from, what sets two apart."""
+"""The registry on the command line: list models, show lineage, compare versions."""
 
 import json
 import sys
@@ -75,7 +75,7 @@ def models(context: typer.Context, home: Home = None, as_json: AsJson = False) -
             print(f"{'':<{width}}  made from {made_from}")
     for name, found in moves.items():
         if found:
-            print(f"\n{name}, who had which alias")
+            print(f"\n{name}, history of aliases")
         for move in found[-_SHOWN_MOVES:]:
             before = f", before {move.before}" if move.before else ""
             # The version's own lines have the comparison's result.
@@ -172,7 +172,7 @@ def _lines(found: "Versus") -> list[str]:
 
 
 def _tree(origin: "LineageNode", shown: set[tuple[str, str]]) -> "Tree":
-    """What several artifacts were made from is shown once; later mentions refer to it."""
+    """Lineage as a tree; an artifact that appears twice is shown in full once."""
     from rich.markup import escape
     from rich.tree import Tree
 

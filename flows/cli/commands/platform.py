@@ -1,4 +1,4 @@
-"""Commands for those who run a platform for others."""
+"""Commands for the operators of a team's platform."""
 
 import os
 from pathlib import Path

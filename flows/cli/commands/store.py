@@ -1,4 +1,4 @@
-"""Commands that look into the artifact store and clear it out."""
+"""Commands that list the artifact store and remove what is unused."""
 
 import json
 import shlex
@@ -101,7 +101,7 @@ def prune(
 
 
 def _command(home: Path | None, store: str | None, days: float) -> str:
-    """What removes what was listed: the same command with `--yes`."""
+    """The same command with `--yes`, which removes what was listed."""
     given = {"--home": home, "--store": store and redacted(store)}
     words = [word for name, value in given.items() if value for word in (name, str(value))]
     if days != _DAYS:
