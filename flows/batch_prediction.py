@@ -17,7 +17,7 @@ from pipelines.recipes.runtime import RuntimeSettings
 
 
 class BatchPredictionRecipe(BatchSettings):
-    """Which model answers the rows of which files, and where the answers are kept."""
+    """The model, the files whose rows it answers, and the place of the answers."""
 
     runtime: RuntimeSettings = Field(
         default_factory=RuntimeSettings, description="Where store and registry are."

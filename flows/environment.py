@@ -123,7 +123,7 @@ class LocalApi:
 
 
 def set_defaults(home: Path) -> Services | None:
-    """Point this process and its children at `home` and, where they run, at its services."""
+    """Point this process and its children at `home` and, if they run, at its services."""
     os.environ["BERTSMITH_HOME"] = str(home)
     os.environ.setdefault("MPLCONFIGDIR", str(home / "matplotlib"))  # else in the person's own home
     for name, value in DEFAULTS.items():

@@ -85,7 +85,7 @@ def _moved(
             recipe.runtime.tracker({}), recipe.name, *source, recipe.alias,
             recipe.reason, recipe.who, **options,
         )  # fmt: skip
-    promotion = cast(Promotion, moved)  # a coroutine only where the task is one
+    promotion = cast(Promotion, moved)  # a coroutine only if the task is one
     emit_promotion(promotion)
     before = f", before it was {promotion.previous_version}" if promotion.previous_version else ""
     with costing_the_page_alone(get_run_logger().warning):

@@ -4,7 +4,7 @@ SIGINT is Ctrl-C, SIGTERM what schedulers, `timeout` and containers send, SIGHUP
 closes; each raises KeyboardInterrupt. `timeout` and shells signal the process and then its group: a
 signal within a second of the previous one counts as the same stop.
 
-Prefect is imported where it is needed: commands install the handlers before they import it.
+Prefect is imported only inside functions: commands install the handlers before they import it.
 """
 
 import os
@@ -41,7 +41,7 @@ def stop_in_order() -> None:
 
 
 def stop_in_order_inside_flow() -> None:
-    """Install SIGTERM's handler again where the command had one: Prefect replaced it.
+    """Install SIGTERM's handler again if the command had one: Prefect replaced it.
 
     Prefect's handler raises at each signal; it restores the command's when the flow ends.
     """

@@ -84,7 +84,7 @@ class Choice:
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Items to evaluate on; the name of a split where --labels is a dataset's folder. "
+            help="Items to evaluate on; the name of a split if --labels is a dataset's folder. "
             "[default: a share of --labels]",
         ),
     ] = None

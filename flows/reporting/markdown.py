@@ -146,7 +146,7 @@ def _models(report: RunReport, tracking_uri: str) -> list[str]:
 
 
 def _section(name: str, artifact: Artifact) -> list[str]:
-    """Paragraphs on what the stage `name` made: counts and, where this run built it, pictures.
+    """Paragraphs on what the stage `name` made: counts and, if this run built it, pictures.
 
     The page of the run that built what is reused has them.
     """

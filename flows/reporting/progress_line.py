@@ -11,7 +11,7 @@ from typing import TextIO
 from pipelines.stage import Progress
 
 _REDRAW_SECONDS = 0.1
-_PIPE_SECONDS = 15.0  # between two lines where the output is a file or a pipe
+_PIPE_SECONDS = 15.0  # between two lines in a file or a pipe
 _current: ContextVar["ProgressLine | None"] = ContextVar("progress_line", default=None)
 
 # What evaluations measure, by the prefix of its figures.

@@ -26,7 +26,7 @@ class StageRecord:
 
     @property
     def outcome(self) -> str:
-        """`built`, `reused` or, where there is no artifact, `done`."""
+        """`built`, `reused` or, without an artifact, `done`."""
         if self.artifact is None:
             return "done"
         return "reused" if self.artifact.reused else "built"
@@ -38,9 +38,9 @@ class RunReport:
 
     flow: str
     recipe: CorpusRecipe
-    flow_run_url: str = ""  # empty where no server shows it
+    flow_run_url: str = ""  # empty if no server shows it
     records: list[StageRecord] = field(default_factory=list)
-    failure: str = ""  # such as "failed in stage pretraining: …"; empty where all went well
+    failure: str = ""  # such as "failed in stage pretraining: …"; empty after success
     notes: list[str] = field(default_factory=list)  # such as "resumed from step 120"
     models: list[RegisteredModel] = field(default_factory=list)
     alias: str = ""  # that newly verified models are given
@@ -65,10 +65,10 @@ class Figure:
     value: float
     baselines: dict[str, float]  # by name
     is_share: bool = True  # between 0 and 1
-    over_seeds: str = ""  # mean and deviation, where it is the best of several
+    over_seeds: str = ""  # mean and deviation, if it is the best of several
 
     def shown(self) -> str:
-        """`81.2%`, and mean and deviation over seeds where there are several."""
+        """`81.2%`, and mean and deviation over seeds if there are several."""
         seeds = f" ({self.over_seeds})" if self.over_seeds else ""
         return f"{self._number(self.value)}{seeds}"
 

@@ -23,7 +23,7 @@ from prefect.utilities.callables import parameter_schema
 
 from pipelines.config.errors import UserError
 
-_STEPS = "prefect.deployments.steps"  # where Prefect's own steps are
+_STEPS = "prefect.deployments.steps"  # the module of Prefect's own steps
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ def read_runtime() -> BertsmithRuntime | None:
     """The block of $BERTSMITH_RUNTIME, by default `default`; None if there is none."""
     try:
         found = BertsmithRuntime.load(os.environ.get(VARIABLE) or DEFAULT_NAME)
-    except ValueError:  # Prefect's answer where there is no such block
+    except ValueError:  # there is no such block
         return None
     assert isinstance(found, BertsmithRuntime)
     return found

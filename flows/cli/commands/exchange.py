@@ -36,7 +36,7 @@ def import_folder(
     ] = None,
     task: Annotated[
         str | None,
-        typer.Option(help="Task to register it for, where its head fits several."),
+        typer.Option(help="Task to register it for, if its head fits several."),
     ] = None,
     to: Annotated[Path | None, typer.Option(help="Also write it as a new folder.")] = None,
     home: Home = None,

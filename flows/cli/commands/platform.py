@@ -77,7 +77,7 @@ def metrics(
     """Serve metrics of the store and of the queues to Prometheus.
 
     Those of runs come from Ray. With $BERTSMITH_METRICS_TOKEN set, Prometheus has to send it as
-    a bearer token; required where other machines can connect.
+    a bearer token; required if other machines can connect.
 
     Example: bertsmith metrics --port 9464
     """

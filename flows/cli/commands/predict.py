@@ -67,7 +67,7 @@ def predict(
     no_answer_above: Annotated[
         float | None,
         typer.Option(
-            help="Question answering: answer nothing where that scores better by more than this."
+            help="Question answering: give no answer if that scores better by more than this."
         ),
     ] = None,
     out: Annotated[

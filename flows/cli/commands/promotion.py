@@ -92,7 +92,7 @@ def _ask(version: str, alias: str, against: str) -> None:
     """Exit unless the person confirms; raises UserError if there is no terminal to ask at."""
     if not sys.stdin.isatty():
         raise UserError(
-            f"making {version} {alias} needs --force where there is no terminal to ask at; on "
+            f"making {version} {alias} needs --force if there is no terminal to ask at; on "
             f"record: {against}"
         )
     print(f"On record: {against}.")
