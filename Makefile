@@ -11,16 +11,16 @@ help:
 	@echo "make test       lint, import contracts, types and the quick tests"
 	@echo "make test-slow  the long tests: kills, servers, whole runs"
 	@echo "make test-platform  a whole platform of real servers, each part of which fails once"
-	@echo "make test-gpu   the tests marked gpu, and parity on the card; installs nothing where PYTHON has torch"
-	@echo "make bench-gpu  pretraining steps on the card against the usual stack; likewise"
-	@echo "make docs       the documentation's site, in build/docs; EXECUTE=off runs no notebook"
+	@echo "make test-gpu   the tests marked gpu, and parity on the card; uses PYTHON's own torch if it has one"
+	@echo "make bench-gpu  pretraining steps on the card against the usual stack; the same"
+	@echo "make docs       the documentation as a site, in build/docs; EXECUTE=off runs no notebook"
 	@echo "make up / down  start and stop the Prefect and MLflow servers and a worker"
 	@echo "make dist       the sdist and the wheel, in dist/"
-	@echo "make notices    the licences of what Bertsmith stands on: THIRD-PARTY-NOTICES.md"
+	@echo "make notices    the licences of the dependencies: THIRD-PARTY-NOTICES.md"
 	@echo "make sbom       a software bill of materials, in dist/"
-	@echo "make audit      known vulnerabilities of the pinned versions; asks a database on the network"
-	@echo "make image-check  build the image without an engine and enter it (Debian, root)"
-	@echo "make clean      remove the environment and everything that runs made here"
+	@echo "make audit      known vulnerabilities of the pinned versions; needs the network"
+	@echo "make image-check  build and test the image without a container engine (Debian, root)"
+	@echo "make clean      remove the environment and the results of runs in this folder"
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] < (3, 11))' \
@@ -32,7 +32,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 run: $(INSTALLED)
 	@.venv/bin/bertsmith run demo
 
-# Two processes share the quick tests, and the types are checked beside them: each waits at times.
+# Two processes share the quick tests, and mypy runs at the same time.
 test: style
 	@$(MAKE) --no-print-directory --jobs=2 types quick
 
@@ -42,14 +42,14 @@ quick: $(INSTALLED)
 test-slow: $(INSTALLED)
 	.venv/bin/python -m pytest -q -m "slow and not platform"
 
-# Servers of Debian's packages (postgresql, ceph-mon, ceph-osd, radosgw, …): what is missing is said.
+# Servers from Debian's packages (postgresql, ceph-mon, ceph-osd, radosgw, …); missing ones are named.
 test-platform: $(INSTALLED)
 	.venv/bin/python -c 'import psycopg2' 2>/dev/null || .venv/bin/python -m pip install --quiet \
 		--constraint constraints.txt --editable '.[servers]'
 	.venv/bin/python -m pytest -q -m platform tests/platform
 
-# A machine with a GPU brings its own torch: what PYTHON has is used as it is.
-# Looked up once, where a target needs it: the first use puts what was found in its own place.
+# A machine with a GPU has its own torch, which is used if PYTHON has it. The look-up happens once, on
+# first use.
 GPU_PYTHON = $(eval GPU_PYTHON := $(shell $(PYTHON) -c 'import torch, transformers, pytest' \
 	2>/dev/null && echo $(PYTHON) || echo .venv/bin/python))$(GPU_PYTHON)
 
@@ -85,8 +85,8 @@ up: $(INSTALLED)
 down: $(INSTALLED)
 	@.venv/bin/bertsmith down
 
-# What an installation brings along, and nothing that tests or releases need: notices and bills of
-# materials are about it. The tools that look at it stay outside of it.
+# An installation without anything for tests or releases, of which notices and bill of materials are
+# made. The tools that inspect it are installed elsewhere.
 SHIPPED := .release/shipped/complete
 TOOLS := .release/tools/complete
 

@@ -4,15 +4,12 @@ from typing import cast
 
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
-from prefect.runtime import flow_run
 from pydantic import Field
 
 from flows.reporting.progress import ProgressReporter
-from flows.reporting.run_report import costing_the_page_alone
+from flows.reporting.publishing import costing_the_page_alone
 from flows.run import network_task
-from flows.services.reconciliation import recorded_run
-from flows.services.runtime_block import use_runtime_of_deployment
-from flows.stopping import cancel_if_stopped, note_stops
+from flows.stopping import cancel_if_stopped, enter_flow, flow_in_progress
 from pipelines.artifacts import Artifact
 from pipelines.config.errors import redacted
 from pipelines.inference.batch_prediction import KIND, BatchSettings, build_predictions
@@ -20,7 +17,7 @@ from pipelines.recipes.runtime import RuntimeSettings
 
 
 class BatchPredictionRecipe(BatchSettings):
-    """Which model answers the rows of which files, and where the answers are kept."""
+    """The model, the files whose rows it answers, and the place of the answers."""
 
     runtime: RuntimeSettings = Field(
         default_factory=RuntimeSettings, description="Where store and registry are."
@@ -38,15 +35,11 @@ _DEFAULT = BatchPredictionRecipe()
 )
 def batch_prediction(recipe: BatchPredictionRecipe = _DEFAULT) -> Artifact:
     """Answer every row of files with a registered model; a killed run resumes at its shard."""
-    use_runtime_of_deployment()
+    enter_flow()
     recipe.runtime.check_reachable()
     recipe.runtime.check_nodes()
     settings = BatchSettings(**recipe.model_dump(exclude={"runtime"}))
-    with (
-        note_stops(flow_run.id),
-        recorded_run(flow_run.id),
-        ProgressReporter("batch-prediction") as progress,
-    ):
+    with flow_in_progress(), ProgressReporter("batch-prediction") as progress:
         context = recipe.runtime.context(observe=progress.observe)
         task = network_task(build_predictions).with_options(
             task_run_name=f"answers of {recipe.model}"

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable
 from functools import cache
-from typing import TypeVar
 
 from prefect import Flow, flow
 
 from flows.reporting.run_report import RunReport
-from flows.run import Overrides, Run, network_task, plain_task, started_run
+from flows.run import Overrides, RecipeType, Run, network_task, plain_task, started_run
 from flows.stopping import cancel_if_stopped
 from pipelines.artifacts import Artifact
 from pipelines.recipes.files import read_recipe
@@ -21,15 +20,12 @@ from pipelines.stage import Stage, StageContext
 from pipelines.stages import CHAIN, asked_for, check_recipe, with_what_they_need
 from pipelines.tracking.tracker import Tracker
 
-RecipeType = TypeVar("RecipeType", bound=CorpusRecipe)
-
 
 def build_chain(run: Run[CorpusRecipe], goals: Iterable[Stage]) -> dict[str, Artifact]:
     """Build what is missing of `goals` and of what they need, in order; artifacts by stage name.
 
-    What the recipe does not ask for is left out. Raises UserError, before anything is built, where
-    an input cannot be read or the recipe cannot work: see `check_recipe`; and where something is
-    trained on a cluster that does not reach the tracker.
+    Stages that the recipe does not need are left out. Raises UserError, before anything is built,
+    if `check_recipe` finds a fault or the cluster's nodes cannot reach the tracker.
     """
     goals = list(goals)
     check_recipe(run.recipe, goals)
@@ -55,11 +51,11 @@ def build_chain(run: Run[CorpusRecipe], goals: Iterable[Stage]) -> dict[str, Art
 
 
 def with_resolved_encoders(run: Run[RecipeType]) -> RecipeType:
-    """The run's recipe with fingerprints in place of every encoder that it names.
+    """The run's recipe with a fingerprint in place of every encoder that it names.
 
-    Stages know the store and not the registry: what a name or a folder refers to now is imported
-    into the store here, once in a run. Raises UserError where there is no such encoder, and where
-    the one that pretraining continues from cannot learn the objective of the examples.
+    Stages know the store, not the registry: what a name or a folder refers to is imported into the
+    store here, once per run. Raises UserError if there is no such encoder, or if pretraining would
+    continue from one that cannot learn the objective of the examples.
     """
     recipe, changed = run.recipe, {}
     for section in ("pretraining", "vocabulary", "finetuning"):
@@ -83,7 +79,7 @@ def with_resolved_encoders(run: Run[RecipeType]) -> RecipeType:
 
 
 def given_artifacts(recipe: CorpusRecipe, context: StageContext) -> dict[str, Artifact]:
-    """What replaces the stages that a recipe with resolved encoders leaves out, by their names."""
+    """The artifacts that replace stages which a recipe with resolved encoders leaves out."""
     if not isinstance(recipe, FinetuningRecipe) or recipe.finetuning.encoder is None:
         return {}
     from pipelines.training.imported_models import existing_encoder
@@ -101,7 +97,7 @@ def _resolve(reference: str, tracker: Tracker, context: StageContext) -> str:
 def flow_of(command: str) -> Flow[..., RunReport]:
     """The flow that builds the stage of this command and what it needs.
 
-    Raises KeyError where no stage has this command.
+    Raises KeyError if no stage has this command.
     """
     stage = {each.command: each for each in CHAIN}[command]
     sections = [each.section for each in with_what_they_need([stage]) if each.section]
@@ -127,7 +123,7 @@ def flow_of(command: str) -> Flow[..., RunReport]:
 
 
 def __getattr__(name: str) -> Flow[..., RunReport]:
-    """`flows.chain.<command>`, as deployments name a stage's flow; made when it is asked for."""
+    """`flows.chain.<command>`, as deployments name a stage's flow; created on first use."""
     try:
         return flow_of(name)
     except KeyError:

@@ -1,4 +1,4 @@
-"""Flow: from raw text to registered models that proved themselves."""
+"""Flow: from raw text to registered, verified models."""
 
 from prefect import flow
 
@@ -12,7 +12,7 @@ from pipelines.insight import showcase
 from pipelines.recipes.files import read_recipe
 from pipelines.recipes.models import EndToEndRecipe
 from pipelines.registry.promotion import due_for_promotion
-from pipelines.registry.registration import RegisteredModel, Submission, register
+from pipelines.registry.registration import Submission, register
 from pipelines.registry.verification import Proof, verify
 from pipelines.stage import StageContext
 from pipelines.stages import CHAIN
@@ -47,9 +47,9 @@ def end_to_end(recipe: EndToEndRecipe = _DEMO, overrides: Overrides = ()) -> Run
 
 
 def _register_and_prove(run: Run[EndToEndRecipe], made: dict[str, Artifact]) -> None:
-    """Register as candidates, prove what is new, and make what is better now champion."""
+    """Register candidates, verify new ones, and promote those that are better."""
     names, tracker = run.recipe.registration, run.tracker
-    recipe = with_resolved_encoders(run)  # an alias may stand for another encoder tomorrow
+    recipe = with_resolved_encoders(run)  # an alias may name another encoder later
     lineage = _lineage(recipe, made, run.context)
     submitted = {}
     if "examples" in made:
@@ -73,14 +73,15 @@ def _register_and_prove(run: Run[EndToEndRecipe], made: dict[str, Artifact]) -> 
         )
         model = run.stage(f"registration, {kind}", registration, submission, tracker)
         run.report.models.append(model)
-        # A run that was killed between registration and proof may have left none.
+        # A run killed between registration and verification may have logged none.
         if not model.reused or not model.is_verified:
             from pipelines.insight.pictures import log_evidence  # matplotlib takes a second
 
             evidence = network_task(log_evidence)
             run.stage(f"evidence, {kind}", evidence, tracker, model.run_id, artifact, evaluation)
         if not model.is_verified:
-            proofs.append(_proof(run.recipe, model, heldout))
+            most = run.recipe.pretraining.final_evaluation_examples
+            proofs.append(Proof(model=model, data=heldout, max_examples=most))
     if proofs:
         verifications = run.stage(
             "verification", verification, proofs, run.context.store.url, tracker
@@ -95,23 +96,15 @@ def _register_and_prove(run: Run[EndToEndRecipe], made: dict[str, Artifact]) -> 
 def _lineage(
     recipe: EndToEndRecipe, made: dict[str, Artifact], context: StageContext
 ) -> dict[str, Artifact]:
-    """What the encoder was made from; `recipe` names what it went on from by its fingerprint."""
+    """What the encoder was made from; `recipe` names its starting encoder by fingerprint."""
     lineage = {made[name].kind: made[name] for name in _ENCODER_LINEAGE if name in made}
     if not recipe.given and recipe.pretraining.encoder is not None:
         lineage[_WENT_ON_FROM] = existing_encoder(recipe.pretraining.encoder, context)
     return lineage
 
 
-def _proof(recipe: EndToEndRecipe, model: RegisteredModel, heldout: Artifact) -> Proof:
-    return Proof(
-        model=model,
-        data=heldout,
-        max_examples=recipe.pretraining.final_evaluation_examples,
-    )
-
-
 def _show(run: Run[EndToEndRecipe], made: dict[str, Artifact]) -> None:
-    """What the models say to held-out sentences, for the final screen."""
+    """Answers of the models to held-out sentences, for the report."""
     tracker, references = run.tracker, [model.reference for model in run.report.models]
     if "corpus" in made:
         run.report.filled_masks = run.stage(

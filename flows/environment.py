@@ -1,8 +1,7 @@
-"""What a command finds around it: the home folder, the Prefect API and the MLflow server.
+"""The environment of a command: the home folder, the Prefect API and the MLflow server.
 
-Everything here must happen before Prefect is imported: it reads its settings on import. A local
-run needs no server, but Prefect needs an API: one is started for the process where none is
-configured.
+All of this must happen before Prefect is imported, because it reads its settings on import. Prefect
+needs an API; if none is configured, one is started for this process.
 """
 
 import atexit
@@ -12,6 +11,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -31,16 +31,16 @@ from pipelines.config.environment import make_home
 from pipelines.config.errors import UserError
 from pipelines.tracking.sign_in import home_variables
 
-# Chatter and calls home that a run has no use for, and what it needs of Prefect; a person's own
-# setting wins. The image says the same to programs that are not ours: infra/Dockerfile.
+# No telemetry, no prompts, and what a run needs from Prefect; variables that are set already win.
+# The image sets the same for other programs: infra/Dockerfile.
 DEFAULTS = {
-    "DO_NOT_TRACK": "true",  # "1" tells MLflow nothing
+    "DO_NOT_TRACK": "true",  # MLflow ignores "1"
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_LOGGING_EXTRA_LOGGERS": "pipelines,bert_core",
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
     "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",
     "PREFECT_CLI_PROMPT": "false",
-    "PREFECT_CLIENT_RETRY_EXTRA_CODES": "500",  # what a server answers while its database is away
+    "PREFECT_CLIENT_RETRY_EXTRA_CODES": "500",  # a server's answer while its database is down
 }
 # A terminal shows one line of progress and the summary; all log lines stay with the Prefect run.
 _QUIET = {
@@ -59,10 +59,10 @@ _IDLE_SERVICES = ("SCHEDULER", "LATE_RUNS", "CANCELLATION_CLEANUP", "PAUSE_EXPIR
 class LocalApi:
     """A Prefect API on the loopback that lives as long as the process that started it."""
 
-    url_of_this_process: ClassVar[str] = ""  # no page of it can be looked at later
+    url_of_this_process: ClassVar[str] = ""  # its pages end with the process
 
     url: str
-    credentials: Credentials  # without them it answers nobody
+    credentials: Credentials  # it rejects requests without them
     _process: subprocess.Popen[bytes]
     _log: Path
     _turn: BaseFileLock
@@ -71,10 +71,9 @@ class LocalApi:
     def start(cls, home: Path) -> "LocalApi":
         """Start it and return at once; `wait` returns when it answers.
 
-        Of several processes with one home each waits until the one before has started its own:
-        two would change the tables of one database at the same time.
-        Call it on the main thread: the API ends when the thread that started it ends, so that
-        even `kill -9` of a run leaves nothing behind.
+        Processes with one home start theirs one after the other: two would migrate the same
+        database at once. Call it on the main thread: the API ends with the thread that started it,
+        so that even `kill -9` of a run leaves nothing behind.
         """
         log = make_home(home / "logs") / "prefect-local.log"
         turn = FileLock(home / "prefect-local.lock", timeout=_START_SECONDS)
@@ -123,17 +122,8 @@ class LocalApi:
                 self._process.wait()
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """Where a command works."""
-
-    home: Path
-    services: Services | None  # of `bertsmith up`, where they run for this home
-    local_api: LocalApi | None  # started for this process alone, where no other API is known
-
-
 def set_defaults(home: Path) -> Services | None:
-    """Point this process and its children at `home` and, where they run, at its services."""
+    """Point this process and its children at `home` and, if they run, at its services."""
     os.environ["BERTSMITH_HOME"] = str(home)
     os.environ.setdefault("MPLCONFIGDIR", str(home / "matplotlib"))  # else in the person's own home
     for name, value in DEFAULTS.items():
@@ -149,25 +139,25 @@ def set_defaults(home: Path) -> Services | None:
     return services
 
 
-def prepare_flows(home: Path) -> Surroundings:
+def prepare_flows(home: Path) -> Callable[[], None]:
     """Make sure that flows of this process have a Prefect API to report to.
 
-    One that is configured is used; else one is started for this process. It comes up while the
-    caller imports what it needs: call `local_api.wait()` before the first flow.
+    A configured one is used; otherwise one is started for this process, and starts up during the
+    caller's imports. Call what this returns before the first flow: it waits until the API answers.
     """
-    services = set_defaults(home)
+    set_defaults(home)
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
-    local_api = None
-    if not _prefect_api_is_configured():
-        local_api = LocalApi.start(home)
-        os.environ["PREFECT_API_URL"] = LocalApi.url_of_this_process = local_api.url
-        os.environ.update(local_api.credentials.for_prefect_clients())
-    return Surroundings(home, services, local_api)
+    if _prefect_api_is_configured():
+        return lambda: None
+    local_api = LocalApi.start(home)
+    os.environ["PREFECT_API_URL"] = LocalApi.url_of_this_process = local_api.url
+    os.environ.update(local_api.credentials.for_prefect_clients())
+    return local_api.wait
 
 
 def _spare_the_proxy() -> None:
-    """Clients of servers on this machine ask them directly, whatever http_proxy says."""
+    """Requests to servers on this machine bypass http_proxy."""
     for name in ("NO_PROXY", "no_proxy"):
         spared = [host for host in os.environ.get(name, "").split(",") if host.strip()]
         missing = [host for host in _LOOPBACK if host not in map(str.strip, spared)]
@@ -175,13 +165,13 @@ def _spare_the_proxy() -> None:
 
 
 def _let_in(home: Path, services: Services) -> None:
-    """Bring the home's credentials along, to its own servers and to no others.
+    """Set the home's credentials, which go to its own servers only.
 
-    MLflow's go with requests to the home's server alone: pipelines.tracking.sign_in.
+    pipelines.tracking.sign_in sends MLflow's to the home's server alone.
     """
     credentials = read_credentials(home)
     if credentials is None:
-        return  # the servers are of a version that asked nobody
+        return  # servers of a version without passwords
     if os.environ["PREFECT_API_URL"] == services.prefect_api_url:
         os.environ.update(credentials.for_prefect_clients())
     os.environ.update(home_variables(services.mlflow_url, credentials.user, credentials.password))

@@ -1,7 +1,7 @@
-"""Who becomes champion: what a run does with a verified version, and flows of a person's choice.
+"""Promotion: by a run, after a comparison, and by a person, with the flows promote and rollback.
 
-A run compares it, asks a person where the recipe says so, and gives it its alias. A person gives an
-alias to any version, or back to the one that had it.
+A run compares a verified version, asks for approval if the recipe requires it, and sets the alias.
+A person can give an alias to any version, or back to the one that had it before.
 """
 
 import logging
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from threading import Timer
-from typing import TypeVar, cast
+from typing import cast
 from uuid import UUID
 
 from prefect import flow, pause_flow_run, resume_flow_run
@@ -22,10 +22,9 @@ from prefect.logging import get_run_logger
 from prefect.runtime import deployment, flow_run
 from pydantic import Field
 
-from flows.reporting.run_report import costing_the_page_alone
+from flows.reporting.publishing import costing_the_page_alone
 from flows.run import Run, network_task
-from flows.services.reconciliation import recorded_run
-from flows.services.runtime_block import use_runtime_of_deployment
+from flows.stopping import enter_flow, flow_in_progress
 from pipelines.config.errors import UserError
 from pipelines.recipes.models import EndToEndRecipe
 from pipelines.recipes.registration import (
@@ -40,8 +39,6 @@ from pipelines.registry.comparison.versions import Comparison, compare_versions
 from pipelines.registry.promotion import Promotion
 from pipelines.registry.registration import RegisteredModel
 
-RecipeType = TypeVar("RecipeType", bound=EndToEndRecipe)
-
 logger = logging.getLogger(__name__)
 
 PROMOTED = "bertsmith.model.promoted"  # an event that automations react to
@@ -51,7 +48,7 @@ _compare = network_task(compare_versions)
 _promote_if_better = network_task(registry.promote_if_better)
 
 _NOBODY = "nobody in time"
-# Prefect's server calls a run failed whose pause is over: the run's own waiting ends before that.
+# Prefect fails a run whose pause timed out, so the run stops waiting earlier.
 _GRACE_SECONDS = 600
 
 
@@ -78,17 +75,17 @@ def rollback(recipe: RollbackRecipe = _ROLLBACK) -> Promotion:
 def _moved(
     move: Callable[..., Promotion], recipe: AliasRecipe, *source: str, **options: bool
 ) -> Promotion:
-    """The alias moved by a task of this flow run, and told: by an event, and on a page."""
-    use_runtime_of_deployment()
+    """Move the alias in a task of this flow run, and report it by an event and on a page."""
+    enter_flow()
     recipe.runtime.check_tracker_reachable()
     back = "" if source else " goes back"
     task = network_task(move).with_options(task_run_name=f"{recipe.alias} of {recipe.name}{back}")
-    with recorded_run(flow_run.id):
+    with flow_in_progress():
         moved = task(
             recipe.runtime.tracker({}), recipe.name, *source, recipe.alias,
             recipe.reason, recipe.who, **options,
         )  # fmt: skip
-    promotion = cast(Promotion, moved)  # a coroutine only where the task is one
+    promotion = cast(Promotion, moved)  # a coroutine only if the task is one
     emit_promotion(promotion)
     before = f", before it was {promotion.previous_version}" if promotion.previous_version else ""
     with costing_the_page_alone(get_run_logger().warning):
@@ -102,7 +99,7 @@ def _moved(
 
 
 def emit_promotion(promotion: Promotion) -> None:
-    """Emit an event that names model, version and alias; trouble with that stops nothing."""
+    """Emit an event that names model, version and alias; a failure is only logged."""
     try:
         emit_event(
             event=PROMOTED,
@@ -120,7 +117,7 @@ def emit_promotion(promotion: Promotion) -> None:
                 "model_uri": f"models:/{promotion.name}@{promotion.alias}",
             },
         )
-    # The alias has moved: whatever keeps the event from its server, that is done.
+    # The alias has moved: no failure of the event changes that.
     except Exception as error:  # noqa: BLE001
         logger.warning("the event for the promotion of %s was not sent: %s", promotion.name, error)
 
@@ -134,11 +131,11 @@ class Approval(RunInput):
 
 
 def compare_and_promote(
-    run: Run[RecipeType], model: RegisteredModel, evaluation: Evaluation | None
+    run: Run[EndToEndRecipe], model: RegisteredModel, evaluation: Evaluation | None
 ) -> None:
-    """Give a version that proved itself the alias that it earns; `evaluation` is that of its proof.
+    """Compare a verified version with the champion, and promote it if it is better.
 
-    Comparison and promotion are part of the run's report.
+    `evaluation` is that of its verification. Comparison and promotion go into the run's report.
     """
     names = run.recipe.registration
     comparison = run.stage(
@@ -148,7 +145,7 @@ def compare_and_promote(
     )  # fmt: skip
     by = f"the run {run.report.flow_run_url or run.recipe.name}"
     if comparison.is_better and names.approval_hours:
-        # A run that no page shows asks nobody.
+        # Without a deployment there is no page to ask on.
         answer = approval_of(comparison, names) if deployment.id is not None else None
         comparison, by = approved(comparison, answer), answer.who if answer else by
     run.report.comparisons.append(comparison)
@@ -161,10 +158,9 @@ def compare_and_promote(
 
 
 def check_approval_limit(names: RegistrationSettings) -> None:
-    """Raise UserError where the run asks a person and its deployment has a limit of its own.
+    """Raise UserError if the run needs approval and its deployment has a concurrency limit.
 
-    Prefect gives the slot to another run while one waits, and ends the one that waited because it
-    no longer has the slot.
+    Prefect gives the slot of a waiting run to another run, and then ends the one that waited.
     """
     if not names.approval_hours or deployment.id is None:
         return
@@ -179,7 +175,7 @@ def check_approval_limit(names: RegistrationSettings) -> None:
 
 
 def approval_of(comparison: Comparison, names: RegistrationSettings) -> Approval | None:
-    """What a person answers on the flow run's page; None where nobody did in time."""
+    """A person's answer on the flow run's page; None if there was none in time."""
     asked = Approval.with_initial_data(
         description=f"Shall **{comparison.name} version {comparison.version}** become "
         f"`{names.alias}`? It is {comparison.reason}."
@@ -201,7 +197,7 @@ def approval_of(comparison: Comparison, names: RegistrationSettings) -> Approval
 
 @contextmanager
 def _resumed_after(seconds: float) -> Iterator[None]:
-    """This process answers for whom it waits in vain."""
+    """Resume the paused run from this process if no answer comes within `seconds`."""
     timer = Timer(seconds, _answer_for_nobody, [UUID(flow_run.id)])
     timer.daemon = True
     timer.start()
@@ -217,7 +213,7 @@ def _answer_for_nobody(run_id: UUID) -> None:
 
 
 def approved(comparison: Comparison, answer: Approval | None) -> Comparison:
-    """The comparison after a person was asked; without an answer the version waits for one."""
+    """The comparison after the approval; without an answer the version waits for one."""
     if answer is None:
         by_hand = f"bertsmith promote {comparison.name} --version {comparison.version}"
         reason = f"{comparison.reason}; it waits for a person's approval: {by_hand}"

@@ -1,9 +1,8 @@
-"""A flow run in progress: it runs its stages as tasks, and keeps the books on them.
+"""A flow run in progress: it runs its stages as tasks and records them.
 
-The artifact store is the only cache: Prefect's would not see a change inside a stage. A task is
-tried again where the world can fail, in reading sources and in speaking to tracker and registry,
-and only for that reason: what a computation gets wrong it would get wrong again, and Ray replaces
-workers that die by itself.
+The artifact store is the only cache: Prefect's would not see a change inside a stage. Tasks that
+read sources or use the tracker and the registry are retried if a disk or a server failed. A
+computation is not: it would fail again, and Ray itself replaces workers that die.
 """
 
 import time
@@ -22,16 +21,15 @@ from pydantic import Field
 
 from flows.reporting.progress import MemorySampler, ProgressReporter
 from flows.reporting.progress_line import duration, memory
-from flows.reporting.publishing import ParentRun, open_parent_run, publish_report
-from flows.reporting.run_report import (
-    RunReport,
-    StageRecord,
+from flows.reporting.publishing import (
+    ParentRun,
     costing_the_page_alone,
     flow_run_page,
+    open_parent_run,
+    publish_report,
 )
-from flows.services.reconciliation import recorded_run
-from flows.services.runtime_block import use_runtime_of_deployment
-from flows.stopping import note_stops, stop_in_order_inside_flow, wait_for_last_try
+from flows.reporting.run_report import RunReport, StageRecord
+from flows.stopping import enter_flow, flow_in_progress, wait_for_last_try
 from pipelines.artifacts import Artifact
 from pipelines.config.errors import first_line, redacted, without_secrets
 from pipelines.recipes.files import completed, differences
@@ -46,15 +44,15 @@ RecipeType = TypeVar("RecipeType", bound=CorpusRecipe)
 Overrides = Annotated[
     tuple[str, ...],
     Field(
-        description="Single values by dotted path, such as pretraining.num_steps=100; they have "
-        "the last word."
+        description="Single values by dotted path, such as pretraining.num_steps=100; they take "
+        "precedence."
     ),
 ]
 
 
 @dataclass(kw_only=True)
 class Run(Generic[Recipe]):
-    """One flow run over `recipe`, and all its bookkeeping, which grows with every stage."""
+    """One flow run over `recipe`, and its records, which grow with every stage."""
 
     recipe: Recipe
     context: StageContext
@@ -75,10 +73,10 @@ class Run(Generic[Recipe]):
     def stage(
         self, name: str, task: Task[..., Any], *inputs: Any, to_follow: int = 0, **options: Any
     ) -> Any:
-        """Run a stage as a task called `name`, and record what it made and what it took.
+        """Run a stage as a task called `name`, and record its result, time and memory.
 
-        `to_follow` training runs like it come after it: their time is part of what is left. Raises
-        what the stage raises, after the report says where and how it ended.
+        `to_follow` is the number of similar training runs after it, for the time left. Raises what
+        the stage raises, after the report says where and how it ended.
         """
         self.progress.to_follow = to_follow
         self.sampler.start_stage()
@@ -114,7 +112,7 @@ class Run(Generic[Recipe]):
         report.notes.extend(self.progress.notes)
         report.seconds = time.perf_counter() - self.started
         report.peak_bytes = self.sampler.peak_bytes
-        self.parent.end(report.failure)
+        self.parent.end(error)
         with costing_the_page_alone(self._late_note):
             publish_report(report, self.tracker)
 
@@ -127,16 +125,14 @@ class Run(Generic[Recipe]):
 def started_run(
     flow: str, recipe: RecipeType, overrides: Sequence[str], *, default: RecipeType
 ) -> Iterator[Run[RecipeType]]:
-    """A run of the flow `flow`, called inside it; on leaving, its report is published.
+    """A run of the flow `flow`; on leaving, its report is published.
 
-    What a deployment was not given comes from its own recipe, and what that does not say from the
-    flow's `default`. A run that failed or was stopped publishes what it has, and says where it
-    ended. Raises what happened inside; trouble with publishing never hides it. Raises UserError at
-    once for values that do not go together, where store or tracker cannot be reached, and where a
-    node of the cluster cannot take part.
+    Values that a deployment's run does not give come from the deployment's recipe, and then from
+    the flow's `default`. A run that failed or was stopped publishes what it has. Raises what
+    happened inside, whether publishing succeeds or not. Raises UserError at once for an invalid
+    recipe, an unreachable store or tracker, and a node of the cluster that cannot take part.
     """
-    stop_in_order_inside_flow()
-    use_runtime_of_deployment()
+    enter_flow()
     recipe, changed = _resolved(recipe, overrides, default)
     recipe.runtime.check_reachable()
     recipe.runtime.check_nodes()
@@ -148,8 +144,7 @@ def started_run(
     }
     name = f"{recipe.name} {str(flow_run.id)[:8]}"
     with (
-        note_stops(flow_run.id),
-        recorded_run(flow_run.id),
+        flow_in_progress(),
         published_metrics(name) as metrics,
         MemorySampler() as sampler,
         ProgressReporter(flow) as progress,
@@ -205,7 +200,7 @@ def _resolved(
 
 
 def _how_it_ended(error: BaseException) -> str:
-    """What stops a process, such as Ctrl-C or a cancellation, is no Exception."""
+    """Ctrl-C and cancellations are not of the class Exception."""
     return "failed" if isinstance(error, Exception) else "stopped"
 
 
@@ -213,8 +208,8 @@ _RETRY_DELAYS_SECONDS = [2.0, 15.0, 60.0]
 
 
 def _world_failed(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
-    """Whether a disk or a server did not answer, which waiting may mend."""
-    from pipelines.tracking.transient import is_transient  # imports MLflow: a second
+    """Whether a disk or a server did not answer, so that a retry may succeed."""
+    from pipelines.tracking.transient import is_transient  # imports MLflow, which takes a second
 
     return is_transient(state.result(raise_on_failure=False))
 
@@ -225,7 +220,7 @@ def plain_task(function: Callable[..., Any]) -> Task[..., Any]:
 
 
 def network_task(function: Callable[..., Any]) -> Task[..., Any]:
-    """`function` as a task that is tried again where the world failed."""
+    """`function` as a task that is retried if a disk or a server failed."""
     return task(
         cache_policy=NO_CACHE,
         persist_result=False,

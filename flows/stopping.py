@@ -1,20 +1,25 @@
-"""How a run is stopped in order, is called cancelled on Prefect's page, and is resumed.
+"""The process of a flow run: the lock that shows it is alive, and how it stops and resumes.
 
 SIGINT is Ctrl-C, SIGTERM what schedulers, `timeout` and containers send, SIGHUP a terminal that
 closes; each raises KeyboardInterrupt. `timeout` and shells signal the process and then its group: a
-signal within a second of the one before is the same stop, and no wish to leave at once.
+signal within a second of the previous one counts as the same stop.
 
-Prefect is imported where it is needed: commands install the handlers before they import it.
+Prefect is imported only inside functions: commands install the handlers before they import it.
 """
 
+import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
+
+from filelock import FileLock, Timeout
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
@@ -36,9 +41,9 @@ def stop_in_order() -> None:
 
 
 def stop_in_order_inside_flow() -> None:
-    """Install SIGTERM's handler again where the command had one: Prefect replaced it.
+    """Install SIGTERM's handler again if the command had one: Prefect replaced it.
 
-    Prefect's own raises at each signal. It puts the command's back when the flow ends.
+    Prefect's handler raises at each signal; it restores the command's when the flow ends.
     """
     if threading.current_thread() is not threading.main_thread():
         return
@@ -53,9 +58,67 @@ def _stop(number: int, frame: Any) -> None:
         raise KeyboardInterrupt
 
 
+def enter_flow() -> None:
+    """What every flow does first: install the handlers, and use its deployment's runtime block."""
+    from prefect.runtime import deployment
+
+    stop_in_order_inside_flow()
+    if deployment.id is not None:  # a run that a person started here has its own environment
+        from flows.services.runtime_block import read_runtime, use_runtime
+
+        use_runtime(read_runtime())
+
+
+@contextmanager
+def flow_in_progress() -> Iterator[None]:
+    """Every flow works inside this: the run's lock is held, and a stop is remembered."""
+    from prefect.runtime import flow_run
+
+    with note_stops(flow_run.id), recorded_run(flow_run.id):
+        yield
+
+
+@contextmanager
+def recorded_run(flow_run_id: str | None) -> Iterator[None]:
+    """Hold the run's lock in the home ($BERTSMITH_HOME) while the block runs.
+
+    The system releases it however the process ends.
+    """
+    home = os.environ.get("BERTSMITH_HOME")
+    if not home or not flow_run_id:
+        yield  # no home, hence no services that would ask
+        return
+    path = lock_path(Path(home), flow_run_id)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".new")
+    with FileLock(draft):
+        draft.rename(path)  # it never shows unlocked
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def is_dead(home: Path, flow_run_id: str) -> bool | None:
+    """Whether the process that worked on the run is gone; None if none on this machine did."""
+    path = lock_path(home, flow_run_id)
+    if not path.is_file():
+        return None
+    try:
+        with FileLock(path, timeout=0):
+            return True
+    except Timeout:
+        return False
+
+
+def lock_path(home: Path, flow_run_id: str) -> Path:
+    """The run's lock, by machine: a machine cannot tell whether another's process is alive."""
+    return home / "runs" / socket.gethostname() / f"{flow_run_id}.lock"
+
+
 @contextmanager
 def note_stops(flow_run_id: str | None) -> Iterator[None]:
-    """Remember of this flow run that Ctrl-C or a signal ended the block; raises it again."""
+    """Remember that Ctrl-C or a signal ended this flow run; raises it again."""
     from prefect.exceptions import TerminationSignal
 
     try:
@@ -66,7 +129,7 @@ def note_stops(flow_run_id: str | None) -> Iterator[None]:
 
 
 def cancel_if_stopped(flow: Any, flow_run: "FlowRun", state: Any) -> None:
-    """A hook for what Prefect takes for a crash: where someone stopped the run it is cancelled."""
+    """A hook for crashed runs: a run that was stopped is cancelled instead."""
     if str(flow_run.id) not in _stopped:
         return
     from prefect.client.orchestration import get_client
@@ -78,10 +141,10 @@ def cancel_if_stopped(flow: Any, flow_run: "FlowRun", state: Any) -> None:
 
 
 def wait_for_last_try(flow_run_id: UUID, note: Callable[[str], None]) -> None:
-    """Wait, at most for 100 s, until the process of the last try can hold no claim any more.
+    """Wait, at most 100 s, until the previous process cannot hold a claim any more.
 
-    Prefect schedules a run again before its process has ended. On an object store the next one
-    would take what is claimed for somebody else's work, and start over beside it.
+    Prefect schedules a run again before its process has ended. On an object store the next process
+    would take the claim for another builder's, and start over.
     """
     seconds = seconds_to_wait(flow_run_id, datetime.now(UTC))
     if seconds > 0:
@@ -90,7 +153,7 @@ def wait_for_last_try(flow_run_id: UUID, note: Callable[[str], None]) -> None:
 
 
 def seconds_to_wait(flow_run_id: UUID, now: datetime) -> float:
-    """How long the last process may still hold a claim; 0 on the first try."""
+    """How long the previous process may still hold a claim; 0 on the first try."""
     from prefect.client.orchestration import get_client
 
     from pipelines.artifacts.claims import LEASE_SECONDS

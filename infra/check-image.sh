@@ -48,7 +48,7 @@ inside bertsmith --version
 inside bertsmith recipes list | sed -n 1,3p  # head would close the pipe, which ends the script
 inside python -m flows.services.health
 builder inspect --type image "$image" | grep services.health > /dev/null  # as the image says
-inside python -c 'from flows.services.deployments import deployments_file as f; print(f())'
+inside python -c 'from flows.services.deployments import declared_file; print(declared_file("prefect.yaml"))'
 for program in cc gcc g++ c++ clang tcc ld make; do
     if inside sh -c "command -v $program"; then
         echo "the image must hold no compiler, found $program" >&2

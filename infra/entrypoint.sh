@@ -1,9 +1,9 @@
 #!/bin/sh
-# What a role may need before it starts. The role itself is the command.
+# Prepares a role; the role itself is the command.
 set -eu
 
-# The first process of a container is sent no signal that it has no handler for, and gets everybody's
-# dead children. tini is made for that place: it passes signals on, and reaps them.
+# The first process of a container receives no signal without a handler, and inherits orphaned
+# processes. tini is made for that: it passes signals on and reaps orphans.
 if [ "$$" = 1 ]; then
     exec tini -- "$0" "$@"
 fi
@@ -15,11 +15,10 @@ if [ -n "${BERTSMITH_CREDENTIALS:-}" ]; then
     set +a
 fi
 
-# Who drives work on a Ray cluster has a node of it beside him, one without CPUs: a driver speaks to
-# the cluster through its own node only. A node does not outlive its head; without it the command
-# would go on and find no cluster, so it ends as well, and who restarts the container mends both.
-# Left to itself the node takes more memory for objects than a container's /dev/shm has, and ends where
-# an agent that chooses its port takes more than fifteen seconds to say so.
+# A Ray driver reaches the cluster only through a node in its own container, here one without CPUs. A
+# node ends with its head; the command would find no cluster any more, so it ends as well, and a restart
+# of the container repairs both. By default Ray takes more object memory than a container's /dev/shm
+# has, and a node ends if an agent needs more than fifteen seconds to choose and report its port.
 if [ -n "${BERTSMITH_RAY_HEAD:-}" ]; then
     said=$(mktemp)
     (

@@ -1,6 +1,6 @@
-"""The commands in one application, and what becomes of their errors.
+"""The application of all commands, and how their errors become exit codes.
 
-Commands import what they need when they run: help has to come at once.
+Commands import what they need when they run, so that help appears at once.
 """
 
 import sys
@@ -28,7 +28,7 @@ from pipelines.config.versions import code_version
 
 DONE, FAILED, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 
-# What help lists; names that are not here still work.
+# What help lists; other names still work.
 _GROUPS = {
     "Make models": ("run", "pretrain", "finetune", "evaluate", "recipes"),
     "Use models": (
@@ -116,8 +116,8 @@ for _name, _command in _OLD_NAMES.items():
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code.
 
-    A mistake of the person who typed it becomes sentences on standard error; an error that nobody
-    foresaw keeps its traceback.
+    A mistake in the request becomes sentences on standard error; an unexpected error keeps its
+    traceback.
     """
     command = typer.main.get_command(app)
     try:

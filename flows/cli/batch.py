@@ -1,10 +1,11 @@
-"""Whole files for a registered model, as one flow run."""
+"""`predict --batch`: a registered model answers whole files, as one flow run."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-from flows.environment import home_folder
+from flows.cli.registry import explained
+from flows.environment import home_folder, prepare_flows
 
 
 def predict_batch(
@@ -16,16 +17,10 @@ def predict_batch(
     *,
     as_json: bool,
 ) -> None:
-    """Run the flow over `files` and say where its answers are."""
-    from flows.environment import prepare_flows
-
-    surroundings = prepare_flows(home_folder(home))
-    from pydantic import ValidationError
-
+    """Run the flow over `files` and print where its answers are."""
+    wait_for_api = prepare_flows(home_folder(home))
     from flows.batch_prediction import BatchPredictionRecipe, batch_prediction
     from flows.reporting.progress_line import progress_on_terminal
-    from pipelines.config.errors import UserError
-    from pipelines.recipes.faults import explain
 
     values: dict[str, Any] = {
         "files": [str(Path(each).absolute()) if "://" not in each else each for each in files],
@@ -33,12 +28,11 @@ def predict_batch(
         "out": to or "",
         "runtime": {"home": str(home) if home else ""},
     }
-    try:
-        recipe = BatchPredictionRecipe(**(values | ({"model": model} if model else {})))
-    except ValidationError as error:
-        raise UserError(explain(error, "batch prediction", BatchPredictionRecipe)) from None
-    if surroundings.local_api is not None:
-        surroundings.local_api.wait()
+    if model:
+        values["model"] = model
+    with explained("batch prediction", BatchPredictionRecipe):
+        recipe = BatchPredictionRecipe(**values)
+    wait_for_api()
     with progress_on_terminal():
         predictions = batch_prediction(recipe)
     statistics = predictions.statistics

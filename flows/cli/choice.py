@@ -1,4 +1,4 @@
-"""What a person chooses on the command line: the options of a recipe, declared once."""
+"""The options that choose and change a recipe, declared once for all commands."""
 
 import inspect
 import json
@@ -32,7 +32,7 @@ def _presets(incomplete: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A recipe and what options change of it; each field is an option, but for the last one."""
+    """A recipe and the options that change it; each field but the last is an option."""
 
     recipe: Annotated[
         str | None,
@@ -59,7 +59,7 @@ class Choice:
             metavar="LAYOUT",
             help="What a document is in the plain text files of --corpus: file, blank_line (a "
             "block between blank lines), line, sentences (one a line, blank lines between "
-            "documents), headings (' = Title = '), or auto: found out and said. [default: auto]",
+            "documents), headings (' = Title = '), or auto: detected and reported. [default: auto]",
         ),
     ] = None
     corpus_column: Annotated[
@@ -84,7 +84,7 @@ class Choice:
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Items to evaluate on; the name of a split where --labels is a dataset's folder. "
+            help="Items to evaluate on; the name of a split if --labels is a dataset's folder. "
             "[default: a share of --labels]",
         ),
     ] = None
@@ -142,11 +142,11 @@ class Choice:
     training_workers: Annotated[
         int | None, typer.Option(min=1, help="Ray Train workers that share a training run.")
     ] = None
-    is_pretraining: bool = False  # the encoder is one that pretraining continues from
+    is_pretraining: bool = False  # pretraining continues from the encoder
 
     @property
     def source(self) -> str:
-        """The preset or file to read: one's own text or encoder has a preset of its own."""
+        """The preset or file to read: --corpus and --encoder have presets of their own."""
         if self.recipe is None and self.encoder is not None:
             return CONTINUE_PRESET if self._pretrains_further else OWN_ENCODER_PRESET
         return self.recipe or (OWN_TEXT_PRESET if self.corpus else DEFAULT_PRESET)
@@ -156,9 +156,9 @@ class Choice:
         return self.is_pretraining or bool(self.corpus)
 
     def all_overrides(self) -> list[str]:
-        """Options first, then `--set`, which has the last word.
+        """Options first, then `--set`, which takes precedence.
 
-        Raises UserError for a layout or a column without files that it could be of.
+        Raises UserError for options that describe files if no files are given.
         """
         if not self.corpus and (self.layout is not None or self.corpus_column is not None):
             raise UserError(
@@ -209,9 +209,9 @@ class Choice:
 
 
 def choosing(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options of `Choice`, all but these; it is called with the choice first.
+    """Give a command the options of `Choice` except `without`; the choice is its first argument.
 
-    Typer reads a command's options from its signature, which is made here.
+    Typer reads a command's options from its signature, which is built here.
     """
     names = [f.name for f in fields(Choice) if f.name not in (*without, "is_pretraining")]
 

@@ -1,4 +1,4 @@
-"""The options that commands share, and the registry, the store and the model that they name."""
+"""Options that commands share, and the registry, store and model that they name."""
 
 import sys
 from collections.abc import Iterator
@@ -14,6 +14,8 @@ from pipelines.config.errors import UserError
 from pipelines.registry.finding import ANY_TASK, REGISTERED, is_folder, newest_of
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from pipelines.recipes.runtime import RuntimeSettings
     from pipelines.stage import Progress, StageContext
     from pipelines.tracking.tracker import Tracker
@@ -45,43 +47,38 @@ Model = Annotated[
 
 
 def tracker_of(home: Path | None) -> "Tracker":
-    """The tracker of this home; raises UserError, in seconds, where it does not answer."""
-    require_registry(home)
-    from pipelines.recipes.runtime import RuntimeSettings
-
-    return RuntimeSettings().tracker({})
-
-
-def require_registry(home: Path | None, *, needs: tuple[str, ...] = ()) -> None:
-    """Raise UserError, in seconds, where the tracker of this home does not answer, and at once
-    where a home without a registry cannot hold a model of the kinds that a command `needs`."""
+    """The tracker of this home; raises UserError, in seconds, if it does not answer."""
     runtime = runtime_of(home)
     runtime.check_tracker_reachable()
-    if needs and not runtime.has_registry():
-        raise _no_model(f"of {runtime.home_folder()}", needs)
+    return runtime.tracker({})
 
 
 def runtime_of(home: Path | None, store: str | None = None) -> "RuntimeSettings":
-    """Where this home keeps things.
-
-    Raises UserError where `store` cannot be one.
-    """
+    """The runtime settings of this home. Raises UserError if `store` is not valid."""
     set_defaults(home_folder(home))
+    from pipelines.recipes.runtime import RuntimeSettings
+
+    with explained("the runtime settings", RuntimeSettings):
+        return RuntimeSettings(store=store or "")
+
+
+@contextmanager
+def explained(subject: str, settings_type: "type[BaseModel] | None" = None) -> Iterator[None]:
+    """Settings made inside that are not valid raise UserError, one sentence for each fault."""
     from pydantic import ValidationError
 
     from pipelines.recipes.faults import explain
-    from pipelines.recipes.runtime import RuntimeSettings
 
     try:
-        return RuntimeSettings(store=store or "")
+        yield
     except ValidationError as error:
-        raise UserError(explain(error, "the runtime settings", RuntimeSettings)) from None
+        raise UserError(explain(error, subject, settings_type)) from None
 
 
 def context_of(home: Path | None, store: str | None = None) -> "StageContext":
-    """The surroundings of a command that reads and writes the store, and asks no tracker.
+    """The context of a command that uses the store and no tracker.
 
-    Raises UserError where `store` cannot be one.
+    Raises UserError if `store` is not valid.
     """
     from pipelines.artifacts import ArtifactStore
     from pipelines.stage import StageContext
@@ -89,8 +86,8 @@ def context_of(home: Path | None, store: str | None = None) -> "StageContext":
     return StageContext(store=ArtifactStore(runtime_of(home, store).store_url()))
 
 
-def registered_name(name: str) -> str:
-    """`name`, where the registry takes it; raises UserError where it does not."""
+def check_name(name: str) -> None:
+    """Raise UserError if no registered model can have this name."""
     from pydantic import TypeAdapter, ValidationError
 
     from pipelines.recipes.registration import RegistryName
@@ -102,15 +99,13 @@ def registered_name(name: str) -> str:
             f"--name {name!r} is no name for a model: use letters, digits, '.', '_' and '-', and "
             "begin with a letter or a digit"
         ) from None
-    return name
 
 
 def named(model: str | None, home: Path | None) -> str | None:
-    """What `--model` says, as the registry's look-ups take it: a name there, or a folder of ours.
+    """`--model` as the registry's look-ups take it: a registered name, or a folder of ours.
 
-    A fingerprint becomes the folder of its artifact; a published BERT is taken into the store
-    first. Raises UserError for an empty name, a fingerprint that the store has not, and a folder
-    that holds no model.
+    A fingerprint becomes the folder of its artifact; a published BERT is imported into the store
+    first. Raises UserError for an empty name, an unknown fingerprint, and a folder without a model.
     """
     if model is None:
         return None
@@ -123,14 +118,14 @@ def named(model: str | None, home: Path | None) -> str | None:
 
 def _say_note(progress: "Progress") -> None:
     if progress.note:
-        print(progress.note, file=sys.stderr)
+        say(progress.note)
 
 
 def newest(tracker: "Tracker", *kinds: str, fills_gaps: bool = False) -> str:
-    """The newest champion of these kinds; where none has that alias, the newest proved version.
+    """The newest champion of these kinds; if there is none, the newest verified version.
 
-    With `fills_gaps` one that learned to predict tokens goes before others. Raises UserError where
-    no version proved itself.
+    With `fills_gaps` a model that learned to predict tokens is preferred. Raises UserError if no
+    version is verified.
     """
     found = newest_of(tracker.client(), kinds, fills_gaps)
     if found is None:
@@ -149,7 +144,7 @@ def _no_model(registry: str, kinds: tuple[str, ...]) -> UserError:
 
 
 def say(sentence: str) -> None:
-    """Tell a person something beside the answers, which other programs may read."""
+    """Print on standard error: standard output is for answers, which programs may read."""
     print(sentence, file=sys.stderr)
 
 
@@ -162,14 +157,15 @@ def model_address(called: str) -> str:
 def asked_model(
     model: str | None, home: Path | None, *kinds: str, fills_gaps: bool = False
 ) -> Iterator[tuple[Path, str]]:
-    """The files of the model that `--model` names, or of the newest champion of `kinds`, for as
-    long as they are used; and what it is called, with its version, which is said on standard
-    error.
+    """The folder and the versioned name of `--model`, or of the newest champion of `kinds`.
 
-    Raises UserError where there is none.
+    The name is printed on standard error. Raises UserError if there is no such model.
     """
     if model is None or not is_folder(model):  # before torch is imported
-        require_registry(home, needs=kinds if model is None else ())
+        runtime = runtime_of(home)
+        runtime.check_tracker_reachable()
+        if model is None and not runtime.has_registry():
+            raise _no_model(f"of {runtime.home_folder()}", kinds)
     reference = named(model, home)
     if reference is not None and is_folder(reference):
         say(f"model: {reference}")

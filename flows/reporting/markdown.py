@@ -1,4 +1,4 @@
-"""A run's report as Markdown: what terminal and Prefect page show alike, and the page's details."""
+"""A run's report as Markdown: the text for terminal and Prefect page, and the page's details."""
 
 import base64
 import json
@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from flows.reporting.progress_line import duration, memory, number
-from flows.reporting.run_report import RunReport, figures_of, model_page
+from flows.reporting.run_report import RunReport, figures_of, mlflow_page
 from pipelines.artifacts import Artifact
 from pipelines.config.errors import redacted
 from pipelines.stages import STAGES
@@ -41,8 +41,8 @@ def summary(report: RunReport, tracking_uri: str) -> str:
 
 
 def next_commands(report: RunReport, tracking_uri: str, *, services_run: bool) -> str:
-    """Commands to go on with, as a section; `services_run`: the home's servers are up."""
-    named = report.recipe.runtime.home  # else the commands find the home as this run did
+    """A section of commands to try next; `services_run`: the home's servers are running."""
+    named = report.recipe.runtime.home  # without it the commands find the home as this run did
     home = f" --home {shlex.quote(named)}" if named else ""
     commands = []
     for model in report.models:
@@ -78,7 +78,7 @@ def details(report: RunReport, run_pages: Mapping[str, str]) -> str:
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table that reads well as it is, too; without rows nothing."""
+    """An aligned table; empty without rows."""
     if not rows:
         return []
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
@@ -129,7 +129,7 @@ def _models(report: RunReport, tracking_uri: str) -> list[str]:
     promoted = {(move.name, move.version): move.alias for move in report.promotions}
     lines = []
     for model in report.models:
-        page = model_page(tracking_uri, model)
+        page = mlflow_page(tracking_uri, f"models/{model.name}/versions/{model.version}")
         alias = promoted.get((model.name, model.version))
         name = f"[{model.uri}]({page})" if page else model.uri
         now = f"now models:/{model.name}@{alias}" if alias else "its aliases are as before"
@@ -146,7 +146,7 @@ def _models(report: RunReport, tracking_uri: str) -> list[str]:
 
 
 def _section(name: str, artifact: Artifact) -> list[str]:
-    """Paragraphs on what the stage `name` made: counts and, where this run built it, pictures.
+    """Paragraphs on what the stage `name` made: counts and, if this run built it, pictures.
 
     The page of the run that built what is reused has them.
     """
@@ -182,7 +182,7 @@ def _section(name: str, artifact: Artifact) -> list[str]:
 
 
 def _headline(artifact: Artifact) -> str:
-    """The one count or figure that says most of an artifact."""
+    """An artifact's most important figure."""
     return STAGES[artifact.kind].headline(artifact.statistics)
 
 
@@ -204,11 +204,11 @@ def _is_number(value: object) -> bool:
 
 
 def _picture(title: str, png: bytes) -> str:
-    """An image inside the text: the Prefect page shows it, and no server has to serve it."""
+    """An image inside the text, so that no server has to serve it."""
     return f"![{title}](data:image/png;base64,{base64.b64encode(png).decode()})"
 
 
 def _literal(text: str, *, cut: bool = True) -> str:
-    """Text of others, as code in one line, so that nothing in it is markup."""
+    """Text of others as code in one line, so that it cannot be markup."""
     line = " ".join(text.split()).replace("`", "'")
     return f"`{line if len(line) <= _LINE or not cut else line[: _LINE - 1] + '…'}`"

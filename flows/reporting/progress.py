@@ -37,7 +37,7 @@ class ProgressReporter:
         self._last_logged: dict[str, float] = {}
         self._latest: tuple[Progress, str] | None = None
         self._stopping = threading.Event()
-        # The API is asked in a thread of its own: a slow answer must not hold up a training run.
+        # A thread of its own calls the API: a slow answer must not delay a training run.
         self._publisher = threading.Thread(
             target=contextvars.copy_context().run,
             args=(self._publish,),
@@ -102,9 +102,9 @@ class ProgressReporter:
             self._line.keep(sentence)
 
     def _seconds_left(self, progress: Progress, now: float) -> float | None:
-        """By its own word, or the rate since it was first seen: it may have been resumed.
+        """The stage's own estimate, or one by the rate since it was first seen (or resumed).
 
-        As many steps as it has itself are added for each training run that is to follow.
+        Each training run that follows counts as many steps as this one.
         """
         left = progress.seconds_left
         if left is None:
@@ -127,7 +127,7 @@ class ProgressReporter:
                 try:
                     artifact_id = self._show(artifact_id, *latest)
                     published = latest
-                except _AWAY as error:  # a line of progress is worth another try, and no more
+                except _AWAY as error:  # the next round tries again
                     logger.warning("progress is not shown on the page: %s", error)
             if is_last_round:
                 return
@@ -145,14 +145,14 @@ class ProgressReporter:
 
 
 class _Warnings(logging.Handler):
-    """Shows people what would be in the log alone."""
+    """Shows warnings of the log in the terminal and the report."""
 
     def __init__(self, reporter: ProgressReporter) -> None:
         super().__init__(logging.WARNING)
         self._reporter = reporter
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Pass it on, each sentence once: a server that is away is noticed again and again."""
+        """Pass on each sentence once."""
         sentence = redacted(record.getMessage())
         if sentence not in self._reporter.notes:
             self._reporter.warn(sentence)
@@ -162,10 +162,7 @@ _SAMPLE_SECONDS = 0.5
 
 
 class MemorySampler:
-    """Samples the memory of this process and all its descendants, and keeps peaks.
-
-    See `memory_of_process_tree` for what counts.
-    """
+    """Samples the memory of this process and all its descendants, and keeps peaks."""
 
     def __init__(self) -> None:
         self._stopping = threading.Event()
@@ -204,10 +201,10 @@ class MemorySampler:
 
 
 def memory_of_process_tree() -> int:
-    """Bytes that this process and its descendants hold now.
+    """Bytes that this process and its descendants use now.
 
-    On Linux: what each holds for itself, and once the largest of the parts that they share (code,
-    mapped files, shared memory). Elsewhere resident sizes are added up.
+    On Linux: the private memory of each, and once the largest shared part (code, mapped files,
+    shared memory). Elsewhere the sum of resident sizes.
     """
     this = psutil.Process()
     memories = [_memory_of(process) for process in (this, *this.children(recursive=True))]
@@ -215,14 +212,13 @@ def memory_of_process_tree() -> int:
 
 
 def _memory_of(process: psutil.Process) -> tuple[int, int]:
-    """Bytes of its own and shared ones.
+    """Private and shared bytes.
 
-    The proportional set size would say it exactly, but the kernel walks all pages for it: sampled
-    twice a second that took a tenth of a core from a training run.
+    The proportional set size would be exact, but sampling it twice a second took a tenth of a core.
     """
     try:
         memory = process.memory_info()
     except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return 0, 0  # it ended between being listed and being asked
+        return 0, 0  # it ended after it was listed
     shared = memory.shared if psutil.LINUX else 0
     return memory.rss - shared, shared

@@ -1,4 +1,4 @@
-"""The one line of a terminal that says how far a run has come."""
+"""The progress line of a terminal, and quantities as people read them."""
 
 import shutil
 import sys
@@ -11,10 +11,10 @@ from typing import TextIO
 from pipelines.stage import Progress
 
 _REDRAW_SECONDS = 0.1
-_PIPE_SECONDS = 15.0  # between two lines where the output is a file or a pipe
+_PIPE_SECONDS = 15.0  # between two lines in a file or a pipe
 _current: ContextVar["ProgressLine | None"] = ContextVar("progress_line", default=None)
 
-# What evaluations measure, by the beginning of its figures' names.
+# What evaluations measure, by the prefix of its figures.
 _MEASURED = {
     "mlm_": "masked tokens",
     "clm_": "next tokens",
@@ -58,7 +58,7 @@ class ProgressLine:
             self._is_drawn = False
 
     def _write(self, text: str) -> None:
-        """A terminal that was closed, or a pipe that nobody reads, ends no run."""
+        """A closed terminal or pipe does not end the run."""
         with suppress(OSError):
             self._stream.write(text)
             self._stream.flush()
@@ -77,7 +77,7 @@ def progress_on_terminal() -> Iterator[ProgressLine]:
 
 
 def current_progress_line() -> ProgressLine | None:
-    """The line to show progress on, if someone sits in front of a terminal."""
+    """The line to show progress on, if a command runs the flow."""
     return _current.get()
 
 
@@ -95,10 +95,9 @@ def sentence(progress: Progress, seconds_left: float | None) -> str:
 
 
 def _phrases(figures: Mapping[str, float | str]) -> Iterator[str]:
-    """A phrase for each figure that a person follows; those that belong together share one.
+    """A phrase for each figure worth watching; related figures share one.
 
-    Names are those of the curves in MLflow, which has all of them. What has no phrase of its own,
-    such as the step of a data stage, keeps its name.
+    Names are those of the curves in MLflow. Figures without a phrase keep their name.
     """
     values = {name: v for name, v in figures.items() if not isinstance(v, str)}
     for name in figures:

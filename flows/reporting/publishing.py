@@ -1,21 +1,25 @@
 """A run's record at the tracker, and its report on the Prefect page and the terminal.
 
-The record is one parent run, under it a run for each stage that it built. A training run opens a
-tracker run of its own and finds it again after an interruption; it is below the parent by a tag
-that all runs of the flow run carry. Trouble with the tracker costs the record, and nothing else.
+The record is a parent run with a run for each stage that was built below it. Training runs open
+their own, find it again after an interruption, and name the parent in a tag. If the tracker fails,
+only the record is lost.
 """
 
 import logging
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from prefect.artifacts import create_markdown_artifact
+from prefect.runtime import flow_run
 
+from flows.environment import LocalApi
 from flows.reporting.markdown import details, next_commands, summary
-from flows.reporting.run_report import RunReport, run_page
+from flows.reporting.run_report import RunReport, mlflow_page
 from pipelines.artifacts import Artifact
-from pipelines.config.errors import UserError, redacted
+from pipelines.config.errors import UserError, first_line, redacted
 from pipelines.recipes.files import flattened
 from pipelines.recipes.models import CorpusRecipe
 from pipelines.stages import STAGES
@@ -30,36 +34,28 @@ _TRAINED = ("encoder", "finetuned")  # stages that record themselves
 
 @dataclass(frozen=True, slots=True)
 class ParentRun:
-    """The record of one flow run; empty where the tracker would not keep it."""
+    """The record of one flow run; empty if the tracker did not accept it."""
 
     tracker: Tracker
     run_id: str = ""
 
     @property
     def tags(self) -> Mapping[str, str]:
-        """What sets a run below this one."""
+        """The tag that makes a run a child of this one."""
         return {_PARENT_TAG: self.run_id} if self.run_id else {}
 
     def used(self, name: str, artifact: Artifact) -> None:
-        """Record that this run uses `artifact`, which it built or found.
-
-        A stage that was built here, and opens no run of its own, gets one.
-        """
-        if not self.run_id:
+        """Record that this run uses `artifact`, and how it was built, unless its stage did."""
+        if not self.run_id or not self.tracker.answers():
             return
         # By its tags `bertsmith prune` knows what recent runs use.
         tag = f"bertsmith.uses.{artifact.fingerprint}"
+        manifest = artifact.manifest
         try:
             with self.tracker.answering():
                 self.tracker.set_tags(self.run_id, {tag: artifact.fingerprint})
-        except UserError:
-            return
-        if artifact.reused or artifact.kind in _TRAINED:
-            return
-        if not self.tracker.answers():
-            return
-        manifest = artifact.manifest
-        try:
+            if artifact.reused or artifact.kind in _TRAINED:
+                return
             run_id = self.tracker.create_run(
                 f"{name}-{artifact.fingerprint[:8]}",
                 artifact.fingerprint,
@@ -70,12 +66,11 @@ class ParentRun:
             return
         self.tracker.finish(run_id, numbers(manifest.statistics))
 
-    def end(self, failure: str) -> None:
-        """End it: FAILED or KILLED, where `failure` says so, else FINISHED."""
+    def end(self, error: BaseException | None) -> None:
+        """End it: FAILED or KILLED by `error`, else FINISHED."""
         if not self.run_id:
             return
-        if failure:
-            error = KeyboardInterrupt() if failure.startswith("stopped") else RuntimeError()
+        if error is not None:
             self.tracker.abandon(self.run_id, error)
         else:
             self.tracker.finish(self.run_id, {})
@@ -99,10 +94,28 @@ def open_parent_run(tracker: Tracker, name: str, recipe: CorpusRecipe, page: str
     return ParentRun(tracker, run_id)
 
 
-def publish_report(report: RunReport, tracker: Tracker) -> None:
-    """Leave the report with the flow run that is going on.
+@contextmanager
+def costing_the_page_alone(note: Callable[[str], None]) -> Iterator[None]:
+    """Give `note` a sentence if the page cannot be written: by then the work itself is done."""
+    try:
+        yield
+    # Prefect, its HTTP client and what draws the pictures have no kind of error in common.
+    except Exception as error:  # noqa: BLE001
+        note(f"the report is missing on the run's page: {first_line(error)}")
 
-    A tracker that does not answer costs the links to its runs, and the report says so.
+
+def flow_run_page() -> str:
+    """Prefect's page of the current flow run; empty if its API ends with the run."""
+    address = os.environ.get("PREFECT_API_URL")
+    if address and address == LocalApi.url_of_this_process:
+        return ""
+    return flow_run.ui_url or ""
+
+
+def publish_report(report: RunReport, tracker: Tracker) -> None:
+    """Put the report on the page of the current flow run.
+
+    If the tracker does not answer, the links to its runs are missing, and the report says so.
     """
     pages, trouble = _run_pages(report, tracker)
     parts = [summary(report, tracker.uri), *trouble, details(report, pages)]
@@ -114,7 +127,7 @@ def publish_report(report: RunReport, tracker: Tracker) -> None:
 
 
 def print_report(report: RunReport, tracking_uri: str, *, services_run: bool = False) -> None:
-    """Print what a run made, and commands to go on with; in a pipe the Markdown as it is."""
+    """Print a run's report and commands to try next; in a pipe as plain Markdown."""
     text = "\n\n".join(
         [
             summary(report, tracking_uri),
@@ -131,9 +144,9 @@ def print_report(report: RunReport, tracking_uri: str, *, services_run: bool = F
 
 
 def _run_pages(report: RunReport, tracker: Tracker) -> tuple[dict[str, str], list[str]]:
-    """Pages of the runs that recorded artifacts, by fingerprint; a paragraph where none came.
+    """Pages of the runs that recorded artifacts, by fingerprint, and a note if some are missing.
 
-    The tracker is asked until it fails to answer once: it may take long to fail.
+    The first failure ends the search: the tracker may take long to fail.
     """
     found: dict[str, str] = {}
     if not tracker.answers():
@@ -144,7 +157,8 @@ def _run_pages(report: RunReport, tracker: Tracker) -> tuple[dict[str, str], lis
         for record in report.records:
             fingerprint = record.artifact.fingerprint if record.artifact is not None else None
             run_id = tracker.find_run(fingerprint) if fingerprint is not None else None
-            page = run_page(tracker.uri, experiment_id, run_id) if run_id else None
+            path = f"experiments/{experiment_id}/runs/{run_id}"
+            page = mlflow_page(tracker.uri, path) if run_id else None
             if fingerprint is not None and page is not None:
                 found[fingerprint] = page
     except UserError as error:

@@ -1,20 +1,11 @@
-"""What a flow run did, and its held-out figures, each beside its baselines.
+"""What a flow run did, and its held-out figures, each beside its baselines."""
 
-Pages where a person looks at it: a report on Prefect's, models and runs on MLflow's. A fresh
-browser would open MLflow's view for language-model applications; the address chooses.
-"""
-
-import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from prefect.runtime import flow_run
-
-from flows.environment import LocalApi
 from pipelines.artifacts import Artifact
-from pipelines.config.errors import first_line, redacted
+from pipelines.config.errors import redacted
 from pipelines.insight.showcase import FilledMask, Prediction
 from pipelines.recipes.models import CorpusRecipe
 from pipelines.registry.comparison.versions import Comparison
@@ -26,7 +17,7 @@ from pipelines.stages.evaluation.stage import beside
 
 @dataclass(frozen=True, slots=True)
 class StageRecord:
-    """One stage of the run: what it made, how long it took, and the memory it peaked at."""
+    """One stage of the run: its result, time and peak memory."""
 
     name: str
     artifact: Artifact | None  # None for a stage that makes no artifact, such as registration
@@ -35,7 +26,7 @@ class StageRecord:
 
     @property
     def outcome(self) -> str:
-        """`built`, `reused` or, where there is no artifact, `done`."""
+        """`built`, `reused` or, without an artifact, `done`."""
         if self.artifact is None:
             return "done"
         return "reused" if self.artifact.reused else "built"
@@ -47,9 +38,9 @@ class RunReport:
 
     flow: str
     recipe: CorpusRecipe
-    flow_run_url: str = ""  # empty where no server shows it
+    flow_run_url: str = ""  # empty if no server shows it
     records: list[StageRecord] = field(default_factory=list)
-    failure: str = ""  # such as "failed in stage pretraining: …"; empty where all went well
+    failure: str = ""  # such as "failed in stage pretraining: …"; empty after success
     notes: list[str] = field(default_factory=list)  # such as "resumed from step 120"
     models: list[RegisteredModel] = field(default_factory=list)
     alias: str = ""  # that newly verified models are given
@@ -68,16 +59,16 @@ class RunReport:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A held-out figure and its baselines: shares between 0 and 1, unless it says other."""
+    """A held-out figure and its baselines."""
 
     name: str
     value: float
     baselines: dict[str, float]  # by name
-    is_share: bool = True
-    over_seeds: str = ""  # mean and deviation, where it is the best of several
+    is_share: bool = True  # between 0 and 1
+    over_seeds: str = ""  # mean and deviation, if it is the best of several
 
     def shown(self) -> str:
-        """`81.2%`, and mean and deviation over seeds where there are several."""
+        """`81.2%`, and mean and deviation over seeds if there are several."""
         seeds = f" ({self.over_seeds})" if self.over_seeds else ""
         return f"{self._number(self.value)}{seeds}"
 
@@ -134,10 +125,7 @@ def _over_seeds(statistics: Mapping[str, Any], metric: str) -> str:
 
 
 def _of_task(finetuned: Artifact, compared: Artifact, from_random: Artifact | None) -> list[Figure]:
-    """The held-out figures of a task's model, its family's main score first.
-
-    `compared` has the figures of what it is compared with.
-    """
+    """The held-out figures of a task's model, its main score first; `compared`: baselines."""
     score = finetuned.statistics["score"]
     names = [score, *(name for name in finetuned.statistics if _is_other_share(name, score))]
     figures = []
@@ -167,40 +155,11 @@ def _is_other_share(name: str, score: str) -> bool:
     )
 
 
-_VIEW = "?workflowType=machine_learning"
+def mlflow_page(tracking_uri: str, path: str) -> str | None:
+    """A page of MLflow; None if no server shows it.
 
-
-@contextmanager
-def costing_the_page_alone(note: Callable[[str], None]) -> Iterator[None]:
-    """Give `note` a sentence where the page cannot be written: by then the work itself is done."""
-    try:
-        yield
-    # Prefect, its HTTP client and what draws the pictures have no kind of error in common.
-    except Exception as error:  # noqa: BLE001
-        note(f"the report is missing on the run's page: {first_line(error)}")
-
-
-def flow_run_page() -> str:
-    """Prefect's page of the flow run that is going on; empty where its API ends with it."""
-    address = os.environ.get("PREFECT_API_URL")
-    if address and address == LocalApi.url_of_this_process:
-        return ""
-    return flow_run.ui_url or ""
-
-
-def model_page(tracking_uri: str, model: RegisteredModel) -> str | None:
-    """The registry's page of this version; None where no server shows it."""
+    Without the view a fresh browser opens the one for language-model applications.
+    """
     if not tracking_uri.startswith("http"):
         return None
-    return f"{_home(tracking_uri)}/#/models/{model.name}/versions/{model.version}{_VIEW}"
-
-
-def run_page(tracking_uri: str, experiment_id: str, run_id: str) -> str | None:
-    """The page of a run; None where no server shows it."""
-    if not tracking_uri.startswith("http"):
-        return None
-    return f"{_home(tracking_uri)}/#/experiments/{experiment_id}/runs/{run_id}{_VIEW}"
-
-
-def _home(tracking_uri: str) -> str:
-    return redacted(tracking_uri).rstrip("/")
+    return f"{redacted(tracking_uri).rstrip('/')}/#/{path}?workflowType=machine_learning"

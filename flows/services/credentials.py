@@ -1,6 +1,6 @@
-"""Who may use the servers of a home, and what clients and servers find in their environment.
+"""The servers of a home and their credentials, as variables of clients and servers.
 
-Whoever can read the home's file `credentials` may use them.
+Access needs the home's file `credentials`, readable by its owner alone.
 """
 
 import json
@@ -52,10 +52,7 @@ def read_services(home: Path) -> Services | None:
 
 
 def read_record(home: Path) -> Services | None:
-    """What was written down, whether it still runs or not.
-
-    Raises UserError where the file is not what `write_record` of this version writes.
-    """
+    """The recorded services, running or not. Raises UserError for a file of another format."""
     path = home / RECORD_NAME
     if not path.is_file():
         return None
@@ -69,14 +66,14 @@ def read_record(home: Path) -> Services | None:
 
 
 def write_record(home: Path, services: Services) -> None:
-    """Write down what runs now."""
+    """Record what runs now."""
     from pipelines.artifacts.access import write_to_disk  # no command that reads needs it
 
     write_to_disk(home / RECORD_NAME, json.dumps(asdict(services), indent=2) + "\n")
 
 
 def remove_record(home: Path) -> None:
-    """Nothing runs any more."""
+    """Remove the record: nothing runs any more."""
     (home / RECORD_NAME).unlink(missing_ok=True)
 
 
@@ -102,7 +99,7 @@ class Credentials:
         return {"PREFECT_API_AUTH_STRING": self.text}
 
     def for_prefect_server(self, page_url: str) -> Mapping[str, str]:
-        """The variables that make a Prefect server let in nobody else, and no other page."""
+        """The variables by which a Prefect server rejects other people and other pages."""
         return {
             "PREFECT_SERVER_API_AUTH_STRING": self.text,
             "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": (
@@ -113,7 +110,7 @@ class Credentials:
 
 
 def read_credentials(home: Path) -> Credentials | None:
-    """The credentials of this home, if it has some. Raises UserError where others can read them."""
+    """The credentials of this home, if any. Raises UserError if others can read them."""
     path = home / CREDENTIALS_NAME
     if not path.is_file():
         return None
@@ -132,7 +129,7 @@ def read_credentials(home: Path) -> Credentials | None:
 
 
 def make_credentials(home: Path) -> Credentials:
-    """The credentials of this home; made, at random, where it has none."""
+    """The credentials of this home; random ones are created if it has none."""
     found = read_credentials(home)
     if found is not None:
         return found
@@ -143,7 +140,7 @@ def make_credentials(home: Path) -> Credentials:
         file.write(Credentials(_USER, secrets.token_urlsafe(24)).text + "\n")
         file.flush()
         os.fsync(file.fileno())  # a name without its content would stop every `up`
-    with suppress(FileExistsError):  # another command made them at this very moment
+    with suppress(FileExistsError):  # another command created them at the same moment
         (home / CREDENTIALS_NAME).hardlink_to(draft)
     draft.unlink()
     made = read_credentials(home)
@@ -152,7 +149,7 @@ def make_credentials(home: Path) -> Credentials:
 
 
 def own_variables(home: Path, services: Services, credentials: Credentials) -> Mapping[str, str]:
-    """What our programs need; the tracker hands the password to MLflow for this server alone."""
+    """What our programs need; the tracker sends MLflow's password to this server alone."""
     return {
         "BERTSMITH_HOME": str(home),
         "PREFECT_API_URL": services.prefect_api_url,
@@ -163,7 +160,7 @@ def own_variables(home: Path, services: Services, credentials: Credentials) -> M
 
 
 def shell_variables(home: Path, services: Services, credentials: Credentials) -> Mapping[str, str]:
-    """What any program needs to use both servers, those that are not ours too."""
+    """What any program needs to use both servers."""
     return {
         **own_variables(home, services, credentials),
         "MLFLOW_TRACKING_USERNAME": credentials.user,
@@ -182,7 +179,7 @@ def service_variables(
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # seven processes that nothing here uses
         "PREFECT_HOME": str(home / "prefect"),
         "PREFECT_UI_API_URL": services.prefect_api_url,  # else the page asks port 4200
-        # Who holds a deployment's slot: in memory, a server that is started again forgets it.
+        # Kept in memory, the holders of a deployment's slots would be lost by a restart.
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": _LEASES,
         "PREFECT_WORKER_QUERY_SECONDS": "2",
         "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",

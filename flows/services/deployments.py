@@ -1,8 +1,8 @@
-"""Deploying the flows. What runs follows the installed code; all else is the person's.
+"""Deploying the flows that infra/prefect.yaml declares.
 
-Once a deployment exists, its schedules, pause, parameters, limit, tags and description are what
-its page says: only its entry point, its form and, where one is named, the source of its code are
-brought up to date. One that was deleted is made again, as infra/prefect.yaml declares it.
+Of a deployment that exists only the entry point, the form and, if one is named, the source of its
+code are updated: schedules, pause, parameters, limit, tags and description stay as people left
+them. A deleted deployment is created again.
 """
 
 from collections.abc import Callable
@@ -23,12 +23,12 @@ from prefect.utilities.callables import parameter_schema
 
 from pipelines.config.errors import UserError
 
-_STEPS = "prefect.deployments.steps"  # where Prefect's own steps are
+_STEPS = "prefect.deployments.steps"  # the module of Prefect's own steps
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where runs of a deployment find the code: what a worker does before it begins one."""
+    """Where runs of a deployment find the code: what a worker does before it starts one."""
 
     pull_steps: list[dict[str, Any]] = field(default_factory=list)
     job_variables: dict[str, Any] = field(default_factory=dict)
@@ -42,14 +42,14 @@ class Source:
 
     @classmethod
     def image(cls, name: str) -> "Source":
-        """In an image, which a pool of containers starts for each run."""
+        """In an image, from which a pool of containers starts each run."""
         return cls(job_variables={"image": name})
 
     @classmethod
     def git(cls, repository: str, reference: str, token_block: str = "") -> "Source":
         """In a branch or tag of a repository that the worker clones for each run.
 
-        `token_block` names the Secret block of Prefect's with what lets it in.
+        `token_block` names Prefect's Secret block with the access token.
         """
         step = {"id": "clone", "repository": repository, "branch": reference}
         if token_block:
@@ -58,29 +58,24 @@ class Source:
 
 
 def declared_file(name: str) -> Path:
-    """Where infra's file of this name is: in this checkout, else as installed with the package."""
+    """The file of this name in infra: in this checkout, else as installed with the package."""
     checkout = Path(__file__).parents[2] / "infra" / name
     if checkout.is_file():
         return checkout
-    # Asked of the installation itself: with `pip install --user` it lies in no folder of Python's.
+    # The installation knows where: with `pip install --user` it is in no folder of Python's.
     installed = (file for file in files("bertsmith") or [] if file.name == name)
     return Path(str(next(installed).locate())).resolve()
 
 
-def deployments_file() -> Path:
-    """Where the deployments are declared."""
-    return declared_file("prefect.yaml")
-
-
 def deploy_flows(pool_of: Callable[[list[str]], str], source: Source | None) -> list[str]:
-    """Deploy each declared flow to the pool for its tags; returns sentences for the person.
+    """Deploy each declared flow to the pool for its tags; returns notes for the person.
 
-    Without a source, deployments that are there keep theirs, and new ones run what their worker has
-    installed. Raises UserError where Prefect refuses.
+    Without a source, existing deployments keep theirs, and new ones run their worker's installed
+    code. Raises UserError if Prefect refuses.
     """
     notes = []
     with get_client(sync_client=True) as client:
-        for declared in yaml.safe_load(deployments_file().read_text())["deployments"]:
+        for declared in yaml.safe_load(declared_file("prefect.yaml").read_text())["deployments"]:
             entrypoint = declared["entrypoint"]
             flow: Flow[..., Any] = load_flow_from_entrypoint(entrypoint, use_placeholder_flow=False)
             form = parameter_schema(flow).model_dump(exclude_unset=True)
@@ -136,11 +131,11 @@ def _bring_up_to_date(
     form: dict[str, Any],
     source: Source | None,
 ) -> list[str]:
-    """Update what the code decides; a sentence where the person's parameters do not fit it."""
+    """Update what the code decides; returns a note if saved parameters do not fit it."""
     wanted: dict[str, Any] = {"entrypoint": entrypoint, "parameter_openapi_schema": form}
-    if source is not None:  # else nobody named another place than the one it has
+    if source is not None:  # else it keeps the one it has
         wanted["pull_steps"] = source.pull_steps
-        if source.job_variables:  # an image; other variables are the person's
+        if source.job_variables:  # an image; other variables stay
             wanted["job_variables"] = {**existing.job_variables, **source.job_variables}
     found = {name: getattr(existing, name) or type(value)() for name, value in wanted.items()}
     if found == wanted:

@@ -1,4 +1,4 @@
-"""Checks of the machine and the installation, each with what to do where it fails."""
+"""Checks of the machine and the installation, each with advice if it fails."""
 
 import platform
 import shutil
@@ -27,7 +27,7 @@ _BF16_FLAGS = ("avx512_bf16", "amx_bf16")
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What was found, and what to do about it."""
+    """A finding, and what to do about it."""
 
     name: str
     state: State
@@ -41,7 +41,7 @@ def check_python() -> Check:
 
 
 def check_packages() -> Check:
-    """Every required package is there in a version that works."""
+    """Every required package is installed in a version that works."""
     wrong = [
         sentence
         for line in requires("bertsmith") or []
@@ -77,7 +77,7 @@ def check_memory() -> Check:
 
 
 def check_disk(home: Path) -> Check:
-    """The home can be written, or made, and has room."""
+    """The home can be written or created, and has free space."""
     try:
         try_to_write(home)
     except UserError as error:
@@ -90,7 +90,7 @@ def check_disk(home: Path) -> Check:
 
 
 def check_servers(home: Path, prefect_port: int, mlflow_port: int) -> Check:
-    """`bertsmith up` could listen, or runs."""
+    """`bertsmith up` runs, or its ports are free."""
     services = read_record(home)
     if services is not None:
         dead = [name for name in NAMES if not services.is_running(name)]
@@ -110,7 +110,7 @@ def check_servers(home: Path, prefect_port: int, mlflow_port: int) -> Check:
 
 
 def try_to_write(folder: Path) -> None:
-    """Raise UserError where nothing can be written to a folder, or it cannot be made."""
+    """Raise UserError if a folder can be neither written nor created."""
     try:
         with tempfile.TemporaryFile(dir=nearest_folder(folder)) as probe:
             probe.write(b"x")

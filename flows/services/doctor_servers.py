@@ -1,4 +1,4 @@
-"""Checks of Ray, store, tracker and Prefect, as runs meet them; what to do where one fails."""
+"""Checks of Ray, store, tracker and Prefect as runs use them, each with advice if it fails."""
 
 import os
 import subprocess
@@ -47,7 +47,7 @@ _REFUSED = (401, 403)
 def check_ray(store_url: str) -> Check:
     """Ray starts, or every node of the cluster that RAY_ADDRESS names can take part.
 
-    It is tried in a process of its own: its versions, and whether it sees the store.
+    A process of its own tries it, and compares versions and access to the store.
     """
     address = os.environ.get("RAY_ADDRESS")
     try:
@@ -75,7 +75,7 @@ def check_ray(store_url: str) -> Check:
 
 
 def check_store(url: str) -> Check:
-    """The artifact store can be written and read, and creates a thing only where none is."""
+    """The artifact store can be written and read, and supports conditional writes."""
     from pipelines.artifacts import ArtifactStore
     from pipelines.artifacts.access import create_only, store_errors_explained
 
@@ -93,14 +93,14 @@ def check_store(url: str) -> Check:
         return Check("store", "fail", said, "choose one with --store")
     if not is_kept:
         return Check(
-            "store", "warn", f"{shown} creates a thing where one is (no If-None-Match)",
+            "store", "warn", f"{shown} has no conditional writes (If-None-Match)",
             "run one builder of an artifact at a time, or choose a store with conditional writes",
         )  # fmt: skip
     return Check("store", "ok", shown)
 
 
 def check_tracker() -> Check:
-    """The MLflow tracker and its registry answer; a home's own may not be made yet."""
+    """The MLflow tracker and its registry answer, or a run can create the home's own."""
     from pipelines.recipes.runtime import DATABASE_NAME, RuntimeSettings
 
     runtime = RuntimeSettings()
@@ -118,7 +118,7 @@ def check_tracker() -> Check:
 
 
 def check_prefect() -> Check:
-    """The Prefect API answers, lets this person in, and is of the version that runs here."""
+    """The Prefect API answers, accepts the credentials, and has the version that runs here."""
     from prefect.client.orchestration import get_client
     from prefect.exceptions import PrefectHTTPStatusError
 
@@ -149,15 +149,15 @@ def check_prefect() -> Check:
 
 
 def _compared(name: str, url: str, there: str | None, here: str) -> Check:
-    """A server that answers: whether it is of the version that runs here, where it says one."""
+    """Compare the version of a server that answers with the one that runs here."""
     if there and there.split(".")[:2] != here.split(".")[:2]:
-        advice = "bring the older of both up to date: servers first, then workers"
+        advice = "upgrade the older of both: servers first, then workers"
         return Check(name, "warn", f"{url} is {there}, here it is {here}", advice)
     return Check(name, "ok", f"{url}, version {there}" if there else url)
 
 
 def check_pools(platform: "Platform") -> list[Check]:
-    """Each declared work pool is there, takes runs, and has a worker that lives."""
+    """Each declared work pool exists, is not paused, and has a live worker."""
     from prefect.client.orchestration import get_client
 
     with get_client(sync_client=True) as client:
@@ -186,9 +186,9 @@ def _check_pool(client: "SyncPrefectClient", name: str) -> Check:
 
 
 def check_secrets() -> Check:
-    """What lets runs into store and tracker is in the block or in the environment.
+    """Credentials for store and tracker are in the block or in the environment.
 
-    It tells names and never values, and not whether they are right: store and tracker do.
+    Only names are shown. Whether the values are right, the checks of store and tracker show.
     """
     from flows.services.runtime_block import DEFAULT_NAME, VARIABLE, read_runtime
 
@@ -206,7 +206,7 @@ def check_secrets() -> Check:
         return Check(
             "secrets", "warn", f"store or tracker is named without {' and '.join(missing)}",
             f"type `bertsmith deploy` with these set, or fill the block bertsmith-runtime/{name} "
-            "on its page; a machine that has rights of its own needs neither",
+            "on its page; a machine with its own access rights needs neither",
         )  # fmt: skip
     if not said:
         return Check(
@@ -216,9 +216,9 @@ def check_secrets() -> Check:
 
 
 def place_to_try(store_url: str) -> str:
-    """Where a store is tried: of a local one that is missing the nearest existing folder above.
+    """Where to test a store: for a missing local one, its nearest existing parent folder.
 
-    Raises UserError where the URL cannot be a store.
+    Raises UserError if the URL cannot be a store.
     """
     from pipelines.artifacts import ArtifactStore
 

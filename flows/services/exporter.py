@@ -1,7 +1,7 @@
 """What `bertsmith metrics` serves to Prometheus: the store's size and Prefect's queues.
 
-Threads ask store and Prefect: a request of Prometheus is answered from memory. The figures of a
-run come from Ray: pipelines/run_metrics.py.
+Threads query store and Prefect, so that requests are answered from memory. A run's metrics come
+from Ray: pipelines/run_metrics.py.
 """
 
 import hmac
@@ -11,11 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, Gauge, make_wsgi_app
+from prometheus_client.exposition import ThreadingWSGIServer
 
 from pipelines.config.errors import UserError, redacted
 
@@ -36,7 +36,7 @@ def store_and_queues(store_url: str) -> CollectorRegistry:
 
     size = gauge("store_bytes", "Bytes in the store.", "store")
     queued = gauge("runs_queued", "Runs that are due and have not begun.", "deployment")
-    # A gauge: runs leave a state and are deleted, which a counter would take for a restart.
+    # A gauge: runs leave a state and are deleted, and a counter never decreases.
     kept = gauge("runs", "Runs that Prefect keeps.", "state")
     up = gauge("source_up", "Whether store and Prefect answered last.", "source")
 
@@ -65,7 +65,7 @@ def keep_asking(ask: Callable[[], None], seconds: float, up: Gauge) -> None:
             try:
                 ask()
                 was_up = True
-            # Whatever it is, the other figures go on, and the last answer stays.
+            # After any error the last answer stays, and the other metrics go on.
             except Exception as error:  # noqa: BLE001
                 if was_up:
                     logger.warning("figures are not kept up to date: %s", redacted(str(error)))
@@ -109,23 +109,18 @@ def prefect_runs() -> tuple[dict[str, int], dict[str, int]]:
     return queued, kept
 
 
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-
 class _Quiet(WSGIRequestHandler):
     def log_message(self, *arguments: object) -> None:
-        """Say nothing of each request."""
+        """Log no requests."""
 
 
 def metrics_server(
     registry: CollectorRegistry, *, port: int, host: str = "127.0.0.1"
 ) -> WSGIServer:
-    """A server of `registry`, which the caller lets serve; port 0 takes a free one.
+    """A server of `registry`, which the caller starts; port 0 takes a free one.
 
     With $BERTSMITH_METRICS_TOKEN set, requests need it as `Authorization: Bearer …`. Raises
-    UserError for a host that other machines reach where no token is set, and OSError where the
-    port is taken.
+    UserError for a host that other machines can reach without a token, and OSError for a used port.
     """
     token = os.environ.get(TOKEN_VARIABLE, "")
     if host not in _LOOPBACK and not token:
@@ -142,4 +137,4 @@ def metrics_server(
             return [b"a token is required\n"]
         return metrics(request, respond)
 
-    return make_server(host, port, guarded, server_class=_Server, handler_class=_Quiet)
+    return make_server(host, port, guarded, server_class=ThreadingWSGIServer, handler_class=_Quiet)

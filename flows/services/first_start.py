@@ -1,13 +1,13 @@
-"""What must be there before the first start of a whole composition. Again it does no harm.
+"""Preparation for the first start of a whole composition. It is safe to repeat.
 
     python -m flows.services.first_start credentials /credentials
 
-makes passwords at random where there are none yet. Each reader has a folder of its own below that
-one, a volume of its own in the composition: who gets one password does not see the others.
+creates random passwords unless they exist. Each reader has its own folder below that one, a volume
+of its own in the composition, and cannot see the other passwords.
 
     python -m flows.services.first_start buckets
 
-makes the buckets of the store and of MLflow that the environment names. docs/deploying.md
+creates the buckets of the store and of MLflow that the environment names. docs/deploying.md
 """
 
 import argparse
@@ -22,18 +22,17 @@ from pipelines.artifacts.access import open_store, store_errors_explained
 from pipelines.config.errors import UserError
 
 USER = "bertsmith"
-# Not for the owner alone: PostgreSQL, Prometheus and Grafana run as users of their own images.
-# Nobody but the container that a volume is given to sees what lies on it; a folder that is made
-# here, as in a checkout, lets nobody but its owner in.
+# Readable by all, because PostgreSQL, Prometheus and Grafana run as users of their own images. Only
+# the container that mounts a volume sees its files; outside of volumes the folder is its owner's.
 _MODE, _FOLDER_MODE = 0o444, 0o700
 _MARK = "servers/complete"  # written last
 _URLS, _PROTOCOL = ("BERTSMITH_STORE", "MLFLOW_ARTIFACTS_DESTINATION"), "s3://"
 
 
 def make_credentials(folder: Path) -> bool:
-    """Write every password below `folder`; whether that was needed.
+    """Write every password below `folder`, unless that was done before; returns whether it was new.
 
-    Raises UserError where they were made and some are no longer there.
+    Raises UserError if they were created before and some are missing now.
     """
     made, mark = _contents(), folder / _MARK
     missing = [name for name in made if not (folder / name).is_file()]
@@ -46,7 +45,7 @@ def make_credentials(folder: Path) -> bool:
             )
         return False
     folder.mkdir(_FOLDER_MODE, parents=True, exist_ok=True)
-    for name, text in made.items():  # a start that was cut short opened nothing: written over
+    for name, text in made.items():  # an interrupted start used none: overwrite
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
@@ -57,7 +56,7 @@ def make_credentials(folder: Path) -> bool:
 
 
 def _contents() -> Mapping[str, str]:
-    """What lies where, with new passwords."""
+    """Files and their contents, with new passwords."""
     people, database, grafana, ray, metrics = (secrets.token_urlsafe(24) for _ in range(5))
     key, secret = secrets.token_hex(10), secrets.token_urlsafe(30)
     server = f"{USER}:{database}@postgres:5432"
@@ -96,14 +95,14 @@ def _contents() -> Mapping[str, str]:
 
 
 def _lines(variables: Mapping[str, str]) -> str:
-    """As a shell reads them, docker and kubectl too: no value has a character that needs quotes."""
+    """As shells, docker and kubectl read them: no value has a character that needs quotes."""
     return "".join(f"{name}={value}\n" for name, value in variables.items())
 
 
 def make_buckets() -> list[str]:
-    """Make the buckets that the environment names for the store and for MLflow's files.
+    """Create the buckets that the environment names for the store and for MLflow's files.
 
-    Returns those that were missing. Raises UserError where the store does not answer.
+    Returns those that were missing. Raises UserError if the store does not answer.
     """
     urls = [os.environ.get(name, "") for name in _URLS]
     names = {
@@ -120,7 +119,7 @@ def make_buckets() -> list[str]:
 
 
 def main() -> None:
-    """Make what is missing, and say so."""
+    """Create what is missing, and report it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=("credentials", "buckets"))
     parser.add_argument("folder", type=Path, nargs="?", default=Path("credentials"))

@@ -14,7 +14,7 @@ from http.client import HTTPException
 from importlib.metadata import version
 
 _ANSWER_SECONDS = 5
-# Our servers are on the loopback, where no proxy has a say.
+# Our servers are on the loopback: no proxy is used.
 _open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
 
@@ -28,7 +28,7 @@ def answers(url: str) -> bool:
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on this port of 127.0.0.1 now."""
+    """Whether this port of 127.0.0.1 is free now."""
     with closing(socket.socket()) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -39,16 +39,16 @@ def is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nothing listens on now."""
+    """A free port of 127.0.0.1."""
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def main() -> None:
-    """Succeed where every URL of the command line answers.
+    """Succeed if every URL of the command line answers.
 
-    Without a URL nothing listens here: that the installation can be imported is enough.
+    Without a URL nothing listens here: importing the installation is enough.
     """
     for url in sys.argv[1:]:
         if not answers(url):

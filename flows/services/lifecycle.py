@@ -34,7 +34,7 @@ from pipelines.config.errors import UserError
 
 WORK_POOL = "bertsmith"
 _START_SECONDS = 180.0  # the first start makes two databases
-_LOCK_SECONDS = 1800.0  # on a machine that is busy with training runs, imports take minutes
+_LOCK_SECONDS = 1800.0  # imports take minutes on a machine that is busy training
 _POLL_SECONDS = 0.2
 Say = Callable[[str], None]
 
@@ -42,9 +42,9 @@ Say = Callable[[str], None]
 def start_services(home: Path, *, prefect_port: int, mlflow_port: int, say: Say) -> Services:
     """Start what does not run yet: Prefect server, MLflow server, deployments, worker.
 
-    Everything listens on 127.0.0.1 only, and lets in who has the home's credentials. While one of
-    them runs, they keep their ports. Raises UserError where a port is taken or a server does not
-    come up; what was started by then is stopped again.
+    Everything listens on 127.0.0.1 only and requires the home's credentials. While one of them
+    runs, they keep their ports. Raises UserError if a port is taken or a server does not start;
+    what was started by then is stopped again.
     """
     if prefect_port == mlflow_port:
         raise UserError(
@@ -60,7 +60,7 @@ def start_services(home: Path, *, prefect_port: int, mlflow_port: int, say: Say)
             mark=secrets.token_hex(16),
         )
         missing = [name for name in NAMES if not services.is_running(name)]
-        write_record(home, services)  # from now on `down` finds whatever carries the mark
+        write_record(home, services)  # from now on `down` finds all marked processes
         try:
             return _start_missing(home, services, credentials, missing, say)
         except BaseException:
@@ -90,7 +90,7 @@ def stop_services(home: Path, say: Say) -> list[str]:
                 with _as_client(home, services, credentials):
                     why = "`bertsmith down` stopped it."
                     _reconcile(home, services, say, worker_is_gone=True, why=why)
-        except UserError as error:  # the servers end all the same; the next `up` tells them
+        except UserError as error:  # the servers stop anyway; the next `up` reconciles
             say(str(error))
         processes.stop(services.mark)
         remove_record(home)
@@ -98,7 +98,7 @@ def stop_services(home: Path, say: Say) -> list[str]:
 
 
 def _left_running(home: Path) -> Services | None:
-    """The services of which at least one still runs; what is left of others is ended."""
+    """The services if at least one still runs; the remains of the others are stopped."""
     services = read_record(home)
     if services is None:
         return None
@@ -134,12 +134,12 @@ def _start_missing(
             _log(home, name),
         )  # fmt: skip
         services = replace(services, pids={**services.pids, name: pid})
-        write_record(home, services)  # at once: `doctor` must know it whatever happens next
+        write_record(home, services)  # at once, so that `doctor` knows it in any case
 
     if missing:
         say(f"Starting {', '.join(f'the {name}' for name in missing)} …")
     else:
-        say("It is running already.")
+        say("Everything is running already.")
     for name in health:
         if name in missing:
             start(name)
@@ -159,7 +159,7 @@ def _start_missing(
 
 
 def _health(services: Services) -> dict[str, str]:
-    """Where each server says that it is up."""
+    """The health URL of each server."""
     return {
         PREFECT_SERVER: f"{services.prefect_api_url}/health",
         MLFLOW_SERVER: f"{services.mlflow_url}/health",
@@ -167,7 +167,7 @@ def _health(services: Services) -> dict[str, str]:
 
 
 def _both_answer(services: Services) -> bool:
-    """Whether our own servers answer: what else listens on their ports never sees the password."""
+    """Whether our own servers answer: other programs on their ports must not get the password."""
     return all(
         services.is_running(name) and answers(url) for name, url in _health(services).items()
     )
@@ -197,19 +197,19 @@ def _reconcile(
     worker_is_gone: bool,
     why: str = "Its process ended without reporting.",
 ) -> None:
-    """Tell both servers which runs nothing runs any more."""
+    """Report runs whose process is gone to both servers."""
     from flows.services.reconciliation import end_dead_flow_runs, is_over
     from pipelines.tracking.server import end_abandoned_runs
 
     for name in end_dead_flow_runs(home, WORK_POOL, worker_is_gone=worker_is_gone, why=why):
-        say(f"The run {name!r} no longer runs: Prefect says so now.")
+        say(f"The run {name!r} no longer runs: Prefect shows it as ended.")
     for name in end_abandoned_runs(services.mlflow_url, lambda run: is_over(home, run)):
-        say(f"The training run {name!r} no longer runs: MLflow says so now.")
+        say(f"The training run {name!r} no longer runs: MLflow shows it as ended.")
 
 
 @contextmanager
 def _as_client(home: Path, services: Services, credentials: Credentials) -> Iterator[None]:
-    """This process speaks to both servers while the block lasts; what goes wrong is a UserError."""
+    """Inside, this process is a client of both servers, and every failure is a UserError."""
     os.environ.update(own_variables(home, services, credentials))
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 

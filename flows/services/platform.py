@@ -1,7 +1,7 @@
-"""What is put on a team's Prefect server: a block, work pools, deployments and automations.
+"""The set-up of a team's Prefect server: a block, work pools, deployments and automations.
 
-infra/platform.yaml and infra/prefect.yaml declare them. All of it can be applied again without
-harm: a thing is known by its name, what is missing is made, what is there stays as people left it.
+infra/platform.yaml and infra/prefect.yaml declare them by name. Applying them again is safe: what
+is missing is created, and what exists stays as people left it.
 """
 
 import json
@@ -66,12 +66,11 @@ def apply(
     pool_type: str = PROCESS,
     template: dict[str, Any] | None = None,
 ) -> list[str]:
-    """Make what is missing on the Prefect server of the environment; sentences on each.
+    """Create what is missing on the Prefect server of the environment; returns notes.
 
-    New pools start runs as `template` says, or as is usual for their type. What is there stays as
-    people left it, but for the deployments' code and what `environment` says for the block;
-    where the code comes from stays as well without a `source`. Raises UserError where the server
-    refuses.
+    New pools use `template`, or the default of their type. What exists stays, except the
+    deployments' entry points and forms, their code's `source` if given, and what `environment` says
+    for the block. Raises UserError if the server refuses.
     """
     said = []
     if kept := save_runtime(environment):
@@ -83,7 +82,7 @@ def apply(
         ]  # fmt: skip
         said += [f"The work pool {name} is new." for name in made]
         said += deploy_flows(platform.pool_of, source)
-        block = _notify_block(client)  # of automations that are there, too
+        block = _notify_block(client)  # existing automations use it, too
         for automation in platform.automations:
             if not client.read_automations_by_name(automation["name"]):
                 said += _make_automation(client, automation, block)
@@ -91,7 +90,7 @@ def apply(
 
 
 def deploy_to(work_pool: str) -> list[str]:
-    """Deploy all flows to one pool, which runs them with what is installed here, in this folder."""
+    """Deploy all flows to one pool, which runs the code installed here, in this folder."""
     with get_client(sync_client=True) as client:
         make_pool(client, WorkPool(name=work_pool, tags=("bertsmith",)))
     return deploy_flows(lambda tags: work_pool, Source.installed(Path.cwd()))
@@ -103,10 +102,10 @@ def make_pool(
     pool_type: str = PROCESS,
     template: dict[str, Any] | None = None,
 ) -> bool:
-    """Make the pool where it is missing; whether it was.
+    """Create the pool if it is missing; returns whether it was.
 
-    Workers of the type `process` start each run beside themselves; pools of other types get the
-    base job template that is given, or the operator gives them one: see docs/deploying.md.
+    Pools of another type than `process` need a base job template, given here or later by the
+    operator: docs/deploying.md.
     """
     try:
         client.read_work_pool(pool.name)
@@ -128,9 +127,9 @@ def make_pool(
 
 
 def read_template(path: Path, image: str) -> dict[str, Any]:
-    """The base job template in a JSON file, whose runs start in `image` where it leaves one open.
+    """The base job template in a JSON file; `image` is its default image if it has none.
 
-    Raises UserError where it is none.
+    Raises UserError if it is not a template.
     """
     try:
         template: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -151,7 +150,7 @@ def read_template(path: Path, image: str) -> dict[str, Any]:
 def _make_automation(
     client: SyncPrefectClient, automation: dict[str, Any], block: Any
 ) -> list[str]:
-    """Make one, which writes to `block`; a sentence where it cannot be made or is off, and why."""
+    """Create one that notifies `block`; returns a note if it is not created or switched off."""
     name = automation["name"]
     (action,) = automation["actions"]
     if "block_document_id" in action:
@@ -175,10 +174,9 @@ def _make_automation(
 
 
 def _notify_block(client: SyncPrefectClient) -> Any:
-    """The id of the block that knows the address, kept up to date; None where nobody named one.
+    """The id of the block with the webhook's address, kept up to date; None without an address.
 
-    The address is a secret, as those of chat rooms are: it goes into the block's secrets, which
-    the server encrypts, and nowhere else.
+    The address is a secret: it is stored only in the block's secrets, which the server encrypts.
     """
     url = os.environ.get(NOTIFY_VARIABLE, "")
     if url:
@@ -188,7 +186,7 @@ def _notify_block(client: SyncPrefectClient) -> Any:
                 "url": "{{url}}",
                 "json_data": {"text": "{{subject}}: {{body}}"},
                 "secrets": {"url": url},
-                "allow_private_urls": True,  # the operator's own choice, and often the team's
+                "allow_private_urls": True,  # the operator chooses the address
             }
         )
         return block.save(NOTIFY_BLOCK, overwrite=True)

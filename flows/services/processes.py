@@ -1,15 +1,15 @@
-"""Processes that outlive a command: starting them, finding them again, stopping exactly those.
+"""Processes that outlive a command: start them, find them again, stop exactly those.
 
-All that a service starts inherits its mark, a variable of the environment, so that it is found
-however its parents died. A program may start another without its environment, or overwrite the
-memory where the system shows it (for a title in `ps`): such a one is found as a child, or as a
-member of the session, of one that shows the mark.
+All descendants of a service inherit its mark, a variable of the environment, so that they are found
+even if their parents died. A program that starts without this environment, or hides it by setting a
+title for `ps`, is found as a child or in the session of a marked process.
 """
 
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -18,7 +18,7 @@ from pipelines.config.errors import UserError
 
 MARK_VARIABLE = "BERTSMITH_SERVICE"
 _STOP_SECONDS = 15.0
-_ROUNDS = 5  # what a dying process starts meanwhile is found by looking again
+_ROUNDS = 5  # a stopping process may start others
 
 
 def start(
@@ -34,16 +34,16 @@ def start(
             stdout=output,
             stderr=output,
             start_new_session=True,
-            # A command in the background ignores SIGINT, which Prefect's worker stops itself with.
+            # Commands in the background ignore SIGINT, with which Prefect's worker stops itself.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
     return process.pid
 
 
 def is_running(pid: int, mark: str, name: str) -> bool:
-    """Whether the process with this id is the one that was started for the service `name`.
+    """Whether this id still belongs to the process that was started for the service `name`.
 
-    An id that belongs to another process by now has another mark, or none.
+    Another process with the id has another mark, or none.
     """
     try:
         return _mark(psutil.Process(pid)) == f"{mark}:{name}"
@@ -67,10 +67,10 @@ def marked_processes(mark: str, name: str = "") -> list[psutil.Process]:
 
 
 def stop(mark: str, name: str = "") -> None:
-    """End all processes with the mark, or those of one service.
+    """Stop all processes with the mark, or those of one service.
 
-    The leaders of sessions are asked first: services, and flow runs, which report what became of
-    them and end their Ray. Raises UserError where a process does not end.
+    Session leaders get the signal first: services, and flow runs, which report their end and stop
+    their Ray. Raises UserError if a process does not end.
     """
     _end([each for each in marked_processes(mark, name) if _session(each.pid) == each.pid])
     for _ in range(_ROUNDS):
@@ -85,34 +85,27 @@ def stop(mark: str, name: str = "") -> None:
 
 
 def _end(processes: Sequence[psutil.Process]) -> None:
-    """Ask, wait, and kill those that did not follow."""
+    """Terminate, wait, and kill those that remain."""
     for process in processes:
-        _signal(process.terminate)
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
     _, remaining = psutil.wait_procs(processes, timeout=_STOP_SECONDS)
     for process in remaining:
-        _signal(process.kill)
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
     psutil.wait_procs(remaining, timeout=_STOP_SECONDS)
-
-
-def _signal(send: Callable[[], None]) -> None:
-    try:
-        send()
-    except psutil.NoSuchProcess:
-        return  # it ended by itself
 
 
 def _mark(process: psutil.Process) -> str:
     try:
         return process.environ().get(MARK_VARIABLE, "")
-    except (psutil.Error, OSError):  # it ended, or it is another person's
+    except (psutil.Error, OSError):  # it ended, or it belongs to another user
         return ""
 
 
 def _children(process: psutil.Process) -> Iterator[psutil.Process]:
-    try:
+    with suppress(psutil.NoSuchProcess):
         yield from process.children(recursive=True)
-    except psutil.NoSuchProcess:
-        return
 
 
 def _session(pid: int) -> int | None:

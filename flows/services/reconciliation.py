@@ -1,64 +1,30 @@
-"""Runs that both servers call running while nothing runs them.
+"""Runs that both servers still show as running although their process is gone.
 
-A process that works on a flow run holds a lock in the home, which the system releases however the
-process ends. So a run is dead where its lock is there and free. A run that the worker took is dead
-too where it never came to take its lock and the worker with all it had started is gone. All other
-runs are left alone: they may be running on another machine, or from another home.
+A run is dead if its lock in the home exists and is free. A run that the worker accepted is dead too
+if it never took its lock and the worker is gone with everything it started. All other runs are left
+alone: they may be running on another machine, or from another home.
 """
 
-import os
-import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from uuid import UUID
 
-from filelock import FileLock, Timeout
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Crashed
 
+from flows.stopping import is_dead, lock_path
+
 _OPEN = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
 _PAGE = 200
 
 
-@contextmanager
-def recorded_run(flow_run_id: str | None) -> Iterator[None]:
-    """Hold the run's lock in the home ($BERTSMITH_HOME) while the block runs."""
-    home = os.environ.get("BERTSMITH_HOME")
-    if not home or not flow_run_id:
-        yield  # no home, hence no services that would ask
-        return
-    path = _lock_path(Path(home), flow_run_id)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".new")
-    with FileLock(draft):
-        draft.rename(path)  # it never shows unlocked
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
-
-
-def is_dead(home: Path, flow_run_id: str) -> bool | None:
-    """Whether the process that worked on the run is gone; None where none on this machine did."""
-    path = _lock_path(home, flow_run_id)
-    if not path.is_file():
-        return None
-    try:
-        with FileLock(path, timeout=0):
-            return True
-    except Timeout:
-        return False
-
-
 def end_dead_flow_runs(home: Path, work_pool: str, *, worker_is_gone: bool, why: str) -> list[str]:
-    """Set Prefect's dead runs to Crashed, or Cancelled where someone asked for that.
+    """Set Prefect's dead runs to Crashed, or to Cancelled if that was requested; their names.
 
-    `why` is a sentence for their pages. Their task runs end with them, and their slots of a
-    deployment's limit are released. Returns their names.
+    `why` is a sentence for their pages. Their task runs end too, and their concurrency slots are
+    released.
     """
     ended = []
     with get_client(sync_client=True) as client:
@@ -69,13 +35,13 @@ def end_dead_flow_runs(home: Path, work_pool: str, *, worker_is_gone: bool, why:
                 dead = worker_is_gone and was_taken
             if dead:
                 _end(client, run, why)
-                _lock_path(home, str(run.id)).unlink(missing_ok=True)
+                lock_path(home, str(run.id)).unlink(missing_ok=True)
                 ended.append(run.name)
     return ended
 
 
 def is_over(home: Path, flow_run_id: str) -> bool:
-    """Whether Prefect knows the run and that it ended, and no process works on it."""
+    """Whether the run has ended for Prefect, and no process works on it."""
     if is_dead(home, flow_run_id) is False:
         return False
     with get_client(sync_client=True) as client:
@@ -84,11 +50,6 @@ def is_over(home: Path, flow_run_id: str) -> bool:
         except (ObjectNotFound, ValueError):
             return False
     return run.state is not None and run.state.is_final()
-
-
-def _lock_path(home: Path, flow_run_id: str) -> Path:
-    """By machine: of a process elsewhere nobody here knows whether it lives."""
-    return home / "runs" / socket.gethostname() / f"{flow_run_id}.lock"
 
 
 def _open_flow_runs(client: SyncPrefectClient) -> list[FlowRun]:

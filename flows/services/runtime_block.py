@@ -1,14 +1,13 @@
 """Store, tracker, cluster and their credentials, kept by the Prefect server for its runs.
 
-A recipe, a deployment and a log then hold none of them. What a worker has in its own environment
-goes before the block, and what a recipe names goes before both.
+So recipes, deployments and logs hold none of them. A worker's own environment takes precedence over
+the block, and a recipe over both.
 """
 
 import os
 from collections.abc import Mapping
 
 from prefect.blocks.core import Block
-from prefect.runtime import deployment
 from pydantic import Field, SecretStr
 
 VARIABLE = "BERTSMITH_RUNTIME"  # the name of the block that a worker's runs use
@@ -16,7 +15,7 @@ DEFAULT_NAME = "default"
 
 
 class BertsmithRuntime(Block):
-    """Where runs of deployments keep their results and compute, and what lets them in.
+    """Store, tracker and cluster of deployments' runs, and their credentials.
 
     Each field is the environment variable of its name.
     """
@@ -36,7 +35,7 @@ class BertsmithRuntime(Block):
     aws_secret_access_key: SecretStr = SecretStr("")
 
     def variables(self) -> dict[str, str]:
-        """What it says as environment variables, secrets too; what is empty is left out."""
+        """Its values as environment variables, secrets included; empty ones are left out."""
         found = {name: getattr(self, name) for name in _FIELDS}
         plain = {
             name.upper(): value.get_secret_value() if isinstance(value, SecretStr) else value
@@ -46,24 +45,15 @@ class BertsmithRuntime(Block):
 
 
 _FIELDS = tuple(BertsmithRuntime.__annotations__)
-# What belongs together: a key of the environment is never used with a secret of the block.
+# Variables that go together: a key of the environment is never used with a secret of the block.
 _PAIRS = (
     ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"),
     ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
 )
 
 
-def use_runtime_of_deployment() -> None:
-    """Give a deployment's run what the block says and its environment does not.
-
-    Nothing happens where the server has no such block, nor in a run that a person started here.
-    """
-    if deployment.id is not None:
-        use_runtime(read_runtime())
-
-
 def use_runtime(block: BertsmithRuntime | None) -> None:
-    """Give this process what `block` says and its environment does not."""
+    """Set the variables of `block` that this process's environment does not have."""
     said = block.variables() if block is not None else {}
     for names in _PAIRS:
         if any(os.environ.get(name) for name in names):
@@ -74,17 +64,17 @@ def use_runtime(block: BertsmithRuntime | None) -> None:
 
 
 def read_runtime() -> BertsmithRuntime | None:
-    """The block of $BERTSMITH_RUNTIME, by default `default`; None where there is none."""
+    """The block of $BERTSMITH_RUNTIME, by default `default`; None if there is none."""
     try:
         found = BertsmithRuntime.load(os.environ.get(VARIABLE) or DEFAULT_NAME)
-    except ValueError:  # Prefect's answer where there is no such block
+    except ValueError:  # there is no such block
         return None
     assert isinstance(found, BertsmithRuntime)
     return found
 
 
 def save_runtime(environment: Mapping[str, str]) -> list[str]:
-    """Keep what `environment` says in the block; what it does not say stays as it is there.
+    """Update the block from `environment`; values that it does not have stay in the block.
 
     Returns the names of the variables that were given.
     """

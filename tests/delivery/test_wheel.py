@@ -102,7 +102,7 @@ def test_commands_answer_in_an_empty_folder(installed: Path, tmp_path: Path) -> 
 def test_the_deployments_come_along(installed: Path, tmp_path: Path) -> None:
     said = run(
         [installed / "python", "-c",
-         "from flows.services.deployments import deployments_file; print(deployments_file())"],
+         "from flows.services.deployments import declared_file as f; print(f('prefect.yaml'))"],
         tmp_path,
     )  # fmt: skip
     file = Path(said.strip())

@@ -23,12 +23,11 @@ from prefect.runtime import flow_run
 
 from flows.chain import build_chain
 from flows.environment import LocalApi
-from flows.reporting.run_report import RunReport, model_page, run_page
+from flows.reporting.run_report import RunReport, mlflow_page
 from flows.run import plain_task, started_run
 from pipelines.config.errors import UserError
 from pipelines.recipes.files import read_recipe
 from pipelines.recipes.models import CorpusRecipe
-from pipelines.registry.registration import RegisteredModel
 from pipelines.stages.corpus import CORPUS
 
 SECRET = "hidden-word"
@@ -254,12 +253,9 @@ def test_a_source_with_a_signature_that_cannot_be_read_leaves_no_signature(
 
 
 def test_links_open_in_the_view_for_training_and_hold_no_password() -> None:
-    model = RegisteredModel(
-        kind="encoder", name="bert", version=7, run_id="r", fingerprint="f", metrics={},
-        is_verified=True, awaits_promotion=False, reused=False,
-    )  # fmt: skip
     uri = f"http://ann:{SECRET}@host:5000/"
     view = "?workflowType=machine_learning"
-    assert model_page(uri, model) == f"http://host:5000/#/models/bert/versions/7{view}"
-    assert run_page(uri, "1", "r") == f"http://host:5000/#/experiments/1/runs/r{view}"
-    assert model_page("sqlite:////tmp/mlflow.db", model) is None
+    assert mlflow_page(uri, "models/bert/versions/7") == (
+        f"http://host:5000/#/models/bert/versions/7{view}"
+    )
+    assert mlflow_page("sqlite:////tmp/mlflow.db", "models/bert/versions/7") is None

@@ -13,7 +13,7 @@ import yaml
 from prefect.client.orchestration import get_client
 from prefect.exceptions import ObjectNotFound
 
-from flows.services.deployments import Source, deployments_file
+from flows.services.deployments import Source, declared_file
 from flows.services.platform import WorkPool, apply, make_pool, read_platform
 from flows.services.runtime_block import (
     BertsmithRuntime,
@@ -66,7 +66,7 @@ def test_it_is_applied_twice_and_is_the_same_and_no_secret_shows(
     apply(platform, Source.installed(), _ENVIRONMENT)
     once = state()
     assert SECRET not in json.dumps(once)
-    declared = yaml.safe_load(deployments_file().read_text())["deployments"]
+    declared = yaml.safe_load(declared_file("prefect.yaml").read_text())["deployments"]
     assert len(once["deployments"]) >= len(declared)
     said = apply(platform, Source.installed(), _ENVIRONMENT)
     assert state() == once
@@ -107,7 +107,7 @@ def test_where_the_code_comes_from_stays_unless_it_is_named(prefect_api: str) ->
 
 def test_each_declared_deployment_has_a_pool() -> None:
     platform = read_platform()
-    for declared in yaml.safe_load(deployments_file().read_text())["deployments"]:
+    for declared in yaml.safe_load(declared_file("prefect.yaml").read_text())["deployments"]:
         assert platform.pool_of(declared["tags"]) in {pool.name for pool in platform.work_pools}
 
 

@@ -106,4 +106,4 @@ def test_a_store_must_create_a_thing_only_where_none_is(monkeypatch: pytest.Monk
 
         monkeypatch.setattr(access, "create_only", overwriting)
         found = check_store(f"s3://{BUCKET}/store")
-        assert (found.state, "no If-None-Match" in found.finding) == ("warn", True)
+        assert (found.state, "no conditional writes" in found.finding) == ("warn", True)

@@ -16,7 +16,8 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.exceptions import ObjectAlreadyExists
 from prefect.states import Cancelling, Pending, Running, State
 
-from flows.services.reconciliation import end_dead_flow_runs, is_dead, is_over, recorded_run
+from flows.services.reconciliation import end_dead_flow_runs, is_over
+from flows.stopping import is_dead, recorded_run
 
 POOL = "reconciled"
 
@@ -71,7 +72,7 @@ def killed_while_it_worked_on(home: Path, run: FlowRun) -> None:
     """Leave the record that a real process leaves when it is killed."""
     code = (
         "import os, signal, sys\n"
-        "from flows.services.reconciliation import recorded_run\n"
+        "from flows.stopping import recorded_run\n"
         "with recorded_run(sys.argv[1]):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )

@@ -170,7 +170,7 @@ def test_env_wants_servers_that_run(own_home: Path, capsys: pytest.CaptureFixtur
 
 
 def test_every_flow_is_deployed_and_the_nightly_schedule_is_paused() -> None:
-    declared = yaml.safe_load(deployments.deployments_file().read_text())["deployments"]
+    declared = yaml.safe_load(deployments.declared_file("prefect.yaml").read_text())["deployments"]
     by_name = {deployment["name"]: deployment for deployment in declared}
     assert set(by_name) == FLOWS | {"demo"}
     demo = by_name["demo"]

@@ -20,6 +20,7 @@ from pipelines.stages import (
     DATASET,
     EVALUATION,
     PRETRAINING,
+    check_recipe,
     with_what_they_need,
 )
 
@@ -50,7 +51,7 @@ recipes = typer.Typer(help="List and print recipes and encoder sizes.", no_args_
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add these commands to the application: the whole chain, each stage of it, and `recipes`."""
+    """Add `run`, a command for each stage, and `recipes` to the application."""
     app.command(END_TO_END)(run)
     for stage in CHAIN:
         if stage is not EVALUATION:  # its command takes registered models, too: `evaluation.py`
@@ -69,12 +70,12 @@ def run(choice: Choice, until: Until = None, show_recipe: ShowRecipe = False) ->
     """
     if until is not None and until not in _STAGES:
         raise UserError(f"--until {until}: no such stage; choose one of {', '.join(_STAGES)}")
-    _build(until or END_TO_END, choice, show_recipe)
+    execute(until or END_TO_END, choice, show_recipe=show_recipe)
 
 
 def _command(stage: Stage) -> Callable[..., None]:
     def build(choice: Choice, show_recipe: ShowRecipe = False) -> None:
-        _build(stage.command, choice, show_recipe)
+        execute(stage.command, choice, show_recipe=show_recipe)
 
     build.__doc__ = (
         f"{stage.purpose}\n\nWhat exists already is reused, and interrupted work is resumed.\n\n"
@@ -85,28 +86,23 @@ def _command(stage: Stage) -> Callable[..., None]:
     return choosing(*_OF_LABELS, *(() if stage is PRETRAINING else ("encoder",)))(build)
 
 
-def _build(command: str, choice: Choice, show_recipe: bool) -> None:
-    choice = replace(choice, is_pretraining=command == PRETRAINING.command)
-    execute(command, choice, show_recipe=show_recipe)
-
-
 def execute(command: str, choice: Choice, *, show_recipe: bool) -> None:
-    """Run the flow of `command` with the recipe that `choice` describes; with `show_recipe` print
-    that, every value of it, and run nothing.
+    """Run the flow of `command` with the chosen recipe; with `show_recipe` only print the recipe.
 
     Raises UserError for a recipe, a runtime setting or an input that cannot work, before
     anything starts.
     """
     stop_in_order()
     home = home_folder(choice.home)
-    set_defaults(home)
+    services = set_defaults(home)
+    choice = replace(choice, is_pretraining=command == PRETRAINING.command)
     recipe = checked_recipe(command, choice)
     if show_recipe:
         print(long_form(recipe), end="")
         return
     print(short_form(recipe), flush=True)
 
-    surroundings = prepare_flows(home)  # it comes up while the imports below go on
+    wait_for_api = prepare_flows(home)  # it starts up during the imports below
     flow = _flow_of(command)
 
     from psutil import Process
@@ -115,26 +111,26 @@ def execute(command: str, choice: Choice, *, show_recipe: bool) -> None:
     from flows.reporting.publishing import print_report
     from pipelines.cluster.connection import disconnect
 
-    if surroundings.local_api is not None:
-        surroundings.local_api.wait()
+    wait_for_api()
     try:
         with progress_on_terminal():
             report = flow(recipe)
     finally:
         disconnect()
-    report.seconds = time.time() - Process().create_time()  # the whole command's, as `time` says it
+    report.seconds = (
+        time.time() - Process().create_time()
+    )  # of the whole command, as `time` measures it
     tracking_uri = recipe.runtime.tracker({}).shown_uri
-    print_report(report, tracking_uri, services_run=surroundings.services is not None)
+    print_report(report, tracking_uri, services_run=services is not None)
 
 
 def checked_recipe(command: str, choice: Choice) -> "CorpusRecipe":
-    """The recipe for `command`, whose inputs can be read.
+    """The recipe for `command`, checked.
 
-    Raises UserError where a value, a runtime setting or an input that the recipe names cannot work.
+    Raises UserError for a value, a runtime setting or an input that cannot work.
     """
     from pipelines.recipes.files import read_recipe
     from pipelines.recipes.models import EndToEndRecipe, narrowest_recipe
-    from pipelines.stages import CHAIN, check_recipe, with_what_they_need
 
     goals = [stage for stage in CHAIN if command in (END_TO_END, stage.command)]
     sections = {stage.section for stage in with_what_they_need(goals) if stage.section}
@@ -156,7 +152,7 @@ def _flow_of(command: str) -> Any:
 
 
 def long_form(recipe: "CorpusRecipe") -> str:
-    """The recipe with every value, with its automatic rates where they are known."""
+    """Every value of the recipe as YAML, and its automatic learning rates if they are known."""
     from pipelines.artifacts import ArtifactStore
     from pipelines.insight.sizes import automatic_rates_note
     from pipelines.stage import StageContext
@@ -167,7 +163,7 @@ def long_form(recipe: "CorpusRecipe") -> str:
 
 
 def short_form(recipe: "CorpusRecipe") -> str:
-    """The recipe's name and what it sets other than the defaults, a line for each section."""
+    """The recipe's name and what differs from the defaults, a line for each section."""
     import yaml
 
     from pipelines.recipes.files import differences

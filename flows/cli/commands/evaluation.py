@@ -26,7 +26,7 @@ def evaluate(
         str | None,
         typer.Option(
             help="A fine-tuned model: name, name@alias, name/version, a fingerprint or a folder. "
-            "--task says which of its tasks where it has several."
+            "--task chooses one if it has several tasks."
         ),
     ] = None,
     as_json: AsJson = False,
@@ -34,7 +34,7 @@ def evaluate(
     """Evaluate a fine-tuned model.
 
     A recipe's own on its held-out items, building what is missing; or, with --model, a registered
-    one on every item of a labelled file of its task, or on the split that --heldout names where
+    one on every item of a labelled file of its task, or on the split that --heldout names if
     --labels is a dataset's folder.
 
     Example: bertsmith evaluate --model bertsmith-classifier@champion --labels more.csv

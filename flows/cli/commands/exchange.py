@@ -8,10 +8,10 @@ import typer
 from flows.cli.registry import (
     Home,
     Store,
+    check_name,
     context_of,
     model_address,
     named,
-    registered_name,
     runtime_of,
     say,
     tracker_of,
@@ -36,7 +36,7 @@ def import_folder(
     ] = None,
     task: Annotated[
         str | None,
-        typer.Option(help="Task to register it for, where its head fits several."),
+        typer.Option(help="Task to register it for, if its head fits several."),
     ] = None,
     to: Annotated[Path | None, typer.Option(help="Also write it as a new folder.")] = None,
     home: Home = None,
@@ -52,7 +52,7 @@ def import_folder(
     from pipelines.registry import exchange
 
     if name is not None:
-        registered_name(name)
+        check_name(name)
         if exchange.is_vocabulary(path):
             raise UserError("--name registers models, and this is a vocabulary; leave it out")
         runtime_of(home, store).check_tracker_reachable()

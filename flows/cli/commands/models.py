@@ -1,4 +1,4 @@
-"""The registry on the command line: a list, what a version was made from, what sets two apart."""
+"""The registry on the command line: list models, show lineage, compare versions."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flows.cli.commands.pictures import attention, similar
-from flows.cli.registry import AsJson, Home, Store, runtime_of, tracker_of
+from flows.cli.registry import AsJson, Home, Store, context_of, tracker_of
 from pipelines.config.errors import UserError
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def models(context: typer.Context, home: Home = None, as_json: AsJson = False) -
             print(f"{'':<{width}}  made from {made_from}")
     for name, found in moves.items():
         if found:
-            print(f"\n{name}, who had which alias")
+            print(f"\n{name}, history of aliases")
         for move in found[-_SHOWN_MOVES:]:
             before = f", before {move.before}" if move.before else ""
             # The version's own lines have the comparison's result.
@@ -106,10 +106,9 @@ def lineage(
     Example: bertsmith models lineage models:/bertsmith-encoder@champion --open
     """
     tracker = tracker_of(home)
-    from pipelines.artifacts import ArtifactStore
     from pipelines.registry.lineage import lineage_of
 
-    root = lineage_of(tracker, ArtifactStore(runtime_of(home, store).store_url()), model)
+    root = lineage_of(tracker, context_of(home, store).store, model)
     if as_json:
         print(json.dumps(root.to_json(), indent=2, ensure_ascii=False, default=str))
         return
@@ -137,10 +136,9 @@ def compare(
     Example: bertsmith models compare bertsmith-classifier/3 bertsmith-classifier@champion
     """
     tracker = tracker_of(home)
-    from pipelines.artifacts import ArtifactStore
     from pipelines.registry.comparison.versus import versus
 
-    found = versus(tracker, ArtifactStore(runtime_of(home, store).store_url()), first, second)
+    found = versus(tracker, context_of(home, store).store, first, second)
     if as_json:
         print(json.dumps(asdict(found), indent=2, ensure_ascii=False, default=str))
         return
@@ -176,7 +174,7 @@ def _lines(found: "Versus") -> list[str]:
 
 
 def _tree(origin: "LineageNode", shown: set[tuple[str, str]]) -> "Tree":
-    """What several artifacts were made from is shown once; later mentions refer to it."""
+    """Lineage as a tree; an artifact that appears twice is shown in full once."""
     from rich.markup import escape
     from rich.tree import Tree
 

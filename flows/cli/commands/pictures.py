@@ -1,4 +1,4 @@
-"""Commands that show what an encoder makes of texts: gaps, attention, similarity."""
+"""Commands that show what an encoder does with texts: fill-mask, attention, similarity."""
 
 import json
 import os
@@ -89,7 +89,7 @@ def similar(
 
 
 def _require_writable(out: Path, suffixes: tuple[str, ...]) -> None:
-    """Raise UserError where no picture could be written, before a model is loaded."""
+    """Raise UserError if no picture can be written, before a model is loaded."""
     if out.suffix not in suffixes:
         raise UserError(f"--out {out}: pictures are written as {' or '.join(suffixes)} files")
     if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):

@@ -1,4 +1,4 @@
-"""Commands for those who run a platform for others."""
+"""Commands for the operators of a team's platform."""
 
 import os
 from pathlib import Path
@@ -6,41 +6,34 @@ from typing import Annotated
 
 import typer
 
-from flows.cli.registry import Home, Store
+from flows.cli.registry import Home, Store, runtime_of
 from flows.environment import home_folder, set_defaults
 from pipelines.config.errors import UserError, redacted
 
-MetricsPort = Annotated[int, typer.Option(min=1, max=65535, help="Port to serve Prometheus on.")]
-MetricsHost = Annotated[str, typer.Option(help="Address to listen on.")]
-PoolType = Annotated[str, typer.Option(help="Type of new work pools: process or kubernetes.")]
-JobTemplate = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Base job template of new work pools, as JSON."),
-]
-Image = Annotated[str | None, typer.Option(help="Image that runs start in, for container pools.")]
-Git = Annotated[
-    str | None,
-    typer.Option(metavar="URL", help="Repository that workers clone for each run."),
-]
-Reference = Annotated[str, typer.Option(help="Branch or tag of --git.")]
-Installed = Annotated[
-    bool,
-    typer.Option(
-        "--installed",
-        help="Runs use their worker's installed code (the default).",
-    ),
-]
-TokenBlock = Annotated[str, typer.Option(help="Prefect secret block with the token for --git.")]
-
 
 def deploy(
-    pool_type: PoolType = "process",
-    job_template: JobTemplate = None,
-    image: Image = None,
-    git: Git = None,
-    reference: Reference = "main",
-    token_block: TokenBlock = "",
-    installed: Installed = False,
+    pool_type: Annotated[
+        str, typer.Option(help="Type of new work pools: process or kubernetes.")
+    ] = "process",
+    job_template: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Base job template of new work pools, as JSON."),
+    ] = None,
+    image: Annotated[
+        str | None, typer.Option(help="Image that runs start in, for container pools.")
+    ] = None,
+    git: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Repository that workers clone for each run."),
+    ] = None,
+    reference: Annotated[str, typer.Option(help="Branch or tag of --git.")] = "main",
+    token_block: Annotated[
+        str, typer.Option(help="Prefect secret block with the token for --git.")
+    ] = "",
+    installed: Annotated[
+        bool,
+        typer.Option("--installed", help="Runs use their worker's installed code (the default)."),
+    ] = False,
 ) -> None:
     """Set up work pools, deployments and automations on a team's Prefect server.
 
@@ -76,22 +69,21 @@ def deploy(
 def metrics(
     home: Home = None,
     store: Store = None,
-    port: MetricsPort = 9464,
-    host: MetricsHost = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=1, max=65535, help="Port to serve Prometheus on.")
+    ] = 9464,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
 ) -> None:
     """Serve metrics of the store and of the queues to Prometheus.
 
     Those of runs come from Ray. With $BERTSMITH_METRICS_TOKEN set, Prometheus has to send it as
-    a bearer token; required where other machines can connect.
+    a bearer token; required if other machines can connect.
 
     Example: bertsmith metrics --port 9464
     """
-    folder = home_folder(home)
-    set_defaults(folder)
+    store_url = runtime_of(home, store).store_url()
     from flows.services.exporter import metrics_server, store_and_queues
-    from pipelines.recipes.runtime import RuntimeSettings
 
-    store_url = RuntimeSettings(home=str(folder), store=store or "").store_url()
     try:
         server = metrics_server(store_and_queues(store_url), port=port, host=host)
     except OSError as error:

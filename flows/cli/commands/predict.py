@@ -16,7 +16,7 @@ from pipelines.tasks import family_module, family_names, family_title, is_own
 if TYPE_CHECKING:
     from pipelines.inference.answers import Asked
 
-# What commands of earlier versions asked: `predict` answers to their names, too.
+# Commands of earlier versions and the kinds of models they asked; they run `predict` now.
 EARLIER: Final = {
     "tag": ("tagging",),
     "rate": ("regression", "sentence_embedding"),
@@ -67,7 +67,7 @@ def predict(
     no_answer_above: Annotated[
         float | None,
         typer.Option(
-            help="Question answering: answer nothing where that scores better by more than this."
+            help="Question answering: give no answer if that scores better by more than this."
         ),
     ] = None,
     out: Annotated[
@@ -144,7 +144,7 @@ def predict(
 
 
 def kinds_of(task: str | None, command: str | None = None) -> tuple[str, ...]:
-    """Which kinds of registered models may be asked; UserError for a task that is none."""
+    """The kinds of registered models to choose from; raises UserError for an unknown task."""
     if task is None:
         return EARLIER.get(command or "", (ANY_TASK,))
     kind = family_module(task)
@@ -192,7 +192,7 @@ def _tell(
 
 
 def _line(row: dict[str, Any]) -> str:
-    """A row for a person: by what its answer holds, whatever the model."""
+    """A row as people read it, by the fields of its answer."""
     match row:
         case {"label": label, "probability": probability, "text": text}:
             return f"{label:<20} {probability:6.1%}  {text}"

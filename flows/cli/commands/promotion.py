@@ -1,4 +1,4 @@
-"""Commands by which a person decides which version people use."""
+"""Commands that decide which version is the champion."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.cli.registry import Home, tracker_of
+from flows.cli.registry import Home, explained, tracker_of
 from flows.environment import home_folder, prepare_flows, set_defaults
 from pipelines.config.errors import UserError
 
@@ -61,7 +61,7 @@ def promote(
     against = recorded_objection(client, found, alias)
     if against and not force:
         _ask(f"{name} version {found.version}", alias, against)
-    # Nobody has the alias yet: the person is informed, not asked.
+    # No version has the alias yet: the person is informed, not asked.
     if not against and (said := baselines_speak_against(found)):
         print(f"On record: {said}.")
     forced = recipe.model_copy(update={"source": str(found.version), "force": True})
@@ -89,10 +89,10 @@ def rollback(
 
 
 def _ask(version: str, alias: str, against: str) -> None:
-    """Leave unless a person at a terminal says yes; raises UserError where none sits there."""
+    """Exit unless the person confirms; raises UserError if there is no terminal to ask at."""
     if not sys.stdin.isatty():
         raise UserError(
-            f"making {version} {alias} needs --force where there is no terminal to ask at; on "
+            f"making {version} {alias} needs --force if there is no terminal to ask at; on "
             f"record: {against}"
         )
     print(f"On record: {against}.")
@@ -102,26 +102,20 @@ def _ask(version: str, alias: str, against: str) -> None:
 
 
 def _recipe(name: str, values: dict[str, Any], home: Path | None) -> Any:
-    """The recipe of these values; raises UserError for one that cannot be."""
+    """The recipe of these values; raises UserError if they are not valid."""
     set_defaults(home_folder(home))
-    from pydantic import ValidationError
-
     from pipelines.recipes import registration
-    from pipelines.recipes.faults import explain
 
-    try:
+    with explained(name.removesuffix("Recipe").lower()):
         return getattr(registration, name)(**values)
-    except ValidationError as error:
-        raise UserError(explain(error, name.removesuffix("Recipe").lower())) from None
 
 
 def _moved(flow: str, recipe: Any, home: Path | None) -> "Promotion":
-    """What the flow of this name does with `recipe`, once it is known that it can."""
-    surroundings = prepare_flows(home_folder(home))
+    """Run the flow of this name with `recipe`."""
+    wait_for_api = prepare_flows(home_folder(home))
     from flows import promote as flows
 
-    if surroundings.local_api is not None:
-        surroundings.local_api.wait()
+    wait_for_api()
     moved: Promotion = getattr(flows, flow)(recipe)
     return moved
 

@@ -1,4 +1,4 @@
-"""Commands that start and stop servers, the one of a model too, and check the installation."""
+"""Commands that start and stop servers, serve a model, and check the installation."""
 
 import shlex
 import shutil
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from flows.cli.commands.predict import kinds_of
-from flows.cli.registry import Home, Store, asked_model, model_address, say
+from flows.cli.registry import Home, Store, asked_model, model_address, runtime_of, say
 from flows.environment import home_folder, set_defaults
 from pipelines.config.errors import UserError
 
-if TYPE_CHECKING:  # importing it takes a moment that help need not spend
+if TYPE_CHECKING:  # importing it would slow down help
     from flows.services.doctor import Check
 
 PrefectPort = Annotated[int, typer.Option(min=1, max=65535, help="Port of the Prefect server.")]
@@ -94,7 +94,7 @@ def down(home: Home = None) -> None:
 
 
 def _program(name: str) -> str:
-    """How a shell of any folder calls a program of this environment."""
+    """How a shell in any folder calls a program of this environment."""
     here = Path(sys.executable).parent / name
     found = shutil.which(name)
     if found is not None and (not here.exists() or Path(found).resolve() == here.resolve()):
@@ -134,11 +134,10 @@ def _results(
 ) -> Iterator["Check"]:
     """Quick checks first."""
     from flows.services import doctor, doctor_servers
-    from pipelines.recipes.runtime import RuntimeSettings
 
     if platform:
         yield from _platform_results()
-    store_url = RuntimeSettings(home=str(home), store=store or "").store_url()
+    store_url = runtime_of(home, store).store_url()
     yield doctor.check_python()
     yield doctor.check_packages()
     yield doctor.check_processor()
@@ -158,7 +157,7 @@ def _platform_results() -> Iterator["Check"]:
     prefect = check_prefect()
     yield prefect
     if prefect.state == "fail":
-        return  # what only it knows
+        return  # the remaining checks ask this server
     yield from check_pools(read_platform())
     yield check_secrets()
     use_runtime(read_runtime())
@@ -175,7 +174,7 @@ def serve(
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 5001,
     host: Annotated[
-        str, typer.Option(help="Address to listen on. Nobody is asked for a password.")
+        str, typer.Option(help="Address to listen on. No password is required.")
     ] = "127.0.0.1",
     queue: Annotated[
         int, typer.Option(min=1, help="Requests that may wait; further ones get status 503.")
@@ -209,7 +208,7 @@ def serve(
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """A socket at this address, where nobody listens yet: clients come once there are answers."""
+    """A socket bound to this address that does not listen yet: the model is loaded first."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

@@ -1,4 +1,4 @@
-"""Commands that look into the artifact store and clear it out."""
+"""Commands that list the artifact store and remove what is unused."""
 
 import json
 import shlex
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.cli.registry import AsJson, Home, Store, tracker_of
-from flows.environment import home_folder
+from flows.cli.registry import AsJson, Home, Store, runtime_of, tracker_of
 from flows.reporting.progress_line import duration, memory
 from pipelines.config.errors import redacted
 
@@ -102,7 +101,7 @@ def prune(
 
 
 def _command(home: Path | None, store: str | None, days: float) -> str:
-    """What removes what was listed: the same command with `--yes`."""
+    """The same command with `--yes`, which removes what was listed."""
     given = {"--home": home, "--store": store and redacted(store)}
     words = [word for name, value in given.items() if value for word in (name, str(value))]
     if days != _DAYS:
@@ -112,10 +111,8 @@ def _command(home: Path | None, store: str | None, days: float) -> str:
 
 def _open(home: Path | None, store: str | None) -> "ArtifactStore":
     from pipelines.artifacts import ArtifactStore
-    from pipelines.recipes.runtime import RuntimeSettings
 
-    runtime = RuntimeSettings(home=str(home_folder(home)), store=store or "")
-    return ArtifactStore(runtime.store_url(), is_patient=False)  # a person waits
+    return ArtifactStore(runtime_of(home, store).store_url(), is_patient=False)  # a person waits
 
 
 def _users(
