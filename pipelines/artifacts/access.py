@@ -181,8 +181,8 @@ def _is_ours(filesystem: AbstractFileSystem, path: str, data: bytes) -> bool:
     return bool(filesystem.cat_file(path) == data)
 
 
-def nearest_folder(path: Path) -> Path:
-    """The path itself, or the nearest existing folder above it: it may be made later."""
+def nearest_existing(path: Path) -> Path:
+    """`path`, or its nearest parent that exists: `path` itself may be created later."""
     return next(each for each in (path, *path.parents) if each.exists())
 
 

@@ -64,7 +64,6 @@ def _local(paths: ArtifactPaths, code: Code) -> Iterator[Draft]:
             filesystem=paths.filesystem,
             root=paths.draft,
             work=paths.work,
-            ledger=f"{paths.work}/.ledger-of-draft",
         )
 
 
@@ -76,15 +75,13 @@ def _remote(paths: ArtifactPaths, code: Code, lease_seconds: float) -> Iterator[
             filesystem=paths.filesystem,
             root=f"{paths.root}/{claim.attempt}",
             work=claim.folder,
-            ledger=f"{claim.folder}/.ledger-of-draft",
             claim=claim,
-            by_content=True,
         )
 
 
 @contextmanager
-def unless_building(paths: ArtifactPaths, lease_seconds: float = LEASE_SECONDS) -> Iterator[bool]:
-    """Whether nobody builds the artifact of `paths`; while this is held, no local builder starts.
+def unless_building(paths: ArtifactPaths, lease_seconds: float) -> Iterator[bool]:
+    """Whether no process builds the artifact of `paths`; no local builder starts in the block.
 
     On an object store a builder may start at any time, in a new attempt of its own.
     """

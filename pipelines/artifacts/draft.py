@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 from urllib.parse import quote
 
 from fsspec import AbstractFileSystem
@@ -52,9 +52,9 @@ class Draft:
     filesystem: AbstractFileSystem
     root: str  # of its files
     work: str  # a folder for a stage's working state; removed on publishing
-    ledger: str  # a folder with an entry for each finished file
     claim: Claim | None = None  # on an object store: the attempt that these files belong to
-    by_content: bool = False  # whether other bytes under the same name lie at another path
+
+    _LEDGER: ClassVar = ".ledger-of-draft"  # in `work`, with an entry for each finished file
 
     @property
     def is_local(self) -> bool:
@@ -90,18 +90,28 @@ class Draft:
         )
         if self.claim is not None:
             self.claim.check()
+        path = self._path(name, record)
         if self.is_local:
             flush(written.path)
-            written.path.replace(f"{self.root}/{name}")
+            written.path.replace(path)
         else:
-            self.filesystem.put_file(str(written.path), self._path(name, record))
-        self._note(self._ledger_path(name), record.model_dump_json())
+            self.filesystem.put_file(str(written.path), path)
+        self.note(self._ledger_entry(name), record.model_dump_json())
+
+    def note(self, name: str, text: str) -> None:
+        """Write a small file into the working folder, whole or not at all."""
+        path = f"{self.work}/{name}"
+        if not self.is_local:
+            self.filesystem.pipe_file(path, text.encode())
+            return
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        write_to_disk(Path(path), text)
 
     def note_inputs(self, inputs: Mapping[str, str]) -> None:
-        """Say what is read for this artifact, so that nobody removes it meanwhile."""
-        path = f"{self.work}/{INPUTS_NAME}"
-        if not self.filesystem.exists(path):  # the fingerprint names the same inputs each time
-            self._note(path, json.dumps(dict(inputs)))
+        """Record what this build reads, so that it is not pruned meanwhile."""
+        # The fingerprint names the same inputs each time.
+        if not self.filesystem.exists(f"{self.work}/{INPUTS_NAME}"):
+            self.note(INPUTS_NAME, json.dumps(dict(inputs)))
 
     def finished(self, name: str) -> dict[str, Any] | None:
         """Figures of `name` if it is whole and its bytes still verify, else None."""
@@ -122,14 +132,7 @@ class Draft:
         return done
 
     def workspace(self) -> "Workspace":
-        return Workspace(
-            fingerprint=self.fingerprint,
-            filesystem=self.filesystem,
-            root=self.work,
-            work=self.work,
-            ledger=f"{self.work}/.ledger-of-work",
-            claim=self.claim,
-        )
+        return Workspace(self.fingerprint, self.filesystem, self.work, self.work, self.claim)
 
     def records(self, names: Iterable[str]) -> dict[str, FileRecord]:
         """The record of every file named, each of them whole.
@@ -155,21 +158,15 @@ class Draft:
             return None
 
     def _path(self, name: str, record: FileRecord) -> str:
-        return f"{self.root}/{path_by_content(name, record) if self.by_content else name}"
+        return f"{self.root}/{name if self.is_local else path_by_content(name, record)}"
 
-    def _ledger_path(self, name: str) -> str:
-        return f"{self.ledger}/{quote(name, safe='')}.json"
-
-    def _note(self, path: str, text: str) -> None:
-        if not self.is_local:
-            self.filesystem.pipe_file(path, text.encode())
-            return
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        write_to_disk(Path(path), text)
+    def _ledger_entry(self, name: str) -> str:
+        return f"{self._LEDGER}/{quote(name, safe='')}.json"
 
     def _read_ledger(self, name: str) -> FileRecord | None:
         try:
-            return FileRecord.model_validate_json(self.filesystem.cat_file(self._ledger_path(name)))
+            entry = self.filesystem.cat_file(f"{self.work}/{self._ledger_entry(name)}")
+            return FileRecord.model_validate_json(entry)
         except (FileNotFoundError, ValidationError):
             return None  # never finished
 
@@ -178,6 +175,10 @@ class Workspace(Draft):
     """Files beside a draft that are written and kept like its own but never published."""
 
     __slots__ = ()
+    _LEDGER = ".ledger-of-work"
+
+    def _path(self, name: str, record: FileRecord) -> str:
+        return f"{self.root}/{name}"
 
     def mark(self, name: str, **figures: Any) -> None:
         """Remember that the step `name` is done, and what it counted."""

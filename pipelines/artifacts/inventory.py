@@ -17,7 +17,6 @@ from pipelines.artifacts.manifest import (
     fingerprint_in,
     is_kind,
     read_manifest,
-    what_is,
 )
 from pipelines.artifacts.store import ArtifactStore
 from pipelines.config.errors import UserError
@@ -69,7 +68,8 @@ def take_inventory(store: ArtifactStore) -> Inventory:
     with store_errors_explained(store.url):
         for paths, name, files in _groups(store):
             if name != paths.fingerprint:
-                leftovers.append(_leftover(store, paths, name, what_is(name), files))
+                what = name[1:].partition("-")[0]  # of .draft-<fingerprint> and the like
+                leftovers.append(_leftover(store, paths, name, what, files))
                 continue
             try:
                 manifest = read_manifest(store.filesystem.cat_file(paths.manifest), paths)

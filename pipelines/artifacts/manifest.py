@@ -19,7 +19,7 @@ INPUTS_NAME = ".inputs.json"  # in a working folder: what its builder reads
 _KIND = re.compile(r"[a-z][a-z0-9_-]*")
 _FINGERPRINT = re.compile(r"[0-9a-f]{32}")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\\:]")
-_BESIDE = re.compile(r"\.(draft|work|lock|aside)-([0-9a-f]{32})(-.*)?")
+_BESIDE = re.compile(r"\.(?:draft|work|lock|aside)-([0-9a-f]{32})(-.*)?")
 
 
 class ArtifactPaths(NamedTuple):
@@ -51,17 +51,10 @@ def paths_of(
     )
 
 
-def what_is(name: str) -> str:
-    """What the hidden entry `name` of a kind's folder is: draft, work, lock or aside."""
-    match = _BESIDE.fullmatch(name)
-    assert match is not None, "a hidden entry of an artifact's"
-    return match[1]
-
-
 def fingerprint_in(name: str) -> str | None:
     """The fingerprint that an entry of a kind's folder belongs to; None where it is none."""
     match = _BESIDE.fullmatch(name)
-    fingerprint = match[2] if match else name
+    fingerprint = match[1] if match else name
     return fingerprint if is_fingerprint(fingerprint) else None
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from fsspec import AbstractFileSystem
 
 from pipelines.artifacts import ArtifactStore
-from pipelines.artifacts.access import nearest_folder, store_errors, store_errors_explained
+from pipelines.artifacts.access import nearest_existing, store_errors, store_errors_explained
 from pipelines.cluster.connection import connect
 from pipelines.config.errors import UserError, first_line
 from pipelines.config.versions import computing_versions
@@ -114,7 +114,7 @@ def check_nodes(store: ArtifactStore, database: Path | None = None) -> None:
     }
     if not nodes:
         return
-    seen = None if database is None else _seen(nearest_folder(database))
+    seen = None if database is None else _seen(nearest_existing(database))
     with probe(store) as written:
         asked = {node_id: _ask(node_id, written, seen) for node_id in nodes}
         for node_id, reference in asked.items():

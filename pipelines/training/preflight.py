@@ -30,7 +30,7 @@ from bert_core.batch import Batch
 from bert_core.model.catalogue import TrainableModel
 from bert_core.training.loop import rehearse
 from bert_core.training.optimization import OptimizationConfig, Optimizer, state_size
-from pipelines.artifacts.access import nearest_folder
+from pipelines.artifacts.access import nearest_existing
 from pipelines.config.errors import UserError, first_line
 from pipelines.config.versions import computing_versions, peak_resident_bytes
 from pipelines.training.ranks import all_gather
@@ -145,7 +145,7 @@ def check_disk_space(
 
     want(Path(tempfile.gettempdir()), checkpoint_bytes + model_bytes)
     if folder is not None:
-        want(nearest_folder(Path(folder)), (kept + 2) * checkpoint_bytes + 2 * model_bytes)
+        want(nearest_existing(Path(folder)), (kept + 2) * checkpoint_bytes + 2 * model_bytes)
     for device, num_bytes in wanted.items():
         free = shutil.disk_usage(places[device]).free
         if free < num_bytes:

@@ -6,14 +6,12 @@ And the statistics that it ends with.
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from mlflow.entities import Dataset, DatasetInput, InputTag
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pipelines.artifacts import Artifact, Draft
-from pipelines.artifacts.access import write_to_disk
 from pipelines.artifacts.claims import ClaimLostError
 from pipelines.config.errors import redacted
 from pipelines.stage import StageContext
@@ -139,12 +137,13 @@ def throughput(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kept_run(draft: Draft, tracker: Tracker) -> str | None:
+    path = f"{draft.work}/{_RECORD}"
     try:
-        record = _Record.model_validate_json(draft.filesystem.cat_file(_record_path(draft)))
+        record = _Record.model_validate_json(draft.filesystem.cat_file(path))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValidationError:  # a power cut, or a disk that was full
-        logger.warning("%s is unreadable: this attempt gets a new run", _record_path(draft))
+        logger.warning("%s is unreadable: this attempt gets a new run", path)
         return None
     if record.uri != tracker.shown_uri:
         return None
@@ -158,14 +157,4 @@ def _kept_run(draft: Draft, tracker: Tracker) -> str | None:
 
 
 def _keep_run(draft: Draft, tracker: Tracker, run_id: str) -> None:
-    path = _record_path(draft)
-    text = _Record(uri=tracker.shown_uri, run_id=run_id).model_dump_json()
-    if not draft.is_local:
-        draft.filesystem.pipe_file(path, text.encode())
-        return
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    write_to_disk(Path(path), text)
-
-
-def _record_path(draft: Draft) -> str:
-    return f"{draft.work}/{_RECORD}"
+    draft.note(_RECORD, _Record(uri=tracker.shown_uri, run_id=run_id).model_dump_json())
