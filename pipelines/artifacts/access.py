@@ -25,7 +25,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)  # what a disk says, or a quota
 _PATIENCE = {"retries": {"mode": "standard", "max_attempts": 12}}
 
 
-def open_store(url: str, *, is_patient: bool = True) -> tuple[AbstractFileSystem, str]:
+def open_store(url: str, *, is_patient: bool) -> tuple[AbstractFileSystem, str]:
     """The file system of the store at `url`, and the store's path in it.
 
     On S3 it waits a minute or more for a store that is busy, unless `is_patient` is false or

@@ -1,4 +1,4 @@
-"""Ray tasks: a function mapped over shards."""
+"""Ray tasks: a function mapped over shards, and a question to one node."""
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -9,7 +9,8 @@ from pipelines.cluster.connection import connect
 from pipelines.config.errors import UserError, first_line
 
 import ray  # isort: skip  (after pipelines.cluster.connection, which sets its environment)
-from ray.exceptions import RayError, RayTaskError, TaskCancelledError
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError, TaskCancelledError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 _END_SECONDS = 90.0  # of tasks that are interrupted
 _MOMENT_SECONDS = 0.5
@@ -118,6 +119,46 @@ def _result_of(task: Future[Any]) -> Any:
                 f"Ray lost a task: {what_to_do(error)}: what is finished is kept"
             ) from error
         raise
+
+
+def ask_node(
+    node_id: str, function: Callable[..., Any], *args: Any, max_retries: int = 0
+) -> "ray.ObjectRef":
+    """`function(*args)` as a task on that node, which waits for no free CPU.
+
+    Its worker process ends with it: an idle one would hold memory, also of a GPU.
+    """
+    there: Any = NodeAffinitySchedulingStrategy(node_id, soft=False)  # Ray's types lack it
+    task = ray.remote(num_cpus=0, max_calls=1, max_retries=max_retries, scheduling_strategy=there)(
+        function
+    )
+    return task.remote(*args)
+
+
+def answer_of(reference: "ray.ObjectRef", where: str, seconds: float) -> Any:
+    """What `ask_node` returned for the node `where`; raises UserError if no answer comes."""
+    try:
+        return ray.get(reference, timeout=seconds)
+    except GetTimeoutError as error:
+        ray.cancel(reference, force=True)  # it would run once the node answers
+        raise UserError(
+            f"{where} did not answer within {seconds:.0f} s; look at it with `ray status`, "
+            "or run again when it is less busy"
+        ) from error
+    except RayTaskError as error:
+        raise UserError(
+            f"{where} cannot run Bertsmith: {_last_line(error)}; install there what is installed "
+            "here"
+        ) from error
+    except RayError as error:
+        raise UserError(
+            f"{where} cannot start what this process ships to it: {_last_line(error)}; look at "
+            "that node's logs"
+        ) from error
+
+
+def _last_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
 
 
 def is_loss(error: BaseException) -> bool:

@@ -11,19 +11,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fsspec import AbstractFileSystem
 
 from pipelines.artifacts import ArtifactStore
 from pipelines.artifacts.access import nearest_existing, store_errors, store_errors_explained
 from pipelines.cluster.connection import connect
+from pipelines.cluster.mapping import answer_of, ask_node
 from pipelines.config.errors import UserError, first_line
 from pipelines.config.versions import computing_versions
 
 import ray  # isort: skip  (after pipelines.cluster.connection, which sets its environment)
-from ray.exceptions import GetTimeoutError, RayError, RayTaskError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 logger = logging.getLogger(__name__)
 
@@ -116,11 +115,11 @@ def check_nodes(store: ArtifactStore, database: Path | None = None) -> None:
         return
     seen = None if database is None else _seen(nearest_existing(database))
     with probe(store) as written:
-        asked = {node_id: _ask(node_id, written, seen) for node_id in nodes}
+        asked = {node_id: ask_node(node_id, _look, written, seen) for node_id in nodes}
         for node_id, reference in asked.items():
             where = f"the node {nodes[node_id]} of the cluster at {os.environ['RAY_ADDRESS']}"
             try:
-                answer = _answer(reference, where)
+                answer: _Answer = answer_of(reference, where, _ANSWER_SECONDS)
             except UserError:
                 if _is_alive(node_id):
                     raise
@@ -136,41 +135,12 @@ def _is_alive(node_id: str) -> bool:
     return any(node["NodeID"] == node_id and node["Alive"] for node in ray.nodes())
 
 
-def _ask(node_id: str, written: Probe, seen: _Seen | None) -> "ray.ObjectRef":
-    there: Any = NodeAffinitySchedulingStrategy(node_id, soft=False)  # Ray's types lack it
-    # It waits for no free CPU, and its worker process ends with it.
-    ask = ray.remote(num_cpus=0, max_calls=1, max_retries=0, scheduling_strategy=there)(_look)
-    return ask.remote(written, seen)
-
-
 def _look(written: Probe, seen: _Seen | None) -> _Answer:
     try:
         sees_database = seen is None or _seen(seen[0]) == seen
     except OSError:
         sees_database = False
     return _Answer(computing_versions(), written.trouble(), sees_database)
-
-
-def _answer(reference: "ray.ObjectRef", where: str) -> _Answer:
-    try:
-        answer: _Answer = ray.get(reference, timeout=_ANSWER_SECONDS)
-    except GetTimeoutError as error:
-        ray.cancel(reference, force=True)  # it would run once the node answers
-        raise UserError(
-            f"{where} did not answer within {_ANSWER_SECONDS:.0f} s; look at it with `ray status`, "
-            "or run again when it is less busy"
-        ) from error
-    except RayTaskError as error:
-        raise UserError(
-            f"{where} cannot run Bertsmith: {_last_line(error)}; install there what is installed "
-            "here"
-        ) from error
-    except RayError as error:
-        raise UserError(
-            f"{where} cannot start what this process ships to it: {_last_line(error)}; look at "
-            "that node's logs"
-        ) from error
-    return answer
 
 
 def _problem(answer: _Answer, store: ArtifactStore, database: Path | None) -> str:
@@ -199,7 +169,3 @@ def _problem(answer: _Answer, store: ArtifactStore, database: Path | None) -> st
             "runtime.tracking_uri (http://host:5000), or unset RAY_ADDRESS to compute here"
         )
     return ""
-
-
-def _last_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1]

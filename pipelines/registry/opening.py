@@ -53,7 +53,7 @@ def local_model(reference: str, context: StageContext) -> str:
     no model.
     """
     if is_fingerprint(reference):
-        found = find_model_artifact(reference, context)
+        found = find_model_artifact(reference, context.store)
         if found is None:
             raise UserError(
                 f"the store {context.store.url} has no model with the fingerprint {reference}; "
@@ -170,7 +170,7 @@ def _shape_of(reference: str | None, size: str | None, context: StageContext) ->
     """That of an encoder in a folder or in the store, or of one with random weights."""
     if reference is None:
         return None if size is None else _Sizes(*SIZES[size][:2])
-    artifact = find_model_artifact(reference, context)
+    artifact = find_model_artifact(reference, context.store)
     folder = artifact.local_folder() if artifact else Path(reference)
     if not folder.is_dir():
         return None

@@ -18,8 +18,9 @@ import torch
 
 from bert_core.backends.precision import Precision, compute_dtype
 from pipelines.cluster.connection import connect, nodes
+from pipelines.cluster.mapping import answer_of, ask_node
 from pipelines.config.errors import UserError
-from pipelines.stage import Observer, Progress, Ranks, StageContext, ignore
+from pipelines.stage import Observer, Ranks, StageContext, ignore, send_note
 from pipelines.training.placement import (
     Node,
     after_waiting,
@@ -30,9 +31,7 @@ from pipelines.training.placement import (
 )
 
 import ray  # isort: skip  (after pipelines.cluster.connection, which sets its environment)
-from ray.exceptions import GetTimeoutError
 from ray.util.placement_group import placement_group, remove_placement_group
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 Device = Literal["cpu", "cuda"]
 
@@ -90,20 +89,10 @@ def arithmetic_of(precision: Precision, ranks: Ranks, observe: Observer = ignore
         waited_seconds = wait_for_room(replace(ranks, workers=1), observe, "training")
         wants_gpu, node_id = _node_of(ranks)
     if node_id is None:
-        raise UserError(_nobody(cluster, waited_seconds, wants_gpu=wants_gpu))
-    there: Any = NodeAffinitySchedulingStrategy(node_id, soft=False)  # Ray's types lack it
-    # One call a worker: an idle one would hold memory of the GPU.
-    ask = ray.remote(num_cpus=0, max_calls=1, scheduling_strategy=there)(_here)
-    answer = ask.remote(precision, "cuda" if wants_gpu else "cpu")
-    try:
-        arithmetic: Arithmetic = ray.get(answer, timeout=_ANSWER_SECONDS)
-    except GetTimeoutError as error:
-        ray.cancel(answer, force=True)
-        raise UserError(
-            f"the node {node_id} of {cluster} does not answer within {_ANSWER_SECONDS:.0f} s; look "
-            "at it with `ray status`, or run again when it is less busy"
-        ) from error
-    return arithmetic
+        raise UserError(_no_node(cluster, waited_seconds, wants_gpu=wants_gpu))
+    asked = ask_node(node_id, _here, precision, "cuda" if wants_gpu else "cpu", max_retries=3)
+    found: Arithmetic = answer_of(asked, f"the node {node_id} of {cluster}", _ANSWER_SECONDS)
+    return found
 
 
 def _node_of(ranks: Ranks) -> tuple[bool, str | None]:
@@ -142,7 +131,7 @@ def _here(precision: Precision, device: Device) -> Arithmetic:
     )
 
 
-def _nobody(cluster: str, waited_seconds: float, *, wants_gpu: bool) -> str:
+def _no_node(cluster: str, waited_seconds: float, *, wants_gpu: bool) -> str:
     wanted = "GPU for runtime.device=gpu" if wants_gpu else "node with a CPU for the training run"
     remedy = "set runtime.device=auto, add a node with GPUs" if wants_gpu else "add a node"
     return (
@@ -171,7 +160,7 @@ def wait_for_room(ranks: Ranks, observe: Observer, stage: str) -> float:
         f"{stage}: waiting up to {patience:.0f} s for nodes with room for {len(wanted)} x "
         f"{_in_words(wanted[0])}, found {listed(up)}"
     )
-    observe(Progress(stage=stage, done=0, total=0, unit="steps", note=note))
+    send_note(observe, stage, note)
     started = time.monotonic()
     with _asked_for(wanted):
         while time.monotonic() - started < patience and not _have_room(nodes(), ranks):

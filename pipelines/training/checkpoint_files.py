@@ -16,6 +16,7 @@ from fsspec import AbstractFileSystem
 from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem
 from pydantic import BaseModel, ConfigDict
 
+from bert_core.files.tokenizer_files import SAVED_FILES
 from bert_core.model.rows import CODE_FILE
 from bert_core.training.state import CONFIG_FILE, WEIGHTS_FILE
 from bert_core.vocabulary import WordPieceTokenizer
@@ -34,8 +35,7 @@ BEST_FOLDER = "best"  # the model to publish, where the training run stops early
 HISTORY_FILE = "history.json"
 
 # What `publish_model` puts into an artifact.
-TOKENIZER_FILES = ("vocab.txt", "tokenizer.json", "tokenizer_config.json")
-MODEL_FILES = (WEIGHTS_FILE, CONFIG_FILE, *TOKENIZER_FILES, HISTORY_FILE)
+MODEL_FILES = (WEIGHTS_FILE, CONFIG_FILE, *SAVED_FILES, HISTORY_FILE)
 
 _PREFIX = "bertsmith-checkpoint-"
 

@@ -21,8 +21,6 @@ from ray.train.v2._internal.exceptions import (
 from ray.train.v2._internal.execution.callback import ControllerCallback
 from ray.train.v2._internal.execution.controller.state import ReschedulingState, SchedulingState
 
-# What would fail again in the same way: the workers are not restarted.
-FINAL_ERRORS = (UserError,)
 _DEATHS = (RayActorError, WorkerHealthCheckFailedError, WorkerHealthCheckTimeoutError)
 
 
@@ -33,7 +31,7 @@ def raise_sentence(error: Exception, section: str, max_failures: int) -> None:
     mistake of the program: that needs its traceback.
     """
     cause = error.controller_failure if isinstance(error, ControllerError) else error
-    if isinstance(cause, FINAL_ERRORS):
+    if isinstance(cause, UserError):
         raise cause from None  # not from itself: a cause of its own
     if is_loss(cause):
         raise UserError(
@@ -54,16 +52,16 @@ def raise_sentence(error: Exception, section: str, max_failures: int) -> None:
 
 
 class EndOnFinalError(UserCallback):
-    """Ends all ranks as soon as one of them raised an error that would come again.
+    """Ends all ranks as soon as one of them raised UserError, which would come again.
 
     Ray Train calls this in its controller and ends the training run when it raises. So it does not
     matter whether the other ranks wait for the one that failed.
     """
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
-        """Raise the final error among those of the ranks, if there is one."""
+        """Raise the first UserError among the errors of the ranks, if there is one."""
         for _, error in sorted(worker_exceptions.items()):
-            if isinstance(error, FINAL_ERRORS):
+            if isinstance(error, UserError):
                 raise error
 
 

@@ -6,20 +6,21 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
+from bert_core.config import EncoderConfig
 from bert_core.files.json_files import read_json
 from bert_core.files.tokenizer_files import TOKENIZER_FILES
 from bert_core.hugging_face import READING_VERSION, import_model, model_folder
 from bert_core.inference.probing import PROBES, probe
 from bert_core.model.catalogue import Model, count_parameters
 from bert_core.model.rows import CODE_FILE
-from bert_core.training.state import load_model, save_model
+from bert_core.training.state import load_model, read_config, save_model
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.artifacts import Artifact, Built, Draft
+from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
 from pipelines.artifacts.manifest import fingerprint_of, is_fingerprint, sha256_of_file
 from pipelines.config.errors import UserError, readable, redacted
 from pipelines.config.versions import computing_machine
 from pipelines.io.hugging_face import FROM_THE_HUB
-from pipelines.stage import Progress, StageContext
+from pipelines.stage import StageContext, send_note
 
 IMPORTED: Final = "imported_model"
 PROBE_FILE: Final = "probe.json"  # the texts whose answers it is recognized by
@@ -44,7 +45,7 @@ def existing_encoder(reference: str, context: StageContext) -> Artifact:
     What is in a folder is taken into the store, named by its bytes. Raises UserError where there
     is none, or none that can be read.
     """
-    found = find_model_artifact(reference, context)
+    found = find_model_artifact(reference, context.store)
     if found is not None:
         return found
     if is_fingerprint(reference):
@@ -61,6 +62,11 @@ def existing_encoder(reference: str, context: StageContext) -> Artifact:
     )
 
 
+def config_of(encoder: Artifact) -> EncoderConfig:
+    """The sizes and options of an encoder in the store."""
+    return EncoderConfig.from_dict(read_config(encoder.local_folder())["encoder"])
+
+
 def refuse_own_code(folder: Path) -> None:
     """Raise UserError for a folder whose code would run, and nobody vouches for."""
     if (folder / CODE_FILE).is_file():
@@ -71,12 +77,12 @@ def refuse_own_code(folder: Path) -> None:
         )
 
 
-def find_model_artifact(fingerprint: str, context: StageContext) -> Artifact | None:
+def find_model_artifact(fingerprint: str, store: ArtifactStore) -> Artifact | None:
     """The artifact with a model that has this fingerprint; None where the store has none."""
     if not is_fingerprint(fingerprint):
         return None
     for kind in _KINDS:
-        found = context.store.find(kind, fingerprint)
+        found = store.find(kind, fingerprint)
         if found is not None:
             return found
     return None
@@ -152,8 +158,7 @@ def import_folder(
 def _say_causal(taken: Artifact, source: str, context: StageContext) -> None:
     """A model that looks back only is seldom what was wanted of a BERT."""
     if taken.statistics["causal"]:
-        note = f"{redacted(source)} is {CAUSAL}"
-        context.observe(Progress(stage=IMPORTED, done=0, total=0, unit="steps", note=note))
+        send_note(context.observe, IMPORTED, f"{redacted(source)} is {CAUSAL}")
 
 
 def files_of_model(folder: Path) -> list[str]:

@@ -18,7 +18,7 @@ from pipelines.cluster.connection import (
     nodes,
 )
 from pipelines.cluster.node_checks import check_nodes
-from pipelines.stage import Progress, StageContext
+from pipelines.stage import StageContext, send_note
 from pipelines.tracking.sign_in import database_file
 from pipelines.training.arithmetic import wait_for_room
 from pipelines.training.checkpoint_files import CheckpointFolder
@@ -86,8 +86,7 @@ def launch(
     )  # fmt: skip
     logger.info("%s, %s", job.name, placement)
     if note := cut_short(context.ranks, job.cut):
-        note = f"{job.cut.section}: {note}"
-        context.observe(Progress(stage=job.cut.section, done=0, total=0, unit="steps", note=note))
+        send_note(context.observe, job.cut.section, f"{job.cut.section}: {note}")
     kept = f"{job.checkpoints.path}/{job.name}", job.checkpoints.filesystem, context.ranks.keeping
     with (
         _ended_if_stopped(),

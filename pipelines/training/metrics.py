@@ -12,23 +12,24 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pipelines.artifacts import ArtifactStore
-from pipelines.artifacts.access import store_errors_explained
-from pipelines.tracking.tracker import Tracker, is_transient, tracker_errors
-
-from pipelines.tracking.tracker import now_ms, server_address  # isort: skip
-from mlflow import MlflowClient
-from mlflow.entities import Metric
-from mlflow.exceptions import MlflowException
-
+from pipelines.artifacts.access import names_in, store_errors_explained
 from pipelines.config.errors import first_line
+from pipelines.tracking.tracker import (
+    Tracker,
+    is_transient,
+    now_ms,
+    server_address,
+    tracker_errors,
+)
 
-# Before MLflow itself: it sets the time limits that MLflow reads when it is imported.
-
+from mlflow import MlflowClient  # isort: skip  (after pipelines.tracking: its time limits)
+from mlflow.entities import Metric  # isort: skip
+from mlflow.exceptions import MlflowException  # isort: skip
 
 logger = logging.getLogger(__name__)
 
@@ -226,12 +227,9 @@ def is_there(tracker: Tracker, run_id: str) -> bool:
 
 def _kept(store: ArtifactStore) -> list[tuple[str, Ending]]:
     found: list[tuple[str, Ending]] = []
+    folder = f"{store.root}/{_FOLDER}"
     with store_errors_explained(store.url):
-        try:
-            paths: list[Any] = store.filesystem.ls(f"{store.root}/{_FOLDER}", detail=False)
-        except (FileNotFoundError, NotADirectoryError):
-            return found
-        for path in sorted(map(str, paths)):
+        for path in (f"{folder}/{name}" for name in names_in(store.filesystem, folder)):
             try:
                 text = store.filesystem.cat_file(path)
                 found.append((path, Ending.model_validate_json(text)))

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, model
 from pydantic.functional_validators import WrapValidator
 
 from pipelines.config.settings import Settings
-from pipelines.stage import Observer, Progress
+from pipelines.stage import Observer, send_note
 
 Schedule = Literal["linear", "cosine", "constant", "warmup_stable_decay"]
 Momentum = Annotated[float, Field(ge=0, lt=1)]
@@ -184,8 +184,7 @@ def resolved_rate(
     """`rate`, or what `auto` means for this encoder, which is said to `observe`."""
     if isinstance(rate, float):
         return rate
-    note = f"{use}: {automatic_rate_note(use, encoder)}"
-    observe(Progress(stage=use, done=0, total=0, unit="steps", note=note))
+    send_note(observe, use, f"{use}: {automatic_rate_note(use, encoder)}")
     return automatic_rate(use, encoder)
 
 

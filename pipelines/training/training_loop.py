@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -112,12 +112,7 @@ class TrainingLoop:
                         state.best.consider(model, telemetry.history)
                 is_last = is_last or self._is_enough()
             telemetry.show(done)
-            position = Position(
-                seed=position.seed,
-                step=done,
-                rate_scale=position.rate_scale,
-                given_up=position.given_up,
-            )
+            position = replace(position, step=done)
             # No way back leads to one that the clock asked for: it would differ from run to run.
             is_regular = is_due or is_last
             is_due = is_due or (

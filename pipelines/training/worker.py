@@ -35,8 +35,6 @@ from pipelines.training.saving import TrainState, save_at_end
 from pipelines.training.speed import Speed
 from pipelines.training.training_loop import TrainingLoop
 
-__all__ = ["Work", "optimization", "run"]
-
 
 def optimization(work: Work, *, shard_optimizer_state: bool) -> OptimizationConfig:
     """The optimizer's own configuration for a training run."""

@@ -109,7 +109,7 @@ def _encoder_of(finetuned: Artifact, dataset: Artifact, store: ArtifactStore) ->
     if not family_of(dataset).baselines_read_encoder:
         return None
     fingerprint = finetuned.manifest.inputs.get("encoder", "")
-    return find_model_artifact(fingerprint, StageContext(store=store))
+    return find_model_artifact(fingerprint, store)
 
 
 def _write_baselines(draft: Draft, dataset: Artifact, encoder: Artifact | None) -> Built:

@@ -6,7 +6,7 @@ consumes its examples [s * B, (s + 1) * B), cut into micro-batches, and rank r o
 micro-batches r, r + W, ... So neither the examples of a step nor their masks depend on W.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Final
@@ -20,11 +20,10 @@ from bert_core.batch import Batch, LabelledBatch, PretrainingBatch, next_token_l
 from bert_core.masking import MaskingConfig, mask_tokens
 from bert_core.ragged import RaggedBatch
 from bert_core.randomness import Bits, Permutation, random_bits
+from bert_core.training.loop import MicroBatches
 from pipelines.config.errors import UserError
 from pipelines.stages.examples.reader import ExampleReader as ExampleReader
 from pipelines.stages.examples.reader import Rows
-
-MicroBatches = Callable[[int], Iterator[tuple[int, Batch]]]
 
 _STEPS_AHEAD: Final = 2
 

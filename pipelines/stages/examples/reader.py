@@ -22,7 +22,12 @@ from pipelines.artifacts import Artifact
 from pipelines.artifacts.cache import LocalCache
 from pipelines.config.errors import UserError
 from pipelines.stages.examples.settings import ExampleSet, ExampleSettings
-from pipelines.stages.examples.shards import FORMAT_VERSION, list_column, read_example_batch
+from pipelines.stages.examples.shards import (
+    FORMAT_VERSION,
+    VOCABULARY_FILES,
+    list_column,
+    read_example_batch,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +108,7 @@ class ExampleReader:
     def maskable(self) -> MaskableVocabulary:
         """What masking has to know of the vocabulary that the examples are written in."""
         with tempfile.TemporaryDirectory() as folder:
-            for name in ("vocab.txt", "tokenizer_config.json"):
+            for name in VOCABULARY_FILES:
                 (Path(folder) / name).write_bytes(self._examples.local(name).read_bytes())
             return WordPieceTokenizer.from_directory(folder).maskable()
 

@@ -21,6 +21,7 @@ from pipelines.stages.examples.settings import ExampleSet, ExampleSettings
 from pipelines.stages.examples.token_shards import id_type
 
 FORMAT_VERSION: Final = "2"
+VOCABULARY_FILES: Final = ("vocab.txt", "tokenizer_config.json")  # beside the shards
 
 
 def example_schema(

@@ -14,7 +14,7 @@ from pipelines.config.versions import versions_of
 from pipelines.stage import StageContext
 from pipelines.stages.examples import EXAMPLES
 from pipelines.stages.examples.settings import ExampleSet, ExampleSettings
-from pipelines.stages.examples.shards import list_column, read_example_batch
+from pipelines.stages.examples.shards import VOCABULARY_FILES, list_column, read_example_batch
 from pipelines.stages.examples.workers import (
     EvenShard,
     ShardOfExamples,
@@ -26,7 +26,6 @@ from pipelines.stages.examples.workers import (
 __all__ = ["ExampleSettings", "build_examples"]
 
 SPLITS = ("train", "heldout")
-TOKENIZER_FILES = ("vocab.txt", "tokenizer_config.json")
 
 _POOL_DOCUMENTS = 16  # random segments come from at least so many documents, where that is cheap
 _POOL_TOKENS = 8_000_000
@@ -67,7 +66,7 @@ def _build(
     draft: Draft,
 ) -> Built:
     work = draft.workspace()
-    for name in TOKENIZER_FILES:
+    for name in VOCABULARY_FILES:
         with draft.file(name) as file:
             file.path.write_bytes(vocabulary.local(name).read_bytes())
     corpus_shards = [name for split in SPLITS for name in corpus.names(f"{split}-")]
@@ -101,7 +100,7 @@ def _build(
             for split in settings.example_sets()
         },
     }
-    return Built([*TOKENIZER_FILES, *(shard.name for shard in even)], statistics)
+    return Built([*VOCABULARY_FILES, *(shard.name for shard in even)], statistics)
 
 
 def _describe(
