@@ -1,4 +1,4 @@
-"""A draft: an artifact while it is built, kept file by file, so that a stopped stage resumes."""
+"""A draft: an artifact being built, kept file by file, so that a stopped stage resumes."""
 
 import json
 import shutil
@@ -27,14 +27,14 @@ from pipelines.artifacts.manifest import (
 
 @dataclass(slots=True)
 class DraftFile:
-    """A file being written at `path`, and what its writer counts."""
+    """A file being written at `path`, with figures that its writer counts."""
 
     path: Path
     figures: dict[str, Any] = field(default_factory=dict)
 
 
 class Built(NamedTuple):
-    """What a stage's build leaves: the names of exactly its files, and what it counted."""
+    """What a build returns: the names of exactly its files, and its statistics."""
 
     files: Iterable[str]
     statistics: dict[str, Any]
@@ -44,8 +44,8 @@ class Built(NamedTuple):
 class Draft:
     """Where a stage writes its files; each appears whole, with a ledger entry, or not at all.
 
-    A draft pickles, so that tasks on any node write their own files through it. It belongs to one
-    attempt at the artifact: what another builder does at the same time is not seen in it.
+    A draft can be pickled, so that tasks on any node write their own files through it. It belongs
+    to one attempt at the artifact and never shows another builder's files.
     """
 
     fingerprint: str  # of the artifact that is built
@@ -62,11 +62,11 @@ class Draft:
 
     @contextmanager
     def file(self, name: str) -> Iterator[DraftFile]:
-        """Yield a local path to write `name` to; on leaving without an error it is published.
+        """Yield a local path to write `name` to; on leaving without an error it is kept.
 
-        A file that was being written when the process died leaves nothing that a reader or
-        `finished` would take for whole. Raises ClaimLostError where another process has taken
-        the attempt over, UserError where the disk is full.
+        If the process dies meanwhile, neither readers nor `finished` see the incomplete file.
+        Raises ClaimLostError if another process has taken over the attempt, UserError if the disk
+        is full.
         """
         target = f"{self.root}/{check_file_name(name)}"
         # A local draft renames within its own file system; a remote one uploads from scratch space.
@@ -137,7 +137,7 @@ class Draft:
     def records(self, names: Iterable[str]) -> dict[str, FileRecord]:
         """The record of every file named, each of them whole.
 
-        Raises RuntimeError, naming the file, where one is missing: a stage says what it made.
+        Raises RuntimeError, naming the file, if one is missing.
         """
         records = {}
         for name in sorted(set(names)):
@@ -172,7 +172,7 @@ class Draft:
 
 
 class Workspace(Draft):
-    """Files beside a draft that are written and kept like its own but never published."""
+    """Files beside a draft, written and kept like its own but never published."""
 
     __slots__ = ()
     _LEDGER = ".ledger-of-work"
@@ -181,7 +181,7 @@ class Workspace(Draft):
         return f"{self.root}/{name}"
 
     def mark(self, name: str, **figures: Any) -> None:
-        """Remember that the step `name` is done, and what it counted."""
+        """Record that the step `name` is done, and its figures."""
         with self.file(name) as record:
             record.path.touch()
             record.figures.update(figures)
@@ -205,7 +205,7 @@ class Workspace(Draft):
 
 
 def remove_partial_files(folder: Path) -> None:
-    """Drop what a killed run left half-written in `folder`."""
+    """Remove the incomplete files of a killed run from `folder`."""
     for partial in sorted(folder.rglob(".partial-*")):
         if partial.is_dir():
             shutil.rmtree(partial)

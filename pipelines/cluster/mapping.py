@@ -29,11 +29,11 @@ def map_tasks(
 ) -> list[Result]:
     """`[function(item) for item in items]`, as Ray tasks, at most `num_workers` at once.
 
-    `function` and the items are pickled: pass large inputs as paths. Of items that are made one by
-    one, one waits beside those at work. A task whose worker dies is
-    run again; an error that `function` raises is raised here as it was. A task that lets others
-    compute holds no CPU itself (`cpus_each` = 0), and is given time to end them where an error or
-    a stop ends this call. `on_result(index, result)` is called in the order of completion.
+    `function` and the items are pickled: pass large inputs as paths. Items of an iterator are
+    taken as workers become free. A task whose worker dies is run again; an error that `function`
+    raises is raised here as it was. A task that only waits for others holds no CPU (`cpus_each` =
+    0), and gets time to end them if an error or a stop ends this call. `on_result(index, result)`
+    is called in the order of completion.
     """
     if num_workers < 1:
         raise UserError(f"the number of workers must be at least 1, got {num_workers}")
@@ -66,14 +66,14 @@ def map_tasks(
 
 
 class Shared(Generic[Result]):
-    """A value for tasks, which each worker process reads once, however many tasks it runs."""
+    """A value for tasks; each worker process reads it once for all of its tasks."""
 
     def __init__(self, value: Result) -> None:
         connect()
         self._handle = ray.put(value)
 
     def value(self) -> Result:
-        """The value; nobody may change it."""
+        """The value; do not change it."""
         found: Result = _read(self._handle)
         return found
 
@@ -84,10 +84,10 @@ def _read(handle: "ray.ObjectRef") -> Any:
 
 
 def _end(tasks: "list[ray.ObjectRef]", *, politely: bool) -> None:
-    """End tasks that nobody waits for any more.
+    """End tasks whose results are not needed any more.
 
-    What a task had others compute outlives it where it is killed: a training run's places in
-    the cluster stay taken. So such a task is interrupted, and ends its training run by itself.
+    If a task is killed, what it started survives: the workers of a training run would keep their
+    places in the cluster. So such a task is interrupted, and ends its training run itself.
     """
     if not tasks:
         return
@@ -162,7 +162,7 @@ def _last_line(error: Exception) -> str:
 
 
 def is_loss(error: BaseException) -> bool:
-    """Whether a process or node that computed is gone, most often for lack of memory."""
+    """Whether a worker process or a node was lost, most often for lack of memory."""
     return isinstance(error, RayError) and not isinstance(error, (RayTaskError, TaskCancelledError))
 
 

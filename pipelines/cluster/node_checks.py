@@ -1,6 +1,6 @@
 """Whether the nodes of a cluster can take part: they run this code, see this store and tracker.
 
-Found out in seconds, before anything is built there; a local Ray is this machine and no question.
+This is checked in seconds, before anything is built there, and not for a local Ray.
 """
 
 import logging
@@ -34,7 +34,7 @@ _PREFIX = ".probe-"  # no kind of artifact has such a name
 _known: set[tuple[str, str, Path | None]] = set()
 
 
-# A path, and what identifies the file or folder there on any machine.
+# A path, and what identifies its file or folder on any machine.
 _Seen = tuple[Path, str, int, int]
 
 
@@ -47,7 +47,7 @@ def _seen(path: Path) -> _Seen:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A file of a store that was written a moment ago; it travels to other processes."""
+    """A file just written to a store, to be read by other processes."""
 
     filesystem: AbstractFileSystem
     path: str
@@ -56,7 +56,7 @@ class Probe:
     def trouble(self) -> str:
         """Why this process cannot use the store, in a few words; empty where it can.
 
-        It reads what the other process wrote, and writes and removes a file of its own.
+        It reads the other process's file, and writes and removes one of its own.
         """
         own = f"{self.path}-{uuid.uuid4().hex}"
         try:
@@ -96,12 +96,11 @@ class _Answer(NamedTuple):
 
 
 def check_nodes(store: ArtifactStore, database: Path | None = None) -> None:
-    """Return where every node of the cluster that RAY_ADDRESS names can work with this process.
+    """Check that every node of the cluster that RAY_ADDRESS names can work with this process.
 
-    `database` is the tracker's, where that is a file that a training run's first worker would open.
-    Raises UserError, naming the node, for one that runs other sources or other versions of what
-    decides bytes, that does not find in `store` what this process wrote there, or cannot write
-    there itself, that does not see `database`, and for one that does not answer.
+    `database` is the tracker's, if it is a file that the first worker of a training run would
+    open. Raises UserError, naming the node, for one that runs other sources or other versions of
+    what decides bytes, cannot read and write `store`, does not see `database`, or does not answer.
     """
     if not os.environ.get("RAY_ADDRESS"):
         return
@@ -131,7 +130,7 @@ def check_nodes(store: ArtifactStore, database: Path | None = None) -> None:
 
 
 def _is_alive(node_id: str) -> bool:
-    """Whether the cluster still counts on a node: for some seconds it does on one that is gone."""
+    """Whether the cluster lists a node as alive; it does for some seconds after its loss."""
     return any(node["NodeID"] == node_id and node["Alive"] for node in ray.nodes())
 
 
@@ -144,7 +143,7 @@ def _look(written: Probe, seen: _Seen | None) -> _Answer:
 
 
 def _problem(answer: _Answer, store: ArtifactStore, database: Path | None) -> str:
-    """What keeps a node from taking part, and the remedy; empty where nothing does."""
+    """Why a node cannot take part, and the remedy; empty if it can."""
     here = computing_versions()
     different = [name for name, found in here.items() if answer.versions.get(name) != found]
     if different:

@@ -1,10 +1,9 @@
-"""In which arithmetic a training run computes, settled before it starts: it decides its bits.
+"""The device and precision of a training run, decided before it starts: they decide its bits.
 
-On a cluster that takes nodes, which an autoscaler adds where there is no room yet. What asks for
-them is a placement group. Those of several training runs wait side by side, and each ends with the
-process that made it, however that ends. The one request that Ray's `request_resources` keeps for a
-whole cluster would outlive a process that was killed and hold its nodes, and Ray Train overwrites
-it every 20 s for its ranges of workers.
+On a cluster this needs nodes, which an autoscaler may have to add. They are requested with a
+placement group: those of several training runs wait side by side, and each ends with the process
+that made it. Ray's `request_resources` holds one request for the whole cluster. It would outlive a
+killed process, and Ray Train overwrites it every 20 s for its ranges of workers.
 """
 
 import os
@@ -66,12 +65,11 @@ def resolve(precision: Precision, context: StageContext) -> tuple[Arithmetic, St
 def arithmetic_of(precision: Precision, ranks: Ranks, observe: Observer = ignore) -> Arithmetic:
     """What `precision` means where the workers of `ranks` will run.
 
-    Without RAY_ADDRESS they run on this machine, and nobody else is asked. A cluster is asked
-    through a task on one of the nodes that workers may get, with GPUs if they get them: its other
-    nodes compute in the same format, even where theirs would be another. The task waits for no
-    free CPU or GPU, and where no such node lives one is waited for (as `wait_for_room` does, with
-    a note to `observe`), not all of them: the artifact may exist already. Raises UserError where
-    GPUs are wanted and there is none, and where the node does not answer.
+    Without RAY_ADDRESS that is this machine. On a cluster a task on one of the nodes that workers
+    may get decides, one with GPUs if they get them; all nodes then compute in the same format. The
+    task waits for no free CPU or GPU. If there is no such node yet, a single one is waited for (as
+    `wait_for_room` does, with a note to `observe`), since the artifact may exist already. Raises
+    UserError if GPUs are wanted and there is none, and if the node does not answer.
     """
     if "RAY_ADDRESS" not in os.environ:
         device: Device = "cuda" if ranks.device != "cpu" and torch.cuda.is_available() else "cpu"
@@ -98,7 +96,7 @@ def arithmetic_of(precision: Precision, ranks: Ranks, observe: Observer = ignore
 def _node_of(ranks: Ranks) -> tuple[bool, str | None]:
     """Whether workers get GPUs, and the id of the node with most of what they get; None without.
 
-    It is the same for whoever asks.
+    It is the same in every process.
     """
     wants_gpu = uses_gpu(ranks, nodes())
     resource = "GPU" if wants_gpu else "CPU"
@@ -144,12 +142,11 @@ _SLICE_SECONDS = 1.0  # Ray interrupts a task that it cancels without a signal t
 
 
 def wait_for_room(ranks: Ranks, observe: Observer, stage: str) -> float:
-    """The seconds that the least workers of `ranks` were waited for; 0 where they had room at once.
+    """Wait until the cluster has room for the least workers of `ranks`; returns the seconds.
 
-    It asks the cluster that RAY_ADDRESS names, to which this process is connected, and returns as
-    soon as live nodes have room, at the latest after `ranks.wait_for_nodes_seconds`: `schedule`
-    then refuses what still has none. `observe` gets one note, of `stage`. Whatever ends the wait,
-    nothing is asked for any more.
+    It returns at the latest after `ranks.wait_for_nodes_seconds`; `schedule` then refuses what
+    still has no room. `observe` gets one note, of `stage`. However the wait ends, the request for
+    nodes ends with it.
     """
     patience = ranks.wait_for_nodes_seconds
     up = nodes()
@@ -169,10 +166,10 @@ def wait_for_room(ranks: Ranks, observe: Observer, stage: str) -> float:
 
 
 def bundles(ranks: Ranks, up: Sequence[Node]) -> list[dict[str, float]]:
-    """What the least workers of `ranks` take, one by one, as Ray counts it.
+    """The resources of each of the least workers of `ranks`, as Ray counts them.
 
-    GPUs are asked for where they are wished for or, left open, where one of the nodes that are `up`
-    has any: no autoscaler says what else it could add.
+    They include GPUs if the recipe says so or, with `auto`, if one of the nodes that are `up` has
+    any: an autoscaler does not say what else it could add.
     """
     each: dict[str, float] = {"CPU": ranks.cpus_per_worker or 1}
     if uses_gpu(ranks, up):

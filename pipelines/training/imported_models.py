@@ -1,4 +1,4 @@
-"""Models that were made elsewhere, as artifacts: everyone reads them from the store."""
+"""Models from elsewhere as artifacts, so that all workers read them from the store."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ from pipelines.io.hugging_face import FROM_THE_HUB
 from pipelines.stage import StageContext, send_note
 
 IMPORTED: Final = "imported_model"
-PROBE_FILE: Final = "probe.json"  # the texts whose answers it is recognized by
+PROBE_FILE: Final = "probe.json"  # texts whose answers verification compares
 PROBE: Final = "probe/response"
 # Kinds of artifacts that hold a model and its tokenizer; `imported_encoder` was the first's name.
 _KINDS: Final = (IMPORTED, "encoder", "finetuned", "imported_encoder")
@@ -42,8 +42,8 @@ _READ_WHOLE: Final = (
 def existing_encoder(reference: str, context: StageContext) -> Artifact:
     """The encoder that `reference` names: a folder, ours or Hugging Face's, or a fingerprint.
 
-    What is in a folder is taken into the store, named by its bytes. Raises UserError where there
-    is none, or none that can be read.
+    A folder is copied into the store, named by its bytes. Raises UserError if there is no such
+    encoder, or it cannot be read.
     """
     found = find_model_artifact(reference, context.store)
     if found is not None:
@@ -68,7 +68,7 @@ def config_of(encoder: Artifact) -> EncoderConfig:
 
 
 def refuse_own_code(folder: Path) -> None:
-    """Raise UserError for a folder whose code would run, and nobody vouches for."""
+    """Raise UserError for a folder with a model's own code, which loading it would run."""
     if (folder / CODE_FILE).is_file():
         raise UserError(
             f"{folder} carries the code of its model, {CODE_FILE}, which loading it would run; "
@@ -89,7 +89,7 @@ def find_model_artifact(fingerprint: str, store: ArtifactStore) -> Artifact | No
 
 
 def is_ours(folder: Path) -> bool:
-    """Whether a folder holds one of our own models, and not another's.
+    """Whether a folder holds a model in Bertsmith's own format.
 
     Raises UserError where its config.json cannot be read.
     """
@@ -106,11 +106,11 @@ def import_folder(
     head: str | None = None,
     lowercase: bool | None = None,
 ) -> Artifact:
-    """The model in `folder` and its tokenizer as an artifact; `source` says whence they came.
+    """The model in `folder` and its tokenizer as an artifact; `source` is where they came from.
 
-    The artifact is named by the files, wherever they lie, and by how they are read: the version of
-    the reading, the one `head` that is kept where one is named, and `lowercase` where the folder
-    does not say. Raises UserError, and leaves nothing behind, where they are not whole.
+    The artifact is named by the files' bytes and by how they are read: the version of the reading,
+    the `head` to keep if one is named, and `lowercase` if the folder does not say. Raises
+    UserError, and stores nothing, if they are incomplete.
     """
     said = {"head": head, "lowercase": lowercase}
     settings = {name: value for name, value in said.items() if value is not None}
@@ -156,7 +156,7 @@ def import_folder(
 
 
 def _say_causal(taken: Artifact, source: str, context: StageContext) -> None:
-    """A model that looks back only is seldom what was wanted of a BERT."""
+    """Note that a model is causal, which is rarely wanted of a BERT."""
     if taken.statistics["causal"]:
         send_note(context.observe, IMPORTED, f"{redacted(source)} is {CAUSAL}")
 
@@ -218,9 +218,9 @@ def _read(
 
 
 def _other_architecture(config: dict[str, Any]) -> str:
-    """The model that a published config names, where it has a head that is none of ours.
+    """The architecture that a published config names, if its head is none of ours.
 
-    Of such a one the encoder alone is read.
+    Then only the encoder is read.
     """
     listed = config.get("architectures")
     name = listed[0] if isinstance(listed, list) and listed else ""

@@ -32,7 +32,7 @@ class _Record(BaseModel):
 
 
 def training_input(data: Artifact, num_rows: int) -> DatasetInput:
-    """`data` as MLflow lists it: its kind, its fingerprint, where it lies and its training rows."""
+    """`data` as MLflow lists it: its kind, fingerprint, location and number of training rows."""
     scheme, separator, _ = data.url.partition("://")
     dataset = Dataset(
         name=data.kind,
@@ -54,9 +54,9 @@ def open_run(
     """The id of the run that records this attempt at the artifact; None without a tracker.
 
     The run names `data` as what it was trained on.
-    An attempt that goes on after an interruption keeps its run. One that starts over, because the
-    artifact was removed, gets a run of its own: the points of two training runs never mix. Raises
-    UserError where the tracker does not answer.
+    An attempt that is resumed keeps its run. One that starts over, because the artifact was
+    removed, gets a new run: the points of two training runs never mix. Raises UserError if the
+    tracker does not answer.
     """
     if context.tracker is None:
         return None
@@ -147,7 +147,7 @@ def _kept_run(draft: Draft, tracker: Tracker) -> str | None:
         return None
     if record.uri != tracker.shown_uri:
         return None
-    tracker.experiment_id()  # says in a sentence if nobody answers
+    tracker.experiment_id()  # raises UserError if the tracker does not answer
     with tracker.answering():
         if not is_there(tracker, record.run_id):
             return None

@@ -1,6 +1,6 @@
 """One part of the corpus: read, mended, screened and cut into sentences.
 
-What a task writes here is not yet the corpus: duplicates are found when all parts are known.
+These are working files: duplicates are removed once all parts are known.
 """
 
 from collections.abc import Iterator

@@ -84,7 +84,7 @@ def answers_in(baselines: Artifact) -> dict[str, list[Any]]:
 
 
 def figures_on(items: Items, finetuned: Artifact, store: ArtifactStore) -> dict[str, float]:
-    """As the statistics, of other items; none where the store has not what the model learned."""
+    """The baselines' figures on other items; none if the store lacks the model's own dataset."""
     dataset = store.find("dataset", finetuned.manifest.inputs.get("dataset", ""))
     if dataset is None:
         return {}
@@ -93,7 +93,7 @@ def figures_on(items: Items, finetuned: Artifact, store: ArtifactStore) -> dict[
 
 
 def beside(statistics: Mapping[str, Any], metric: str) -> dict[str, float]:
-    """What there is to compare a figure with, by name: trivial and learned baselines."""
+    """The baselines to compare a figure with, by name: trivial and learned ones."""
     found = {}
     if f"{_PREFIX}{metric}" in statistics:
         found[statistics.get("guess", "constant guess")] = statistics[f"{_PREFIX}{metric}"]
@@ -105,7 +105,7 @@ def beside(statistics: Mapping[str, Any], metric: str) -> dict[str, float]:
 
 
 def _encoder_of(finetuned: Artifact, dataset: Artifact, store: ArtifactStore) -> Artifact | None:
-    """What fine-tuning began with, for a family that reads it and as long as the store has it."""
+    """The encoder that was fine-tuned, if the family's baselines read it and the store has it."""
     if not family_of(dataset).baselines_read_encoder:
         return None
     fingerprint = finetuned.manifest.inputs.get("encoder", "")

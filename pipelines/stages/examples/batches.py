@@ -1,4 +1,4 @@
-"""Reading examples back: (seed, step) to this rank's micro-batches, with no walking.
+"""Reading examples back: from (seed, step) straight to this rank's micro-batches.
 
 The examples of an epoch are one pass of the examples stage, shuffled by a permutation that can be
 evaluated anywhere; epochs take the passes in turn. The global stream is epoch after epoch: step s
@@ -105,9 +105,9 @@ def _evaluation_sizes(
 def largest_batch(
     reader: ExampleReader, num_examples: int, *, masking: MaskingConfig | None = None
 ) -> Batch:
-    """A batch that needs as much memory as any of so many examples: all have full length.
+    """A batch that needs as much memory as any of `num_examples`: all have full length.
 
-    Its ids are those of the first examples, again and again.
+    Its ids are those of the first examples, repeated.
     """
     ids = reader.rows(0, np.arange(min(num_examples, reader.pass_sizes[0]))).input_ids
     lengths = np.full(num_examples, reader.max_tokens)

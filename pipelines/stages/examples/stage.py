@@ -14,7 +14,7 @@ from pipelines.config.versions import versions_of
 from pipelines.stage import StageContext
 from pipelines.stages.examples import EXAMPLES
 from pipelines.stages.examples.settings import ExampleSet, ExampleSettings
-from pipelines.stages.examples.shards import VOCABULARY_FILES, list_column, read_example_batch
+from pipelines.stages.examples.shards import VOCABULARY_FILES, lists_in, read_example_batch
 from pipelines.stages.examples.workers import (
     EvenShard,
     ShardOfExamples,
@@ -240,6 +240,6 @@ def _place(work: Workspace, files: list[tuple[str, int, int]], token: int) -> tu
     if index == len(files) or not token:
         return index, 0
     with work.local(files[index][0]) as path:
-        _, offsets = list_column(read_example_batch(path), "input_ids")
-        row = int(np.searchsorted(offsets, token))
+        (input_ids,) = lists_in(read_example_batch(path), "input_ids")
+        row = int(np.searchsorted(input_ids.offsets, token))
     return (index, row) if row < files[index][2] else (index + 1, 0)

@@ -41,7 +41,7 @@ def build_task_model(
 def resolved_settings(
     settings: FinetuningSettings, dataset: Artifact, encoder: Artifact, observe: Observer
 ) -> FinetuningSettings:
-    """The settings with a number in place of each `auto`, which is said to `observe`."""
+    """The settings with a value in place of each `auto`, with notes to `observe`."""
     epochs = settings.num_epochs
     if epochs == "auto":
         num_items = dataset.statistics["items"]["train"]
@@ -56,7 +56,7 @@ def resolved_settings(
 
 
 def automatic_epochs(num_items: int) -> int:
-    """The passes over so many items: three over very many, twenty over a few hundred."""
+    """The passes over `num_items`: three over very many, twenty over a few hundred."""
     wanted = round(math.sqrt(_ITEMS_OF_ONE_EPOCH / max(1, num_items)))
     return min(max(wanted, _LEAST_EPOCHS), _MOST_EPOCHS)
 

@@ -161,7 +161,7 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
         return {family.curve[name]: value for name, value in means.items()}
 
     def final_evaluation(model: TrainableModel) -> dict[str, Any]:
-        # As whoever asks the published model has it read: as much as it can.
+        # With the longest texts that the model can read, as the published model is used.
         answers = family.answers(model, tokenizer, heldout, whole)
         return {"answers": tuple(answers), "num_parameters": count_parameters(model)}
 
@@ -191,7 +191,7 @@ def _steps_of(history: Sequence[Mapping[str, Any]], settings: FinetuningSettings
 
 
 def files_of(dataset: Artifact) -> list[str]:
-    """The files of a model of these items, which has the code of a task of one's own."""
+    """The files of a model of these items, with the code of a user's own task."""
     return [*MODEL_FILES, *dataset.names(CODE_FILE)]
 
 

@@ -1,7 +1,7 @@
 """What a pretrained encoder has to beat: figures reached without reading the context.
 
-Of a masked token its kind is counted, too, in any language. An encoder that only ever says "." and
-"the" is right surprisingly often, and a person who looks at gaps sees the content words:
+Masked tokens are also counted by kind. An encoder that always predicts "." and "the" is right
+surprisingly often, but what matters are the content words:
 
 - punctuation: tokens of nothing but characters that Unicode calls punctuation or symbols, and
   [CLS] and [SEP], between which a left-to-right model reads a text;

@@ -36,7 +36,7 @@ def counted_words(
     context: StageContext,
     work: Workspace,
 ) -> tuple[dict[str, int], int]:
-    """Word counts of the training part, and how many rare words were forgotten.
+    """Word counts of the training part, and how many rare words were dropped.
 
     With a `smoothing` below 1 they are smoothed over languages: see `smoothed`.
     """

@@ -54,7 +54,7 @@ _REFUSED: Final = {
 
 
 def divided(source: Source) -> list[Source]:
-    """The sources that `source` stands for: a single one, or for `files` one for each format.
+    """`source` alone or, for the kind `files`, one source for each format.
 
     Raises UserError where a file is of a format that nothing here reads, or a table has no column
     that holds the text.
