@@ -98,6 +98,11 @@ class Draft:
             self.filesystem.put_file(str(written.path), path)
         self.note(self._ledger_entry(name), record.model_dump_json())
 
+    def write(self, name: str, data: bytes) -> None:
+        """Write the file `name` as `file` does, from memory."""
+        with self.file(name) as file:
+            file.path.write_bytes(data)
+
     def note(self, name: str, text: str) -> None:
         """Write a small file into the working folder, whole or not at all."""
         path = f"{self.work}/{name}"

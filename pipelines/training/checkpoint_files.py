@@ -177,10 +177,8 @@ def publish_model(
             with draft.file(name) as target:
                 shutil.copyfile(folder / name, target.path)
     for name, text in tokenizer.files().items():
-        with draft.file(name) as target:
-            target.path.write_text(text, encoding="utf-8")
-    with draft.file(HISTORY_FILE) as curve:
-        curve.path.write_text(json.dumps(result["history"]))
+        draft.write(name, text.encode())
+    draft.write(HISTORY_FILE, json.dumps(result["history"]).encode())
 
 
 def scratch_folder(num_bytes: int = 0) -> Path:

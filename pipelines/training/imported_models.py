@@ -138,8 +138,7 @@ def import_folder(
             (saved / PROBE_FILE).write_text(json.dumps({"texts": PROBES}, ensure_ascii=False))
             names = sorted(file.name for file in saved.iterdir())
             for name in names:
-                with draft.file(name) as target:
-                    target.path.write_bytes((saved / name).read_bytes())
+                draft.write(name, (saved / name).read_bytes())
         details = {
             "source": redacted(source),
             "source_files": files,

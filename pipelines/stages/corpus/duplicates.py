@@ -194,8 +194,7 @@ def count_lines(settings: CorpusSettings, work: Workspace, part: Part) -> str:
         unique, counts = np.unique(np.array(lines, dtype=np.uint64), return_counts=True)
         table = np.empty(unique.size, dtype=_COUNT_TYPE)
         table["line"], table["documents"] = unique, counts
-        with work.file(name) as file:
-            file.path.write_bytes(table.tobytes())
+        work.write(name, table.tobytes())
     return name
 
 
@@ -212,8 +211,7 @@ def find_boilerplate(work: Workspace, names: list[str], min_documents: int) -> N
 
     rounds = max(1, -(-sum(load(name).size for name in names) // _LINES_AT_ONCE))
     found = [_frequent(load, names, min_documents, rounds, residue) for residue in range(rounds)]
-    with work.file(NAME) as file:
-        file.path.write_bytes(np.sort(np.concatenate(found)).tobytes())
+    work.write(NAME, np.sort(np.concatenate(found)).tobytes())
 
 
 @lru_cache(maxsize=1)

@@ -95,11 +95,9 @@ def _write_file(
                 signatures.append(signature(document.text))
             following = next(rest, None)
         writer.close()
-    with work.file(keys_of(name)) as file:
-        file.path.write_bytes(bytes.fromhex("".join(keys)))
+    work.write(keys_of(name), bytes.fromhex("".join(keys)))
     if signatures:
-        with work.file(signatures_of(name)) as file:
-            file.path.write_bytes(np.stack(signatures).tobytes())
+        work.write(signatures_of(name), np.stack(signatures).tobytes())
     return following
 
 

@@ -46,9 +46,8 @@ def _evaluate(finetuned: Artifact, dataset: Artifact, baselines: Artifact, draft
     heldout = read_items(dataset, "heldout")
     reading = Reading(model.config.max_position_embeddings)
     answers = family.answers(model, tokenizer, heldout, reading)
-    with draft.file(REPORT_FILE) as target:
-        report = family.report(answers, heldout)
-        target.path.write_text(json.dumps(report, indent=2, ensure_ascii=False))
+    report = json.dumps(family.report(answers, heldout), indent=2, ensure_ascii=False)
+    draft.write(REPORT_FILE, report.encode())
     statistics = {
         **figures_of(answers, dataset),
         **baselines.statistics,
@@ -115,8 +114,7 @@ def _encoder_of(finetuned: Artifact, dataset: Artifact, store: ArtifactStore) ->
 def _write_baselines(draft: Draft, dataset: Artifact, encoder: Artifact | None) -> Built:
     heldout = read_items(dataset, "heldout")
     answers = _learned(heldout, dataset, encoder)
-    with draft.file(_ANSWERS_FILE) as target:
-        target.path.write_text(json.dumps(answers, ensure_ascii=False), encoding="utf-8")
+    draft.write(_ANSWERS_FILE, json.dumps(answers, ensure_ascii=False).encode())
     return Built([_ANSWERS_FILE], _figures(answers, heldout, dataset))
 
 

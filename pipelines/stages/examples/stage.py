@@ -67,8 +67,7 @@ def _build(
 ) -> Built:
     work = draft.workspace()
     for name in VOCABULARY_FILES:
-        with draft.file(name) as file:
-            file.path.write_bytes(vocabulary.local(name).read_bytes())
+        draft.write(name, vocabulary.local(name).read_bytes())
     corpus_shards = [name for split in SPLITS for name in corpus.names(f"{split}-")]
     encoding = partial(encode, corpus, vocabulary, work)
     figures = _run("encode", encoding, corpus_shards, context, 0)

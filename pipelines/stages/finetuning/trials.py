@@ -104,8 +104,8 @@ def _try(
             with draft.file(name) as target:
                 shutil.copyfile(best.local(name), target.path)
         trials = zip((*searched, *repeated), (*models, *seeds[1:]), strict=True)
-        with draft.file(TRIALS_FILE) as target:
-            target.path.write_text(json.dumps([_record(*each) for each in trials], indent=2))
+        records = json.dumps([_record(*each) for each in trials], indent=2)
+        draft.write(TRIALS_FILE, records.encode())
         statistics = {
             **best.statistics,
             "chosen": dict(changes[place]),
