@@ -30,7 +30,7 @@ from pipelines.artifacts import ArtifactStore
 from pipelines.stage import NumWorkers, Ranks, StageContext
 from pipelines.stages.pretraining import stage
 from pipelines.stages.pretraining.settings import PretrainingSettings
-from pipelines.training.worker import Work
+from pipelines.training.ranks import Work
 
 _HURRY_FILE = "hurry"
 

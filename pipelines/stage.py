@@ -143,6 +143,11 @@ def ignore(progress: Progress) -> None:
     """Watch nothing."""
 
 
+def send_note(observe: Observer, stage: str, note: str) -> None:
+    """Send a sentence for the log, without any progress."""
+    observe(Progress(stage=stage, done=0, total=0, unit="steps", note=note))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageContext:
     """The surroundings of a stage; none of them changes a byte of what it makes."""

@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from flows.reporting.progress_line import memory
 from flows.services.credentials import NAMES, read_record
 from flows.services.health import is_free
-from pipelines.artifacts.access import nearest_folder
+from pipelines.artifacts.access import nearest_existing
 from pipelines.config.errors import UserError
 
 State = Literal["ok", "warn", "fail"]
@@ -82,7 +82,7 @@ def check_disk(home: Path) -> Check:
         try_to_write(home)
     except UserError as error:
         return Check("home", "fail", f"{error}", "choose another: --home or $BERTSMITH_HOME")
-    free = shutil.disk_usage(nearest_folder(home)).free
+    free = shutil.disk_usage(nearest_existing(home)).free
     finding = f"{home}{'' if home.is_dir() else ', not made yet'}, {memory(free)} free"
     if free < _DISK_BYTES:
         return Check("home", "warn", finding, f"the demo takes up to {memory(_DISK_BYTES)}")
@@ -112,7 +112,7 @@ def check_servers(home: Path, prefect_port: int, mlflow_port: int) -> Check:
 def try_to_write(folder: Path) -> None:
     """Raise UserError if a folder can be neither written nor created."""
     try:
-        with tempfile.TemporaryFile(dir=nearest_folder(folder)) as probe:
+        with tempfile.TemporaryFile(dir=nearest_existing(folder)) as probe:
             probe.write(b"x")
     except OSError as error:
         fault = "written" if folder.is_dir() else "made"

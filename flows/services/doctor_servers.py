@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import httpx
 
 from flows.services.doctor import Check, try_to_write
-from pipelines.artifacts.access import nearest_folder
+from pipelines.artifacts.access import nearest_existing
 from pipelines.config.errors import UserError, first_line, redacted
 
 if TYPE_CHECKING:  # importing Prefect takes seconds that a check without --platform need not spend
@@ -223,4 +223,4 @@ def place_to_try(store_url: str) -> str:
     from pipelines.artifacts import ArtifactStore
 
     store = ArtifactStore(store_url, is_patient=False)
-    return str(nearest_folder(Path(store.root))) if store.is_local else store_url
+    return str(nearest_existing(Path(store.root))) if store.is_local else store_url

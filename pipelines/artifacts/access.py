@@ -1,5 +1,5 @@
-"""What a store's file system can do, what it says where it fails, and what makes a thing count:
-forced to the disk, or created where nothing was."""
+"""Access to a store: opening it, explaining its errors, and writes that are durable or that only
+create."""
 
 import errno
 import os
@@ -19,13 +19,13 @@ NO_CREDENTIALS = (
     "no credentials for it were found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
     "AWS_PROFILE"
 )
-FULL = (errno.ENOSPC, errno.EDQUOT)  # what a disk says, or a quota
-# What an S3 client does about a store that is busy or away: twelve tries wait a minute and more,
-# where its own five may give up after ten seconds.
+FULL = (errno.ENOSPC, errno.EDQUOT)  # of a disk, of a quota
+# For an S3 store that is busy or unreachable: twelve tries wait a minute or more, where the
+# client's own five may give up after ten seconds.
 _PATIENCE = {"retries": {"mode": "standard", "max_attempts": 12}}
 
 
-def open_store(url: str, *, is_patient: bool = True) -> tuple[AbstractFileSystem, str]:
+def open_store(url: str, *, is_patient: bool) -> tuple[AbstractFileSystem, str]:
     """The file system of the store at `url`, and the store's path in it.
 
     On S3 it waits a minute or more for a store that is busy, unless `is_patient` is false or
@@ -33,7 +33,7 @@ def open_store(url: str, *, is_patient: bool = True) -> tuple[AbstractFileSystem
     unknown, its package is missing, or a local path cannot be a folder.
     """
     try:
-        # A listing kept from before would hide what other processes have written since.
+        # A cached listing would hide what other processes have written since.
         options = {"config_kwargs": _PATIENCE} if is_patient and _takes_patience(url) else {}
         filesystem, root = url_to_fs(url, use_listings_cache=False, **options)
     except ImportError as error:
@@ -69,7 +69,7 @@ def _check_is_folder(root: Path) -> None:
 
 @contextmanager
 def store_errors_explained(url: str) -> Iterator[None]:
-    """Say in a sentence why the store at `url` cannot be used, whatever its client raises."""
+    """Raise UserError if the block finds that the store at `url` cannot be used."""
     try:
         yield
     except store_errors() as error:
@@ -81,7 +81,7 @@ def store_errors_explained(url: str) -> Iterator[None]:
 
 @contextmanager
 def full_disk_explained(what: str, place: object) -> Iterator[None]:
-    """Say in a sentence that the disk of `place` is full, where the block finds it so."""
+    """Raise UserError if the block finds the disk of `place` full."""
     try:
         yield
     except OSError as error:
@@ -94,7 +94,7 @@ def full_disk_explained(what: str, place: object) -> Iterator[None]:
 
 
 def names_in(filesystem: AbstractFileSystem, folder: str) -> list[str]:
-    """Names of what lies in `folder`, sorted; none where there is no such folder."""
+    """Sorted names of the entries of `folder`; none if there is no such folder."""
     try:
         entries = filesystem.ls(folder, detail=False)
     except FileNotFoundError:
@@ -103,16 +103,16 @@ def names_in(filesystem: AbstractFileSystem, folder: str) -> list[str]:
 
 
 def store_errors() -> tuple[type[Exception], ...]:
-    """What a store that fails may raise; its client's own errors need be no OSError."""
+    """What a failing store may raise; errors of its client are not always OSError."""
     clients = (("botocore.exceptions", "BotoCoreError"), ("aiohttp", "ClientError"))
     loaded = [(sys.modules.get(module), name) for module, name in clients]
     return (OSError, *(getattr(module, name) for module, name in loaded if module is not None))
 
 
 def is_away(error: object) -> bool:
-    """Whether the S3 client says that nobody answered, or that an answer broke off.
+    """Whether an error of the S3 client means no answer, or an incomplete one.
 
-    Its errors are no OSError. Missing credentials and refused certificates stay as they are.
+    Missing credentials and refused certificates do not count.
     """
     botocore = sys.modules.get("botocore.exceptions")
     if botocore is None or isinstance(error, botocore.SSLError):
@@ -152,10 +152,10 @@ _PAUSE_SECONDS = 0.2
 
 
 def create_only(filesystem: AbstractFileSystem, path: str, data: bytes) -> bool:
-    """Write `path` where nothing is; False where something was there first.
+    """Create `path`; False if it exists already.
 
-    The store decides (`If-None-Match: *` on S3, its like elsewhere). A store without such a
-    condition is asked before and written after: the best that it allows.
+    The store decides (`If-None-Match: *` on S3, its equivalent elsewhere). In a store without such
+    a condition the check comes before the write.
     """
     for tries_left in reversed(range(_TRIES)):
         try:
@@ -177,17 +177,17 @@ def create_only(filesystem: AbstractFileSystem, path: str, data: bytes) -> bool:
 
 
 def _is_ours(filesystem: AbstractFileSystem, path: str, data: bytes) -> bool:
-    """A client whose answer was lost asks again, and meets what it wrote itself."""
+    """Whether `path` holds our own write: a client that lost the answer tries again."""
     return bool(filesystem.cat_file(path) == data)
 
 
-def nearest_folder(path: Path) -> Path:
-    """The path itself, or the nearest existing folder above it: it may be made later."""
+def nearest_existing(path: Path) -> Path:
+    """`path`, or its nearest parent that exists: `path` itself may be created later."""
     return next(each for each in (path, *path.parents) if each.exists())
 
 
 def write_to_disk(path: Path, text: str) -> None:
-    """Write a file whole or not at all: it survives a power cut once this returns."""
+    """Write a file whole or not at all; once this returns it survives a power failure."""
     partial = path.with_name(f".partial-{path.name}-{os.getpid()}")
     partial.write_text(text, encoding="utf-8")
     flush(partial)

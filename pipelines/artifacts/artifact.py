@@ -13,12 +13,12 @@ from pipelines.artifacts.manifest import Manifest
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A published artifact: read its files with `local`, what made it from `manifest`."""
+    """A published artifact: its files through `local`, how it was made in `manifest`."""
 
     manifest: Manifest
     root: str
     filesystem: AbstractFileSystem = field(repr=False, compare=False)
-    reused: bool = field(default=True, compare=False)  # False where this very call built it
+    reused: bool = field(default=True, compare=False)  # False if this call built it
 
     @property
     def kind(self) -> str:
@@ -50,7 +50,7 @@ class Artifact:
         return sorted(name for name in self.manifest.files if name.startswith(prefix))
 
     def local(self, name: str) -> Path:
-        """A local path of the file `name`, whose bytes were verified as they are now.
+        """A local path of the file `name`, with verified bytes.
 
         Raises UserError, naming the file, where size or checksum differ from the manifest.
         """

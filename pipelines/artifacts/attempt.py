@@ -29,9 +29,9 @@ def attempt(
 ) -> AbstractContextManager[Draft]:
     """The draft of an attempt at the artifact of `paths`, for this process alone.
 
-    On a local store builders take turns. On an object store a second one that comes while the
-    first is alive makes an attempt of its own. Either way an interrupted attempt goes on where it
-    was made with the same `code`; what another code left stays apart, for `bertsmith prune`.
+    On a local store builders take turns. On an object store a second builder makes an attempt of
+    its own while the first is alive. Either way an interrupted attempt continues if it was made
+    with the same `code`; what other code left is kept aside for `bertsmith prune`.
     """
     return _local(paths, code) if paths.is_local else _remote(paths, code, lease_seconds)
 
@@ -64,7 +64,6 @@ def _local(paths: ArtifactPaths, code: Code) -> Iterator[Draft]:
             filesystem=paths.filesystem,
             root=paths.draft,
             work=paths.work,
-            ledger=f"{paths.work}/.ledger-of-draft",
         )
 
 
@@ -76,15 +75,13 @@ def _remote(paths: ArtifactPaths, code: Code, lease_seconds: float) -> Iterator[
             filesystem=paths.filesystem,
             root=f"{paths.root}/{claim.attempt}",
             work=claim.folder,
-            ledger=f"{claim.folder}/.ledger-of-draft",
             claim=claim,
-            by_content=True,
         )
 
 
 @contextmanager
-def unless_building(paths: ArtifactPaths, lease_seconds: float = LEASE_SECONDS) -> Iterator[bool]:
-    """Whether nobody builds the artifact of `paths`; while this is held, no local builder starts.
+def unless_building(paths: ArtifactPaths, lease_seconds: float) -> Iterator[bool]:
+    """Whether no process builds the artifact of `paths`; no local builder starts in the block.
 
     On an object store a builder may start at any time, in a new attempt of its own.
     """
@@ -102,9 +99,9 @@ def unless_building(paths: ArtifactPaths, lease_seconds: float = LEASE_SECONDS) 
 
 
 def _set_aside_what_is_no_artifact(paths: ArtifactPaths) -> None:
-    """Move away what lies where the artifact belongs, without a readable manifest.
+    """Move away a folder without a readable manifest from the artifact's place.
 
-    A crash of the machine can leave that, or a hand. It would prevent the rename.
+    A crash of the machine can leave one, and it would prevent the rename.
     """
     root = Path(paths.root)
     if not root.exists():
@@ -127,7 +124,7 @@ def _set_aside_what_is_no_artifact(paths: ArtifactPaths) -> None:
 
 
 def _set_aside_what_other_code_made(paths: ArtifactPaths, code: Code) -> None:
-    """Move away an interrupted attempt that another code began: one artifact is made with one."""
+    """Move away an interrupted attempt of other code: one artifact is made with one code."""
     work, draft = Path(paths.work), Path(paths.draft)
     before = code_in(paths.filesystem, paths.work)
     if before == code:
@@ -152,6 +149,6 @@ def _set_aside_what_other_code_made(paths: ArtifactPaths, code: Code) -> None:
 
 
 def _aside(paths: ArtifactPaths) -> Path:
-    """Where something of this artifact goes that no builder uses."""
+    """A new path for something of this artifact that no builder uses."""
     moment = f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}"
     return Path(paths.kind_folder) / f".aside-{paths.fingerprint}-{moment}"

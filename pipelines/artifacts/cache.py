@@ -21,7 +21,7 @@ _FOLDER_IN_USE_SECONDS = 3600.0
 _PARTIAL_SECONDS = 3600.0  # a download that writes nothing for so long has died
 _LOCK_DIGITS = 3  # of a file's name: never more than 4,096 locks
 
-# When this process last handed out each cached file: its own readers have opened it since.
+# When this process last returned each cached file: its own readers have opened it since.
 _handed_out: dict[Path, int] = {}
 
 
@@ -42,14 +42,14 @@ class LocalCache:
         self._folders = self.root / "folders"
 
     def fetch(self, filesystem: AbstractFileSystem, path: str, record: FileRecord) -> Path:
-        """The local copy of the remote `path`, its bytes verified as they are now.
+        """The local copy of the remote `path`, with verified bytes.
 
         Raises UserError, naming the remote file, where its bytes are not those of `record`.
         """
         target = self._files / record.sha256
         if record.matches(target) and _note_use(target):
             return target
-        # The ranks of a node all want it: one downloads it, and who waited finds it.
+        # All ranks of a node need it: one downloads it, and the waiting ones then find it.
         with self._lock(f"locks/{record.sha256[:_LOCK_DIGITS]}"):
             while not (record.matches(target) and _note_use(target)):
                 self._download(filesystem, path, record, target)
@@ -60,7 +60,7 @@ class LocalCache:
     ) -> Path:
         """A folder that shows remote files, each a path and its record, under their own names.
 
-        It is named by what it shows, and is kept for an hour after it was last asked for.
+        It is named by its contents, and kept for an hour after its last use.
         """
         shown = "".join(f"{name}\n{files[name][1].sha256}\n" for name in sorted(files))
         folder = self._folders / hashlib.sha256(shown.encode()).hexdigest()[:32]
@@ -79,7 +79,7 @@ class LocalCache:
     def _download(
         self, filesystem: AbstractFileSystem, path: str, record: FileRecord, target: Path
     ) -> None:
-        """Fetch a file, whose lock is held: what a killed process left of it is written over."""
+        """Fetch a file whose lock is held; what a killed process left of it is overwritten."""
         self._partials.mkdir(parents=True, exist_ok=True)
         partial = self._partials / record.sha256
         try:
@@ -100,13 +100,13 @@ class LocalCache:
             partial.unlink(missing_ok=True)
 
     def _lock(self, name: str) -> FileLock:
-        """`.lock` for whoever rearranges the cache; the system takes it from one that dies."""
+        """A lock of the cache; the system releases it if its process dies."""
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         return FileLock(path)
 
     def _make_room(self, wanted_bytes: int) -> None:
-        """Evict what was used longest ago; called by one process at a time."""
+        """Evict the least recently used files; called by one process at a time."""
         _remove_older(self._partials, _PARTIAL_SECONDS)
         used = sorted(
             (status.st_atime_ns, status.st_size, path)
@@ -129,7 +129,7 @@ class LocalCache:
 
 
 def _remove_older(folder: Path, seconds: float) -> None:
-    """Remove what lies in `folder` and was not touched for so long."""
+    """Remove everything in `folder` that was not changed for `seconds`."""
     for path in folder.iterdir() if folder.is_dir() else ():
         status = _status(path)
         if status is not None and time.time() - status.st_mtime > seconds:
@@ -158,7 +158,7 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def _note_use(path: Path) -> bool:
-    """Date the file's last use; False where another process has evicted it at this moment."""
+    """Record that the file is used; False if another process has just evicted it."""
     try:
         # The time of access says when it was last used; that of change stays the download's.
         os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))

@@ -1,10 +1,10 @@
 """Claims: which process works on which attempt at an artifact of an object store.
 
-Every attempt has a folder of its own below the artifact's working folder. Whoever creates the
-record `.owners/<generation>.json` in it owns the attempt, and only one process can. The owner
-touches its record as long as it works. A record whose owner has died, or has not touched it for
-the time of the lease, can be followed by one of the next generation: so an interrupted attempt
-goes on, and its former owner, should it still be there, finds the claim lost before it writes.
+Every attempt has a folder of its own below the artifact's working folder. The process that
+creates the record `.owners/<generation>.json` in it owns the attempt; only one can. The owner
+rewrites its record as long as it works. If the owner has died, or has not written for the time of
+the lease, another process may create the next generation and continue the attempt. A former owner
+that is still alive finds its claim lost before it writes.
 """
 
 import json
@@ -34,15 +34,15 @@ _CLOCK = ".clock-"
 
 
 class ClaimLostError(UserError):
-    """This process was taken for dead, and another went on with its attempt."""
+    """This process was taken for dead, and another one took over its attempt."""
 
 
 class _Record(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     owner: ProcessIdentity
-    token: str = ""  # tells two threads of one process apart
-    released: bool = False  # ended in order, without a result: the next one may go on at once
+    token: str = ""  # distinguishes two threads of one process
+    released: bool = False  # ended without a result: the next owner need not wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Claim:
             )
 
     def write(self, *, released: bool) -> None:
-        """Say that the owner is alive, or that it has let go."""
+        """Record that the owner is alive, or that it has released the attempt."""
         record = _Record(owner=ProcessIdentity.current(), released=released)
         path = _record_path(self.folder, self.generation)
         self.filesystem.pipe_file(path, record.model_dump_json().encode())
@@ -78,7 +78,7 @@ def claimed(
 ) -> Iterator[Claim]:
     """An attempt of this process alone: an abandoned one of this `code` below `work`, or a new one.
 
-    It is removed on leaving without an error; after an error the next process goes on with it.
+    It is removed on leaving without an error; after an error the next process continues it.
     """
     claim = take_over(filesystem, work, lease_seconds, code) or _begin(filesystem, work, code)
     stopping = threading.Event()
@@ -101,13 +101,13 @@ def claimed(
 def take_over(
     filesystem: AbstractFileSystem, work: str, lease_seconds: float, code: Code | None = None
 ) -> Claim | None:
-    """Claim the oldest attempt below `work` that nobody works on any more; None without one.
+    """Claim the oldest abandoned attempt below `work`; None if there is none.
 
-    With a `code` those that another one began are passed over, and said.
+    With a `code`, attempts that other code began are skipped with a warning.
     """
     for folder in attempts(filesystem, work):
         generation = _generation(filesystem, folder)
-        # Without a record it is being removed, or was half removed.
+        # Without a record it is being removed, or its removal was interrupted.
         if generation and is_abandoned(filesystem, folder, lease_seconds):
             if code is not None and (before := code_in(filesystem, folder)) != code:
                 logger.warning(
@@ -130,10 +130,10 @@ def attempts(filesystem: AbstractFileSystem, work: str) -> list[str]:
 
 
 def is_abandoned(filesystem: AbstractFileSystem, folder: str, lease_seconds: float) -> bool:
-    """Whether the owner of the attempt in `folder` let go of it, has died, or let its lease lapse.
+    """Whether the owner of the attempt in `folder` released it, died, or let its lease lapse.
 
-    An owner on this machine is looked up; another's last sign of life is dated by the store's own
-    clock. Where the store dates nothing, a silent owner elsewhere counts as alive.
+    An owner on this machine is looked up; the last heartbeat of another is dated by the store's
+    own clock. If the store has no dates, a silent owner elsewhere counts as alive.
     """
     path = _record_path(folder, _generation(filesystem, folder))
     try:
@@ -151,7 +151,7 @@ def is_abandoned(filesystem: AbstractFileSystem, folder: str, lease_seconds: flo
 
 
 def remove(filesystem: AbstractFileSystem, path: str) -> None:
-    """Remove `path` with all that lies below it; what is gone already is fine."""
+    """Remove `path` and everything below it, if it is still there."""
     try:
         filesystem.rm(path, recursive=True)
     except FileNotFoundError:
@@ -211,7 +211,7 @@ def _age(filesystem: AbstractFileSystem, path: str) -> float:
         now = filesystem.modified(probe)
         filesystem.rm_file(probe)
         return float((now - filesystem.modified(path)).total_seconds())
-    except NotImplementedError:  # a store that dates nothing: nobody there is ever taken for dead
+    except NotImplementedError:  # a store without dates: no owner is ever taken for dead
         return 0.0
     except FileNotFoundError:
-        return 0.0  # another process removed it meanwhile: it is not ours to take
+        return 0.0  # another process removed it meanwhile

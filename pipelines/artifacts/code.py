@@ -1,8 +1,7 @@
-"""The code that an attempt is made with: another code starts it over.
+"""The code that an attempt is made with: an attempt of other code starts over.
 
-It is what the building function's module reaches by imports, within Bertsmith. What a stage's
-surroundings import (`pipelines.stage`: store, ranks, observer) is left out, for none of them
-changes a byte of what it makes.
+It consists of the modules of Bertsmith that the building function's module imports, directly or
+not. What `pipelines.stage` imports (store, ranks, observer) is left out: it changes no byte.
 """
 
 import ast
@@ -27,9 +26,9 @@ Code = Mapping[str, str]
 
 
 def code_of(build: Callable[..., Any]) -> Code:
-    """The code that decides what `build` makes.
+    """The code that decides what `build` makes, wherever the sources lie.
 
-    It is the same wherever the sources lie. Comments, docstrings and layout are no part of it.
+    Comments, docstrings and layout do not count.
     """
     while isinstance(build, partial):
         build = build.func
@@ -37,7 +36,7 @@ def code_of(build: Callable[..., Any]) -> Code:
 
 
 def code_in(filesystem: AbstractFileSystem, folder: str) -> Code | None:
-    """The code that the attempt in `folder` is made with; None where nothing says so."""
+    """The code that the attempt in `folder` is made with; None if that was not recorded."""
     try:
         found = json.loads(filesystem.cat_file(f"{folder}/{CODE_NAME}"))
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -46,7 +45,7 @@ def code_in(filesystem: AbstractFileSystem, folder: str) -> Code | None:
 
 
 def difference(before: Code | None, now: Code) -> str:
-    """What sets two apart, for people."""
+    """The first module that differs, and how many more do."""
     if before is None:
         return "it is not known which"
     first, *others = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
@@ -61,9 +60,9 @@ def _own_code(module: str) -> Code:
 
 @cache
 def _reached(start: str) -> Code:
-    """`start` and all modules of Bertsmith that it imports, wherever in its code, directly or not.
+    """`start` and all modules of Bertsmith that it imports, directly or not, in functions too.
 
-    A module that imports by a name it puts together counts with its whole package.
+    A module that imports by a computed name counts with its whole package.
     """
     sources = dict(_sources())
     file = getattr(sys.modules.get(start), "__file__", None)
@@ -104,7 +103,7 @@ def _sources() -> Mapping[str, Path]:
 
 
 def _imports(tree: ast.AST) -> Iterator[str | None]:
-    """Names that may be modules; None for one that is put together where the code runs."""
+    """Names that may be modules; None for a computed one."""
     waiting = [tree]
     while waiting:
         node = waiting.pop()
@@ -138,7 +137,7 @@ def _digest(tree: ast.AST) -> str:
 
 
 def _is_text_alone(node: ast.AST) -> bool:
-    """Whether it is a docstring, or another text that nothing reads."""
+    """Whether it is a docstring or another unused string."""
     if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Constant):
         return False
     return isinstance(node.value.value, str)

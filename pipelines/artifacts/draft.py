@@ -1,4 +1,4 @@
-"""A draft: an artifact while it is built, kept file by file, so that a stopped stage resumes."""
+"""A draft: an artifact being built, kept file by file, so that a stopped stage resumes."""
 
 import json
 import shutil
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 from urllib.parse import quote
 
 from fsspec import AbstractFileSystem
@@ -27,14 +27,14 @@ from pipelines.artifacts.manifest import (
 
 @dataclass(slots=True)
 class DraftFile:
-    """A file being written at `path`, and what its writer counts."""
+    """A file being written at `path`, with figures that its writer counts."""
 
     path: Path
     figures: dict[str, Any] = field(default_factory=dict)
 
 
 class Built(NamedTuple):
-    """What a stage's build leaves: the names of exactly its files, and what it counted."""
+    """What a build returns: the names of exactly its files, and its statistics."""
 
     files: Iterable[str]
     statistics: dict[str, Any]
@@ -44,17 +44,17 @@ class Built(NamedTuple):
 class Draft:
     """Where a stage writes its files; each appears whole, with a ledger entry, or not at all.
 
-    A draft pickles, so that tasks on any node write their own files through it. It belongs to one
-    attempt at the artifact: what another builder does at the same time is not seen in it.
+    A draft can be pickled, so that tasks on any node write their own files through it. It belongs
+    to one attempt at the artifact and never shows another builder's files.
     """
 
     fingerprint: str  # of the artifact that is built
     filesystem: AbstractFileSystem
     root: str  # of its files
     work: str  # a folder for a stage's working state; removed on publishing
-    ledger: str  # a folder with an entry for each finished file
     claim: Claim | None = None  # on an object store: the attempt that these files belong to
-    by_content: bool = False  # whether other bytes under the same name lie at another path
+
+    _LEDGER: ClassVar = ".ledger-of-draft"  # in `work`, with an entry for each finished file
 
     @property
     def is_local(self) -> bool:
@@ -62,11 +62,11 @@ class Draft:
 
     @contextmanager
     def file(self, name: str) -> Iterator[DraftFile]:
-        """Yield a local path to write `name` to; on leaving without an error it is published.
+        """Yield a local path to write `name` to; on leaving without an error it is kept.
 
-        A file that was being written when the process died leaves nothing that a reader or
-        `finished` would take for whole. Raises ClaimLostError where another process has taken
-        the attempt over, UserError where the disk is full.
+        If the process dies meanwhile, neither readers nor `finished` see the incomplete file.
+        Raises ClaimLostError if another process has taken over the attempt, UserError if the disk
+        is full.
         """
         target = f"{self.root}/{check_file_name(name)}"
         # A local draft renames within its own file system; a remote one uploads from scratch space.
@@ -90,18 +90,33 @@ class Draft:
         )
         if self.claim is not None:
             self.claim.check()
+        path = self._path(name, record)
         if self.is_local:
             flush(written.path)
-            written.path.replace(f"{self.root}/{name}")
+            written.path.replace(path)
         else:
-            self.filesystem.put_file(str(written.path), self._path(name, record))
-        self._note(self._ledger_path(name), record.model_dump_json())
+            self.filesystem.put_file(str(written.path), path)
+        self.note(self._ledger_entry(name), record.model_dump_json())
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write the file `name` as `file` does, from memory."""
+        with self.file(name) as file:
+            file.path.write_bytes(data)
+
+    def note(self, name: str, text: str) -> None:
+        """Write a small file into the working folder, whole or not at all."""
+        path = f"{self.work}/{name}"
+        if not self.is_local:
+            self.filesystem.pipe_file(path, text.encode())
+            return
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        write_to_disk(Path(path), text)
 
     def note_inputs(self, inputs: Mapping[str, str]) -> None:
-        """Say what is read for this artifact, so that nobody removes it meanwhile."""
-        path = f"{self.work}/{INPUTS_NAME}"
-        if not self.filesystem.exists(path):  # the fingerprint names the same inputs each time
-            self._note(path, json.dumps(dict(inputs)))
+        """Record what this build reads, so that it is not pruned meanwhile."""
+        # The fingerprint names the same inputs each time.
+        if not self.filesystem.exists(f"{self.work}/{INPUTS_NAME}"):
+            self.note(INPUTS_NAME, json.dumps(dict(inputs)))
 
     def finished(self, name: str) -> dict[str, Any] | None:
         """Figures of `name` if it is whole and its bytes still verify, else None."""
@@ -122,19 +137,12 @@ class Draft:
         return done
 
     def workspace(self) -> "Workspace":
-        return Workspace(
-            fingerprint=self.fingerprint,
-            filesystem=self.filesystem,
-            root=self.work,
-            work=self.work,
-            ledger=f"{self.work}/.ledger-of-work",
-            claim=self.claim,
-        )
+        return Workspace(self.fingerprint, self.filesystem, self.work, self.work, self.claim)
 
     def records(self, names: Iterable[str]) -> dict[str, FileRecord]:
         """The record of every file named, each of them whole.
 
-        Raises RuntimeError, naming the file, where one is missing: a stage says what it made.
+        Raises RuntimeError, naming the file, if one is missing.
         """
         records = {}
         for name in sorted(set(names)):
@@ -155,32 +163,30 @@ class Draft:
             return None
 
     def _path(self, name: str, record: FileRecord) -> str:
-        return f"{self.root}/{path_by_content(name, record) if self.by_content else name}"
+        return f"{self.root}/{name if self.is_local else path_by_content(name, record)}"
 
-    def _ledger_path(self, name: str) -> str:
-        return f"{self.ledger}/{quote(name, safe='')}.json"
-
-    def _note(self, path: str, text: str) -> None:
-        if not self.is_local:
-            self.filesystem.pipe_file(path, text.encode())
-            return
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        write_to_disk(Path(path), text)
+    def _ledger_entry(self, name: str) -> str:
+        return f"{self._LEDGER}/{quote(name, safe='')}.json"
 
     def _read_ledger(self, name: str) -> FileRecord | None:
         try:
-            return FileRecord.model_validate_json(self.filesystem.cat_file(self._ledger_path(name)))
+            entry = self.filesystem.cat_file(f"{self.work}/{self._ledger_entry(name)}")
+            return FileRecord.model_validate_json(entry)
         except (FileNotFoundError, ValidationError):
             return None  # never finished
 
 
 class Workspace(Draft):
-    """Files beside a draft that are written and kept like its own but never published."""
+    """Files beside a draft, written and kept like its own but never published."""
 
     __slots__ = ()
+    _LEDGER = ".ledger-of-work"
+
+    def _path(self, name: str, record: FileRecord) -> str:
+        return f"{self.root}/{name}"
 
     def mark(self, name: str, **figures: Any) -> None:
-        """Remember that the step `name` is done, and what it counted."""
+        """Record that the step `name` is done, and its figures."""
         with self.file(name) as record:
             record.path.touch()
             record.figures.update(figures)
@@ -204,7 +210,7 @@ class Workspace(Draft):
 
 
 def remove_partial_files(folder: Path) -> None:
-    """Drop what a killed run left half-written in `folder`."""
+    """Remove the incomplete files of a killed run from `folder`."""
     for partial in sorted(folder.rglob(".partial-*")):
         if partial.is_dir():
             shutil.rmtree(partial)

@@ -1,4 +1,4 @@
-"""What a store holds: its artifacts, and what builds and crashes left beside them."""
+"""The contents of a store: its artifacts, and what builds and crashes left beside them."""
 
 import json
 from collections import defaultdict
@@ -17,7 +17,6 @@ from pipelines.artifacts.manifest import (
     fingerprint_in,
     is_kind,
     read_manifest,
-    what_is,
 )
 from pipelines.artifacts.store import ArtifactStore
 from pipelines.config.errors import UserError
@@ -27,7 +26,7 @@ _DATES = ("LastModified", "mtime", "created", "last_modified", "updated")  # by 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """Something in a store: an artifact, or what belongs to a build or to nobody."""
+    """An entry of a store: an artifact, files of a build, or files that belong to nothing."""
 
     paths: ArtifactPaths  # of the artifact that it is, or was to become
     what: str  # "artifact", "draft", "work", "lock", "aside", or which files are no artifact's
@@ -69,7 +68,8 @@ def take_inventory(store: ArtifactStore) -> Inventory:
     with store_errors_explained(store.url):
         for paths, name, files in _groups(store):
             if name != paths.fingerprint:
-                leftovers.append(_leftover(store, paths, name, what_is(name), files))
+                what = name[1:].partition("-")[0]  # of .draft-<fingerprint> and the like
+                leftovers.append(_leftover(store, paths, name, what, files))
                 continue
             try:
                 manifest = read_manifest(store.filesystem.cat_file(paths.manifest), paths)
@@ -147,7 +147,7 @@ def _leftover(
 
 
 def _begun(store: ArtifactStore, entry: str) -> datetime:
-    """When a folder was made: of an empty one nothing else has a date."""
+    """When a folder was created: an empty one has no files with dates."""
     try:
         return _date(store.filesystem.info(entry))
     except FileNotFoundError:
@@ -177,5 +177,5 @@ def _date(facts: Mapping[str, Any]) -> datetime:
     value = next((facts[key] for key in _DATES if facts.get(key)), None)
     if isinstance(value, datetime):
         return value if value.tzinfo else value.replace(tzinfo=UTC)
-    # Where a store dates nothing, what it holds counts as new.
+    # In a store without dates everything counts as new.
     return datetime.fromtimestamp(value, UTC) if value else datetime.now(UTC)

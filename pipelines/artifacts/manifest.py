@@ -1,4 +1,4 @@
-"""An artifact's name, its place in a store and its manifest: what made it, what it consists of."""
+"""An artifact's name, its paths in a store, and its manifest: how it was made, and its files."""
 
 import hashlib
 import json
@@ -19,18 +19,18 @@ INPUTS_NAME = ".inputs.json"  # in a working folder: what its builder reads
 _KIND = re.compile(r"[a-z][a-z0-9_-]*")
 _FINGERPRINT = re.compile(r"[0-9a-f]{32}")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\\:]")
-_BESIDE = re.compile(r"\.(draft|work|lock|aside)-([0-9a-f]{32})(-.*)?")
+_BESIDE = re.compile(r"\.(?:draft|work|lock|aside)-([0-9a-f]{32})(-.*)?")
 
 
 class ArtifactPaths(NamedTuple):
-    """Where one artifact lies in a store, and what belongs to its making."""
+    """The paths of one artifact in a store, and of what its build uses."""
 
     filesystem: AbstractFileSystem
     kind: str
     fingerprint: str
     kind_folder: str
     root: str  # the artifact itself, once it is published
-    manifest: str  # the file whose being there publishes it
+    manifest: str  # its existence publishes the artifact
     draft: str  # the artifact while it is built, on a local store
     work: str  # working files; on an object store a folder for each attempt
     lock: str  # held by the one builder of a local store
@@ -51,17 +51,10 @@ def paths_of(
     )
 
 
-def what_is(name: str) -> str:
-    """What the hidden entry `name` of a kind's folder is: draft, work, lock or aside."""
-    match = _BESIDE.fullmatch(name)
-    assert match is not None, "a hidden entry of an artifact's"
-    return match[1]
-
-
 def fingerprint_in(name: str) -> str | None:
-    """The fingerprint that an entry of a kind's folder belongs to; None where it is none."""
+    """The fingerprint that an entry of a kind's folder belongs to, if any."""
     match = _BESIDE.fullmatch(name)
-    fingerprint = match[2] if match else name
+    fingerprint = match[1] if match else name
     return fingerprint if is_fingerprint(fingerprint) else None
 
 
@@ -74,9 +67,9 @@ def is_fingerprint(name: str) -> bool:
 
 
 def check_file_name(name: str) -> str:
-    """`name`, if it stays inside the folder that it is put into.
+    """`name`, if it is a plain relative path.
 
-    Raises ValueError for absolute names, for `..` and for what a file system reads otherwise.
+    Raises ValueError for absolute names, for `..` and for characters that file systems interpret.
     """
     parts = name.split("/")
     if _UNPRINTABLE.search(name) or any(part in ("", ".", "..") for part in parts):
@@ -86,12 +79,12 @@ def check_file_name(name: str) -> str:
     return name
 
 
-# Files that this process has hashed, with what tells whether they are still the same.
+# Files that this process has verified, with the status by which a change is noticed.
 _verified: dict[tuple[str, str], tuple[int, ...]] = {}
 
 
 def canonical_json(value: Any) -> str:
-    """The one spelling of `value` as JSON: sorted keys, no white space, no NaN."""
+    """`value` as canonical JSON: sorted keys, no white space, no NaN."""
     return json.dumps(
         value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
     )
@@ -136,7 +129,7 @@ FileName = Annotated[str, AfterValidator(_check_published_name)]
 
 
 class FileRecord(BaseModel):
-    """One file of an artifact: its size, its checksum and what its writer counted in it."""
+    """One file of an artifact: its size, its checksum and its writer's figures."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -145,7 +138,7 @@ class FileRecord(BaseModel):
     figures: dict[str, Any] = Field(default_factory=dict)
 
     def matches(self, path: Path) -> bool:
-        """Whether the file at `path` has these bytes, as it is now."""
+        """Whether the file at `path` has these bytes now."""
         try:
             return path.stat().st_size == self.bytes and has_checksum(path, self.sha256)
         except FileNotFoundError:
@@ -161,7 +154,7 @@ class FileRecord(BaseModel):
 
 
 class Manifest(BaseModel):
-    """Written last: an artifact exists for its readers when its manifest does."""
+    """How an artifact was made, and its files. Written last: it publishes the artifact."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -183,7 +176,7 @@ class Manifest(BaseModel):
         return json.dumps(self.model_dump(mode="json"), indent=2, sort_keys=True) + "\n"
 
     def path_of(self, name: str) -> str:
-        """Where the file `name` lies, from the manifest's own folder."""
+        """The path of the file `name`, relative to the manifest's folder."""
         if not self.attempt:
             return name
         return f"{self.attempt}/{path_by_content(name, self.files[name])}"
@@ -194,7 +187,7 @@ class DamagedManifestError(UserError):
 
 
 def path_by_content(name: str, record: FileRecord) -> str:
-    """A path of `name` that other bytes never take: what lies there once stays as it is."""
+    """A path of `name` that other bytes never get, so a late write changes nothing."""
     return f"{record.sha256[:16]}/{name}"
 
 

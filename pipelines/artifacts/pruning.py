@@ -1,4 +1,4 @@
-"""Removing from a store what nothing uses."""
+"""Removing unused entries from a store."""
 
 from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
@@ -13,7 +13,7 @@ from pipelines.artifacts.store import ArtifactStore
 def plan(
     inventory: Inventory, in_use: Collection[str], *, now: datetime, days: float
 ) -> list[Entry]:
-    """What may go: neither younger than `days`, nor in use, nor read for something that stays.
+    """What to remove: entries older than `days`, unless used or an input of what is kept.
 
     `in_use` holds the fingerprints that registered models and recent runs use. Nothing that
     a live builder holds or reads is in the plan.
@@ -28,7 +28,7 @@ def plan(
 
 
 def carry_out(store: ArtifactStore, removals: Iterable[Entry]) -> list[Entry]:
-    """Remove what was planned, but for what a builder has gone on with since; returns what went."""
+    """Remove what was planned, except what a builder has resumed since; returns the removed."""
     done = []
     # Locks come last: removing anything else takes them.
     for removal in sorted(removals, key=lambda each: each.what == "lock"):
@@ -45,12 +45,12 @@ def carry_out(store: ArtifactStore, removals: Iterable[Entry]) -> list[Entry]:
 
 
 def _kept(inventory: Inventory, in_use: Collection[str], limit: datetime) -> set[str]:
-    """Fingerprints of the artifacts that stay: what is used or young, and all that made it."""
+    """Fingerprints of the artifacts to keep: those used or young, and all their inputs."""
     inputs = {each.paths.fingerprint: each.inputs for each in inventory.artifacts}
     waiting = [*in_use]
     waiting += [each.paths.fingerprint for each in inventory.artifacts if each.modified > limit]
     for leftover in inventory.leftovers:
-        # Of an interrupted build: it may be gone on with, and will read its inputs then.
+        # An interrupted build may be resumed, and reads its inputs then.
         if leftover.is_held or (leftover.what == "work" and leftover.modified > limit):
             waiting += [leftover.paths.fingerprint, *leftover.inputs]
     seen: set[str] = set()
@@ -63,17 +63,19 @@ def _kept(inventory: Inventory, in_use: Collection[str], limit: datetime) -> set
 
 
 def _remove(store: ArtifactStore, removal: Entry) -> None:
-    """Remove the files that were seen, the manifest first: readers then find nothing at all."""
+    """Remove the files of the entry, the manifest first, so that readers find nothing."""
     manifest = removal.paths.manifest
     for path in sorted(removal.files, key=lambda path: path != manifest):
         remove(store.filesystem, path)
     if removal.paths.is_local:
         _remove_empty_folders(Path(removal.path))
-        Path(removal.paths.lock).unlink(missing_ok=True)  # held here: who waits takes a new one
+        Path(removal.paths.lock).unlink(
+            missing_ok=True
+        )  # held here: a waiting builder takes a new one
 
 
 def _remove_attempts(store: ArtifactStore, removal: Entry) -> None:
-    """Remove abandoned attempts, each claimed first: nobody else goes on with it meanwhile."""
+    """Remove abandoned attempts, each claimed first, so that no other process resumes it."""
     filesystem, work = store.filesystem, removal.paths.work
     while (claim := take_over(filesystem, work, store.lease_seconds)) is not None:
         remove(filesystem, claim.folder)

@@ -1,4 +1,4 @@
-"""The artifact store: asking for what exists is a look-up, whoever asks."""
+"""The artifact store: an artifact that exists is looked up, not built again."""
 
 import logging
 import time
@@ -50,13 +50,13 @@ _building: ContextVar[Building | None] = ContextVar("building", default=None)
 
 
 def being_built() -> Building | None:
-    """The artifact that the caller's work is part of; threads that copy their context know it."""
+    """The artifact that the caller is building, in this context and in copies of it."""
     return _building.get()
 
 
 @contextmanager
 def building(kind: str, fingerprint: str) -> Iterator[None]:
-    """The block builds this artifact: log lines and figures from it say so."""
+    """Label log lines and figures from the block with the artifact that it builds."""
     token = _building.set(Building(kind, fingerprint))
     try:
         yield
@@ -67,8 +67,8 @@ def building(kind: str, fingerprint: str) -> Iterator[None]:
 class ArtifactStore:
     """Artifacts under one fsspec URL: a local folder, or `s3://bucket/prefix` in production.
 
-    One that `is_patient` waits a minute and more for an object store that is busy or away. Raises
-    UserError where the URL cannot be a store.
+    With `is_patient` it waits a minute or more for an object store that is busy or unreachable.
+    Raises UserError if the URL cannot be a store.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class ArtifactStore:
             return self._publish_manifest(paths, draft, manifest)
 
     def _find_to_use(self, kind: str, fingerprint: str) -> Artifact | None:
-        """As `find`; what a local store's builder mends under its lock counts as missing."""
+        """As `find`; a damaged manifest that a local builder repairs counts as missing."""
         try:
             return self.find(kind, fingerprint)
         except DamagedManifestError:

@@ -1,1 +1,1 @@
-"""Ray: where work runs, who shares a training run, and what machine computes."""
+"""Ray: connecting to it, mapping tasks over shards, checking its nodes."""

@@ -58,7 +58,7 @@ def connect() -> None:
 
     `RAY_ADDRESS` names a cluster, to which this process ships the code it runs
     (docs/decisions/0019); without it a local Ray starts inside this process and ends with it.
-    Raises UserError where nobody answers there, or the machine is too busy to start one.
+    Raises UserError if no cluster answers there, or the machine is too busy to start one.
     """
     if ray.is_initialized():
         return
@@ -80,7 +80,7 @@ def _join(address: str) -> None:
                 "excludes": ["**/__pycache__"],
             },
         )
-    # A driver speaks to the cluster through a node beside it, for which Ray looks a minute long.
+    # A driver reaches the cluster through a node on its machine, which Ray seeks for a minute.
     except RuntimeError as error:
         if "resolve node to connect to" not in str(error):
             raise
@@ -108,7 +108,7 @@ def _start_here() -> None:
             f"Ray cannot keep its files in the temporary folder: {error}; name a short path with "
             "room in RAY_TMPDIR, such as /tmp"
         ) from error
-    # A bare one is what Ray raises when its node is late, so the words tell; others go on up.
+    # Ray raises a bare Exception when its node is late: only the text identifies it.
     except Exception as error:
         if "timed out during startup" not in str(error):
             raise
@@ -121,9 +121,9 @@ def _start_here() -> None:
 
 
 def _use_own_token() -> None:
-    """Give this process and its children a token, where nobody named one and none is kept.
+    """Give this process and its children a token, unless one is configured or saved.
 
-    Ray itself would write one into the person's own home folder, and fail where that is read-only.
+    Ray itself would write one into the home folder, and fail if that is read-only.
     """
     is_kept = (Path.home() / ".ray" / "auth_token").is_file()
     if not is_kept and not any(name in os.environ for name in _TOKEN_VARIABLES):
@@ -134,9 +134,9 @@ def _use_own_token() -> None:
 def _apart_from_signals() -> Iterator[None]:
     """Ray's processes start in process groups of their own.
 
-    Prefect's cancel, `timeout` and a closed terminal signal the whole group of this process. A
-    training run that is to save needs its Ray then, which ends with this process all the same.
-    Only Linux sees to that, elsewhere Ray's reaper needs them in this group.
+    Prefect's cancel, `timeout` and a closed terminal signal the whole group of this process, and
+    a training run still needs its Ray to save. On Linux Ray ends with this process all the same;
+    elsewhere Ray's reaper needs them in this group.
     """
     if sys.platform != "linux":
         yield
@@ -185,7 +185,7 @@ def _quoted_interpreter() -> dict[str, str]:
 def local_cpus() -> int:
     """Cores that this process may use, at least 2 so that two workers fit.
 
-    A container's CPU quota counts: more busy threads than it allows are only held up by it.
+    A container's CPU quota counts: more busy threads would only be throttled.
     """
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))

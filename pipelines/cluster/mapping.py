@@ -1,4 +1,4 @@
-"""Ray tasks: a function mapped over shards."""
+"""Ray tasks: a function mapped over shards, and a question to one node."""
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -9,7 +9,8 @@ from pipelines.cluster.connection import connect
 from pipelines.config.errors import UserError, first_line
 
 import ray  # isort: skip  (after pipelines.cluster.connection, which sets its environment)
-from ray.exceptions import RayError, RayTaskError, TaskCancelledError
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError, TaskCancelledError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 _END_SECONDS = 90.0  # of tasks that are interrupted
 _MOMENT_SECONDS = 0.5
@@ -28,11 +29,11 @@ def map_tasks(
 ) -> list[Result]:
     """`[function(item) for item in items]`, as Ray tasks, at most `num_workers` at once.
 
-    `function` and the items are pickled: pass large inputs as paths. Of items that are made one by
-    one, one waits beside those at work. A task whose worker dies is
-    run again; an error that `function` raises is raised here as it was. A task that lets others
-    compute holds no CPU itself (`cpus_each` = 0), and is given time to end them where an error or
-    a stop ends this call. `on_result(index, result)` is called in the order of completion.
+    `function` and the items are pickled: pass large inputs as paths. Items of an iterator are
+    taken as workers become free. A task whose worker dies is run again; an error that `function`
+    raises is raised here as it was. A task that only waits for others holds no CPU (`cpus_each` =
+    0), and gets time to end them if an error or a stop ends this call. `on_result(index, result)`
+    is called in the order of completion.
     """
     if num_workers < 1:
         raise UserError(f"the number of workers must be at least 1, got {num_workers}")
@@ -65,14 +66,14 @@ def map_tasks(
 
 
 class Shared(Generic[Result]):
-    """A value for tasks, which each worker process reads once, however many tasks it runs."""
+    """A value for tasks; each worker process reads it once for all of its tasks."""
 
     def __init__(self, value: Result) -> None:
         connect()
         self._handle = ray.put(value)
 
     def value(self) -> Result:
-        """The value; nobody may change it."""
+        """The value; do not change it."""
         found: Result = _read(self._handle)
         return found
 
@@ -83,10 +84,10 @@ def _read(handle: "ray.ObjectRef") -> Any:
 
 
 def _end(tasks: "list[ray.ObjectRef]", *, politely: bool) -> None:
-    """End tasks that nobody waits for any more.
+    """End tasks whose results are not needed any more.
 
-    What a task had others compute outlives it where it is killed: a training run's places in
-    the cluster stay taken. So such a task is interrupted, and ends its training run by itself.
+    If a task is killed, what it started survives: the workers of a training run would keep their
+    places in the cluster. So such a task is interrupted, and ends its training run itself.
     """
     if not tasks:
         return
@@ -120,8 +121,48 @@ def _result_of(task: Future[Any]) -> Any:
         raise
 
 
+def ask_node(
+    node_id: str, function: Callable[..., Any], *args: Any, max_retries: int = 0
+) -> "ray.ObjectRef":
+    """`function(*args)` as a task on that node, which waits for no free CPU.
+
+    Its worker process ends with it: an idle one would hold memory, also of a GPU.
+    """
+    there: Any = NodeAffinitySchedulingStrategy(node_id, soft=False)  # Ray's types lack it
+    task = ray.remote(num_cpus=0, max_calls=1, max_retries=max_retries, scheduling_strategy=there)(
+        function
+    )
+    return task.remote(*args)
+
+
+def answer_of(reference: "ray.ObjectRef", where: str, seconds: float) -> Any:
+    """What `ask_node` returned for the node `where`; raises UserError if no answer comes."""
+    try:
+        return ray.get(reference, timeout=seconds)
+    except GetTimeoutError as error:
+        ray.cancel(reference, force=True)  # it would run once the node answers
+        raise UserError(
+            f"{where} did not answer within {seconds:.0f} s; look at it with `ray status`, "
+            "or run again when it is less busy"
+        ) from error
+    except RayTaskError as error:
+        raise UserError(
+            f"{where} cannot run Bertsmith: {_last_line(error)}; install there what is installed "
+            "here"
+        ) from error
+    except RayError as error:
+        raise UserError(
+            f"{where} cannot start what this process ships to it: {_last_line(error)}; look at "
+            "that node's logs"
+        ) from error
+
+
+def _last_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
+
+
 def is_loss(error: BaseException) -> bool:
-    """Whether a process or node that computed is gone, most often for lack of memory."""
+    """Whether a worker process or a node was lost, most often for lack of memory."""
     return isinstance(error, RayError) and not isinstance(error, (RayTaskError, TaskCancelledError))
 
 

@@ -1,6 +1,6 @@
 """Whether the nodes of a cluster can take part: they run this code, see this store and tracker.
 
-Found out in seconds, before anything is built there; a local Ray is this machine and no question.
+This is checked in seconds, before anything is built there, and not for a local Ray.
 """
 
 import logging
@@ -11,19 +11,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fsspec import AbstractFileSystem
 
 from pipelines.artifacts import ArtifactStore
-from pipelines.artifacts.access import nearest_folder, store_errors, store_errors_explained
+from pipelines.artifacts.access import nearest_existing, store_errors, store_errors_explained
 from pipelines.cluster.connection import connect
+from pipelines.cluster.mapping import answer_of, ask_node
 from pipelines.config.errors import UserError, first_line
 from pipelines.config.versions import computing_versions
 
 import ray  # isort: skip  (after pipelines.cluster.connection, which sets its environment)
-from ray.exceptions import GetTimeoutError, RayError, RayTaskError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +34,7 @@ _PREFIX = ".probe-"  # no kind of artifact has such a name
 _known: set[tuple[str, str, Path | None]] = set()
 
 
-# A path, and what identifies the file or folder there on any machine.
+# A path, and what identifies its file or folder on any machine.
 _Seen = tuple[Path, str, int, int]
 
 
@@ -48,7 +47,7 @@ def _seen(path: Path) -> _Seen:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A file of a store that was written a moment ago; it travels to other processes."""
+    """A file just written to a store, to be read by other processes."""
 
     filesystem: AbstractFileSystem
     path: str
@@ -57,7 +56,7 @@ class Probe:
     def trouble(self) -> str:
         """Why this process cannot use the store, in a few words; empty where it can.
 
-        It reads what the other process wrote, and writes and removes a file of its own.
+        It reads the other process's file, and writes and removes one of its own.
         """
         own = f"{self.path}-{uuid.uuid4().hex}"
         try:
@@ -97,12 +96,11 @@ class _Answer(NamedTuple):
 
 
 def check_nodes(store: ArtifactStore, database: Path | None = None) -> None:
-    """Return where every node of the cluster that RAY_ADDRESS names can work with this process.
+    """Check that every node of the cluster that RAY_ADDRESS names can work with this process.
 
-    `database` is the tracker's, where that is a file that a training run's first worker would open.
-    Raises UserError, naming the node, for one that runs other sources or other versions of what
-    decides bytes, that does not find in `store` what this process wrote there, or cannot write
-    there itself, that does not see `database`, and for one that does not answer.
+    `database` is the tracker's, if it is a file that the first worker of a training run would
+    open. Raises UserError, naming the node, for one that runs other sources or other versions of
+    what decides bytes, cannot read and write `store`, does not see `database`, or does not answer.
     """
     if not os.environ.get("RAY_ADDRESS"):
         return
@@ -114,13 +112,13 @@ def check_nodes(store: ArtifactStore, database: Path | None = None) -> None:
     }
     if not nodes:
         return
-    seen = None if database is None else _seen(nearest_folder(database))
+    seen = None if database is None else _seen(nearest_existing(database))
     with probe(store) as written:
-        asked = {node_id: _ask(node_id, written, seen) for node_id in nodes}
+        asked = {node_id: ask_node(node_id, _look, written, seen) for node_id in nodes}
         for node_id, reference in asked.items():
             where = f"the node {nodes[node_id]} of the cluster at {os.environ['RAY_ADDRESS']}"
             try:
-                answer = _answer(reference, where)
+                answer: _Answer = answer_of(reference, where, _ANSWER_SECONDS)
             except UserError:
                 if _is_alive(node_id):
                     raise
@@ -132,15 +130,8 @@ def check_nodes(store: ArtifactStore, database: Path | None = None) -> None:
 
 
 def _is_alive(node_id: str) -> bool:
-    """Whether the cluster still counts on a node: for some seconds it does on one that is gone."""
+    """Whether the cluster lists a node as alive; it does for some seconds after its loss."""
     return any(node["NodeID"] == node_id and node["Alive"] for node in ray.nodes())
-
-
-def _ask(node_id: str, written: Probe, seen: _Seen | None) -> "ray.ObjectRef":
-    there: Any = NodeAffinitySchedulingStrategy(node_id, soft=False)  # Ray's types lack it
-    # It waits for no free CPU, and its worker process ends with it.
-    ask = ray.remote(num_cpus=0, max_calls=1, max_retries=0, scheduling_strategy=there)(_look)
-    return ask.remote(written, seen)
 
 
 def _look(written: Probe, seen: _Seen | None) -> _Answer:
@@ -151,30 +142,8 @@ def _look(written: Probe, seen: _Seen | None) -> _Answer:
     return _Answer(computing_versions(), written.trouble(), sees_database)
 
 
-def _answer(reference: "ray.ObjectRef", where: str) -> _Answer:
-    try:
-        answer: _Answer = ray.get(reference, timeout=_ANSWER_SECONDS)
-    except GetTimeoutError as error:
-        ray.cancel(reference, force=True)  # it would run once the node answers
-        raise UserError(
-            f"{where} did not answer within {_ANSWER_SECONDS:.0f} s; look at it with `ray status`, "
-            "or run again when it is less busy"
-        ) from error
-    except RayTaskError as error:
-        raise UserError(
-            f"{where} cannot run Bertsmith: {_last_line(error)}; install there what is installed "
-            "here"
-        ) from error
-    except RayError as error:
-        raise UserError(
-            f"{where} cannot start what this process ships to it: {_last_line(error)}; look at "
-            "that node's logs"
-        ) from error
-    return answer
-
-
 def _problem(answer: _Answer, store: ArtifactStore, database: Path | None) -> str:
-    """What keeps a node from taking part, and the remedy; empty where nothing does."""
+    """Why a node cannot take part, and the remedy; empty if it can."""
     here = computing_versions()
     different = [name for name, found in here.items() if answer.versions.get(name) != found]
     if different:
@@ -199,7 +168,3 @@ def _problem(answer: _Answer, store: ArtifactStore, database: Path | None) -> st
             "runtime.tracking_uri (http://host:5000), or unset RAY_ADDRESS to compute here"
         )
     return ""
-
-
-def _last_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1]

@@ -73,7 +73,7 @@ def _shape_of(reference: str | None, size: str | None, context: StageContext) ->
     """That of an encoder in a folder or in the store, or of one with random weights."""
     if reference is None:
         return None if size is None else _Sizes(*SIZES[size][:2])
-    artifact = find_model_artifact(reference, context)
+    artifact = find_model_artifact(reference, context.store)
     folder = artifact.local_folder() if artifact else Path(reference)
     if not folder.is_dir():
         return None

@@ -48,7 +48,7 @@ def local_model(reference: str, context: StageContext) -> str:
     no model.
     """
     if is_fingerprint(reference):
-        found = find_model_artifact(reference, context)
+        found = find_model_artifact(reference, context.store)
         if found is None:
             raise UserError(
                 f"the store {context.store.url} has no model with the fingerprint {reference}; "

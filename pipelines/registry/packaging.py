@@ -20,6 +20,7 @@ from mlflow.types import ColSpec, DataType, Schema, TensorSpec
 from mlflow.types.schema import Array
 
 import bert_core
+from bert_core.files.tokenizer_files import SAVED_FILES
 from bert_core.inference.questions import Question
 from bert_core.model.rows import CODE_FILE
 from bert_core.training.state import CONFIG_FILE, WEIGHTS_FILE
@@ -35,7 +36,6 @@ from pipelines.registry.finding import (
 )
 from pipelines.registry.serving import integrity
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
-from pipelines.training.checkpoint_files import TOKENIZER_FILES
 
 _REQUIREMENTS = ("torch", "numpy", "safetensors", "tokenizers", "pandas", "mlflow")
 # Saving runs the served code once, with MLflow's mock of `dbutils` in `sys.modules`: of two
@@ -153,7 +153,7 @@ def signature_of(question: Question) -> ModelSignature:
 
 def _copy_model_files(folder: Path, artifact: Artifact) -> None:
     folder.mkdir()
-    for name in (WEIGHTS_FILE, CONFIG_FILE, *TOKENIZER_FILES, *artifact.names(CODE_FILE)):
+    for name in (WEIGHTS_FILE, CONFIG_FILE, *SAVED_FILES, *artifact.names(CODE_FILE)):
         shutil.copyfile(artifact.local(name), folder / name)
 
 

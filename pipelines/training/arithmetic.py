@@ -1,10 +1,9 @@
-"""In which arithmetic a training run computes, settled before it starts: it decides its bits.
+"""The device and precision of a training run, decided before it starts: they decide its bits.
 
-On a cluster that takes nodes, which an autoscaler adds where there is no room yet. What asks for
-them is a placement group. Those of several training runs wait side by side, and each ends with the
-process that made it, however that ends. The one request that Ray's `request_resources` keeps for a
-whole cluster would outlive a process that was killed and hold its nodes, and Ray Train overwrites
-it every 20 s for its ranges of workers.
+On a cluster this needs nodes, which an autoscaler may have to add. They are requested with a
+placement group: those of several training runs wait side by side, and each ends with the process
+that made it. Ray's `request_resources` holds one request for the whole cluster. It would outlive a
+killed process, and Ray Train overwrites it every 20 s for its ranges of workers.
 """
 
 import os
@@ -18,8 +17,9 @@ import torch
 
 from bert_core.backends.precision import Precision, compute_dtype
 from pipelines.cluster.connection import connect, nodes
+from pipelines.cluster.mapping import answer_of, ask_node
 from pipelines.config.errors import UserError
-from pipelines.stage import Observer, Progress, Ranks, StageContext, ignore
+from pipelines.stage import Observer, Ranks, StageContext, ignore, send_note
 from pipelines.training.placement import (
     Node,
     after_waiting,
@@ -30,9 +30,7 @@ from pipelines.training.placement import (
 )
 
 import ray  # isort: skip  (after pipelines.cluster.connection, which sets its environment)
-from ray.exceptions import GetTimeoutError
 from ray.util.placement_group import placement_group, remove_placement_group
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 Device = Literal["cpu", "cuda"]
 
@@ -67,12 +65,11 @@ def resolve(precision: Precision, context: StageContext) -> tuple[Arithmetic, St
 def arithmetic_of(precision: Precision, ranks: Ranks, observe: Observer = ignore) -> Arithmetic:
     """What `precision` means where the workers of `ranks` will run.
 
-    Without RAY_ADDRESS they run on this machine, and nobody else is asked. A cluster is asked
-    through a task on one of the nodes that workers may get, with GPUs if they get them: its other
-    nodes compute in the same format, even where theirs would be another. The task waits for no
-    free CPU or GPU, and where no such node lives one is waited for (as `wait_for_room` does, with
-    a note to `observe`), not all of them: the artifact may exist already. Raises UserError where
-    GPUs are wanted and there is none, and where the node does not answer.
+    Without RAY_ADDRESS that is this machine. On a cluster a task on one of the nodes that workers
+    may get decides, one with GPUs if they get them; all nodes then compute in the same format. The
+    task waits for no free CPU or GPU. If there is no such node yet, a single one is waited for (as
+    `wait_for_room` does, with a note to `observe`), since the artifact may exist already. Raises
+    UserError if GPUs are wanted and there is none, and if the node does not answer.
     """
     if "RAY_ADDRESS" not in os.environ:
         device: Device = "cuda" if ranks.device != "cpu" and torch.cuda.is_available() else "cpu"
@@ -90,26 +87,16 @@ def arithmetic_of(precision: Precision, ranks: Ranks, observe: Observer = ignore
         waited_seconds = wait_for_room(replace(ranks, workers=1), observe, "training")
         wants_gpu, node_id = _node_of(ranks)
     if node_id is None:
-        raise UserError(_nobody(cluster, waited_seconds, wants_gpu=wants_gpu))
-    there: Any = NodeAffinitySchedulingStrategy(node_id, soft=False)  # Ray's types lack it
-    # One call a worker: an idle one would hold memory of the GPU.
-    ask = ray.remote(num_cpus=0, max_calls=1, scheduling_strategy=there)(_here)
-    answer = ask.remote(precision, "cuda" if wants_gpu else "cpu")
-    try:
-        arithmetic: Arithmetic = ray.get(answer, timeout=_ANSWER_SECONDS)
-    except GetTimeoutError as error:
-        ray.cancel(answer, force=True)
-        raise UserError(
-            f"the node {node_id} of {cluster} does not answer within {_ANSWER_SECONDS:.0f} s; look "
-            "at it with `ray status`, or run again when it is less busy"
-        ) from error
-    return arithmetic
+        raise UserError(_no_node(cluster, waited_seconds, wants_gpu=wants_gpu))
+    asked = ask_node(node_id, _here, precision, "cuda" if wants_gpu else "cpu", max_retries=3)
+    found: Arithmetic = answer_of(asked, f"the node {node_id} of {cluster}", _ANSWER_SECONDS)
+    return found
 
 
 def _node_of(ranks: Ranks) -> tuple[bool, str | None]:
     """Whether workers get GPUs, and the id of the node with most of what they get; None without.
 
-    It is the same for whoever asks.
+    It is the same in every process.
     """
     wants_gpu = uses_gpu(ranks, nodes())
     resource = "GPU" if wants_gpu else "CPU"
@@ -142,7 +129,7 @@ def _here(precision: Precision, device: Device) -> Arithmetic:
     )
 
 
-def _nobody(cluster: str, waited_seconds: float, *, wants_gpu: bool) -> str:
+def _no_node(cluster: str, waited_seconds: float, *, wants_gpu: bool) -> str:
     wanted = "GPU for runtime.device=gpu" if wants_gpu else "node with a CPU for the training run"
     remedy = "set runtime.device=auto, add a node with GPUs" if wants_gpu else "add a node"
     return (
@@ -155,12 +142,11 @@ _SLICE_SECONDS = 1.0  # Ray interrupts a task that it cancels without a signal t
 
 
 def wait_for_room(ranks: Ranks, observe: Observer, stage: str) -> float:
-    """The seconds that the least workers of `ranks` were waited for; 0 where they had room at once.
+    """Wait until the cluster has room for the least workers of `ranks`; returns the seconds.
 
-    It asks the cluster that RAY_ADDRESS names, to which this process is connected, and returns as
-    soon as live nodes have room, at the latest after `ranks.wait_for_nodes_seconds`: `schedule`
-    then refuses what still has none. `observe` gets one note, of `stage`. Whatever ends the wait,
-    nothing is asked for any more.
+    It returns at the latest after `ranks.wait_for_nodes_seconds`; `schedule` then refuses what
+    still has no room. `observe` gets one note, of `stage`. However the wait ends, the request for
+    nodes ends with it.
     """
     patience = ranks.wait_for_nodes_seconds
     up = nodes()
@@ -171,7 +157,7 @@ def wait_for_room(ranks: Ranks, observe: Observer, stage: str) -> float:
         f"{stage}: waiting up to {patience:.0f} s for nodes with room for {len(wanted)} x "
         f"{_in_words(wanted[0])}, found {listed(up)}"
     )
-    observe(Progress(stage=stage, done=0, total=0, unit="steps", note=note))
+    send_note(observe, stage, note)
     started = time.monotonic()
     with _asked_for(wanted):
         while time.monotonic() - started < patience and not _have_room(nodes(), ranks):
@@ -180,10 +166,10 @@ def wait_for_room(ranks: Ranks, observe: Observer, stage: str) -> float:
 
 
 def bundles(ranks: Ranks, up: Sequence[Node]) -> list[dict[str, float]]:
-    """What the least workers of `ranks` take, one by one, as Ray counts it.
+    """The resources of each of the least workers of `ranks`, as Ray counts them.
 
-    GPUs are asked for where they are wished for or, left open, where one of the nodes that are `up`
-    has any: no autoscaler says what else it could add.
+    They include GPUs if the recipe says so or, with `auto`, if one of the nodes that are `up` has
+    any: an autoscaler does not say what else it could add.
     """
     each: dict[str, float] = {"CPU": ranks.cpus_per_worker or 1}
     if uses_gpu(ranks, up):

@@ -1,6 +1,6 @@
-"""Checkpoints as files: what they must be, which stay, and folders for those on their way.
+"""Checkpoints as files: their checksums, which are kept, and temporary folders for copies.
 
-And the files of the model that the last one leaves.
+And publishing the model of the last checkpoint.
 """
 
 import hashlib
@@ -16,6 +16,7 @@ from fsspec import AbstractFileSystem
 from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem
 from pydantic import BaseModel, ConfigDict
 
+from bert_core.files.tokenizer_files import SAVED_FILES
 from bert_core.model.rows import CODE_FILE
 from bert_core.training.state import CONFIG_FILE, WEIGHTS_FILE
 from bert_core.vocabulary import WordPieceTokenizer
@@ -28,14 +29,13 @@ from pipelines.config.processes import ProcessIdentity
 from pipelines.stage import Retention
 
 # Inside a checkpoint.
-MODEL_FOLDER = "model"  # what the training run goes on from
+MODEL_FOLDER = "model"  # to resume from
 AVERAGED_FOLDER = "averaged"  # the model to publish, where an average of the weights is kept
 BEST_FOLDER = "best"  # the model to publish, where the training run stops early
 HISTORY_FILE = "history.json"
 
 # What `publish_model` puts into an artifact.
-TOKENIZER_FILES = ("vocab.txt", "tokenizer.json", "tokenizer_config.json")
-MODEL_FILES = (WEIGHTS_FILE, CONFIG_FILE, *TOKENIZER_FILES, HISTORY_FILE)
+MODEL_FILES = (WEIGHTS_FILE, CONFIG_FILE, *SAVED_FILES, HISTORY_FILE)
 
 _PREFIX = "bertsmith-checkpoint-"
 
@@ -43,7 +43,7 @@ _PREFIX = "bertsmith-checkpoint-"
 class CheckpointFolder(NamedTuple):
     """A folder of a draft as Ray Train takes it: a path and the file system it lies in.
 
-    The next process that goes on with the attempt finds the checkpoints in it again.
+    The next process that continues the attempt finds the checkpoints there.
     """
 
     path: str
@@ -58,10 +58,9 @@ class CheckpointFolder(NamedTuple):
 
 
 class _ClaimedHandler(FSSpecHandler):
-    """Writes and removes only as long as the attempt is this builder's.
+    """Writes and removes only as long as this builder holds the attempt's claim.
 
-    A training run that was taken for dead, and goes on in another process, would otherwise remove
-    the checkpoints of the one that followed it.
+    A training run that was taken for dead would otherwise remove the checkpoints of its successor.
     """
 
     def __init__(self, filesystem: AbstractFileSystem, claim: Claim | None) -> None:
@@ -90,7 +89,7 @@ class _ClaimedHandler(FSSpecHandler):
 
 
 class StoredFile(BaseModel):
-    """What a file was when it was stored."""
+    """Size and checksum of a file when it was stored."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -99,13 +98,13 @@ class StoredFile(BaseModel):
 
 
 class Checkpoint(BaseModel):
-    """What a stored checkpoint is, as its last file says."""
+    """A stored checkpoint, as described by its last file."""
 
     model_config = ConfigDict(frozen=True)
 
     name: str  # of its folder
     step: int  # all before it are done
-    is_regular: bool  # due by its step: a way back leads to none that a stop happened to leave
+    is_regular: bool  # due by its step; a rollback uses no other
     loss: float | None  # held-out, where it was evaluated at that step
     files: dict[str, StoredFile]
 
@@ -116,7 +115,7 @@ class Checkpoint(BaseModel):
 
 
 class DamagedCheckpointError(Exception):
-    """A file of a checkpoint is not what was stored."""
+    """A file of a checkpoint differs from what was stored."""
 
 
 def files_of(folder: Path) -> dict[str, StoredFile]:
@@ -131,7 +130,7 @@ def files_of(folder: Path) -> dict[str, StoredFile]:
 
 
 def verify(folder: Path, files: dict[str, StoredFile]) -> None:
-    """Raise DamagedCheckpointError for the first of `files` that is not in `folder` as it was."""
+    """Raise DamagedCheckpointError for the first of `files` that `folder` lacks or has changed."""
     for name, expected in files.items():
         path = folder / name
         if not path.is_file():
@@ -154,7 +153,7 @@ def write_whole(filesystem: FileSystem, path: str, text: str) -> None:
 
 
 def kept_by(keep: Retention, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """Which of these stay: the newest, and what the rule says of the regular ones."""
+    """The checkpoints to keep: the newest, and the regular ones that the rule names."""
     newest_first = sorted(checkpoints, key=lambda each: each.step, reverse=True)
     regular = [each for each in newest_first if each.is_regular]
     evaluated = [each for each in regular if each.loss is not None and math.isfinite(each.loss)]
@@ -178,16 +177,14 @@ def publish_model(
             with draft.file(name) as target:
                 shutil.copyfile(folder / name, target.path)
     for name, text in tokenizer.files().items():
-        with draft.file(name) as target:
-            target.path.write_text(text, encoding="utf-8")
-    with draft.file(HISTORY_FILE) as curve:
-        curve.path.write_text(json.dumps(result["history"]))
+        draft.write(name, text.encode())
+    draft.write(HISTORY_FILE, json.dumps(result["history"]).encode())
 
 
 def scratch_folder(num_bytes: int = 0) -> Path:
-    """A new folder of this process; who asks for it removes it.
+    """A new temporary folder, which the caller removes.
 
-    Raises UserError where its disk has no room for so many bytes.
+    Raises UserError if its disk has no room for `num_bytes`.
     """
     parent = tempfile.gettempdir()
     free = shutil.disk_usage(parent).free
@@ -201,7 +198,7 @@ def scratch_folder(num_bytes: int = 0) -> Path:
 
 
 def remove_abandoned() -> None:
-    """Remove the folders of this machine's processes that were killed before they did."""
+    """Remove the temporary folders that killed processes of this machine left."""
     here = ProcessIdentity.current()
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         _, _, name = folder.name.partition(_PREFIX)
@@ -209,7 +206,7 @@ def remove_abandoned() -> None:
         if not (pid.isdecimal() and started.isdecimal()):
             continue
         owner = here.model_copy(update={"pid": int(pid), "started": int(started)})
-        # Of another machine, or another container, nobody here can tell.
+        # Processes of another machine or container cannot be looked up here.
         if _name(owner).startswith(f"{machine}-") and owner.is_alive() is False:
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -1,7 +1,7 @@
-"""A training run's checkpoints: stored while it goes on, verified, kept by a rule.
+"""A training run's checkpoints: stored while it trains, verified, kept by a rule.
 
-Each is a folder of its own, on any store. Its last file says what size and SHA-256 the others must
-have: a folder without it is no checkpoint, and one that it does not fit is damaged.
+Each is a folder in any store. Its last file holds the size and SHA-256 of the others: a folder
+without it is no checkpoint, and one with other contents is damaged.
 """
 
 import logging
@@ -39,7 +39,7 @@ _CHECKSUMS = "checksums.json"
 class Checkpoints:
     """The checkpoints in `folder` of `filesystem`; one process at a time writes to it.
 
-    What is handed over to be stored is stored by a thread while the training run goes on.
+    A thread stores them while training continues.
     """
 
     def __init__(self, folder: str, filesystem: FileSystem, keep: Retention) -> None:
@@ -47,7 +47,7 @@ class Checkpoints:
         self._filesystem = filesystem
         self._keep = keep
         self._damaged: set[str] = set()
-        # Those of earlier writers, as of the first look: what they left incomplete stays so.
+        # Folders of earlier writers, found at the first look: none of them will become complete.
         self._earlier: set[str] | None = None
         self._own: set[str] = set()
         self.damage: list[str] = []  # a sentence for each damaged one that was met
@@ -73,14 +73,14 @@ class Checkpoints:
         return sorted(found, key=lambda each: (each.step, each.name), reverse=True)
 
     def give_up(self, checkpoint: Checkpoint, reason: str) -> None:
-        """Take one for damaged: it is no more among the stored ones, and removed one day."""
+        """Treat one as damaged: it is no longer listed, and will be removed."""
         self._damaged.add(checkpoint.name)
         self.damage.append(f"the checkpoint of step {checkpoint.step} is damaged ({reason})")
 
     def set_aside(self) -> None:
-        """Keep what is damaged from being removed, until the training run has ended.
+        """Keep the damaged ones from being removed until the training run has ended.
 
-        Where no checkpoint is whole the training run starts over, and a person may still save more.
+        If no checkpoint is whole the training run starts over, and a person may still rescue one.
         """
         for name in sorted(self._damaged & self._names()):
             source, target = f"{self.folder}/{name}", f"{self.folder}/{_ASIDE}{name}"
@@ -96,15 +96,15 @@ class Checkpoints:
         self._damaged.clear()
 
     def aside(self) -> str:
-        """Where that is kept, as a pattern for people."""
+        """Where they are kept, as a pattern for messages."""
         return f"{self.folder}/{_ASIDE}*"
 
     @contextmanager
     def opened(self, checkpoint: Checkpoint) -> Iterator[Path]:
         """A checkpoint in a local folder; raises DamagedCheckpointError where it is not whole.
 
-        What lies elsewhere is copied to a folder of this process, once more where the first copy
-        is not whole: the way or the disk may be at fault. Raises UserError where there is no room.
+        One in another store is copied to a temporary folder, and copied again if the first copy is
+        not whole: the transfer or the disk may be at fault. Raises UserError if there is no room.
         """
         if isinstance(self._filesystem, LocalFileSystem):
             place = Path(self.folder) / checkpoint.name
@@ -152,25 +152,25 @@ class Checkpoints:
             yield folder
 
     def store(self, draft: Path, *, step: int, is_regular: bool, loss: float | None) -> None:
-        """Store the folder `draft`, and remove it then; call `wait` before the next one.
+        """Start storing the folder `draft`, which is then removed; `wait` before the next one.
 
-        Returns at once. Others that the rule does not keep are removed after that.
+        Afterwards the checkpoints that the rule does not keep are removed.
         """
         self._storing = self._thread.submit(self._store, draft, step, is_regular, loss)
 
     def is_storing(self, seconds: float) -> bool:
-        """Whether the one handed over last is still on its way, after so many seconds at most."""
+        """Whether a checkpoint is still being stored after at most `seconds`."""
         return self._storing is not None and bool(wait([self._storing], seconds).not_done)
 
     def figures(self) -> dict[str, float]:
-        """Of the one this process stored last: its bytes, and when, in seconds since the epoch.
+        """Bytes and time, in seconds since the epoch, of the one stored last.
 
         Empty until there is one.
         """
         return dict(self._last)
 
     def wait(self) -> str:
-        """Wait until the one handed over last is stored; returns its name, empty without one.
+        """Wait for the one being stored; returns its name, empty without one.
 
         Raises what storing it raised.
         """
@@ -195,7 +195,7 @@ class Checkpoints:
             num_bytes = float(checkpoint.num_bytes)
             self._last = {"checkpoint/bytes": num_bytes, "checkpoint/stored_at": time.time()}
         except BaseException:
-            with suppress(*store_errors()):  # what a full disk took of it is room for the next one
+            with suppress(*store_errors()):  # on a full disk this makes room for the next one
                 self._filesystem.delete_dir(f"{self.folder}/{name}")
             raise
         finally:
@@ -207,7 +207,7 @@ class Checkpoints:
         return name
 
     def _commit(self, checkpoint: Checkpoint) -> None:
-        """Write the last file, by which the others count, once they would survive a power cut."""
+        """Write the last file once the others would survive a power failure."""
         path = f"{self.folder}/{checkpoint.name}"
         is_local = isinstance(self._filesystem, LocalFileSystem)
         if is_local:
@@ -222,8 +222,8 @@ class Checkpoints:
         stored = self.stored()
         whole = [each for each in stored if each.step != newest.step or each == newest]
         kept = {each.name for each in kept_by(self._keep, whole)}
-        # Another's that is incomplete and new may be on its way: this process may be the one that
-        # was given up, on a node that the cluster had lost from sight.
+        # A new incomplete one may be another writer's: the cluster may have lost sight of this
+        # node and replaced this process.
         removable = {each.name for each in stored} | self._own | self._damaged
         removable |= self._earlier or set()
         for name in self._names() & removable - kept:

@@ -1,6 +1,6 @@
 """What a training run reports: its curve, its progress line, its metrics in MLflow.
 
-A training run may end where the held-out loss no longer falls, with the weights it was least with.
+And early stopping, with the weights of the lowest held-out loss.
 """
 
 import json
@@ -38,10 +38,10 @@ def heldout_loss(point: Mapping[str, Any]) -> float | None:
 
 
 class Telemetry:
-    """Reports how a training run goes. One rank speaks; the others hold one that keeps quiet.
+    """Reports of a training run. Those of rank 0 are sent; on other ranks nothing is.
 
-    The curve is part of each checkpoint, so that a resumed run ends with the same curve. How fast
-    it goes is reported beside it, and belongs to no curve: no two runs are equally fast.
+    The curve is part of each checkpoint, so that a resumed run ends with the same curve. Speed is
+    reported separately: no two runs are equally fast.
     """
 
     def __init__(
@@ -84,14 +84,14 @@ class Telemetry:
             self._metrics.add(step, figures, self.times[-1])
 
     def take_step(self, step: int, seconds: float) -> None:
-        """Take note that `step` steps are done, the last of them in `seconds`."""
+        """Record that `step` steps are done, the last of them in `seconds`."""
         self.training_seconds += seconds
         self._speed.take_step(step, seconds)
         if self._system is not None:
             self._system.step = step
 
     def log_speed(self, step: int, num_tokens: float) -> None:
-        """Log how fast the training run is, with `num_tokens` of all ranks behind it."""
+        """Log the speed after `num_tokens` tokens of all ranks."""
         self.num_tokens = num_tokens
         figures = self._speed.figures(step, num_tokens, self.training_seconds)
         self._latest.update(figures)
@@ -124,11 +124,11 @@ class Telemetry:
         )
 
     def warn(self, sentence: str) -> None:
-        """Show something that a person should know, at the present step."""
+        """Show a warning at the present step."""
         self.show(self._step, f"{self._stage}: {sentence}")
 
     def skip(self, findings: Sequence[Finding]) -> None:
-        """Take note of skipped steps; progress shows the last one."""
+        """Record skipped steps; progress shows the last one."""
         for found in findings:
             figures = {"loss": found.loss, "gradient_norm": found.grad_norm, "limit": found.limit}
             # Text where it is no number: JSON has none.
@@ -139,7 +139,7 @@ class Telemetry:
             self.warn(f"{several}{findings[-1]}" + ", so it was skipped" * (not several))
 
     def roll_back(self, first: int, last: int, rate_scale: float) -> None:
-        """Take note that the steps `first` to `last` were given up, and the rate since."""
+        """Record that the steps `first` to `last` were given up, and the rate since."""
         self.rollbacks.append({"first": first, "last": last, "rate_scale": rate_scale})
         self.warn(
             f"too many steps in a row were skipped: back to step {first}, past step {last}, at "
@@ -152,7 +152,7 @@ class Telemetry:
         return heldout_loss(point) if point["step"] == step else None
 
     def close(self) -> None:
-        """Send what waits, without waiting long for anybody."""
+        """Send what is queued, with a short time limit."""
         if self._progress is not None:
             self._progress.close()
         if self._system is not None:
@@ -165,19 +165,19 @@ class Telemetry:
         (folder / _FILE_NAME).write_text(json.dumps(self.summary()))
 
     def restore(self, folder: Path, step: int) -> None:
-        """Go on with the curve of a checkpoint made after `step` steps."""
+        """Continue the curve of a checkpoint made after `step` steps."""
         saved = json.loads((folder / _FILE_NAME).read_text())
         for name in _SUMMARY:
             setattr(self, name, saved[name])
         self.resumed_from.append(step)
-        self._speed.go_on(self.num_tokens)
+        self._speed.resume(self.num_tokens)
         if self._metrics is not None:
             for point, timestamp in zip(self.history, self.times, strict=True):
                 figures = {key: value for key, value in point.items() if key != "step"}
                 self._metrics.add(point["step"], figures, timestamp)
 
     def summary(self) -> dict[str, Any]:
-        """What is known so far, as plain values."""
+        """The curve and totals so far, as plain values."""
         return {name: getattr(self, name) for name in _SUMMARY}
 
     def undelivered(self) -> list[Point]:
@@ -186,10 +186,10 @@ class Telemetry:
 
 
 class Best:
-    """The weights with the least held-out loss so far; every rank holds them.
+    """The weights with the lowest held-out loss so far; every rank holds them.
 
-    Which evaluation was best, and whether there is patience left, is a function of the training
-    run's curve, so that a resumed run stops after the same step with the same weights.
+    The best evaluation and the patience left are functions of the curve, so a resumed run stops
+    after the same step with the same weights.
     """
 
     def __init__(self, patience: int) -> None:

@@ -1,4 +1,4 @@
-"""Which errors of a worker end a training run, which only replace the worker, and what they say."""
+"""Which errors of a worker end a training run, which only replace the worker, and as what."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -21,19 +21,17 @@ from ray.train.v2._internal.exceptions import (
 from ray.train.v2._internal.execution.callback import ControllerCallback
 from ray.train.v2._internal.execution.controller.state import ReschedulingState, SchedulingState
 
-# What would fail again in the same way: the workers are not restarted.
-FINAL_ERRORS = (UserError,)
 _DEATHS = (RayActorError, WorkerHealthCheckFailedError, WorkerHealthCheckTimeoutError)
 
 
 def raise_sentence(error: Exception, section: str, max_failures: int) -> None:
-    """Raise UserError where a person can mend what ended a training run after all its restarts.
+    """Raise UserError if a person can fix what ended a training run after all its restarts.
 
-    `error` is what Ray Train's `fit` raised, `section` is the recipe's. Returns where it is a
-    mistake of the program: that needs its traceback.
+    `error` is what Ray Train's `fit` raised, `section` is the recipe's. Returns if it is a bug,
+    which needs its traceback.
     """
     cause = error.controller_failure if isinstance(error, ControllerError) else error
-    if isinstance(cause, FINAL_ERRORS):
+    if isinstance(cause, UserError):
         raise cause from None  # not from itself: a cause of its own
     if is_loss(cause):
         raise UserError(
@@ -54,16 +52,16 @@ def raise_sentence(error: Exception, section: str, max_failures: int) -> None:
 
 
 class EndOnFinalError(UserCallback):
-    """Ends all ranks as soon as one of them raised an error that would come again.
+    """Ends all ranks as soon as one of them raised UserError, which would come again.
 
-    Ray Train calls this in its controller and ends the training run when it raises. So it does not
-    matter whether the other ranks wait for the one that failed.
+    Ray Train calls this in its controller and ends the training run when it raises, even while
+    other ranks wait for the failed one.
     """
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
-        """Raise the final error among those of the ranks, if there is one."""
+        """Raise the first UserError among the errors of the ranks, if there is one."""
         for _, error in sorted(worker_exceptions.items()):
-            if isinstance(error, FINAL_ERRORS):
+            if isinstance(error, UserError):
                 raise error
 
 

@@ -1,4 +1,4 @@
-"""Models that were made elsewhere, as artifacts: everyone reads them from the store."""
+"""Models from elsewhere as artifacts, so that all workers read them from the store."""
 
 import hashlib
 import json
@@ -6,23 +6,24 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
+from bert_core.config import EncoderConfig
 from bert_core.files.json_files import read_json
 from bert_core.files.tokenizer_files import TOKENIZER_FILES
 from bert_core.hugging_face import READING_VERSION, import_model, model_folder
 from bert_core.inference.probing import PROBES, probe
 from bert_core.model.catalogue import Model, count_parameters
 from bert_core.model.rows import CODE_FILE
-from bert_core.training.state import load_model, save_model
+from bert_core.training.state import load_model, read_config, save_model
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.artifacts import Artifact, Built, Draft
+from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
 from pipelines.artifacts.manifest import fingerprint_of, is_fingerprint, sha256_of_file
 from pipelines.config.errors import UserError, readable, redacted
 from pipelines.config.versions import computing_machine
 from pipelines.io.hugging_face import FROM_THE_HUB
-from pipelines.stage import Progress, StageContext
+from pipelines.stage import StageContext, send_note
 
 IMPORTED: Final = "imported_model"
-PROBE_FILE: Final = "probe.json"  # the texts whose answers it is recognized by
+PROBE_FILE: Final = "probe.json"  # texts whose answers verification compares
 PROBE: Final = "probe/response"
 # Kinds of artifacts that hold a model and its tokenizer; `imported_encoder` was the first's name.
 _KINDS: Final = (IMPORTED, "encoder", "finetuned", "imported_encoder")
@@ -41,10 +42,10 @@ _READ_WHOLE: Final = (
 def existing_encoder(reference: str, context: StageContext) -> Artifact:
     """The encoder that `reference` names: a folder, ours or Hugging Face's, or a fingerprint.
 
-    What is in a folder is taken into the store, named by its bytes. Raises UserError where there
-    is none, or none that can be read.
+    A folder is copied into the store, named by its bytes. Raises UserError if there is no such
+    encoder, or it cannot be read.
     """
-    found = find_model_artifact(reference, context)
+    found = find_model_artifact(reference, context.store)
     if found is not None:
         return found
     if is_fingerprint(reference):
@@ -61,8 +62,13 @@ def existing_encoder(reference: str, context: StageContext) -> Artifact:
     )
 
 
+def config_of(encoder: Artifact) -> EncoderConfig:
+    """The sizes and options of an encoder in the store."""
+    return EncoderConfig.from_dict(read_config(encoder.local_folder())["encoder"])
+
+
 def refuse_own_code(folder: Path) -> None:
-    """Raise UserError for a folder whose code would run, and nobody vouches for."""
+    """Raise UserError for a folder with a model's own code, which loading it would run."""
     if (folder / CODE_FILE).is_file():
         raise UserError(
             f"{folder} carries the code of its model, {CODE_FILE}, which loading it would run; "
@@ -71,19 +77,19 @@ def refuse_own_code(folder: Path) -> None:
         )
 
 
-def find_model_artifact(fingerprint: str, context: StageContext) -> Artifact | None:
+def find_model_artifact(fingerprint: str, store: ArtifactStore) -> Artifact | None:
     """The artifact with a model that has this fingerprint; None where the store has none."""
     if not is_fingerprint(fingerprint):
         return None
     for kind in _KINDS:
-        found = context.store.find(kind, fingerprint)
+        found = store.find(kind, fingerprint)
         if found is not None:
             return found
     return None
 
 
 def is_ours(folder: Path) -> bool:
-    """Whether a folder holds one of our own models, and not another's.
+    """Whether a folder holds a model in Bertsmith's own format.
 
     Raises UserError where its config.json cannot be read.
     """
@@ -100,11 +106,11 @@ def import_folder(
     head: str | None = None,
     lowercase: bool | None = None,
 ) -> Artifact:
-    """The model in `folder` and its tokenizer as an artifact; `source` says whence they came.
+    """The model in `folder` and its tokenizer as an artifact; `source` is where they came from.
 
-    The artifact is named by the files, wherever they lie, and by how they are read: the version of
-    the reading, the one `head` that is kept where one is named, and `lowercase` where the folder
-    does not say. Raises UserError, and leaves nothing behind, where they are not whole.
+    The artifact is named by the files' bytes and by how they are read: the version of the reading,
+    the `head` to keep if one is named, and `lowercase` if the folder does not say. Raises
+    UserError, and stores nothing, if they are incomplete.
     """
     said = {"head": head, "lowercase": lowercase}
     settings = {name: value for name, value in said.items() if value is not None}
@@ -132,8 +138,7 @@ def import_folder(
             (saved / PROBE_FILE).write_text(json.dumps({"texts": PROBES}, ensure_ascii=False))
             names = sorted(file.name for file in saved.iterdir())
             for name in names:
-                with draft.file(name) as target:
-                    target.path.write_bytes((saved / name).read_bytes())
+                draft.write(name, (saved / name).read_bytes())
         details = {
             "source": redacted(source),
             "source_files": files,
@@ -150,10 +155,9 @@ def import_folder(
 
 
 def _say_causal(taken: Artifact, source: str, context: StageContext) -> None:
-    """A model that looks back only is seldom what was wanted of a BERT."""
+    """Note that a model is causal, which is rarely wanted of a BERT."""
     if taken.statistics["causal"]:
-        note = f"{redacted(source)} is {CAUSAL}"
-        context.observe(Progress(stage=IMPORTED, done=0, total=0, unit="steps", note=note))
+        send_note(context.observe, IMPORTED, f"{redacted(source)} is {CAUSAL}")
 
 
 def files_of_model(folder: Path) -> list[str]:
@@ -213,9 +217,9 @@ def _read(
 
 
 def _other_architecture(config: dict[str, Any]) -> str:
-    """The model that a published config names, where it has a head that is none of ours.
+    """The architecture that a published config names, if its head is none of ours.
 
-    Of such a one the encoder alone is read.
+    Then only the encoder is read.
     """
     listed = config.get("architectures")
     name = listed[0] if isinstance(listed, list) and listed else ""

@@ -1,4 +1,4 @@
-"""Launching a training run under Ray Train: it restarts what dies and goes on from a checkpoint."""
+"""Launching a training run under Ray Train, which replaces workers and resumes from checkpoints."""
 
 import contextvars
 import logging
@@ -18,7 +18,7 @@ from pipelines.cluster.connection import (
     nodes,
 )
 from pipelines.cluster.node_checks import check_nodes
-from pipelines.stage import Progress, StageContext
+from pipelines.stage import StageContext, send_note
 from pipelines.tracking.sign_in import database_file
 from pipelines.training.arithmetic import wait_for_room
 from pipelines.training.checkpoint_files import CheckpointFolder
@@ -53,11 +53,11 @@ _RESIZE_SECONDS = 10.0  # between two looks at whether a range of workers has mo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """One training run: what runs on the workers, with which plain values, and under which name."""
+    """One training run: the function of its workers, its values and its name."""
 
     worker: Callable[[dict[str, Any]], dict[str, Any]]
     values: dict[str, Any]  # plain values and artifacts; pickled to every worker
-    name: str  # names the checkpoints: the same name goes on where it stopped
+    name: str  # of its checkpoints: a run of the same name resumes from them
     checkpoints: CheckpointFolder
     cut: BatchSplit  # what the workers share
     one_thread_each: bool = False  # whether a CPU trains this model fastest with a rank a core
@@ -66,15 +66,14 @@ class Launch:
 def launch(
     job: Launch, context: StageContext, finish: Callable[[Path, dict[str, Any]], Result]
 ) -> Result:
-    """Train on the workers that `context.ranks` asks for; returns what `finish` makes of it.
+    """Train on the workers that `context.ranks` asks for; returns the result of `finish`.
 
-    `finish` is given a local folder with the files of the last checkpoint, and what rank 0's
-    worker returned. A worker or node that dies is replaced, as often as `context.ranks` allows,
-    each time going on from the last checkpoint; so does a second call with the same name, in
-    another process. A UserError on any rank ends all of them and is raised here. What stops this
-    call from outside, such as KeyboardInterrupt, ends the training run too: it saves where it is,
-    for which it has `PATIENCE_SECONDS` or until it is stopped once more, and this process leaves
-    Ray.
+    `finish` gets a local folder with the files of the last checkpoint, and what rank 0's worker
+    returned. A worker or node that dies is replaced, as often as `context.ranks` allows, and
+    training resumes from the last checkpoint; so does a second call with the same name in another
+    process. A UserError on any rank ends all of them and is raised here. What stops this call from
+    outside, such as KeyboardInterrupt, ends the training run too: it saves a checkpoint, within
+    `PATIENCE_SECONDS` or until it is stopped once more, and this process leaves Ray.
     """
     check_ranks(context.ranks, job.cut)  # before nodes come for them
     connect()
@@ -86,8 +85,7 @@ def launch(
     )  # fmt: skip
     logger.info("%s, %s", job.name, placement)
     if note := cut_short(context.ranks, job.cut):
-        note = f"{job.cut.section}: {note}"
-        context.observe(Progress(stage=job.cut.section, done=0, total=0, unit="steps", note=note))
+        send_note(context.observe, job.cut.section, f"{job.cut.section}: {note}")
     kept = f"{job.checkpoints.path}/{job.name}", job.checkpoints.filesystem, context.ranks.keeping
     with (
         _ended_if_stopped(),
@@ -144,9 +142,9 @@ def launch(
 
 @contextmanager
 def _ended_if_stopped() -> Iterator[None]:
-    """A training run must not outlive the lock of its build, which the stopped caller lets go of.
+    """End the training run before a stopped caller releases the lock of its build.
 
-    In a notebook the process goes on, and with it the thread that fits.
+    In a notebook the process would survive, and with it the thread that trains.
     """
     try:
         yield
@@ -160,7 +158,7 @@ def _fit(trainer: TorchTrainer, messages: "ActorHandle[Any]") -> Any:
     """`trainer.fit()` on a thread of its own: on the main thread it would answer Ctrl-C itself.
 
     There it exits the process in the middle of a flow. A KeyboardInterrupt, or what a scheduler's
-    signal raises, on the waiting main thread lets the training run end politely and is raised then.
+    signal raises, on the waiting main thread first lets the training run save and end.
     """
     outcome: Future[Any] = Future()
 

@@ -1,8 +1,8 @@
-"""What the workers of a training run and the process that started them say to each other.
+"""Messages between the workers of a training run and the process that started them.
 
-Workers cannot reach that process's run logger, and it cannot reach them: both call an actor on its
-node. Progress goes one way; the wish to stop goes the other, to rank 0, from which it travels with
-a step's counts, so that all ranks save and end after the same step.
+Neither can call the other, so both call an actor on the node of that process. Workers send their
+progress; rank 0 asks for the wish to stop and passes it on with a step's counts, so that all ranks
+save and end after the same step.
 """
 
 import contextvars
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 # How long a training run may take to end politely: a step, an evaluation, a checkpoint on its way.
 PATIENCE_SECONDS = 120.0
-_MOST_WAITING = 1000  # progress that nobody fetches
+_MAX_QUEUED = 1000  # progress that was not fetched yet
 _POLL_SECONDS = 0.5
 _LAST_WORDS_SECONDS = 2.0
 
@@ -35,7 +35,7 @@ class _Messages:
     """The actor between them."""
 
     def __init__(self) -> None:
-        self._progress: deque[Progress] = deque(maxlen=_MOST_WAITING)
+        self._progress: deque[Progress] = deque(maxlen=_MAX_QUEUED)
         self._is_stop_wanted = False
 
     def send(self, progress: Progress) -> None:
@@ -57,7 +57,7 @@ class _Messages:
 def messages_of_workers(context: StageContext) -> Iterator["ActorHandle[Any]"]:
     """Where workers `send` Progress, which reaches `context.observe`, and the caller says `stop`.
 
-    It lives on the caller's node: no other node's end takes it away.
+    It lives on the caller's node, so that the loss of another node does not end it.
     """
     connect()
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
@@ -100,25 +100,25 @@ def messages_of_workers(context: StageContext) -> Iterator["ActorHandle[Any]"]:
 
 
 class ProgressSender:
-    """A worker's way to send Progress: no line of it is worth a wait or an error of a step."""
+    """Sends a worker's Progress without delaying or failing a step."""
 
     def __init__(self, messages: "ActorHandle[Any]") -> None:
         self._messages = messages
         self._last: Any = None
 
     def send(self, progress: Progress) -> None:
-        """Send `progress`, and wait for nothing."""
+        """Send `progress` without waiting."""
         self._last = self._messages.send.remote(progress)
 
     def close(self) -> None:
-        """See that the last one has left, but do not wait long for it."""
+        """Wait a short time until the last one is sent."""
         if self._last is not None:
             ray.wait([self._last], timeout=_LAST_WORDS_SECONDS)
 
 
 @contextmanager
 def listening_for_stop(messages: "ActorHandle[Any] | None") -> Iterator[Callable[[], bool]]:
-    """Whether a stop is wanted, as far as a thread has heard; the answer comes at once."""
+    """A function that says at once whether a stop is wanted; a thread asks the actor."""
     if messages is None:
         yield lambda: False
         return

@@ -1,35 +1,30 @@
 """A training run's figures on their way to MLflow, from a thread of their own.
 
-A training step never waits for the tracker. The curve is kept whole, here and in each checkpoint:
-MLflow gets what it lacks of it, each point once. Figures beside the curve, of speed, memory and the
-machine, are lost where the tracker does not take them at once.
+A training step never waits for the tracker. The whole curve is kept, here and in each checkpoint,
+and MLflow is sent the points that it lacks, each once. Other figures, of speed, memory and the
+machine, are lost if the tracker does not take them at once.
 
-What an absent tracker has not taken when training ends is kept in the store. Any later run with the
-same store and tracker delivers it, wherever it runs.
+What an unreachable tracker lacks when training ends is kept in the store. Any later run with the
+same store and tracker delivers it, on any machine.
 """
 
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pipelines.artifacts import ArtifactStore
-from pipelines.artifacts.access import store_errors_explained
-from pipelines.tracking.tracker import Tracker
+from pipelines.artifacts.access import names_in, store_errors_explained
+from pipelines.config.errors import first_line
+from pipelines.tracking.tracker import Tracker, now_ms, server_address
 from pipelines.tracking.transient import is_transient, tracker_errors
 
-from pipelines.tracking.tracker import now_ms, server_address  # isort: skip
-from mlflow import MlflowClient
-from mlflow.entities import Metric
-from mlflow.exceptions import MlflowException
-
-from pipelines.config.errors import first_line
-
-# Before MLflow itself: it sets the time limits that MLflow reads when it is imported.
-
+from mlflow import MlflowClient  # isort: skip  (after pipelines.tracking: its time limits)
+from mlflow.entities import Metric  # isort: skip
+from mlflow.exceptions import MlflowException  # isort: skip
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +87,7 @@ class MetricLog:
         return self._curve[self._num_sent :]
 
     def close(self, seconds: float = _LAST_WORDS_SECONDS) -> None:
-        """Send what is missing, as far as the tracker takes it within `seconds`."""
+        """Send what is missing within `seconds`, if the tracker takes it."""
         with self._changed:
             self._is_closing = True
             self._changed.notify()
@@ -116,7 +111,7 @@ class MetricLog:
                 for first in range(0, len(beside), _POINTS_A_CALL):
                     self._send(client, beside[first : first + _POINTS_A_CALL])
                 self._is_away = False
-            # Whatever it is: without this thread nothing would ever leave.
+            # Any error: without this thread nothing would ever be sent.
             except Exception as error:  # noqa: BLE001
                 if not self._is_away:
                     self._is_away = True
@@ -153,7 +148,7 @@ class Ending(BaseModel):
     end_time: int  # milliseconds
 
     def deliver(self, tracker: Tracker, seconds: float = 10.0) -> bool:
-        """Send it; False where the tracker did not take all of it within so many seconds.
+        """Send it; False if the tracker did not take all of it within `seconds`.
 
         Sent again, every point is still one point.
         """
@@ -215,7 +210,7 @@ def deliver_kept(store: ArtifactStore, tracker: Tracker) -> list[str]:
 
 
 def is_there(tracker: Tracker, run_id: str) -> bool:
-    """Whether the tracker has the run; one that somebody deleted takes no points."""
+    """Whether the tracker has the run; a deleted one takes no points."""
     try:
         run = tracker.client().get_run(run_id)
     except MlflowException as error:
@@ -227,12 +222,9 @@ def is_there(tracker: Tracker, run_id: str) -> bool:
 
 def _kept(store: ArtifactStore) -> list[tuple[str, Ending]]:
     found: list[tuple[str, Ending]] = []
+    folder = f"{store.root}/{_FOLDER}"
     with store_errors_explained(store.url):
-        try:
-            paths: list[Any] = store.filesystem.ls(f"{store.root}/{_FOLDER}", detail=False)
-        except (FileNotFoundError, NotADirectoryError):
-            return found
-        for path in sorted(map(str, paths)):
+        for path in (f"{folder}/{name}" for name in names_in(store.filesystem, folder)):
             try:
                 text = store.filesystem.cat_file(path)
                 found.append((path, Ending.model_validate_json(text)))

@@ -1,7 +1,7 @@
 """Fitting the ranks of a training run to a cluster: how many, with how many CPUs, with GPUs or not.
 
-A training run that cannot be placed as it was asked for is refused in one sentence: Ray would wait
-for ever, and a training run that quietly goes on without its GPUs or with an idle rank is worse.
+A training run that cannot be placed as requested is refused with UserError: Ray would wait for
+ever, and training silently without GPUs or with an idle rank would be worse.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,9 +49,9 @@ class Placement:
 
 
 def check_ranks(ranks: Ranks, cut: BatchSplit) -> None:
-    """Return where a step has a micro-batch for each of the least workers that are asked for.
+    """Raise UserError if a step has fewer micro-batches than the least workers asked for.
 
-    No cluster is needed to know it. Raises UserError where some of them would have nothing to do.
+    No cluster is needed to know it.
     """
     least = least_workers(ranks)
     if least > cut.num_micro_batches:
@@ -66,7 +66,7 @@ def least_workers(ranks: Ranks) -> int:
 
 
 def cut_short(ranks: Ranks, cut: BatchSplit) -> str:
-    """That a range of workers ends below what was asked for, in a sentence; empty where not."""
+    """A note if a step has fewer micro-batches than the end of the range of workers; else empty."""
     if not isinstance(ranks.workers, tuple) or ranks.workers[1] <= cut.num_micro_batches:
         return ""
     return (
@@ -106,7 +106,7 @@ def schedule(
 
 
 def uses_gpu(ranks: Ranks, nodes: Sequence[Node]) -> bool:
-    """Whether the workers get GPUs: by wish or, left open, where there is any."""
+    """Whether the workers get GPUs: as set or, with `auto`, if there is any."""
     if ranks.device == "auto":
         return any(node.get("GPU", 0) >= 1 for node in nodes)
     return ranks.device == "gpu"
@@ -130,7 +130,7 @@ def _range(
 
 
 def room_on_nodes(nodes: Sequence[Node], cpus: int, *, use_gpu: bool) -> int:
-    """How many workers with so many CPUs, and a GPU each where they get one, the nodes hold."""
+    """How many workers with `cpus` CPUs each, and a GPU if `use_gpu`, fit the nodes."""
     return sum(
         min(int(node.get("CPU", 0) // cpus), int(node.get("GPU", 0)) if use_gpu else 1 << 30)
         for node in nodes
@@ -138,7 +138,7 @@ def room_on_nodes(nodes: Sequence[Node], cpus: int, *, use_gpu: bool) -> int:
 
 
 def _share(nodes: Sequence[Node], num_workers: int, *, use_gpu: bool) -> int:
-    """The most CPUs that each of so many workers can have."""
+    """The most CPUs that each of `num_workers` can have."""
     largest = max(int(node.get("CPU", 0)) for node in nodes)
     return next(
         cpus
@@ -186,12 +186,12 @@ def _no_room(
 
 
 def after_waiting(seconds: float) -> str:
-    """That nodes were waited for, to end what was found; empty where they were not."""
+    """How long nodes were waited for, as the end of a message; empty if they were not."""
     return f" after waiting {seconds:.0f} s for nodes" if seconds else ""
 
 
 def listed(nodes: Sequence[Node]) -> str:
-    """How many nodes, and what each of them has, for people."""
+    """The nodes and their resources, for messages."""
     each = [
         f"{_count(int(node.get('CPU', 0)), 'CPU')} with {_count(int(node.get('GPU', 0)), 'GPU')}"
         for node in nodes

@@ -1,11 +1,11 @@
-"""What the ranks of a training run check before its first step: that they are one run, and fit.
+"""What the ranks of a training run check before its first step: that they agree, and that it fits.
 
-Each failure is a sentence that ends the training run on all ranks, minutes or hours before it would
-have ended by itself, or not at all.
+Each failure is a UserError that ends the training run on all ranks, where it would otherwise have
+failed after minutes or hours.
 
-Whether it fits the memory of its workers is found out by computing its largest batch. On a CPU the
-kernel ends a process that takes too much, and says nothing of why. So a worker may take no more
-than its share of the node while it tries: then torch says that there is no memory.
+Whether it fits the memory of its workers is tried by computing its largest batch. On a CPU the
+kernel kills a process that takes too much, without a reason. So the worker's memory is limited to
+its share of the node meanwhile: then torch reports that there is none left.
 """
 
 import hashlib
@@ -30,13 +30,13 @@ from bert_core.batch import Batch
 from bert_core.model.catalogue import TrainableModel
 from bert_core.training.loop import rehearse
 from bert_core.training.optimization import OptimizationConfig, Optimizer, state_size
-from pipelines.artifacts.access import nearest_folder
+from pipelines.artifacts.access import nearest_existing
 from pipelines.config.errors import UserError, first_line
 from pipelines.config.versions import computing_versions, peak_resident_bytes
 from pipelines.training.ranks import all_gather
 
 _MEETING_SECONDS = 300.0  # ranks come when they have read their inputs, some later than others
-# What is said where the system gives no memory: by torch, by C++, by oneDNN.
+# In errors of torch, C++ and oneDNN when there is no memory left.
 _NO_MEMORY = ("can't allocate memory", "bad_alloc", "could not create a memory", "out of memory")
 _LIMIT = Path("/sys/fs/cgroup/memory.max")  # of the container, where this runs in one
 _SHARE = 0.95  # of a node's memory; where more of it is used, Ray ends workers
@@ -45,7 +45,7 @@ _SHARE = 0.95  # of a node's memory; where more of it is used, Ray ends workers
 def check_ranks_agree(
     stage: str, device: torch.device, node: str, settings: str, *, seconds: float = _MEETING_SECONDS
 ) -> None:
-    """Return once all ranks have exchanged known numbers and were found to run the same.
+    """Check that all ranks can exchange numbers and run the same.
 
     `settings` is what the training run was given, `node` where this rank is. Raises UserError,
     within `seconds` and on every rank that came, where one does not come, where what they exchange
@@ -129,11 +129,11 @@ def checkpoint_bytes(
 def check_disk_space(
     stage: str, checkpoint_bytes: int, model_bytes: int, kept: int, folder: str | None
 ) -> None:
-    """Return where there is room for the checkpoints that are kept, two more, and the artifact.
+    """Check for room for the checkpoints that are kept, two more, and the artifact.
 
-    The two are what a stop left, and the one on its way, after which others are removed. `folder`
-    is where they go on this node's disks; None for a store elsewhere. One checkpoint is written
-    into the temporary folder first. Raises UserError where a disk lacks room.
+    The two are one that a stop left, and the one being stored before others are removed. `folder`
+    is theirs on this node's disks; None for a remote store. Each checkpoint is first written into
+    the temporary folder. Raises UserError if a disk lacks room.
     """
     wanted: dict[int, int] = {}  # bytes by device
     places: dict[int, Path] = {}
@@ -145,7 +145,7 @@ def check_disk_space(
 
     want(Path(tempfile.gettempdir()), checkpoint_bytes + model_bytes)
     if folder is not None:
-        want(nearest_folder(Path(folder)), (kept + 2) * checkpoint_bytes + 2 * model_bytes)
+        want(nearest_existing(Path(folder)), (kept + 2) * checkpoint_bytes + 2 * model_bytes)
     for device, num_bytes in wanted.items():
         free = shutil.disk_usage(places[device]).free
         if free < num_bytes:
@@ -217,7 +217,7 @@ def within_memory(
 
 @contextmanager
 def _limited(num_bytes: int) -> Iterator[None]:
-    """Have the system refuse what would make this process larger than that."""
+    """Have the system refuse allocations beyond a size of the process of `num_bytes`."""
     memory = psutil.Process().memory_info()
     if not hasattr(memory, "data"):  # Linux alone counts, and limits, what a process allocates
         yield

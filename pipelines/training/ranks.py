@@ -1,7 +1,7 @@
-"""The processes that share a training run: their work, which one this is, what they exchange.
+"""The ranks of a training run: their work, which one this is, and their collective operations.
 
-What every rank calls, all call in the same order. Ray is imported where it is asked: figures are
-added up outside of a training run, too, which need not spend a second on it.
+All ranks call the collective operations in the same order. Ray is imported in functions: figures
+are added up outside of training runs too, which need not spend a second on it.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -37,15 +37,15 @@ class Work:
     batches_of: "MicroBatches"  # the same, with nothing read ahead
     # Every rank calls these, and all of them get the same figures.
     evaluate: "Callable[[TrainableModel], dict[str, float]]"
-    # After the last step, with the model on the CPU: a proof on any machine computes there, too.
+    # After the last step, on the CPU, where verification computes too.
     final_evaluation: "Callable[[TrainableModel], dict[str, Any]]"
     # Before the first step of a training run that finds no checkpoint; every rank calls it.
     begin: "Callable[[TrainableModel], None] | None" = None
     layer_decay: float = 1.0  # see `OptimizationConfig`
-    rate_scales: Mapping[str, float] = field(default_factory=dict)  # likewise
+    rate_scales: Mapping[str, float] = field(default_factory=dict)  # see `OptimizationConfig`
     restart: "Restart | None" = None  # of the learning rate
     patience: int | None = None  # evaluations without a lower held-out loss; None: all steps
-    # Ends the training run after so many steps, on all ranks alike: where it is only measured.
+    # Ends a training run that is only measured after a number of steps, the same on all ranks.
     is_enough: Callable[[int], bool] = lambda done: False
     # One of every kind that needs as much memory as any; rehearsed before the first step.
     largest_batches: "Callable[[], Sequence[Batch]] | None" = None

@@ -39,7 +39,7 @@ def go_back(
 ) -> Position:  # fmt: skip
     """Put weights and optimizer where the last regular checkpoint left them, or at the beginning.
 
-    The steps since then, up to `after_step`, are given up: the training run goes on behind them, at
+    The steps since then, up to `after_step`, are given up: training continues after them, at
     `rate_factor` times its rates. The curve is kept. All ranks call this.
     """
     store_waiting(state)
@@ -90,13 +90,13 @@ def newest_whole(
     is_writer: bool,
     only_regular: bool = False,
 ) -> Iterator[Path | None]:
-    """A folder that this rank can read with the newest one that is whole on every node.
+    """A readable folder with the newest checkpoint that is whole on every node.
 
-    The first rank of each node reads for all ranks with the same `node`. Of one that no node finds
-    whole the one before is taken; where there is none, None is yielded and what is damaged is set
-    aside. The writer's list counts, and what was found damaged is in its `damage`. The folder
-    stays until all ranks have left the block; all call this. Raises UserError, on all ranks, where
-    some nodes find a checkpoint whole and others do not: these would make a sound one seem lost.
+    The first rank of each node reads for all ranks with the same `node`. If no node finds a
+    checkpoint whole, the previous one is taken; if there is none, None is yielded and the damaged
+    ones are set aside. The writer's list counts, and its `damage` names what was damaged. The
+    folder stays until all ranks have left the block; all call this. Raises UserError, on all
+    ranks, if only some nodes find a checkpoint damaged: their disk or memory is at fault.
     """
     found = broadcast(checkpoints.stored() if is_writer else [], device)
     nodes = all_gather(node, device)

@@ -6,14 +6,12 @@ And the statistics that it ends with.
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from mlflow.entities import Dataset, DatasetInput, InputTag
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pipelines.artifacts import Artifact, Draft
-from pipelines.artifacts.access import write_to_disk
 from pipelines.artifacts.claims import ClaimLostError
 from pipelines.config.errors import redacted
 from pipelines.stage import StageContext
@@ -34,7 +32,7 @@ class _Record(BaseModel):
 
 
 def training_input(data: Artifact, num_rows: int) -> DatasetInput:
-    """`data` as MLflow lists it: its kind, its fingerprint, where it lies and its training rows."""
+    """`data` as MLflow lists it: its kind, fingerprint, location and number of training rows."""
     scheme, separator, _ = data.url.partition("://")
     dataset = Dataset(
         name=data.kind,
@@ -56,9 +54,9 @@ def open_run(
     """The id of the run that records this attempt at the artifact; None without a tracker.
 
     The run names `data` as what it was trained on.
-    An attempt that goes on after an interruption keeps its run. One that starts over, because the
-    artifact was removed, gets a run of its own: the points of two training runs never mix. Raises
-    UserError where the tracker does not answer.
+    An attempt that is resumed keeps its run. One that starts over, because the artifact was
+    removed, gets a new run: the points of two training runs never mix. Raises UserError if the
+    tracker does not answer.
     """
     if context.tracker is None:
         return None
@@ -139,16 +137,17 @@ def throughput(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kept_run(draft: Draft, tracker: Tracker) -> str | None:
+    path = f"{draft.work}/{_RECORD}"
     try:
-        record = _Record.model_validate_json(draft.filesystem.cat_file(_record_path(draft)))
+        record = _Record.model_validate_json(draft.filesystem.cat_file(path))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValidationError:  # a power cut, or a disk that was full
-        logger.warning("%s is unreadable: this attempt gets a new run", _record_path(draft))
+        logger.warning("%s is unreadable: this attempt gets a new run", path)
         return None
     if record.uri != tracker.shown_uri:
         return None
-    tracker.experiment_id()  # says in a sentence if nobody answers
+    tracker.experiment_id()  # raises UserError if the tracker does not answer
     with tracker.answering():
         if not is_there(tracker, record.run_id):
             return None
@@ -158,14 +157,4 @@ def _kept_run(draft: Draft, tracker: Tracker) -> str | None:
 
 
 def _keep_run(draft: Draft, tracker: Tracker, run_id: str) -> None:
-    path = _record_path(draft)
-    text = _Record(uri=tracker.shown_uri, run_id=run_id).model_dump_json()
-    if not draft.is_local:
-        draft.filesystem.pipe_file(path, text.encode())
-        return
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    write_to_disk(Path(path), text)
-
-
-def _record_path(draft: Draft) -> str:
-    return f"{draft.work}/{_RECORD}"
+    draft.note(_RECORD, _Record(uri=tracker.shown_uri, run_id=run_id).model_dump_json())

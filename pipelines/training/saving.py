@@ -1,4 +1,4 @@
-"""What a rank trains with, saved to checkpoints while the training run goes on."""
+"""The state of a rank, saved to checkpoints while training continues."""
 
 import errno
 import logging
@@ -25,11 +25,11 @@ from pipelines.training.ranks import broadcast
 
 logger = logging.getLogger(__name__)
 
-# A checkpoint that is due waits so long for the one before: the other ranks wait for the first.
+# How long a due checkpoint waits for the previous one, while the other ranks wait for rank 0.
 PATIENCE_SECONDS = 60.0
 _LAST_TRIES = 3
 _POLL_SECONDS = 10.0
-# What a disk says that will say so again: a replaced worker would compute the same steps for it.
+# Errors of a disk that would come again: a replaced worker would only repeat the same steps.
 _REFUSALS = frozenset((*FULL, errno.EFBIG, errno.EROFS))
 
 
@@ -77,10 +77,10 @@ def save(state: TrainState, position: Position, *, is_last: bool, is_regular: bo
 
     `is_regular` says that it is due by its step, and not by the clock.
 
-    Where the one before does not arrive within a minute this one is left out, on all ranks, and
-    False is returned; the last one waits. So is any that the temporary folder does not take:
-    `save_at_end` tries the last one again. All ranks call this. Raises SkippedStepsError where the
-    guard halted the training run, and ClaimLostError where another process has taken it over.
+    If the previous one is not stored within a minute this one is left out, on all ranks, and False
+    is returned; the last one waits. One that the temporary folder cannot take is left out as well,
+    and `save_at_end` tries the last one again. All ranks call this. Raises SkippedStepsError if
+    the guard halted the training run, and ClaimLostError if another process has taken it over.
     """
     seconds = 0.0 if is_last else PATIENCE_SECONDS
     is_storing = state.is_writer and state.checkpoints.is_storing(seconds)
@@ -108,7 +108,7 @@ def _write(
         with _noted(faults):
             # Not a folder that ends with a block: the thread that stores it removes it.
             folder = scratch_folder() if state.is_writer else None
-        # A writer without a folder goes on, too: the others wait for its share.
+        # A writer without a folder continues too: the others wait for its share.
         with _noted(faults):
             target = (folder or Path()) / MODEL_FOLDER
             save_checkpoint(target, model, optimizer, position, is_writer=folder is not None)
@@ -144,7 +144,7 @@ def _write(
 
 @contextmanager
 def _noted(faults: list[Fault]) -> Iterator[None]:
-    """Take note of what the disk refuses in the block, and go on behind it."""
+    """Collect errors of the disk in the block, and continue after it."""
     try:
         yield
     except OSError as error:
@@ -154,9 +154,9 @@ def _noted(faults: list[Fault]) -> Iterator[None]:
 def store_waiting(state: TrainState) -> str | Fault:
     """Wait for the checkpoint that is being stored; returns its name, or why it is not there.
 
-    The name is empty where none was being stored. All ranks call this. A store that does not
-    answer costs this checkpoint, and is said; the training run goes on. Raises ClaimLostError where
-    another process has taken the training run over.
+    The name is empty if none was being stored. All ranks call this. If the store does not answer,
+    this checkpoint is lost with a warning, and training continues. Raises ClaimLostError if another
+    process has taken the training run over.
     """
     # In short waits: a rank that waited for one message would give up after half an hour, and a
     # large checkpoint may take longer to a slow store.
@@ -175,11 +175,11 @@ def store_waiting(state: TrainState) -> str | Fault:
 
 
 def save_at_end(state: TrainState, position: Position, is_last: bool, is_saved: bool) -> str:
-    """See that the position at which the training run ends is stored; the name of its checkpoint.
+    """Store the position at which the training run ends; returns the name of its checkpoint.
 
-    `is_saved` says that it was handed over, as one that was due. All ranks call this. Raises, on
-    all of them, UserError where a full or read-only disk refuses it, and OSError where the store
-    does not answer for as long as its client tries.
+    `is_saved` says that it is being stored already. All ranks call this. Raises, on all of them,
+    UserError if a full or read-only disk refuses it, and OSError if the store does not answer for
+    as long as its client tries.
     """
     stored: str | Fault | None = store_waiting(state) if is_saved else None
     for _ in range(_LAST_TRIES):
@@ -197,7 +197,7 @@ def save_at_end(state: TrainState, position: Position, is_last: bool, is_saved: 
 
 
 def _lost(state: TrainState, position: Position, fault: Fault) -> str:
-    """What a person reads who loses the steps since the checkpoint before; the writer knows it."""
+    """The message that steps since the previous checkpoint are lost; on the writer alone."""
     if not state.is_writer:
         return ""
     checkpoints = state.checkpoints

@@ -16,14 +16,14 @@ from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, model
 from pydantic.functional_validators import WrapValidator
 
 from pipelines.config.settings import Settings
-from pipelines.stage import Observer, Progress
+from pipelines.stage import Observer, send_note
 
 Schedule = Literal["linear", "cosine", "constant", "warmup_stable_decay"]
 Momentum = Annotated[float, Field(ge=0, lt=1)]
 
 
 def in_one_sentence(must: str) -> WrapValidator:
-    """Refuse what none of several types takes with one sentence, and not with one of each type."""
+    """Refuse what fits none of several types with one message, instead of one for each type."""
 
     def validated(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
         try:
@@ -148,7 +148,7 @@ Use = Literal["pretraining", "finetuning"]
 
 
 class Shape(Protocol):
-    """What of an encoder's config decides its rate."""
+    """The part of an encoder's config that decides its rate."""
 
     @property
     def num_layers(self) -> int:
@@ -181,11 +181,10 @@ def automatic_rate(use: Use, encoder: Shape) -> float:
 def resolved_rate(
     rate: float | Literal["auto"], use: Use, encoder: Shape, observe: Observer
 ) -> float:
-    """`rate`, or what `auto` means for this encoder, which is said to `observe`."""
+    """`rate`, or what `auto` means for this encoder, with a note to `observe`."""
     if isinstance(rate, float):
         return rate
-    note = f"{use}: {automatic_rate_note(use, encoder)}"
-    observe(Progress(stage=use, done=0, total=0, unit="steps", note=note))
+    send_note(observe, use, f"{use}: {automatic_rate_note(use, encoder)}")
     return automatic_rate(use, encoder)
 
 

@@ -1,7 +1,7 @@
-"""How fast a training run goes, and what it takes of its machine. None of it is part of its curve.
+"""Speed and resource use of a training run. None of it is part of its curve.
 
-MLflow's own monitors measure the machine; their figures take the way of all others, so that a
-tracker that is away stops nothing.
+MLflow's own monitors measure the machine; `MetricLog` sends their figures like all others, so an
+unreachable tracker stops nothing.
 """
 
 import logging
@@ -52,7 +52,7 @@ class Speed:
         self._num_taken = 0
 
     def timed(self, model: TrainableModel, micro_batches: MicroBatches) -> MicroBatches:
-        """The same micro-batches; what the caller waits for them is noted, and what they take."""
+        """The same micro-batches, with the waiting time and the operations counted."""
 
         def timed_batches(step: int) -> Iterator[tuple[int, Batch]]:
             started = time.perf_counter()
@@ -67,12 +67,12 @@ class Speed:
 
         return timed_batches
 
-    def go_on(self, num_tokens: float) -> None:
-        """Begin after so many tokens of all ranks, which another process has seen."""
+    def resume(self, num_tokens: float) -> None:
+        """Start after `num_tokens` tokens of all ranks that an earlier process trained on."""
         self._tokens_before = num_tokens
 
     def take_step(self, step: int, seconds: float) -> None:
-        """Note that `step` steps are done, the last of them in `seconds`."""
+        """Record that `step` steps are done, the last of them in `seconds`."""
         if self._first is None:
             self._first = (step, time.monotonic())
         self._step_seconds.append(seconds)
@@ -81,14 +81,14 @@ class Speed:
         self._num_taken += 1
 
     def seconds_left(self, step: int) -> float | None:
-        """Until the last step, evaluations and checkpoints included; None while nobody knows."""
+        """Until the last step, with evaluations and checkpoints; None while it is not known."""
         if self._first is None or step <= self._first[0]:
             return None
         begun, at = self._first
         return (self._num_steps - step) * (time.monotonic() - at) / (step - begun)
 
     def totals(self) -> dict[str, float]:
-        """What only grows while this process trains, for whoever computes rates of their own."""
+        """Counters of this process, from which a monitor can compute rates."""
         return {
             "total/steps": float(self._num_taken),
             "total/step_seconds": self._all_seconds,
@@ -96,7 +96,7 @@ class Speed:
         }
 
     def figures(self, step: int, num_tokens: float, training_seconds: float) -> dict[str, float]:
-        """What holds after `step` steps, since it was last asked and over all.
+        """Figures after `step` steps, since the last call and over all.
 
         `num_tokens` of all ranks went into `training_seconds`, of this run and those before it.
         """
@@ -123,7 +123,7 @@ class Speed:
 
 
 def memory_figures() -> dict[str, float]:
-    """Bytes that this process holds and held at most; of its GPU, too, where it uses one."""
+    """Present and peak memory of this process, and of its GPU if it uses one."""
     figures = {
         "memory/resident_bytes": float(psutil.Process().memory_info().rss),
         "memory/peak_bytes": float(peak_resident_bytes()),

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -20,14 +20,14 @@ from pipelines.training.restoring import go_back
 from pipelines.training.saving import End, TrainState, save
 from pipelines.training.speed import Speed
 
-# A checkpoint by the clock comes so many times as long after the one before as that one held up
-# the steps: 2% of the time at most, however large the model is.
+# The least time between checkpoints by the clock, as a multiple of what the last one took: they
+# cost at most 2% of the time, however large the model is.
 _TIMES_ITS_COST = 50
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingLoop:
-    """Takes the steps of `work`, from where it is to the last one or to a stop."""
+    """Takes the steps of `work` until the last one or a stop."""
 
     work: Work
     state: TrainState
@@ -41,7 +41,7 @@ class TrainingLoop:
     def train_on(self, position: Position) -> End:
         """Take all steps that are left, or as many as there is time for.
 
-        All ranks call it. Raises UserError where steps that cannot be taken come again and again.
+        All ranks call it. Raises UserError if steps have to be skipped again and again.
         """
         settings, telemetry = self.work.settings, self.state.telemetry
         num_tokens = torch.tensor(telemetry.num_tokens, dtype=torch.float64, device=self.device)
@@ -97,7 +97,7 @@ class TrainingLoop:
             is_evaluation = done % work.evaluate_every_steps == 0 or is_last
             is_logged = is_due or is_last or done % settings.log_every_steps == 0
             if is_logged or is_evaluation or done % RECORD == 0:
-                guard.raise_if_halted()  # on every rank, before one of them tells or saves
+                guard.raise_if_halted()  # on every rank, before one of them logs or saves
                 telemetry.skip(guard.found())
                 guard.forget()
             if is_logged:
@@ -112,18 +112,13 @@ class TrainingLoop:
                         state.best.consider(model, telemetry.history)
                 is_last = is_last or self._is_enough()
             telemetry.show(done)
-            position = Position(
-                seed=position.seed,
-                step=done,
-                rate_scale=position.rate_scale,
-                given_up=position.given_up,
-            )
-            # No way back leads to one that the clock asked for: it would differ from run to run.
+            position = replace(position, step=done)
+            # A rollback never uses one by the clock: it would differ from run to run.
             is_regular = is_due or is_last
             is_due = is_due or (
                 is_logged and not is_last and self._is_time(saved_at, saving_seconds)
             )
-            # Among steps that are left out there is nothing worth going back to.
+            # While steps are skipped there is nothing worth rolling back to.
             is_saved = False
             if is_last or (is_due and not guard.is_skipping):
                 asked_at = time.perf_counter()
@@ -141,7 +136,7 @@ class TrainingLoop:
         return End(position=position, is_last=is_last, is_saved=is_saved)
 
     def _is_time(self, saved_at: float, saving_seconds: float) -> bool:
-        """Whether the clock asks for a checkpoint and none is on its way; on all ranks alike."""
+        """Whether a checkpoint is due by the clock and none is being stored; same on all ranks."""
         if not self.checkpoint_seconds:
             return False
         wait = max(self.checkpoint_seconds, _TIMES_ITS_COST * saving_seconds)
@@ -150,7 +145,7 @@ class TrainingLoop:
         return broadcast(is_time and not checkpoints.is_storing(0.0), self.state.device)
 
     def _is_enough(self) -> bool:
-        """Whether held-out losses say that more steps would not help; on all ranks alike."""
+        """Whether the held-out losses no longer fall; same on all ranks."""
         best = self.state.best
         return best is not None and best.is_over(self.state.telemetry.history)
 
@@ -167,7 +162,7 @@ class TrainingLoop:
         return {name: value for name, value in figures.items() if math.isfinite(value)}
 
     def _end(self, error: SkippedStepsError, position: Position) -> str:
-        """What ends the training run, for a person."""
+        """The message that ends the training run."""
         work, state = self.work, self.state
         step, section = error.last_step, work.section
         dtype = compute_dtype(self.precision, self.device)

@@ -35,8 +35,6 @@ from pipelines.training.saving import TrainState, save_at_end
 from pipelines.training.speed import Speed
 from pipelines.training.training_loop import TrainingLoop
 
-__all__ = ["Work", "optimization", "run"]
-
 
 def optimization(work: Work, *, shard_optimizer_state: bool) -> OptimizationConfig:
     """The optimizer's own configuration for a training run."""
@@ -67,11 +65,11 @@ def optimization(work: Work, *, shard_optimizer_state: bool) -> OptimizationConf
 
 
 def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
-    """Do the work from the last checkpoint to the last step, or to a stop; returns its result.
+    """Train from the last checkpoint to the last step, or to a stop; returns the result.
 
-    After too many steps in a row that were left out it goes on behind them, from an earlier
-    checkpoint and at a lower rate, as often as the settings say. Raises UserError where that was
-    too often, and, before the first step is taken, where the memory of a worker is too small.
+    After too many skipped steps in a row it continues after them, from an earlier checkpoint and
+    at a lower rate, as often as the settings allow. Raises UserError after that and, before the
+    first step, if the memory of a worker is too small.
     """
     started = time.perf_counter()
     settings, rank = work.settings, rank_and_world_size()[0]
@@ -108,7 +106,7 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
         best=None if work.patience is None else Best(work.patience),
     )
     telemetry = state.telemetry
-    with closing(telemetry):  # where it ends in an error, too: what led there is reported
+    with closing(telemetry):  # also after an error: what led there is reported
         position = restore(state, settings.seed)
         if position.step:
             telemetry.show(position.step, f"{work.stage} resumed from step {position.step}")
@@ -151,7 +149,7 @@ def _prepare_first_step(
 
 
 def _note_on_best(work: Work, keeping: Retention) -> str:
-    """That checkpoints are to be kept by losses that they will not have; empty where they will."""
+    """A warning if no checkpoint will have the loss that it is to be kept by; else empty."""
     evaluated, stored = work.evaluate_every_steps, work.settings.checkpoint_every_steps
     is_last_alone = stored >= work.num_steps  # nothing to choose among
     if not keeping.best or is_last_alone or math.lcm(evaluated, stored) < work.num_steps:

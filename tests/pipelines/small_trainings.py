@@ -22,9 +22,9 @@ from pipelines.stages.pretraining.figures import pretraining_figures
 from pipelines.training.checkpoint_files import MODEL_FOLDER, CheckpointFolder
 from pipelines.training.launch import Launch, launch
 from pipelines.training.placement import BatchSplit
-from pipelines.training.ranks import rank_and_world_size
+from pipelines.training.ranks import Work, rank_and_world_size
 from pipelines.training.settings import TrainingSettings
-from pipelines.training.worker import Work, run
+from pipelines.training.worker import run
 
 CUT = BatchSplit(section="pretraining", global_batch_size=8, micro_batch_size=4)
 CADENCE = {"log_every_steps": 1, "checkpoint_every_steps": 4}

@@ -70,7 +70,7 @@ def test_a_cluster_without_a_free_cpu_answers_all_the_same(busy_cluster):
 def test_a_node_that_does_not_answer_in_time_is_named(local_ray, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "here:1")
     monkeypatch.setattr(arithmetic, "_ANSWER_SECONDS", 0.001)
-    with pytest.raises(UserError, match=r"of the cluster at .*here:1 does not answer within"):
+    with pytest.raises(UserError, match=r"of the cluster at .*here:1 did not answer within"):
         arithmetic_of("float32", Ranks())
 
 

@@ -11,8 +11,7 @@ import psutil
 import pytest
 
 from pipelines.cluster import connection as cluster
-from pipelines.cluster import node_checks
-from pipelines.cluster.mapping import map_tasks
+from pipelines.cluster.mapping import answer_of, map_tasks
 from pipelines.config.errors import UserError
 
 import ray  # isort: skip  (after pipelines.cluster.connection, which sets its environment)
@@ -151,10 +150,9 @@ def test_whatever_a_signal_raises_ends_the_wait_for_tasks(local_ray):
 
 
 @pytest.mark.slow
-def test_a_node_that_answers_too_late_is_asked_nothing_more(local_ray, monkeypatch):
-    monkeypatch.setattr(node_checks, "_ANSWER_SECONDS", 0.1)
+def test_a_node_that_answers_too_late_is_asked_nothing_more(local_ray):
     asked = ray.remote(num_cpus=0, max_retries=0)(lambda: time.sleep(600)).remote()
     with pytest.raises(UserError, match="the node did not answer within 0 s"):
-        node_checks._answer(asked, "the node")
+        answer_of(asked, "the node", 0.1)
     with pytest.raises((TaskCancelledError, WorkerCrashedError)):
         ray.get(asked, timeout=60)

@@ -8,8 +8,9 @@ from pydantic import ValidationError
 from bert_core.training.optimization import OptimizationConfig
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.pretraining.settings import PretrainingSettings
+from pipelines.training.ranks import Work
 from pipelines.training.settings import TrainingSettings
-from pipelines.training.worker import Work, optimization
+from pipelines.training.worker import optimization
 
 
 def config_of(settings: TrainingSettings, *, shards: bool = False, **more: Any):

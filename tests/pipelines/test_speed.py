@@ -70,7 +70,7 @@ def test_what_is_told_is_what_was_waited_for_and_computed(model):
 
 def test_figures_are_those_since_the_point_before_and_a_resumed_run_counts_its_own(model):
     speed = Speed(10, num_ranks=1, matrix_rate=1e9)
-    speed.go_on(1000)
+    speed.resume(1000)
     batches_of = speed.timed(model, lambda step: [(0, pretraining_batch([8], VOCABULARY))])
     list(batches_of(0))
     speed.take_step(1, 0.5)

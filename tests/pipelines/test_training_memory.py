@@ -17,8 +17,9 @@ from pipelines.training.checkpoint_files import CheckpointFolder
 from pipelines.training.launch import Launch, launch
 from pipelines.training.placement import BatchSplit
 from pipelines.training.preflight import node_memory, rehearsed
+from pipelines.training.ranks import Work
 from pipelines.training.settings import TrainingSettings
-from pipelines.training.worker import Work, run
+from pipelines.training.worker import run
 from tests.bert_core.batches import pretraining_batch
 
 VOCABULARY = 300

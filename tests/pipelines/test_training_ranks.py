@@ -26,9 +26,9 @@ from pipelines.training.checkpoint_files import AVERAGED_FOLDER, MODEL_FOLDER, C
 from pipelines.training.launch import Launch
 from pipelines.training.metrics import Ending
 from pipelines.training.placement import BatchSplit
-from pipelines.training.ranks import rank_and_world_size
+from pipelines.training.ranks import Work, rank_and_world_size
 from pipelines.training.settings import TrainingSettings
-from pipelines.training.worker import Work, run
+from pipelines.training.worker import run
 from tests.pipelines.small_trainings import launched
 
 pytestmark = pytest.mark.slow

@@ -1,7 +1,7 @@
-"""What a recipe names as its text, looked at before a run begins.
+"""Checks of the sources that a recipe names, before a run begins.
 
-A look is cheap: names, sizes and the heads of some files, well within a second where files are
-local. What only shows when all is read is found out in the stage.
+They are cheap: names, sizes and the heads of some files, well within a second for local files. The
+stage itself finds what only shows when everything is read.
 """
 
 import io
@@ -36,9 +36,9 @@ _FILES_LOOKED_INTO: Final = 64
 
 
 class Look(NamedTuple):
-    """What a look at a source found: its documents, and the labels that they will get."""
+    """What was found of a source: the number of its documents, and their labels."""
 
-    documents: int | None  # None: enough, or nobody knows before all is read
+    documents: int | None  # None: enough, or unknown before all is read
     labels: frozenset[str] | None  # None: the records say
 
 

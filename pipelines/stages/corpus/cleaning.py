@@ -69,7 +69,7 @@ def split_sentences(text: str) -> list[str]:
 
 def language_of(text: str) -> str:
     """ISO 639-1 code of the most probable language."""
-    import py3langid  # reads its model: workers that need it not should not wait for it
+    import py3langid  # here, as it loads its model on import
 
     code: str = py3langid.classify(text[:_LANGUAGE_CHARACTERS])[0]
     return code

@@ -1,6 +1,6 @@
-"""What is there more than once: documents that are the same or nearly, and lines of many documents.
+"""Duplicates: equal and nearly equal documents, and lines that many documents share.
 
-Documents have content hashes and ids; lines are those of licences, menus and signatures.
+Such lines are those of licences, menus and signatures.
 
 MinHash (Broder, 1997) estimates the Jaccard similarity of two documents' sets of runs of five words
 from 64 numbers each, with a standard deviation of 0.05 at a similarity of 0.8; banding (Leskovec,
@@ -24,7 +24,7 @@ from pipelines.stages.corpus.settings import CorpusSettings
 from pipelines.stages.corpus.sources.inputs import Part, read_span
 
 GROUP_DIGITS: Final = 32  # of an id: the document; what follows counts its pieces
-_WHITE_SPACE: Final = b" \n"  # all that a mended text has
+_WHITE_SPACE: Final = b" \n"  # the only one in a mended text
 _KEYS_AT_ONCE: Final = 8_000_000  # about 0.6 GB while they are sorted
 NUM_HASHES: Final = 64
 _RUN: Final = 5  # words
@@ -37,7 +37,7 @@ Signature = NDArray[np.uint32]
 
 
 def content_hash(text: str) -> str:
-    """32 hexadecimal digits that texts share which differ in case and white space only."""
+    """32 hexadecimal digits, equal for texts that differ only in case and white space."""
     plain = text.lower().encode("utf-8", "surrogatepass").translate(None, _WHITE_SPACE)
     return hashlib.blake2b(plain, digest_size=16).hexdigest()
 
@@ -48,7 +48,7 @@ def document_id(content: str, group: str | None, piece: int) -> str:
 
 
 def group_of(identifier: str) -> str:
-    """What the pieces of one document share."""
+    """The part of an id that the pieces of one document share."""
     return identifier[:GROUP_DIGITS]
 
 
@@ -58,8 +58,8 @@ def find_repeated(
     """For each file's documents: True where a document with the same content came before.
 
     `load(index)` gives the keys of a file (`screening.KEY_TYPE`), `counts` their numbers. Large
-    corpora are searched in several rounds, each over the keys of one residue, so that memory does
-    not grow with the corpus but for one byte a document.
+    corpora are searched in several rounds, each over the keys of one residue, so that memory grows
+    with the corpus by only one byte a document.
     """
     is_repeated = [np.zeros(count, dtype=np.bool_) for count in counts]
     rounds = max(1, -(-sum(counts) // _KEYS_AT_ONCE))
@@ -194,8 +194,7 @@ def count_lines(settings: CorpusSettings, work: Workspace, part: Part) -> str:
         unique, counts = np.unique(np.array(lines, dtype=np.uint64), return_counts=True)
         table = np.empty(unique.size, dtype=_COUNT_TYPE)
         table["line"], table["documents"] = unique, counts
-        with work.file(name) as file:
-            file.path.write_bytes(table.tobytes())
+        work.write(name, table.tobytes())
     return name
 
 
@@ -212,8 +211,7 @@ def find_boilerplate(work: Workspace, names: list[str], min_documents: int) -> N
 
     rounds = max(1, -(-sum(load(name).size for name in names) // _LINES_AT_ONCE))
     found = [_frequent(load, names, min_documents, rounds, residue) for residue in range(rounds)]
-    with work.file(NAME) as file:
-        file.path.write_bytes(np.sort(np.concatenate(found)).tobytes())
+    work.write(NAME, np.sort(np.concatenate(found)).tobytes())
 
 
 @lru_cache(maxsize=1)
@@ -222,7 +220,7 @@ def read_boilerplate(work: Workspace) -> frozenset[int]:
 
 
 def hash_of_line(line: str) -> int:
-    """64 bits that lines share which differ in case and outer white space only; 0 if blank."""
+    """64 bits, equal for lines that differ only in case and outer white space; 0 if blank."""
     plain = line.strip().lower()
     if not plain:
         return 0

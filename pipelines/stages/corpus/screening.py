@@ -1,6 +1,6 @@
 """One part of the corpus: read, mended, screened and cut into sentences.
 
-What a task writes here is not yet the corpus: duplicates are found when all parts are known.
+These are working files: duplicates are removed once all parts are known.
 """
 
 from collections.abc import Iterator
@@ -95,11 +95,9 @@ def _write_file(
                 signatures.append(signature(document.text))
             following = next(rest, None)
         writer.close()
-    with work.file(keys_of(name)) as file:
-        file.path.write_bytes(bytes.fromhex("".join(keys)))
+    work.write(keys_of(name), bytes.fromhex("".join(keys)))
     if signatures:
-        with work.file(signatures_of(name)) as file:
-            file.path.write_bytes(np.stack(signatures).tobytes())
+        work.write(signatures_of(name), np.stack(signatures).tobytes())
     return following
 
 

@@ -1,7 +1,7 @@
 """Stage: from text of any origin to a clean, divided corpus.
 
 Parts are read and screened in parallel, duplicates are found across all of them, and every part
-then becomes a shard. Each step is kept file by file, so that an interrupted stage goes on.
+then becomes a shard. Each step is kept file by file, so that an interrupted stage resumes.
 """
 
 from contextlib import ExitStack
@@ -49,9 +49,9 @@ def build_corpus(settings: CorpusSettings, context: StageContext) -> Artifact:
     """Read, clean, deduplicate and divide the text that `settings` name.
 
     Files `train-*.arrow` and `heldout-*.arrow` hold one row per document: `id` (a hash of its
-    content), `source`, `sentences`. The statistics say what came in, how it was found to be laid
-    out, what was mended and what was dropped, and why. Raises UserError where a source cannot be
-    read, or fewer than four documents are left.
+    content), `source`, `sentences`. The statistics hold the input, the layout that was found, and
+    what was repaired and dropped, and why. Raises UserError if a source cannot be read, or fewer
+    than four documents are left.
     """
     check_codes(settings.cleaning.languages)
     paths = [path for source in settings.sources for path in getattr(source, "paths", ())]
@@ -71,10 +71,10 @@ def build_corpus(settings: CorpusSettings, context: StageContext) -> Artifact:
 
 
 def _libraries(settings: CorpusSettings) -> set[str]:
-    """What decides the bytes of the shards, beside this code.
+    """The libraries that decide the bytes of the shards.
 
-    Arrow writes and compresses them. numpy does not: of it come integers, stable sorts and products
-    of 64 bits, which are defined.
+    Arrow writes and compresses them. numpy does not count: its integers, stable sorts and products
+    of 64 bits are defined.
     """
     found = {"pyarrow", "unicode"}.union(*map(libraries_of, settings.sources))
     return found | {"py3langid"} if settings.cleaning.languages else found

@@ -160,7 +160,7 @@ class _Header(NamedTuple):
         return self.place_of(*usual)
 
     def optional(self, setting: str, usual: Sequence[str] = ()) -> int | None:
-        """Likewise; raises UserError where the setting names a column that is not there."""
+        """As `find`; raises UserError if the setting names a column that is not there."""
         found = self.find(setting, usual)
         if found is None and getattr(self.settings, setting):
             raise self.missing(setting, usual)

@@ -50,7 +50,7 @@ class Parts(NamedTuple):
 class LeftOut:
     """Items that cannot be learned from: how many for which reason, and where some are.
 
-    Equal items are counted likewise, and stay: each part of one's own may hold them on purpose.
+    Equal items are counted too, but kept: a person's own parts may hold them on purpose.
     """
 
     tally: Tally = field(default_factory=Tally)
@@ -90,10 +90,10 @@ def read_labelled(
 ) -> list[Grouped]:
     """The items of a part of `source` in their order; what is mended or left out is counted.
 
-    `part` is the path of a file, or the name of a dataset's split. With `limit` only so many bytes
-    of the file are read where its format allows, or so many rows of the split. Raises UserError,
-    saying where, for a record that cannot be read, and by the rule of `source.bad_items` for one
-    that cannot be learned from.
+    `part` is the path of a file, or the name of a dataset's split. `limit` is the number of bytes
+    to read of a file, if its format allows, or of rows of a split. Raises UserError, naming the
+    place, for a record that cannot be read, and by the rule of `source.bad_items` for one that
+    cannot be learned from.
     """
     if isinstance(source, LabelledDataset):
         path = f"{source.dataset}, split {part}"

@@ -153,7 +153,7 @@ def words_in(value: Any, tally: Tally) -> list[str]:
 
 
 def tags_in(value: Any, tally: Tally) -> list[Any]:
-    """Likewise; what is no text stays as it is, for the family to refuse."""
+    """As `words_in`; what is no text stays as it is, for the family to refuse."""
     return [
         text_in(each, tally) if isinstance(each, str) or is_nothing(each) else each
         for each in _parted(value, tally)

@@ -134,8 +134,7 @@ def _write(
     }
     if isinstance(family, RowTask):
         names.append(CODE_FILE)
-        with draft.file(CODE_FILE) as target:
-            target.path.write_text(family.model.source, encoding="utf-8")
+        draft.write(CODE_FILE, family.model.source.encode())
     return Built(names, statistics)
 
 

@@ -46,9 +46,8 @@ def _evaluate(finetuned: Artifact, dataset: Artifact, baselines: Artifact, draft
     heldout = read_items(dataset, "heldout")
     reading = Reading(model.config.max_position_embeddings)
     answers = family.answers(model, tokenizer, heldout, reading)
-    with draft.file(REPORT_FILE) as target:
-        report = family.report(answers, heldout)
-        target.path.write_text(json.dumps(report, indent=2, ensure_ascii=False))
+    report = json.dumps(family.report(answers, heldout), indent=2, ensure_ascii=False)
+    draft.write(REPORT_FILE, report.encode())
     statistics = {
         **figures_of(answers, dataset),
         **baselines.statistics,
@@ -84,7 +83,7 @@ def answers_in(baselines: Artifact) -> dict[str, list[Any]]:
 
 
 def figures_on(items: Items, finetuned: Artifact, store: ArtifactStore) -> dict[str, float]:
-    """As the statistics, of other items; none where the store has not what the model learned."""
+    """The baselines' figures on other items; none if the store lacks the model's own dataset."""
     dataset = store.find("dataset", finetuned.manifest.inputs.get("dataset", ""))
     if dataset is None:
         return {}
@@ -93,7 +92,7 @@ def figures_on(items: Items, finetuned: Artifact, store: ArtifactStore) -> dict[
 
 
 def beside(statistics: Mapping[str, Any], metric: str) -> dict[str, float]:
-    """What there is to compare a figure with, by name: trivial and learned baselines."""
+    """The baselines to compare a figure with, by name: trivial and learned ones."""
     found = {}
     if f"{_PREFIX}{metric}" in statistics:
         found[statistics.get("guess", "constant guess")] = statistics[f"{_PREFIX}{metric}"]
@@ -105,18 +104,17 @@ def beside(statistics: Mapping[str, Any], metric: str) -> dict[str, float]:
 
 
 def _encoder_of(finetuned: Artifact, dataset: Artifact, store: ArtifactStore) -> Artifact | None:
-    """What fine-tuning began with, for a family that reads it and as long as the store has it."""
+    """The encoder that was fine-tuned, if the family's baselines read it and the store has it."""
     if not family_of(dataset).baselines_read_encoder:
         return None
     fingerprint = finetuned.manifest.inputs.get("encoder", "")
-    return find_model_artifact(fingerprint, StageContext(store=store))
+    return find_model_artifact(fingerprint, store)
 
 
 def _write_baselines(draft: Draft, dataset: Artifact, encoder: Artifact | None) -> Built:
     heldout = read_items(dataset, "heldout")
     answers = _learned(heldout, dataset, encoder)
-    with draft.file(_ANSWERS_FILE) as target:
-        target.path.write_text(json.dumps(answers, ensure_ascii=False), encoding="utf-8")
+    draft.write(_ANSWERS_FILE, json.dumps(answers, ensure_ascii=False).encode())
     return Built([_ANSWERS_FILE], _figures(answers, heldout, dataset))
 
 

@@ -1,4 +1,4 @@
-"""Reading examples back: (seed, step) to this rank's micro-batches, with no walking.
+"""Reading examples back: from (seed, step) straight to this rank's micro-batches.
 
 The examples of an epoch are one pass of the examples stage, shuffled by a permutation that can be
 evaluated anywhere; epochs take the passes in turn. The global stream is epoch after epoch: step s
@@ -6,7 +6,7 @@ consumes its examples [s * B, (s + 1) * B), cut into micro-batches, and rank r o
 micro-batches r, r + W, ... So neither the examples of a step nor their masks depend on W.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Final
@@ -20,11 +20,10 @@ from bert_core.batch import Batch, LabelledBatch, PretrainingBatch, next_token_l
 from bert_core.masking import MaskingConfig, mask_tokens
 from bert_core.ragged import RaggedBatch
 from bert_core.randomness import Bits, Permutation, random_bits
+from bert_core.training.loop import MicroBatches
 from pipelines.config.errors import UserError
 from pipelines.stages.examples.reader import ExampleReader as ExampleReader
 from pipelines.stages.examples.reader import Rows
-
-MicroBatches = Callable[[int], Iterator[tuple[int, Batch]]]
 
 _STEPS_AHEAD: Final = 2
 
@@ -106,9 +105,9 @@ def _evaluation_sizes(
 def largest_batch(
     reader: ExampleReader, num_examples: int, *, masking: MaskingConfig | None = None
 ) -> Batch:
-    """A batch that needs as much memory as any of so many examples: all have full length.
+    """A batch that needs as much memory as any of `num_examples`: all have full length.
 
-    Its ids are those of the first examples, again and again.
+    Its ids are those of the first examples, repeated.
     """
     ids = reader.rows(0, np.arange(min(num_examples, reader.pass_sizes[0]))).input_ids
     lengths = np.full(num_examples, reader.max_tokens)

@@ -22,7 +22,12 @@ from pipelines.artifacts import Artifact
 from pipelines.artifacts.cache import LocalCache
 from pipelines.config.errors import UserError
 from pipelines.stages.examples.settings import ExampleSet, ExampleSettings
-from pipelines.stages.examples.shards import FORMAT_VERSION, list_column, read_example_batch
+from pipelines.stages.examples.shards import (
+    FORMAT_VERSION,
+    VOCABULARY_FILES,
+    lists_in,
+    read_example_batch,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -45,12 +50,11 @@ class Rows:
 class ExampleReader:
     """One set of the examples of an artifact: `train`, `short` or `heldout`.
 
-    A shard is opened when an example of it is first read. Of a remote store the shards of the pass
-    that is read, and of the next one, are fetched ahead in the background, as far as the node's
-    cache holds them: the order of the examples is random over all of a pass, so a rank needs them
-    all (docs/decisions/0020). The ranks of a node share the work: each begins with its share,
-    `(local rank, ranks on the node)`. Reading raises UserError for a shard made with another
-    vocabulary than the manifest names.
+    A shard is opened when an example of it is first read. From a remote store the shards of the
+    present and the next pass are fetched in the background, if the node's cache holds them: a rank
+    needs all of a pass, whose order is random (docs/decisions/0020). Each rank of a node begins
+    with its `share`, (local rank, ranks on the node). Reading raises UserError for a shard made
+    with another vocabulary than the manifest names.
     """
 
     def __init__(
@@ -103,7 +107,7 @@ class ExampleReader:
     def maskable(self) -> MaskableVocabulary:
         """What masking has to know of the vocabulary that the examples are written in."""
         with tempfile.TemporaryDirectory() as folder:
-            for name in ("vocab.txt", "tokenizer_config.json"):
+            for name in VOCABULARY_FILES:
                 (Path(folder) / name).write_bytes(self._examples.local(name).read_bytes())
             return WordPieceTokenizer.from_directory(folder).maskable()
 
@@ -125,20 +129,20 @@ class ExampleReader:
             for pass_number, _ in groups:
                 self._fetch_ahead(pass_number)
         places = list(zip(map(self._shard, names), offsets, strict=True))
-        input_ids, lengths = _joined([shard.input_ids(row) for shard, row in places])
+        input_ids, lengths = _joined([shard.input_ids.row(row) for shard, row in places])
         positions = masked_ids = is_random = None
         if self.has_pairs:
             is_random = np.array([shard.is_random_next(row) for shard, row in places])
         if self.has_static_masks:
             starts = np.cumsum(lengths) - lengths
-            masked, counts = _joined([shard.masked_positions(row) for shard, row in places])
+            masked, counts = _joined([shard.masked_positions.row(row) for shard, row in places])
             masked = masked + np.repeat(starts, counts)
-            replaced, counts = _joined([shard.replaced_positions(row) for shard, row in places])
+            replaced, counts = _joined([shard.replaced_positions.row(row) for shard, row in places])
             replaced = replaced + np.repeat(starts, counts)
             positions = np.sort(np.concatenate([masked, replaced]))
             masked_ids = input_ids[positions].astype(np.int64)
             input_ids[masked] = self.maskable.mask_id
-            input_ids[replaced], _ = _joined([shard.replacements(row) for shard, row in places])
+            input_ids[replaced], _ = _joined([shard.replacements.row(row) for shard, row in places])
         return Rows(
             input_ids=input_ids,
             lengths=lengths,
@@ -203,33 +207,20 @@ class ExampleReader:
 
 
 class _Shard:
-    """One memory-mapped file; rows are views of it."""
+    """One memory-mapped file."""
 
     def __init__(self, path: Path, vocabulary: str) -> None:
         batch = read_example_batch(path)
         _check(path, batch.schema, vocabulary)
-        (self._ids,), self._offsets = list_column(batch, "input_ids")
+        (self.input_ids,) = lists_in(batch, "input_ids")
         self.segment_b_start = batch.column("segment_b_start").to_numpy()
         self._pair_bits = np.frombuffer(batch.column("is_random_next").buffers()[1], np.uint8)
         if "masked_positions" in batch.schema.names:
-            (self._masked,), self._masked_offsets = list_column(batch, "masked_positions")
-            fields, self._replaced_offsets = list_column(batch, "replaced")
-            self._replaced, self._replacements = fields
-
-    def input_ids(self, row: int) -> NDArray[Any]:
-        return self._ids[self._offsets[row] : self._offsets[row + 1]]
+            (self.masked_positions,) = lists_in(batch, "masked_positions")
+            self.replaced_positions, self.replacements = lists_in(batch, "replaced")
 
     def is_random_next(self, row: int) -> bool:
         return bool(self._pair_bits[row >> 3] >> (row & 7) & 1)
-
-    def masked_positions(self, row: int) -> NDArray[Any]:
-        return self._masked[self._masked_offsets[row] : self._masked_offsets[row + 1]]
-
-    def replaced_positions(self, row: int) -> NDArray[Any]:
-        return self._replaced[self._replaced_offsets[row] : self._replaced_offsets[row + 1]]
-
-    def replacements(self, row: int) -> NDArray[Any]:
-        return self._replacements[self._replaced_offsets[row] : self._replaced_offsets[row + 1]]
 
 
 def _joined(rows: list[NDArray[Any]]) -> tuple[NDArray[Any], NDArray[np.int64]]:

@@ -8,6 +8,7 @@ the ids that are there: random ones and, to be predicted too, unchanged ones). E
 single record batch.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from pipelines.stages.examples.settings import ExampleSet, ExampleSettings
 from pipelines.stages.examples.token_shards import id_type
 
 FORMAT_VERSION: Final = "2"
+VOCABULARY_FILES: Final = ("vocab.txt", "tokenizer_config.json")  # beside the shards
 
 
 def example_schema(
@@ -95,15 +97,24 @@ def read_example_batch(path: Path) -> pa.RecordBatch:
     return pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
 
 
-def list_column(batch: pa.RecordBatch, name: str) -> tuple[list[NDArray[Any]], NDArray[np.int32]]:
-    """Values of a list column, by field where they are structs, and its rows' offsets, as views."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Lists:
+    """A column of lists of numbers; its rows are views."""
+
+    values: NDArray[Any]
+    offsets: NDArray[np.int32]
+
+    def row(self, number: int) -> NDArray[Any]:
+        return self.values[self.offsets[number] : self.offsets[number + 1]]
+
+
+def lists_in(batch: pa.RecordBatch, name: str) -> list[Lists]:
+    """The lists of a column, by field where they hold structs."""
     column = batch.column(name)
     values = column.values
     fields = values.flatten() if pa.types.is_struct(values.type) else [values]
-    return (
-        [field.to_numpy(zero_copy_only=True) for field in fields],
-        column.offsets.to_numpy(zero_copy_only=True),
-    )
+    offsets = column.offsets.to_numpy(zero_copy_only=True)
+    return [Lists(field.to_numpy(zero_copy_only=True), offsets) for field in fields]
 
 
 def _lists(

@@ -14,7 +14,7 @@ from pipelines.config.versions import versions_of
 from pipelines.stage import StageContext
 from pipelines.stages.examples import EXAMPLES
 from pipelines.stages.examples.settings import ExampleSet, ExampleSettings
-from pipelines.stages.examples.shards import list_column, read_example_batch
+from pipelines.stages.examples.shards import VOCABULARY_FILES, lists_in, read_example_batch
 from pipelines.stages.examples.workers import (
     EvenShard,
     ShardOfExamples,
@@ -26,7 +26,6 @@ from pipelines.stages.examples.workers import (
 __all__ = ["ExampleSettings", "build_examples"]
 
 SPLITS = ("train", "heldout")
-TOKENIZER_FILES = ("vocab.txt", "tokenizer_config.json")
 
 _POOL_DOCUMENTS = 16  # random segments come from at least so many documents, where that is cheap
 _POOL_TOKENS = 8_000_000
@@ -67,9 +66,8 @@ def _build(
     draft: Draft,
 ) -> Built:
     work = draft.workspace()
-    for name in TOKENIZER_FILES:
-        with draft.file(name) as file:
-            file.path.write_bytes(vocabulary.local(name).read_bytes())
+    for name in VOCABULARY_FILES:
+        draft.write(name, vocabulary.local(name).read_bytes())
     corpus_shards = [name for split in SPLITS for name in corpus.names(f"{split}-")]
     encoding = partial(encode, corpus, vocabulary, work)
     figures = _run("encode", encoding, corpus_shards, context, 0)
@@ -101,7 +99,7 @@ def _build(
             for split in settings.example_sets()
         },
     }
-    return Built([*TOKENIZER_FILES, *(shard.name for shard in even)], statistics)
+    return Built([*VOCABULARY_FILES, *(shard.name for shard in even)], statistics)
 
 
 def _describe(
@@ -241,6 +239,6 @@ def _place(work: Workspace, files: list[tuple[str, int, int]], token: int) -> tu
     if index == len(files) or not token:
         return index, 0
     with work.local(files[index][0]) as path:
-        _, offsets = list_column(read_example_batch(path), "input_ids")
-        row = int(np.searchsorted(offsets, token))
+        (input_ids,) = lists_in(read_example_batch(path), "input_ids")
+        row = int(np.searchsorted(input_ids.offsets, token))
     return (index, row) if row < files[index][2] else (index + 1, 0)

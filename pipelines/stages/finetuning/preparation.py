@@ -1,4 +1,4 @@
-"""What a fine-tuning asks of its model: checked before a run, and done before the first step."""
+"""Preparing a model for fine-tuning: checked before a run, done before the first step."""
 
 import numpy as np
 

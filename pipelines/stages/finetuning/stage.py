@@ -6,12 +6,12 @@ from typing import Final, Literal
 from bert_core.model.task_models import TextModel
 from bert_core.training.state import read_config
 from pipelines.artifacts import Artifact
-from pipelines.stage import Observer, Progress, StageContext, ignore
+from pipelines.stage import Observer, StageContext, ignore, send_note
 from pipelines.stages.dataset.stage import family_of
 from pipelines.stages.finetuning.settings import FinetuningSettings
-from pipelines.stages.finetuning.training import Initialization, config_of, train_task_model
+from pipelines.stages.finetuning.training import Initialization, train_task_model
 from pipelines.stages.finetuning.trials import best_of_trials
-from pipelines.training.imported_models import IMPORTED
+from pipelines.training.imported_models import IMPORTED, config_of
 from pipelines.training.settings import resolved_rate
 
 # Few labels want many passes, many labels few (docs/decisions/0041).
@@ -41,13 +41,13 @@ def build_task_model(
 def resolved_settings(
     settings: FinetuningSettings, dataset: Artifact, encoder: Artifact, observe: Observer
 ) -> FinetuningSettings:
-    """The settings with a number in place of each `auto`, which is said to `observe`."""
+    """The settings with a value in place of each `auto`, with notes to `observe`."""
     epochs = settings.num_epochs
     if epochs == "auto":
         num_items = dataset.statistics["items"]["train"]
         epochs = automatic_epochs(num_items)
         note = f"finetuning: num_epochs=auto is {epochs:g} for {num_items:,} training items"
-        observe(Progress(stage="finetuning", done=0, total=0, unit="steps", note=note))
+        send_note(observe, "finetuning", note)
     rate = resolved_rate(settings.learning_rate, "finetuning", config_of(encoder), observe)
     pooling = _pooling(settings, dataset, encoder)
     return settings.model_copy(
@@ -56,7 +56,7 @@ def resolved_settings(
 
 
 def automatic_epochs(num_items: int) -> int:
-    """The passes over so many items: three over very many, twenty over a few hundred."""
+    """The passes over `num_items`: three over very many, twenty over a few hundred."""
     wanted = round(math.sqrt(_ITEMS_OF_ONE_EPOCH / max(1, num_items)))
     return min(max(wanted, _LEAST_EPOCHS), _MOST_EPOCHS)
 

@@ -12,7 +12,6 @@ from bert_core.config import EncoderConfig, size_of
 from bert_core.model.catalogue import TrainableModel, count_parameters
 from bert_core.model.rows import CODE_FILE
 from bert_core.training.initialization import load_encoder_into
-from bert_core.training.state import read_config
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.config.errors import UserError
@@ -26,10 +25,11 @@ from pipelines.tasks.encoding.sequences import batches, shuffled
 from pipelines.training.arithmetic import Arithmetic, resolve, trains_best_on_single_threads
 from pipelines.training.checkpoint_files import MODEL_FILES, CheckpointFolder, publish_model
 from pipelines.training.curve import best_step
+from pipelines.training.imported_models import config_of
 from pipelines.training.launch import Launch, launch
-from pipelines.training.ranks import means_over_ranks, rank_and_world_size
+from pipelines.training.ranks import Work, means_over_ranks, rank_and_world_size
 from pipelines.training.runs import Trained, open_run, recorded, throughput, training_input
-from pipelines.training.worker import Work, run
+from pipelines.training.worker import run
 
 STAGE = "finetuning"
 
@@ -73,7 +73,8 @@ def _finetune(
     draft: Draft,
 ) -> Built:
     tokenizer = WordPieceTokenizer.from_directory(encoder.local_folder())
-    reading = reading_of(settings, encoder.local_folder())
+    encoder_config = config_of(encoder)
+    reading = reading_of(settings, encoder_config)
     # Windows of long texts are examples of their own.
     train = family_of(dataset).examples(read_items(dataset, "train"), tokenizer, reading)
     assert settings.num_epochs != "auto", "a stage resolves it before it trains"
@@ -97,7 +98,7 @@ def _finetune(
         name=STAGE,
         checkpoints=CheckpointFolder.of(draft),
         cut=split_of(settings),
-        one_thread_each=trains_best_on_single_threads(size_of(config_of(encoder))),
+        one_thread_each=trains_best_on_single_threads(size_of(encoder_config)),
     )
 
     def finish(checkpoint: Path, result: dict[str, Any]) -> Trained:
@@ -118,11 +119,11 @@ def _finetune(
 def _worker(values: dict[str, Any]) -> dict[str, Any]:
     """Runs on every Ray Train worker."""
     settings = FinetuningSettings.model_validate(values["settings"])
-    dataset, encoder_folder = values["dataset"], values["encoder"].local_folder()
+    dataset, encoder = values["dataset"], values["encoder"]
     rank, world_size = rank_and_world_size()
-    tokenizer = WordPieceTokenizer.from_directory(encoder_folder)
-    encoder_config = _config_in(encoder_folder)
-    reading, family = reading_of(settings, encoder_folder), family_of(dataset)
+    tokenizer = WordPieceTokenizer.from_directory(encoder.local_folder())
+    encoder_config, family = config_of(encoder), family_of(dataset)
+    reading = reading_of(settings, encoder_config)
     whole = Reading(encoder_config.max_position_embeddings, rank=rank, world_size=world_size)
     heldout = read_items(dataset, "heldout")
     train_examples = family.examples(read_items(dataset, "train"), tokenizer, reading)
@@ -136,7 +137,7 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
         )  # fmt: skip
         model = family.build_model(config, heldout.labels)
         if values["initialization"] == "pretrained":
-            load_encoder_into(model, encoder_folder)
+            load_encoder_into(model, encoder.local_folder())
         prepare(model, settings, train_examples)
         return model
 
@@ -160,7 +161,7 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
         return {family.curve[name]: value for name, value in means.items()}
 
     def final_evaluation(model: TrainableModel) -> dict[str, Any]:
-        # As whoever asks the published model has it read: as much as it can.
+        # With the longest texts that the model can read, as the published model is used.
         answers = family.answers(model, tokenizer, heldout, whole)
         return {"answers": tuple(answers), "num_parameters": count_parameters(model)}
 
@@ -190,13 +191,13 @@ def _steps_of(history: Sequence[Mapping[str, Any]], settings: FinetuningSettings
 
 
 def files_of(dataset: Artifact) -> list[str]:
-    """The files of a model of these items, which has the code of a task of one's own."""
+    """The files of a model of these items, with the code of a user's own task."""
     return [*MODEL_FILES, *dataset.names(CODE_FILE)]
 
 
-def reading_of(settings: FinetuningSettings, encoder_folder: Path) -> Reading:
+def reading_of(settings: FinetuningSettings, encoder: EncoderConfig) -> Reading:
     """How items are read; raises UserError where the encoder reads fewer tokens than that."""
-    readable = _config_in(encoder_folder).max_position_embeddings
+    readable = encoder.max_position_embeddings
     if settings.max_tokens is not None and settings.max_tokens > readable:
         raise UserError(
             f"finetuning.max_tokens={settings.max_tokens} is more than the {readable} positions "
@@ -204,12 +205,3 @@ def reading_of(settings: FinetuningSettings, encoder_folder: Path) -> Reading:
         )
     is_in_windows = settings.long_texts == "windows"
     return Reading(settings.max_tokens or readable, settings.window_stride, is_in_windows)
-
-
-def config_of(encoder: Artifact) -> EncoderConfig:
-    """The shape of a published encoder."""
-    return _config_in(encoder.local_folder())
-
-
-def _config_in(folder: Path) -> EncoderConfig:
-    return EncoderConfig.from_dict(read_config(folder)["encoder"])

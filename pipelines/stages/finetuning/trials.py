@@ -53,9 +53,9 @@ def best_of_trials(
 
     Every combination of the values to try is trained with the first seed, and the best of them
     with the other seeds; from random weights, to compare, with the values that were best for the
-    encoder. Each training run is an artifact of its own, several run at once, and what was
-    interrupted goes on. Statistics: the best model's, and `mean/` and `deviation/` of the figures
-    of all seeds with the values that were taken. `trials.json` holds all training runs.
+    encoder. Each training run is an artifact of its own; several run at once, and interrupted ones
+    resume. Statistics: the best model's, and `mean/` and `deviation/` of the figures of all seeds
+    with the values that were taken. `trials.json` holds all training runs.
     """
     changes: list[dict[str, Any]] = settings.search.points()
     if initialization == "random" and len(changes) > 1:
@@ -104,8 +104,8 @@ def _try(
             with draft.file(name) as target:
                 shutil.copyfile(best.local(name), target.path)
         trials = zip((*searched, *repeated), (*models, *seeds[1:]), strict=True)
-        with draft.file(TRIALS_FILE) as target:
-            target.path.write_text(json.dumps([_record(*each) for each in trials], indent=2))
+        records = json.dumps([_record(*each) for each in trials], indent=2)
+        draft.write(TRIALS_FILE, records.encode())
         statistics = {
             **best.statistics,
             "chosen": dict(changes[place]),
@@ -133,7 +133,7 @@ def _at_once(
     places = max(1, int(sum(node.get(resource, 0) for node in nodes())))
     done: list[float] = []
 
-    def tell(index: int, model: Artifact) -> None:
+    def report(index: int, model: Artifact) -> None:
         done.append(model.statistics[score])
         context.observe(
             Progress(
@@ -147,7 +147,9 @@ def _at_once(
 
     at_once = min(places, len(trials))
     return (
-        map_tasks(train, trials, num_workers=at_once, cpus_each=0, on_result=tell) if trials else []
+        map_tasks(train, trials, num_workers=at_once, cpus_each=0, on_result=report)
+        if trials
+        else []
     )
 
 

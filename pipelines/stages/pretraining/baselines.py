@@ -1,7 +1,7 @@
 """What a pretrained encoder has to beat: figures reached without reading the context.
 
-Of a masked token its kind is counted, too, in any language. An encoder that only ever says "." and
-"the" is right surprisingly often, and a person who looks at gaps sees the content words:
+Masked tokens are also counted by kind. An encoder that always predicts "." and "the" is right
+surprisingly often, but what matters are the content words:
 
 - punctuation: tokens of nothing but characters that Unicode calls punctuation or symbols, and
   [CLS] and [SEP], between which a left-to-right model reads a text;
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from bert_core.batch import IGNORED_LABEL, LabelledBatch, PretrainingBatch
 from bert_core.vocabulary import CONTINUATION, WordPieceTokenizer
 from pipelines.artifacts import Artifact
+from pipelines.stages.corpus.shards import read_batches
 from pipelines.stages.examples.batches import ExampleReader, evaluation_batches
 from pipelines.training.ranks import sum_over_ranks
 
@@ -37,7 +38,7 @@ class Unigrams:
     """How common each token is in the training examples, and of what kind it is."""
 
     weights: NDArray[np.float64]  # [V] counts, add-one smoothed; 0 for what is never asked for
-    kinds: dict[str, NDArray[np.bool_]]  # [V] each, see the module `kinds`
+    kinds: dict[str, NDArray[np.bool_]]  # [V] each, see `token_kinds`
 
     @classmethod
     def of(
@@ -124,10 +125,8 @@ def counted_tokens(
     They are all of them, or every so-many-th.
     """
     for name in _counted_shards(examples, most_tokens)[rank::world_size]:
-        with pa.memory_map(str(examples.local(name))) as source:
-            reader = pa.ipc.open_file(source)
-            for index in range(reader.num_record_batches):
-                yield reader.get_batch(index).column("input_ids")
+        for batch in read_batches(examples.local(name)):
+            yield batch.column("input_ids")
 
 
 def _counted_shards(examples: Artifact, most_tokens: int) -> list[str]:

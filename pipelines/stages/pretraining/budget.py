@@ -1,7 +1,6 @@
 """How many steps fit a budget of minutes, measured by the training run itself before its first one.
 
-The number is kept beside the run's checkpoints: whoever goes on with the run, on whatever machine,
-goes on to as many steps.
+The number is kept beside the run's checkpoints: a resumed run takes as many steps on any machine.
 """
 
 import gc
@@ -51,10 +50,10 @@ class Timing:
 def with_steps_in_budget(
     settings: PretrainingSettings, values: dict[str, Any]
 ) -> PretrainingSettings | None:
-    """`settings` with a number of steps in place of `budget_minutes`: as many as fit.
+    """`settings` with as many steps as fit, in place of `budget_minutes`.
 
-    It is the one that this run began with, else it is measured on the workers, all of which call
-    this. None where the run is stopped meanwhile. Raises UserError where the budget is too small.
+    A resumed run keeps its number; else the workers, all of which call this, measure it. None if
+    the run is stopped meanwhile. Raises UserError if the budget is too small.
     """
     is_first, device = rank_and_world_size()[0] == 0, ray.train.torch.get_device()
     folder, filesystem, _ = values["checkpoints"]
@@ -185,10 +184,9 @@ def _measured(settings: PretrainingSettings, values: dict[str, Any]) -> Timing |
 
 @dataclass(slots=True)
 class Stopwatch:
-    """Looks at the clock where a training run begins a step, ends one, evaluates and has saved."""
+    """Notes when a training run begins and ends steps, evaluates and has saved."""
 
-    # Until then new shapes wait for their products, and every block for fresh pages: a step of
-    # long training takes a third more.
+    # The first steps take longer: new shapes are compiled, and memory is allocated.
     settling_steps: int
     started: float = 0.0
     settled: float = 0.0

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bert_core.config import SIZES, EncoderConfig, encoder_config
+from bert_core.config import SIZES, encoder_config
 from bert_core.model.catalogue import LanguageModel, PretrainingModel
 from bert_core.model.initialization import (
     WORD_VECTOR_SCALE,
@@ -28,6 +28,7 @@ from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.pretraining.baselines import counted_tokens
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.vocabulary.stage import load_tokenizer
+from pipelines.training.imported_models import config_of
 from pipelines.training.ranks import sum_over_ranks
 from pipelines.training.settings import resolved_rate
 
@@ -48,7 +49,7 @@ def settings_for(
     The size is None for one without a name. Raises UserError where the examples are in other tokens
     than the encoder's, or ask a bidirectional encoder for the next token or the other way round.
     """
-    config = _config_of(encoder)
+    config = config_of(encoder)
     tokenizer = WordPieceTokenizer.from_directory(encoder.local_folder())
     ours = load_tokenizer(vocabulary)
     is_same = ours.tokens[: tokenizer.vocab_size] == tokenizer.tokens
@@ -78,7 +79,7 @@ def check_objective(examples: ExampleSettings, encoder: Artifact) -> None:
 
     Or the other way round.
     """
-    is_causal = _config_of(encoder).causal
+    is_causal = config_of(encoder).causal
     if is_causal != (examples.objective == "clm"):
         wanted = "clm" if is_causal else "mlm or mlm_nsp"
         raise UserError(
@@ -117,10 +118,6 @@ def continued_model(
     load_encoder_into(model, source)
     model.embedding = source.embedding
     return model
-
-
-def _config_of(encoder: Artifact) -> EncoderConfig:
-    return EncoderConfig.from_dict(read_config(encoder.local_folder())["encoder"])
 
 
 _MOST_TOKENS: Final = 20_000_000  # counted in ten seconds

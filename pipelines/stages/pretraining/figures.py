@@ -1,6 +1,7 @@
 """Held-out figures of a pretrained encoder, each beside what is reached without the context."""
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -80,25 +81,22 @@ class HeldoutExamples:
         self._tokenizer = tokenizer
         self._ranks = rank, world_size
         self._reader = ExampleReader(examples, "heldout")
-        self._unigrams: Unigrams | None = None
         self._baselines: dict[int, dict[str, float]] = {}
 
+    @cached_property
     def unigrams(self) -> Unigrams:
         """How common each token is in the training examples."""
-        if self._unigrams is None:
-            self._unigrams = Unigrams.of(self._examples, self._tokenizer, *self._ranks)
-        return self._unigrams
+        return Unigrams.of(self._examples, self._tokenizer, *self._ranks)
 
     def figures(
         self, model: PretrainingModel | LanguageModel, max_examples: int
     ) -> dict[str, float]:
         """`eval/` figures on the first `max_examples` examples, and the `baseline/` of each."""
-        unigrams = self.unigrams()
         if max_examples not in self._baselines:
             self._baselines[max_examples] = pretraining_baselines(
-                unigrams, self._reader, max_examples, *self._ranks
+                self.unigrams, self._reader, max_examples, *self._ranks
             )
-        kinds = unigrams.kinds
+        kinds = self.unigrams.kinds
         figures = pretraining_figures(model, self._reader, max_examples, *self._ranks, kinds)
         return {**figures, **self._baselines[max_examples]}
 

@@ -239,9 +239,9 @@ def phases_of(settings: PretrainingSettings) -> tuple[Phase, ...]:
 
 
 def split_of(settings: PretrainingSettings) -> BatchSplit:
-    """What the workers share: of the phases' cuts the one with the fewest micro-batches."""
-    if settings.budget_minutes is not None:  # how many steps that are is measured one day
+    """What the workers share: the split of the phase with the fewest micro-batches."""
+    if settings.budget_minutes is not None:  # the number of steps is measured later
         settings = settings.model_copy(update={"num_steps": ENDLESS})
     cuts = [phase.cut for phase in phases_of(settings)]
-    # Of two alike that of the full length, whose settings the short steps take where they have none
+    # Of two equal ones that of the full length, whose settings are the default of the short steps.
     return min(cuts, key=lambda cut: (cut.num_micro_batches, cut.prefix))

@@ -28,8 +28,7 @@ from pipelines.stages.pretraining.continuing import (
 from pipelines.stages.pretraining.figures import HeldoutExamples
 from pipelines.stages.pretraining.settings import Phase, PretrainingSettings, phases_of
 from pipelines.stages.vocabulary.stage import load_tokenizer
-from pipelines.training.ranks import rank_and_world_size, share_of_node
-from pipelines.training.worker import Work
+from pipelines.training.ranks import Work, rank_and_world_size, share_of_node
 
 STAGE = "pretraining"
 
@@ -60,7 +59,7 @@ def pretraining_work(settings: PretrainingSettings, values: dict[str, Any]) -> I
         return {**figures, "num_parameters": count_parameters(model)}
 
     def begin(model: TrainableModel) -> None:
-        counts = (heldout.unigrams().weights - 1).clip(min=0)
+        counts = (heldout.unigrams.weights - 1).clip(min=0)
         begin_informed(cast(TokenModel, model), settings, values["examples"], counts, rank)
 
     with prefetched(training.micro_batches, settings.num_steps) as prefetched_batches:

@@ -14,14 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
-from bert_core.vocabulary import Normalization, build_normalizer
+from bert_core.vocabulary import LONGEST_WORD, Normalization, build_normalizer
 from pipelines.artifacts import Artifact, Workspace
 from pipelines.cluster.mapping import map_tasks
 from pipelines.stage import StageContext
 from pipelines.stages.corpus.shards import read_batches
 
 MAX_WORDS: Final = 4_000_000  # kept at once; about 0.6 GB
-LONGEST_WORD: Final = 100  # characters; the tokenizer makes longer ones [UNK]
 _CHUNKS_AT_ONCE: Final = 1_000_000
 _RECORD_SEPARATOR: Final = "\u241e"  # a symbol that normalization leaves alone
 _ASCII_WORD: Final = re.compile("[0-9A-Za-z]+|[^0-9A-Za-z ]")
@@ -37,7 +36,7 @@ def counted_words(
     context: StageContext,
     work: Workspace,
 ) -> tuple[dict[str, int], int]:
-    """Word counts of the training part, and how many rare words were forgotten.
+    """Word counts of the training part, and how many rare words were dropped.
 
     With a `smoothing` below 1 they are smoothed over languages: see `smoothed`.
     """
@@ -108,17 +107,18 @@ def count_words(shard: Path, normalization: Normalization, *, by_source: bool) -
     return words
 
 
-def prune(counts: Counter[str], limit: int = MAX_WORDS) -> int:
-    """Forget the rarest words above `limit`, ties from the end of the alphabet; returns how many.
+def prune(counts: Counter[str]) -> int:
+    """Forget the rarest of more than `MAX_WORDS` words; returns how many.
 
-    Half the room is freed at once, so that the rule costs little however many words follow.
+    Ties go from the end of the alphabet. Half the room is freed at once, so that the rule costs
+    little however many words follow.
     """
-    if len(counts) <= limit:
+    if len(counts) <= MAX_WORDS:
         return 0
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
-    for word in ranked[limit // 2 :]:
+    for word in ranked[MAX_WORDS // 2 :]:
         del counts[word]
-    return len(ranked) - limit // 2
+    return len(ranked) - MAX_WORDS // 2
 
 
 def write_counts(path: Path, counts: WordCounts) -> None:
@@ -153,7 +153,7 @@ def _move_words(chunks: WordCounts, words: WordCounts, normalization: Normalizat
             _words_of(list(counts), normalization), counts.values(), strict=True
         ):
             for word in chunk_words:
-                if len(word) <= LONGEST_WORD:
+                if len(word) <= LONGEST_WORD:  # longer ones become [UNK]
                     into[word] += count
         prune(into)
     chunks.clear()

@@ -1,4 +1,4 @@
-"""Sentences to token ids at the speed of a look-up: most words of a text were met before.
+"""Sentences to token ids at the speed of a look-up: most words of a text occurred before.
 
 BERT's rules never look past white space, nor past ASCII punctuation next to ASCII letters, so the
 tokens of such a word do not depend on what is around it. Each distinct word goes through the

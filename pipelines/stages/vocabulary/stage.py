@@ -201,8 +201,7 @@ def _build(
 def _write(tokenizer: WordPieceTokenizer, draft: Draft) -> list[str]:
     files = tokenizer.files()
     for name, content in files.items():
-        with draft.file(name) as file:
-            file.path.write_text(content, encoding="utf-8", newline="\n")
+        draft.write(name, content.encode())
     return list(files)
 
 

@@ -54,7 +54,7 @@ _REFUSED: Final = {
 
 
 def divided(source: Source) -> list[Source]:
-    """The sources that `source` stands for: a single one, or for `files` one for each format.
+    """`source` alone or, for the kind `files`, one source for each format.
 
     Raises UserError where a file is of a format that nothing here reads, or a table has no column
     that holds the text.
@@ -64,8 +64,8 @@ def divided(source: Source) -> list[Source]:
     found: dict[type[FileSource], list[str]] = {}
     for path in expand_all(source.paths):
         found.setdefault(_kind_of(path), []).append(path)
-    # Of one kind, the paths stay as they were given.
-    given = {kind: tuple(map(_escaped, paths)) for kind, paths in found.items()}
+    # Of one kind, the paths stay as they were given; else each names its file and is no pattern.
+    given = {kind: tuple(map(glob.escape, paths)) for kind, paths in found.items()}
     if len(found) == 1:
         given = dict.fromkeys(found, source.paths)
     return [_of_kind(kind, source, given[kind], paths[0]) for kind, paths in found.items()]
@@ -124,8 +124,3 @@ def _columns(kind: type[FileSource], path: str) -> list[str]:
     return list(
         dict.fromkeys(key for each in records if not isinstance(each, BadRow) for key in each)
     )
-
-
-def _escaped(path: str) -> str:
-    """A path that is found as it is, whatever its name holds."""
-    return glob.escape(path)

@@ -33,7 +33,7 @@ _LATIN: Final = ("iso-8859-1", "latin-1", "latin1", "us-ascii", "ascii")  # brow
 _PASSWORD_ERROR: Final = 4  # FPDF_ERR_PASSWORD
 _HYPHEN: Final = "\x02"  # what PDFium leaves where a word was broken at a line's end
 _LINE_ENDS: Final = re.compile(f"(?<={_HYPHEN})|[\r\n]+")
-_FULL_SHARE: Final = 0.75  # of a page's width: a line at least so long goes on in the next one
+_FULL_SHARE: Final = 0.75  # of a page's width: a longer line continues in the next one
 _COMMON_WIDTH: Final = 0.9  # this share of the lines is at most as long as the page is wide
 
 
@@ -140,8 +140,8 @@ def _of_pdf(data: bytes, file: InputFile, by_page: bool, tally: Tally) -> Iterat
 def joined_lines(page: str) -> str:
     """The text of a PDF page, a paragraph a line.
 
-    A page has lines and no paragraphs: one that is nearly full goes on in the next, and a shorter
-    one ends a paragraph, as headings do. A word that was parted at a line's end is whole again.
+    A page has lines and no paragraphs: a nearly full line continues in the next, and a shorter one
+    ends a paragraph, as headings do. A word hyphenated at a line's end is joined.
     """
     lines = [line.strip() for line in _LINE_ENDS.split(page) if line.strip()]
     lengths = sorted(map(len, lines))

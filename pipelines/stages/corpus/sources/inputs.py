@@ -1,4 +1,4 @@
-"""What a corpus is read from, by which module, and how the reading is divided into parts.
+"""The inputs of a corpus: which module reads each source, and how reading is divided into parts.
 
 Parts depend on the inputs and the settings alone, never on the number of workers: that is why the
 shards made from them are the same for any.
@@ -20,8 +20,8 @@ from pipelines.io.text import Tally
 from pipelines.stages.corpus.settings import Source
 
 MEGABYTE = 10**6
-# Each offers resolve(settings) and read(settings, span, tally). They are imported when they are
-# needed: some bring large libraries along.
+# Each has resolve(settings) and read(settings, span, tally). They are imported when needed: some
+# import large libraries.
 _READERS: Final = {
     "installed_documentation": "documentation",
     "text": "text_files",
@@ -80,7 +80,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What one task reads: successive spans, and the number of the shard they become."""
+    """The input of one task: successive spans, and the number of the shard they become."""
 
     index: int
     spans: tuple[Span, ...]
@@ -102,11 +102,11 @@ class RawDocument:
 
 
 class Resolved(NamedTuple):
-    """A source with nothing left to find out, its files in a fixed order, and what was found."""
+    """A source with all settings decided, its files in a fixed order, and what was found."""
 
     source: Source
     files: list[InputFile]
-    note: str = ""  # a sentence for people
+    note: str = ""  # a sentence for the log
 
 
 def resolve(source: Source) -> Resolved:

@@ -1,8 +1,8 @@
-"""How a text file is laid out, found out from its head: docs/decisions/0011.
+"""Recognizing the layout of text files from their heads: docs/decisions/0011.
 
-Two questions are kept apart. Where a document ends is asked of a source as a whole, because a
-document must mean the same in all its files. Whether lines were broken to fit a page is asked of
-each file, because that is how somebody once saved it, and a folder of books mixes both.
+Where a document ends is decided for a whole source, because a document must mean the same in all
+its files. Whether lines were broken to fit a page is decided for each file, because a folder of
+books may mix both.
 """
 
 import re
@@ -46,7 +46,7 @@ class Shape:
 
     @property
     def is_hard_wrapped(self) -> bool | None:
-        """Whether lines were broken to fit a page; None where too few are followed to tell."""
+        """Whether lines were broken to fit a page; None if there are too few to decide."""
         if self.breaks < _FEWEST_BREAKS:
             return False if self.wide else None
         return (
@@ -57,7 +57,7 @@ class Shape:
 
 
 class Recognition(NamedTuple):
-    """The layout of a source, and what speaks for it."""
+    """The layout of a source, and the reason."""
 
     layout: Layout
     reason: str
@@ -89,7 +89,7 @@ def measure(head: bytes, *, is_whole: bool) -> Shape:
 
 
 def are_hard_wrapped(shapes: Sequence[Shape]) -> list[bool]:
-    """For each file whether its lines were broken to fit; what cannot tell follows the others."""
+    """For each file whether its lines were broken to fit; undecided ones follow the others."""
     decided = [shape.is_hard_wrapped for shape in shapes]
     most = 2 * decided.count(True) > len(decided) - decided.count(None)
     return [most if each is None else each for each in decided]

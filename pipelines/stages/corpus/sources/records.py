@@ -139,7 +139,7 @@ def _json_records(span: Span, tally: Tally) -> Records:
         for line, _ in cut_documents(stream, span, _LINE, LONGEST_RECORD_BYTES):
             if line.isspace():
                 continue
-            record = json_record(line, 0)  # of a span's lines nobody knows the numbers
+            record = json_record(line, 0)  # line numbers are unknown within a span
             if isinstance(record, BadRow):
                 tally.dropped[record.reason] += 1
             else:
