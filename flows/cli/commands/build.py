@@ -117,9 +117,8 @@ def execute(command: str, choice: Choice, *, show_recipe: bool) -> None:
             report = flow(recipe)
     finally:
         disconnect()
-    report.seconds = (
-        time.time() - Process().create_time()
-    )  # of the whole command, as `time` measures it
+    # Of the whole command, as `time` measures it.
+    report.seconds = time.time() - Process().create_time()
     tracking_uri = recipe.runtime.tracker({}).shown_uri
     print_report(report, tracking_uri, services_run=services is not None)
 
