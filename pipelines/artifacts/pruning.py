@@ -69,9 +69,8 @@ def _remove(store: ArtifactStore, removal: Entry) -> None:
         remove(store.filesystem, path)
     if removal.paths.is_local:
         _remove_empty_folders(Path(removal.path))
-        Path(removal.paths.lock).unlink(
-            missing_ok=True
-        )  # held here: a waiting builder takes a new one
+        # Held here: a waiting builder takes a new one.
+        Path(removal.paths.lock).unlink(missing_ok=True)
 
 
 def _remove_attempts(store: ArtifactStore, removal: Entry) -> None:
