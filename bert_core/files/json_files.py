@@ -17,7 +17,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """The JSON object that the file holds; raises ValueError, naming it, if it holds none."""
     found = read_json_value(path)
     if not isinstance(found, dict):
-        raise ValueError(f"{path} must hold a JSON object, found a {type(found).__name__}")
+        raise ValueError(f"{path} is not a JSON object but a {type(found).__name__}")
     return found
 
 
@@ -32,7 +32,7 @@ def read_json_value(path: Path) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} must hold JSON, but {error}; is it whole?") from error
+        raise ValueError(f"{path} is not JSON ({error}); is it complete?") from error
 
 
 def read_text(path: Path) -> str:
@@ -41,7 +41,7 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} must be UTF-8, but {error}; is it whole?") from error
+        raise ValueError(f"{path} is not UTF-8 ({error}); is it complete?") from error
 
 
 def check_fetched(path: Path) -> None:
@@ -50,12 +50,12 @@ def check_fetched(path: Path) -> None:
     Raises ValueError if there is no file, or the pointer that Git LFS leaves in its place.
     """
     if not path.is_file():
-        raise ValueError(f"{path.parent} must hold {path.name}, found none; is it whole?")
+        raise ValueError(f"{path.parent} has no {path.name}; is it complete?")
     with path.open("rb") as file:
         if file.read(len(_POINTER)) == _POINTER:
             raise ValueError(
-                f"{path} must be the file itself, found a Git LFS pointer to it; fetch it with "
-                "`git lfs pull` or download it again"
+                f"{path} is only a Git LFS pointer; fetch the file with `git lfs pull` or download "
+                "it again"
             )
 
 

@@ -38,7 +38,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         with warnings.catch_warnings(action="ignore"):  # of versions of the format
             found = torch.load(path, map_location="cpu", weights_only=True)
     except _BROKEN as error:
-        raise ValueError(f"{path} must hold tensors, but {_reason(error)}; is it whole?") from error
+        raise ValueError(f"{path} holds no tensors ({_reason(error)}); is it complete?") from error
     _check_only_tensors(found, path)
     tensors: dict[str, Tensor] = found
     return tensors

@@ -60,7 +60,7 @@ def _tokens(folder: Path, whole: dict[str, Any] | None) -> tuple[str, ...]:
     listed_path = folder / VOCABULARY_FILE
     if whole is None:
         if not listed_path.is_file():
-            raise ValueError(f"{folder} must hold vocab.txt or tokenizer.json, found neither")
+            raise ValueError(f"{folder} has neither vocab.txt nor tokenizer.json; is it complete?")
         return read_tokens(listed_path)
     vocabulary = whole["model"]["vocab"]
     tokens = tuple(sorted(vocabulary, key=vocabulary.__getitem__))
@@ -80,9 +80,9 @@ def _tokens(folder: Path, whole: dict[str, Any] | None) -> tuple[str, ...]:
             at = next((i for i, (a, b) in enumerate(zip(listed, tokens, strict=False)) if a != b),
                       min(len(listed), len(tokens)))  # fmt: skip
             raise ValueError(
-                f"{listed_path} and tokenizer.json must hold the same vocabulary, found "
-                f"{len(listed):,} and {len(tokens):,} tokens that differ from id {at:,} on; "
-                "remove the file that is not the model's"
+                f"{listed_path} and tokenizer.json hold different vocabularies: {len(listed):,} "
+                f"and {len(tokens):,} tokens that differ from id {at:,} on; remove the file that "
+                "is not the model's"
             )
     return tokens
 
@@ -94,7 +94,7 @@ def read_tokens(path: Path) -> tuple[str, ...]:
     """
     text = read_text(path)
     if not text.strip():
-        raise ValueError(f"{path} must hold a token a line, found an empty file")
+        raise ValueError(f"{path} is empty: it needs a token on each line")
     return tuple(line.rstrip("\r") for line in text.removesuffix("\n").split("\n"))
 
 

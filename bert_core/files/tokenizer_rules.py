@@ -85,7 +85,7 @@ def check_rules(whole: dict[str, Any], path: Path) -> None:
         )
     vocabulary = entry(model, "vocab", dict, path)
     if not vocabulary:
-        raise ValueError(f"{path} must hold the tokens of a vocabulary, found none")
+        raise ValueError(f"{path} has no tokens of a vocabulary")
     for token, index in vocabulary.items():
         if not isinstance(index, int) or isinstance(index, bool):
             raise ValueError(f"{path} must give the token {token!r:.80} an id, found {index!r:.80}")

@@ -55,7 +55,7 @@ class Checkpoint:
         modern = modern_name(name)
         if modern in self.tensors:
             raise ValueError(
-                f"{path} must hold every tensor once, found {name} and {self._names[modern]}"
+                f"{path} holds one tensor twice, as {name} and as {self._names[modern]}"
             )
         self._names[modern] = name
         if modern not in REDUNDANT:
@@ -77,8 +77,8 @@ def _files(folder: Path) -> list[Path]:
         for ending, program in _FOREIGN.items()
         if path.name.endswith(ending)
     )
-    found = f"{foreign[0][0]}, which is {foreign[0][1]}'s" if foreign else "neither"
-    raise ValueError(f"{folder} must hold model.safetensors or pytorch_model.bin, found {found}")
+    found = f"only {foreign[0][0]} of {foreign[0][1]}" if foreign else "is it complete?"
+    raise ValueError(f"{folder} has neither model.safetensors nor pytorch_model.bin; {found}")
 
 
 def _shards(index: Path) -> list[Path]:
@@ -111,7 +111,5 @@ def _checked_numbers(tensor: Tensor, name: str, path: Path) -> Tensor:
         )
     numbers = tensor.float()
     if not bool(torch.isfinite(numbers).all()):
-        raise ValueError(
-            f"{path} must hold finite numbers, found others in {name}; is the file damaged?"
-        )
+        raise ValueError(f"{path} holds NaN or infinity in {name}; is the file damaged?")
     return numbers

@@ -29,8 +29,8 @@ def head_of(config: dict[str, Any], tensors: Mapping[str, Tensor], path: Path) -
     needed = _HEAD_OF.get(architecture)
     if needed is not None and needed not in tensors:
         raise ValueError(
-            f"{path.parent} must hold the head of the {architecture} that its config.json names, "
-            f"found its weights without {needed}; name the head encoder to read the encoder alone"
+            f"the weights of {path.parent} have no {needed}, the head of the {architecture} that "
+            "config.json names; name the head encoder to read the encoder alone"
         )
     if "cls.predictions.bias" in tensors:
         # One that is no decoder reads both sides of a token, whatever its class is called: the
@@ -74,7 +74,7 @@ def settings_of(
         return {}
     weight = tensors.get("classifier.weight")
     if weight is None or weight.dim() != 2:
-        raise ValueError(f"{path.parent} must hold a head for {head}, found none in its weights")
+        raise ValueError(f"the weights of {path.parent} have no head for {head}")
     published, problem = PROBLEMS.get(head), config.get("problem_type")
     if published and problem not in (None, published):
         raise ValueError(

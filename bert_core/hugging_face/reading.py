@@ -46,7 +46,7 @@ def import_model(directory: Path | str, head: str | None = None) -> Model:
     folder = model_folder(root)
     path = folder / "config.json"
     if not path.is_file():
-        raise ValueError(f"{folder} must hold config.json, found none; is it a saved model?")
+        raise ValueError(f"{folder} has no config.json; is it a saved model?")
     config = read_json(path)
     if head is not None and head not in MODELS:
         raise ValueError(f"head must be one of {', '.join(MODELS)}, got {head!r}")
@@ -151,7 +151,7 @@ def _check(
     if any(problems.values()):
         listed = "; ".join(f"{what}: {names}" for what, names in problems.items() if names)
         raise ValueError(
-            f"{folder} must hold exactly the tensors of a BERT with the head {head}, found {listed}"
+            f"{folder} does not have the tensors of a BERT with the head {head}: {listed}"
             + ("; name the head to keep to leave others behind" if unexpected else "")
         )
 

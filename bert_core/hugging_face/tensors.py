@@ -103,7 +103,7 @@ def from_hugging_face(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             parts = [f"{_self_attention(layer)}.{part}.{kind}" for part in _PARTS]
             missing = [part for part in parts if part not in theirs]
             if missing:
-                raise ValueError(f"the checkpoint must hold {', '.join(missing)}, found no such")
+                raise ValueError(f"the checkpoint has no {', '.join(missing)}")
             ours[f"encoder.layers.{layer}.attention.to_qkv.{kind}"] = torch.cat(
                 [theirs[part] for part in parts]
             )

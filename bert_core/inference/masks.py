@@ -44,7 +44,7 @@ def fill_mask(
     ids.append(tokenizer.sep_id)
     positions = [index for index, token in enumerate(ids) if token == tokenizer.mask_id]
     if not positions:
-        raise ValueError(f"the text must hold {MASK} at least once, found none in {text!r}")
+        raise ValueError(f"no {MASK} in {text!r}; put it in place of a word")
     if len(ids) > model.config.max_position_embeddings:
         raise ValueError(
             f"the text must hold at most {model.config.max_position_embeddings - 2} tokens, got "

@@ -155,7 +155,7 @@ def read_config(folder: Path | str) -> dict[str, Any]:
         )
     for name in ("settings", "encoder"):
         if not isinstance(config.get(name), dict):
-            raise ValueError(f"{path} must hold the object {name}, found none; is it whole?")
+            raise ValueError(f"{path} has no object {name}; is it complete?")
     return config
 
 
@@ -181,7 +181,7 @@ def _write_model(draft: Path, model: Model) -> None:
 def _existing(folder: Path | str, name: str) -> Path:
     path = Path(folder) / name
     if not path.is_file():
-        raise ValueError(f"{folder} must hold {name}, found none; is it a saved model?")
+        raise ValueError(f"{folder} has no {name}; is it a saved model?")
     return path
 
 
@@ -201,16 +201,16 @@ def _check_shapes(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor], p
     for name, tensor in tensors.items():
         if tensor.shape != wanted[name].shape:
             raise ValueError(
-                f"{path} must hold {name} {list(wanted[name].shape)}, as its {CONFIG_FILE} says, "
-                f"found {list(tensor.shape)}"
+                f"{path} has {name} of shape {list(tensor.shape)}, and its {CONFIG_FILE} says "
+                f"{list(wanted[name].shape)}"
             )
 
 
 def _check_same_architecture(model: Model, config: dict[str, Any], folder: Path | str) -> None:
     if config["head"] != model.head_name or config["settings"] != model.head_settings():
         raise ValueError(
-            f"{folder} must hold {described(model.head_name)} with {model.head_settings()}, "
-            f"found {config['head']} with {config['settings']}"
+            f"{folder} holds {described(config['head'])} with {config['settings']}, not "
+            f"{described(model.head_name)} with {model.head_settings()}"
         )
     check_same_encoder(model.config, config["encoder"], folder)
 
@@ -227,7 +227,6 @@ def check_same_encoder(ours: EncoderConfig, theirs: Mapping[str, Any], source: P
     if different:
         resizable = different.keys() <= {"max_position_embeddings", "vocab_size"}
         raise ValueError(
-            f"{source} must hold an encoder of the same build, found "
-            f"{', '.join(different.values())}"
+            f"{source} holds another encoder, with {', '.join(different.values())}"
             + ("; resize_positions and resize_vocabulary change these" if resizable else "")
         )

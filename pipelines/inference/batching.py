@@ -46,7 +46,7 @@ def asked_of_body(body: bytes, question: Question) -> Table:
         for row, cell in enumerate(cells):
             if cell is not None and not (_is_texts(cell) if is_list else isinstance(cell, str)):
                 wanted = "a list of strings" if is_list else "a string"
-                raise UserError(f"row {row}: {name} must be {wanted}, found {json.dumps(cell):.40}")
+                raise UserError(f"row {row}: {name} must be {wanted}, got {json.dumps(cell):.40}")
     return asked
 
 

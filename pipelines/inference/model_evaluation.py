@@ -53,8 +53,7 @@ def evaluate_file(
     name = family_of_model(model, reference, registered or task_name)
     if name is None:
         raise UserError(
-            f"{reference} must be a model that was fine-tuned for a task, found a "
-            f"{model.head_name} model"
+            f"{reference} is a {model.head_name} model; name one that was fine-tuned for a task"
         )
     task, left_out = family_for(model, name), LeftOut()
     if isinstance(settings, LabelledDataset):
@@ -64,8 +63,8 @@ def evaluate_file(
     unknown = sorted(task.classes_of(rows) - set(items.labels))
     if items.labels and unknown:
         raise UserError(
-            f"every label of {settings.place} must be one that {reference} was trained on "
-            f"({', '.join(items.labels)[:200]}), found {', '.join(unknown[:5])}"
+            f"{reference} was not trained on the labels {', '.join(unknown[:5])} of "
+            f"{settings.place}; it knows {', '.join(items.labels)[:200]}"
         )
     answers = task.answers(model, tokenizer, items, Reading(model.config.max_position_embeddings))
     figures = {

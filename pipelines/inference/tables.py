@@ -134,7 +134,7 @@ def check_output(path: Path, own: Table) -> None:
             pa.table(own)
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise UserError(
-                f"a column of {path} must hold values of one kind, but {error}; write .jsonl"
+                f"a column of {path} mixes values of several kinds ({error}); write .jsonl"
             ) from None
 
 

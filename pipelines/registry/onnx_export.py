@@ -114,16 +114,16 @@ def _verified(
     found = _measured(onnx, tokenizer, score)
     if found.difference > MOST_DIFFERENT * max(1.0, found.magnitude):
         raise ValueError(
-            f"ONNX Runtime's values must be those of the model within {MOST_DIFFERENT:g} of the "
-            f"largest ({found.magnitude:.3g}), found one that differs by {found.difference:.3g}; "
-            "nothing was written"
+            f"ONNX Runtime computes other values than the model: one differs by "
+            f"{found.difference:.3g}, more than {MOST_DIFFERENT:g} of the largest "
+            f"({found.magnitude:.3g}); nothing was written"
         )
     if found.score is not None and ours is not None:
         bound = max(_SAME_SCORE, 1 / onnx.num_sequences)
         if abs(found.score - ours) > bound:
             raise ValueError(
-                f"ONNX Runtime must repeat the score {ours:.4f} within {bound:.2g}, found "
-                f"{found.score:.4f}; nothing was written"
+                f"with ONNX Runtime the score is {found.score:.4f} instead of {ours:.4f}, more "
+                f"than {bound:.2g} apart; nothing was written"
             )
     count = f"{onnx.num_sequences:,}"
     return OnnxExport(

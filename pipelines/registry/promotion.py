@@ -85,9 +85,9 @@ def promote_if_better(
         )
     if comparison.is_better and champion_number != comparison.champion:
         raise UserError(
-            f"{names.alias} of {comparison.name} must be the version that "
-            f"{comparison.version} was compared with, {comparison.champion or 'none'}, found "
-            f"{champion_number or 'none'}: it was moved meanwhile; run again to compare them"
+            f"{names.alias} of {comparison.name} was moved to {champion_number or 'none'} after "
+            f"{comparison.version} was compared with {comparison.champion or 'none'}; run again to "
+            "compare them"
         )
     version = find_source(client, comparison.name, str(comparison.version))
     _write_down(client, comparison)

@@ -91,7 +91,7 @@ def verify(proofs: Sequence[Proof], store_url: str, tracker: Tracker) -> list[Ve
             failures.append(str(error))
             continue
         except CannotCompareError as error:
-            failures.append(f"{proof.model.uri} must answer its own held-out data, but {error}")
+            failures.append(f"{proof.model.uri} cannot answer its own held-out data: {error}")
             continue
         _record(verification, client)
         verifications.append(verification)
@@ -133,9 +133,9 @@ def _verification(
     )
     if not verification.holds:
         raise VerificationError(
-            f"{model.uri} must repeat its logged {metric} of {verification.logged!r} "
-            f"({comparison}), but loaded in a fresh process it reached "
-            f"{verification.reproduced!r}; it is not promoted"
+            f"{model.uri} did not repeat its logged {metric} of {verification.logged!r} "
+            f"({comparison}): loaded in a fresh process it reached {verification.reproduced!r}; it "
+            "is not promoted"
         )
     return verification
 

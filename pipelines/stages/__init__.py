@@ -59,9 +59,8 @@ def check_recipe(recipe: Any, goals: Iterable[Stage]) -> None:
     is_given = bool(getattr(recipe, "given", ()))
     if "finetuning" in names and not is_given and EXAMPLES.settings_of(recipe).objective == "clm":
         raise UserError(
-            "examples.objective must be mlm or mlm_nsp for what follows pretraining, found clm; a "
-            "left-to-right encoder can be pretrained with `bertsmith pretrain`, but not fine-tuned "
-            "or registered yet"
+            "a left-to-right encoder (examples.objective=clm) can be pretrained with `bertsmith "
+            "pretrain`, but not fine-tuned or registered yet; choose mlm or mlm_nsp"
         )
     wanted = asked_for(recipe, goals)
     for stage in wanted:
@@ -70,8 +69,8 @@ def check_recipe(recipe: Any, goals: Iterable[Stage]) -> None:
             check_ranks(recipe.runtime.ranks(), cut)
     if not set(goals) & set(wanted):
         raise UserError(
-            f"the recipe must ask for {goals[-1].title}, but its labelled texts are of kind "
-            "'none'; name some with --labels or in the recipe"
+            f"{goals[-1].title} needs labelled texts, and the recipe's are of kind 'none'; name "
+            "some with --labels or in the recipe"
         )
     found: dict[str, Any] = {}
     for stage in wanted:

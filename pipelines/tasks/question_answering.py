@@ -101,8 +101,7 @@ class QuestionAnswering(TaskFamily):
         """No classes; raises UserError where no question has an answer."""
         if not any(item["answers"] for item in train):
             raise UserError(
-                "some training questions must have an answer, found none of "
-                f"{len(train)}; check the files"
+                f"none of the {len(train)} training questions has an answer; check the files"
             )
         return ()
 

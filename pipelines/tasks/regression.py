@@ -45,8 +45,8 @@ class Regression(TaskFamily):
         """No classes; raises UserError where all numbers are the same."""
         if len({item["value"] for item in train}) < 2:
             raise UserError(
-                "texts to learn numbers from must have different ones, found "
-                f"{sorted({item['value'] for item in train})} alone; check the label column"
+                "all training texts have the same number, "
+                f"{sorted({item['value'] for item in train})}; check the label column"
             )
         return ()
 

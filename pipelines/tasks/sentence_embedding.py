@@ -77,25 +77,24 @@ class SentenceEmbedding(TaskFamily):
         """No classes; raises UserError where nothing can be learned or measured."""
         if len({item["is_number"] for item in train}) > 1:
             raise UserError(
-                "training pairs must all have numbers or all have none, found both; check the "
-                "label column"
+                "some training pairs have numbers and some have none; check the label column"
             )
         if all(item["is_number"] for item in train) and len({i["value"] for i in train}) < 2:
             raise UserError(
-                f"training pairs must have different numbers, found {train[0]['value']:g} "
-                "alone; leave the label column out where all pairs belong together"
+                f"all training pairs have the number {train[0]['value']:g}; leave the label column "
+                "out if all pairs belong together"
             )
         for part, items in (("train on", train), ("evaluate on", heldout)):
             if not any(item["is_number"] or item["value"] == 1.0 for item in items):
                 raise UserError(
-                    f"there must be pairs that belong together to {part}, found none among "
-                    f"{len(items)}; entailment says it of a pair"
+                    f"none of the {len(items)} pairs to {part} belong together; label such pairs "
+                    "entailment"
                 )
         values = {(item["is_number"], item["value"]) for item in heldout}
         if len(values) < 2 or len({is_number for is_number, _ in values}) > 1:
             raise UserError(
-                "held-out pairs must differ in how near they are, found all alike, or numbers "
-                "beside classes; give pairs with either with --heldout"
+                "the held-out pairs are all equally similar, or mix numbers and classes; give "
+                "others with --heldout"
             )
         return ()
 

@@ -31,9 +31,8 @@ def migrate(uri: str) -> None:
         upgrade.main([uri], standalone_mode=False)
     except (SQLAlchemyError, CommandError) as error:
         raise UserError(
-            f"the database of {URI_VARIABLE} must answer and be of this MLflow or an older one, "
-            f"but it said: {first_line(error)}; correct the variable, or "
-            "install the MLflow that the database is of"
+            f"the database of {URI_VARIABLE} cannot be used: {first_line(error)}; correct the "
+            "variable, or install the MLflow that the database is of, if it is a newer one"
         ) from error
 
 

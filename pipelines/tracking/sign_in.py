@@ -155,16 +155,12 @@ def _port(uri: str) -> int | None:
     try:
         return urlsplit(uri).port
     except ValueError:
-        raise UserError(
-            f"the port in runtime.tracking_uri must be a number, found {uri!r}"
-        ) from None
+        raise UserError(f"the port in runtime.tracking_uri must be a number, got {uri!r}") from None
 
 
 def _check_port(uri: str, host: str, port: int | None, scheme: str) -> None:
     if not host:
-        raise UserError(
-            f"runtime.tracking_uri must name a host, as http://host:5000, found {uri!r}"
-        )
+        raise UserError(f"runtime.tracking_uri={uri!r} names no host; write it as http://host:5000")
     if urllib.request.getproxies().get(scheme) and not urllib.request.proxy_bypass(host):
         return  # the proxy alone knows the way
     try:
@@ -174,8 +170,8 @@ def _check_port(uri: str, host: str, port: int | None, scheme: str) -> None:
             pass
     except OSError as error:
         raise UserError(
-            f"the MLflow tracker must answer at {uri}, but no connection could be made "
-            f"({error.strerror or error}); start it (`bertsmith up`) or choose another tracking_uri"
+            f"the MLflow tracker at {uri} does not answer ({error.strerror or error}); start it "
+            "(`bertsmith up`) or choose another tracking_uri"
         ) from error
 
 

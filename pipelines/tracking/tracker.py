@@ -71,7 +71,7 @@ class Tracker:
             answer = self._get("version", _VERSION_SECONDS)
         except requests.RequestException as error:
             raise UserError(
-                f"the tracker {self.shown_uri} must answer, found {redacted(str(error))}; start it"
+                f"the tracker {self.shown_uri} does not answer ({redacted(str(error))}); start it"
             ) from error
         return answer.text.strip() if answer is not None and answer.ok else ""
 
@@ -226,9 +226,8 @@ class Tracker:
             yield
         except tracker_errors() as error:
             raise UserError(
-                f"the MLflow tracker must answer at {self.shown_uri}, but it said: "
-                f"{first_line(error)}; start it (`bertsmith up`) or choose another "
-                "tracking_uri"
+                f"the MLflow tracker at {self.shown_uri} does not answer: {first_line(error)}; "
+                "start it (`bertsmith up`) or choose another tracking_uri"
             ) from error
 
 

@@ -50,15 +50,15 @@ def existing_encoder(reference: str, context: StageContext) -> Artifact:
         return found
     if is_fingerprint(reference):
         raise UserError(
-            f"an encoder must be a fingerprint in the store {context.store.url}, "
-            f"found none with {reference}; see `bertsmith store`"
+            f"the store {context.store.url} has no encoder with the fingerprint {reference}; see "
+            "`bertsmith store`"
         )
     if reference.strip() and Path(reference).is_dir():
         refuse_own_code(Path(reference))
         return import_folder(Path(reference), context, source=reference)
     raise UserError(
-        "an encoder must be a folder with a model, models:/<name>@<alias> or the fingerprint of "
-        f"one in the store, found no such: {reference or 'an empty name'}; {FROM_THE_HUB}"
+        f"there is no encoder {reference!r}: name a folder with a model, models:/<name>@<alias> or "
+        f"a fingerprint in the store; {FROM_THE_HUB}"
     )
 
 

@@ -69,7 +69,7 @@ def test_masks_are_filled_with_the_likeliest_tokens(tokenizer):
 
 
 def test_a_text_without_a_mask_is_refused(tokenizer):
-    with pytest.raises(ValueError, match=r"must hold \[MASK\] at least once"):
+    with pytest.raises(ValueError, match=r"no \[MASK\] in "):
         fill_mask(new_model("pretraining"), tokenizer, "nothing here")
 
 

@@ -64,7 +64,7 @@ def test_an_encoder_of_another_build_is_refused_and_told_how_to_fit(tmp_path):
     source = new_model("pretraining")
     save_model(tmp_path / "model", source)
     for place, name in ((source, "the pretraining model"), (tmp_path / "model", "/model")):
-        with pytest.raises(ValueError, match=rf"{name} must hold .*num_layers 2 instead of 3$"):
+        with pytest.raises(ValueError, match=rf"{name} holds .*num_layers 2 instead of 3$"):
             load_encoder_into(new_classifier(num_layers=3), place)
         with pytest.raises(ValueError, match="64 instead of 32; resize_positions and"):
             load_encoder_into(new_classifier(max_position_embeddings=32), place)

@@ -91,7 +91,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     settings = OptimizationConfig(num_steps=1)
     for other, message in (
         (build_model("pretraining", small_config(num_layers=1)), "num_layers 2 instead of 1"),
-        (build_model("encoder", small_config()), "must hold a encoder model|must hold an encoder"),
+        (build_model("encoder", small_config()), "not an encoder model"),
     ):
         with pytest.raises(ValueError, match=message):
             load_checkpoint(tmp_path / "step-1", other, AdamW(other, settings))
@@ -114,7 +114,7 @@ def test_missing_and_unexpected_tensors_are_listed(tmp_path):
 
 
 def test_what_is_no_saved_model_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"must hold config\.json, found none"):
+    with pytest.raises(ValueError, match=r"has no config\.json"):
         load_model(tmp_path / "nothing")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "config.json").write_text(json.dumps({"model_type": "bert"}))

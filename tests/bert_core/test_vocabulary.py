@@ -103,7 +103,7 @@ def test_a_contradiction_about_case_is_refused(tmp_path, tokenizer):
 
 
 def test_folders_without_a_wordpiece_vocabulary_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"vocab\.txt or tokenizer\.json, found neither"):
+    with pytest.raises(ValueError, match=r"neither vocab\.txt nor tokenizer\.json"):
         WordPieceTokenizer.from_directory(tmp_path, lowercase=True)
     (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"type": "BPE"}}))
     with pytest.raises(ValueError, match="must hold a WordPiece model, found BPE"):

@@ -64,10 +64,10 @@ def pickled(folder: Path) -> None:
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a pointer of Git LFS": (
-        lambda folder: (folder / WEIGHTS).write_text(POINTER), f"{WEIGHTS} must be the file itself"
+        lambda folder: (folder / WEIGHTS).write_text(POINTER), f"{WEIGHTS} is only a Git LFS"
     ),
     "a pointer in place of the tokenizer": (
-        lambda folder: (folder / "tokenizer.json").write_text(POINTER), "tokenizer.json must be"
+        lambda folder: (folder / "tokenizer.json").write_text(POINTER), "json is only a Git LFS"
     ),
     "a file that is cut off": (lambda folder: cut(folder / WEIGHTS, 0.5), WEIGHTS),
     "an empty file": (lambda folder: cut(folder / WEIGHTS, 0), WEIGHTS),
@@ -94,12 +94,14 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: rewrite(folder / "config.json", num_hidden_layers=10**9),
         "must say how many layers the weights have, 2",
     ),
-    "JSON that is none": (lambda folder: cut(folder / "config.json", 0.5), "config.json must hold"),
+    "JSON that is none": (
+        lambda folder: cut(folder / "config.json", 0.5), "config.json is not JSON"
+    ),
     "a list for an object": (
-        lambda folder: (folder / "config.json").write_text("[]"), "found a list"
+        lambda folder: (folder / "config.json").write_text("[]"), "not a JSON object but a list"
     ),
     "a tokenizer that is cut off": (
-        lambda folder: cut(folder / "tokenizer.json", 0.5), "tokenizer.json must hold JSON"
+        lambda folder: cut(folder / "tokenizer.json", 0.5), "tokenizer.json is not JSON"
     ),
     "RoBERTa": (
         lambda folder: rewrite(folder / "config.json", model_type="roberta"),
@@ -122,7 +124,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: save_file(
             {name: tensor / 0 if name.endswith("LayerNorm.bias") else tensor
              for name, tensor in load_file(folder / WEIGHTS).items()}, folder / WEIGHTS),
-        "must hold finite numbers",
+        "holds NaN or infinity",
     ),
     "quantized weights": (
         lambda folder: save_file(
@@ -136,7 +138,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "two vocabularies": (
         lambda folder: (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n"),
-        "vocab.txt and tokenizer.json must hold the same vocabulary",
+        "vocab.txt and tokenizer.json hold different vocabularies",
     ),
     "an empty name of a token": (
         lambda folder: rewrite(folder / "tokenizer_config.json", added_tokens_decoder={
@@ -165,7 +167,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         "found Transformer, Pooling, Dense",
     ),
     "nothing at all": (
-        lambda folder: [path.unlink() for path in folder.iterdir()], "must hold config.json"
+        lambda folder: [path.unlink() for path in folder.iterdir()], "has no config.json"
     ),
 }  # fmt: skip
 

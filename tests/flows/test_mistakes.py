@@ -58,7 +58,7 @@ CASES = {
     ),
     "a tracker that is away": (
         ["run", "--set", "runtime.tracking_uri=http://127.0.0.1:{closed_port}"],
-        "must answer",
+        "does not answer",
     ),
     "a source that is away": (
         ["run", "--corpus", "http://127.0.0.1:{closed_port}/a.txt"],
@@ -97,26 +97,26 @@ CASES = {
     "rates beyond one": (["run", "--set", "examples.random_share=0.9"], "exceed 1 together"),
     "longer than is read": (["run", "--set", "finetuning.max_tokens=512"], "examples.max_tokens"),
     "no labels to read": (["dataset", "--set", "dataset.source={{kind: none}}"], "'none'"),
-    "predict with no model": (["predict", "hello", "--model", "{here}"], "{here} must hold"),
+    "predict with no model": (["predict", "hello", "--model", "{here}"], "{here} has no"),
     "evaluate no model": (
         ["evaluate", "--model", "{here}", "--labels", "{here}/rows.csv"],
-        "{here} must hold config.json",
+        "{here} has no config.json",
     ),
     "fill-mask with no model": (
         ["fill-mask", "A [MASK].", "--model", "{here}"],
-        "{here} must hold config.json",
+        "{here} has no config.json",
     ),
     "inspect no model": (
         ["inspect", "hello", "--out", "{here}/out.html", "--model", "{here}"],
-        "{here} must hold config.json",
+        "{here} has no config.json",
     ),
     "similar with no model": (
         ["similar", "a", "b", "--model", "{here}"],
-        "{here} must hold config.json",
+        "{here} has no config.json",
     ),
     "export no model": (
         ["export", "{here}", "--to", "{here}/new"],
-        "{here} must hold config.json",
+        "{here} has no config.json",
     ),
     "predict with a broken config": (
         ["predict", "hello", "--model", "{here}/broken"],
@@ -246,7 +246,7 @@ ON_MODELS = {
 @pytest.mark.parametrize("command", ON_MODELS)
 @pytest.mark.parametrize(
     ("uri", "words"),
-    [("http://127.0.0.1:{closed_port}", "must answer"), ("qq://x", "runtime.tracking_uri")],
+    [("http://127.0.0.1:{closed_port}", "does not answer"), ("qq://x", "runtime.tracking_uri")],
 )
 def test_a_registry_that_is_away_is_one_sentence(
     command: str,

@@ -89,7 +89,7 @@ def test_a_folder_is_named_by_what_is_in_it(folder, small_context, tmp_path):
     assert again.reused and again.fingerprint == first.fingerprint
     assert existing_encoder(first.fingerprint, small_context).fingerprint == first.fingerprint
     (moved / "vocab.txt").write_text("[PAD]\n")
-    with pytest.raises(UserError, match="must hold the same vocabulary"):
+    with pytest.raises(UserError, match="hold different vocabularies"):
         existing_encoder(str(moved), small_context)
 
 
@@ -141,7 +141,7 @@ def test_a_checkpoint_that_lacks_its_head_is_still_refused(
     bare = build_model("encoder", source.config)
     tokenizer = load_tokenizer(small_vocabulary)
     folder = published(tmp_path / "model", bare, tokenizer, "BertForMaskedLM")
-    with pytest.raises(UserError, match=r"without cls\.predictions\.bias"):
+    with pytest.raises(UserError, match=r"have no cls\.predictions\.bias"):
         existing_encoder(str(folder), small_context)
 
 
@@ -180,13 +180,13 @@ def test_examples_in_other_tokens_or_for_another_objective_are_refused(
         settings_for(PretrainingSettings(), encoder, examples, other)
     own = build_vocabulary(VocabularySettings(encoder=str(folder)), small_corpus, small_context)
     examples = examples_in(own, small_corpus, small_context, objective="clm")
-    with pytest.raises(UserError, match=r"objective must be mlm or mlm_nsp .* found clm"):
+    with pytest.raises(UserError, match=r"the objective mlm or mlm_nsp, not clm"):
         settings_for(PretrainingSettings(), encoder, examples, own)
 
 
 @pytest.mark.parametrize("reference", ["0" * 32, "no such folder", "models:/name@champion"])
 def test_what_is_no_encoder_is_a_sentence(reference, small_context):
-    with pytest.raises(UserError, match=r"an encoder must be"):
+    with pytest.raises(UserError, match="no encoder"):
         existing_encoder(reference, small_context)
 
 

@@ -56,7 +56,7 @@ def test_what_is_no_model_is_refused(folder: Path, context: StageContext, tmp_pa
     with pytest.raises(UserError, match="there is neither a model's folder"):
         import_path(tmp_path / "nothing", context)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=r"must hold config\.json"):
+    with pytest.raises(UserError, match=r"has no config\.json"):
         import_path(tmp_path / "empty", context)
     assert not (tmp_path / "store").exists()
     with pytest.raises(UserError, match="must be new or empty"):

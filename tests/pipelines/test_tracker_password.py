@@ -107,7 +107,7 @@ def test_a_password_in_the_uri_works_and_is_kept_nowhere(
         assert seen
         with pytest.raises(MlflowException) as missing:
             tracker.client().get_run("0" * 32)
-    with pytest.raises(UserError, match="must answer at http://127") as away:
+    with pytest.raises(UserError, match=r"at http://127.* does not answer") as away:
         tracker.experiment_id()  # the gate is gone
     written = b"".join(file.read_bytes() for file in folder.rglob("*") if file.is_file())
     assert b"name: demo" in written

@@ -205,9 +205,8 @@ def check_weights(candidate: Candidate, evaluation: Evaluation) -> None:
         loaded = evaluation.files.get(f"{_MODEL_FILES}{name}")
         if loaded is not None and loaded != record.sha256:
             raise VerificationError(
-                f"{candidate.uri} must hold the model that {candidate.artifact.url} holds, but its "
-                f"{name} has other bytes: it was changed in the registry; delete the version and "
-                "run its recipe again"
+                f"{candidate.uri} was changed in the registry: its {name} has other bytes than "
+                f"that of {candidate.artifact.url}; delete the version and run its recipe again"
             )
 
 

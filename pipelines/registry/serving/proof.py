@@ -79,7 +79,7 @@ def _fetched_data(request: dict[str, Any]) -> Any:
     kind, fingerprint = request["data_kind"], request["fingerprint"]
     data = ArtifactStore(request["store_url"]).find(kind, fingerprint)
     if data is None:
-        raise LookupError(f"the held-out {kind} {fingerprint} must be in the store, found none")
+        raise LookupError(f"the held-out {kind} {fingerprint} is not in the store")
     for name in (*data.names("heldout"), *data.names("probe"), *data.names("task")):
         data.local(name)
     return data

@@ -234,9 +234,9 @@ def _of_pairs(header: _Header, first_row: int, rows: Sequence[Sequence[Any]]) ->
         labels = {str(row[label]).strip() for row in rows[first_row:]}
         if labels and labels <= {"-1", "0", "1", "2"}:
             raise UserError(
-                f"the labels of {header.settings.place} must be the names entailment, neutral and "
-                f"contradiction, found numbers alone ({', '.join(sorted(labels))}), which are no "
-                "similarities; write the names, or give the dataset that knows them"
+                f"the labels of {header.settings.place} are numbers ({', '.join(sorted(labels))}) "
+                "but no similarities; write the names entailment, neutral and contradiction, or "
+                "give the dataset that knows them"
             )
     other = header.place_of(*_OTHERS)
     return Columns(text, label, second=second, group=group, other=other, first_row=first_row)

@@ -99,7 +99,7 @@ def squad_records(path: str) -> Iterator[Record]:
                     yield squad_record(question, paragraph["context"], title)
     except (*NO_SQUAD, RecursionError) as error:
         raise UserError(
-            f"{path} must be of SQuAD's structure (data, paragraphs, context, qas), but it is not "
+            f"{path} does not have SQuAD's structure of data, paragraphs, context and qas "
             f"({type(error).__name__}: {error}); fetch it again, or give JSONL with question, "
             "context and answers"
         ) from error

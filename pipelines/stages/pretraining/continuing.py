@@ -83,8 +83,8 @@ def check_objective(examples: ExampleSettings, encoder: Artifact) -> None:
     if is_causal != (examples.objective == "clm"):
         wanted = "clm" if is_causal else "mlm or mlm_nsp"
         raise UserError(
-            f"examples.objective must be {wanted} for the encoder that pretraining.encoder names, "
-            f"found {examples.objective}; choose another objective or encoder"
+            f"the encoder that pretraining.encoder names was pretrained with the objective "
+            f"{wanted}, not {examples.objective}; set examples.objective or choose another encoder"
         )
 
 

@@ -117,17 +117,16 @@ def read_task(path: str, taken: Sequence[str]) -> "RowTask":
     name = PurePosixPath(path).stem
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or name in (*taken, *MODELS, "classifier"):
         raise UserError(
-            f"{path} must have a name of its own of small letters, digits and _, because the task "
-            f"is called so, found {name}"
-            + (", which is a task or head of Bertsmith's" if name in (*taken, *MODELS) else "")
-            + "; rename the file"
+            f"{name} cannot be the name of a task"
+            + (": Bertsmith has one of that name" if name in (*taken, *MODELS) else "")
+            + f"; rename {path}, with small letters, digits and _"
         )
     with opened(path) as file:
         raw = file.read()
     try:
         return RowTask(row_model(raw.decode("utf-8-sig"), name))
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} must be Python in UTF-8, but it is not ({error})") from error
+        raise UserError(f"{path} is not Python in UTF-8 ({error}); convert it") from error
     except ValueError as error:
         raise UserError(f"the task {path} cannot be used: {error}") from error
 

@@ -17,10 +17,10 @@ def test_of_two_families_with_one_model_a_person_says_which(
     monkeypatch.setattr(family("tagging"), "model", SequenceRegressor)
     model = family("regression").build_model(CONFIG, ())
     assert families_of(model) == ["regression", "tagging"]
-    with pytest.raises(UserError, match="regression and tagging have; say which with --task"):
+    with pytest.raises(UserError, match="regression and tagging have such models; choose"):
         family_of_model(model, "my-model")
     assert family_of_model(model, "my-model", "tagging") == "tagging"
-    with pytest.raises(UserError, match="must be a model of the task multi_label"):
+    with pytest.raises(UserError, match="not a model of the task multi_label"):
         family_of_model(model, "my-model", "multi_label")
     encoder = PretrainingModel(encoder_config("tiny", 50))
     assert family_of_model(encoder, "an encoder") is None

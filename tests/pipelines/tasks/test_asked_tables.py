@@ -89,7 +89,7 @@ def test_columns_that_parquet_cannot_hold_are_told_before_anything_is_answered(
     (tmp_path / "a.jsonl").write_text('{"text": "a", "n": 1}\n{"text": "b", "n": "one"}\n')
     asked = ["--file", str(tmp_path / "a.jsonl"), "--out", str(tmp_path / "a.parquet")]
     assert run(["predict", *asked, "--model", "none", "--home", str(tmp_path)]) == MISTAKE
-    assert "values of one kind" in capsys.readouterr().err
+    assert "mixes values of several kinds" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["words", "tokens", "split"])

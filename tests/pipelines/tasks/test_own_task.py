@@ -277,7 +277,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["regression.py", "token_classification.py", "My-Task.py"])
 def test_a_name_of_ours_is_not_taken(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(ranking())
-    with pytest.raises(UserError, match=r"must have a name of its own.*rename the file"):
+    with pytest.raises(UserError, match=r"cannot be the name of a task.*; rename "):
         family(str(tmp_path / name))
 
 

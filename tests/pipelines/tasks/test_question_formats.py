@@ -40,7 +40,7 @@ def test_answers_that_are_not_where_they_say_are_named_or_counted(tmp_path: Path
     left_out = LeftOut()
     assert len(items(path, "question_answering", left_out, bad_items="skip")) == 1
     assert left_out.places == [f"question 7 of {path}"]
-    with pytest.raises(UserError, match="must be of SQuAD's structure"):
+    with pytest.raises(UserError, match="does not have SQuAD's structure"):
         items(written(tmp_path / "b.json", '{"data": [{}]}'), "question_answering")
 
 
