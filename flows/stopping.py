@@ -59,7 +59,7 @@ def _stop(number: int, frame: Any) -> None:
 
 
 def enter_flow() -> None:
-    """What every flow does first: install the handlers, and use its deployment's runtime block."""
+    """Restore the command's stop handler, if it has one, and use the deployment's runtime block."""
     from prefect.runtime import deployment
 
     stop_in_order_inside_flow()

@@ -77,8 +77,10 @@ def _files(folder: Path) -> list[Path]:
         for ending, program in _FOREIGN.items()
         if path.name.endswith(ending)
     )
-    found = f"only {foreign[0][0]} of {foreign[0][1]}" if foreign else "is it complete?"
-    raise ValueError(f"{folder} has neither model.safetensors nor pytorch_model.bin; {found}")
+    remedy = (
+        f"convert {foreign[0][0]}, which is {foreign[0][1]}'s" if foreign else "is it complete?"
+    )
+    raise ValueError(f"{folder} has neither model.safetensors nor pytorch_model.bin; {remedy}")
 
 
 def _shards(index: Path) -> list[Path]:

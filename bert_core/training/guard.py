@@ -27,7 +27,8 @@ class GuardConfig:
 
     Args:
         spike_factor: a gradient's norm is too large above this many times the median of the last
-            `WINDOW` taken steps, or `max_grad_norm` if that is larger; None: no norm is too large.
+            `WINDOW` taken steps, or this many times `max_grad_norm` if that is larger; None: no
+            norm is too large.
         max_skipped_in_a_row: this many skipped steps in a row halt the training run.
 
     Raises ValueError for impossible values.

@@ -46,7 +46,7 @@ class ParentRun:
 
     def used(self, name: str, artifact: Artifact) -> None:
         """Record that this run uses `artifact`, and how it was built, unless its stage did."""
-        if not self.run_id or not self.tracker.answers():
+        if not self.run_id:
             return
         # By its tags `bertsmith prune` knows what recent runs use.
         tag = f"bertsmith.uses.{artifact.fingerprint}"
@@ -54,7 +54,7 @@ class ParentRun:
         try:
             with self.tracker.answering():
                 self.tracker.set_tags(self.run_id, {tag: artifact.fingerprint})
-            if artifact.reused or artifact.kind in _TRAINED:
+            if artifact.reused or artifact.kind in _TRAINED or not self.tracker.answers():
                 return
             run_id = self.tracker.create_run(
                 f"{name}-{artifact.fingerprint[:8]}",

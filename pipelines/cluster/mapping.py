@@ -147,8 +147,12 @@ def answer_of(reference: "ray.ObjectRef", where: str, seconds: float) -> Any:
         ) from error
     except RayTaskError as error:
         raise UserError(
-            f"{where} cannot run Bertsmith: {_last_line(error)}; install there what is installed "
-            "here"
+            f"{where} cannot run Bertsmith: {_last_line(error)}; "
+            + (
+                "install there what is installed here"
+                if isinstance(error.cause, ImportError)
+                else "look at that node's logs"
+            )
         ) from error
     except RayError as error:
         raise UserError(

@@ -53,7 +53,7 @@ def evaluate_file(
     name = family_of_model(model, reference, registered or task_name)
     if name is None:
         raise UserError(
-            f"{reference} is a {model.head_name} model; name one that was fine-tuned for a task"
+            f"{reference} has the head {model.head_name}; name a model fine-tuned for a task"
         )
     task, left_out = family_for(model, name), LeftOut()
     if isinstance(settings, LabelledDataset):

@@ -85,9 +85,9 @@ def promote_if_better(
         )
     if comparison.is_better and champion_number != comparison.champion:
         raise UserError(
-            f"{names.alias} of {comparison.name} was moved to {champion_number or 'none'} after "
-            f"{comparison.version} was compared with {comparison.champion or 'none'}; run again to "
-            "compare them"
+            f"since {comparison.version} was compared with {comparison.champion or 'none'}, "
+            f"{names.alias} of {comparison.name} has become {champion_number or 'none'}; run again "
+            "to compare them"
         )
     version = find_source(client, comparison.name, str(comparison.version))
     _write_down(client, comparison)

@@ -220,10 +220,12 @@ def family_of_model(model: "Model", called: str, task: str | None = None) -> str
     found = [model.head_name] if isinstance(model, RowModel) else families_of(model)
     task = None if task is None else family_module(task)
     if task is not None and task not in found:
-        raise UserError(f"{called} is a {model.head_name} model, not a model of the task {task}")
+        raise UserError(
+            f"{called} has the head {model.head_name}: it is not a model of the task {task}"
+        )
     if task is None and len(found) > 1:
         raise UserError(
-            f"{called} is a {model.head_name} model, and {' and '.join(found)} have such models; "
+            f"{called} has the head {model.head_name}, and {' and '.join(found)} have such models; "
             "choose with --task"
         )
     return task or next(iter(found), None)

@@ -226,8 +226,8 @@ class Tracker:
             yield
         except tracker_errors() as error:
             raise UserError(
-                f"the MLflow tracker at {self.shown_uri} does not answer: {first_line(error)}; "
-                "start it (`bertsmith up`) or choose another tracking_uri"
+                f"the MLflow tracker at {self.shown_uri} failed: {first_line(error)}; check its "
+                "address and password, start it (`bertsmith up`) or choose another tracking_uri"
             ) from error
 
 

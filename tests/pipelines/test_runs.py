@@ -104,7 +104,7 @@ def test_a_tracker_that_goes_away_while_the_run_is_taken_up_is_a_sentence(
         raise MlflowException("connection refused")
 
     monkeypatch.setattr(MlflowClient, "update_run", away)
-    with pytest.raises(UserError, match=r"tracker at .* does not answer: .*connection refused"):
+    with pytest.raises(UserError, match=r"tracker at .* failed: .*connection refused"):
         training.build()
 
 

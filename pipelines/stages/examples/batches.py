@@ -9,7 +9,7 @@ micro-batches r, r + W, ... So neither the examples of a step nor their masks de
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import torch
@@ -20,10 +20,12 @@ from bert_core.batch import Batch, LabelledBatch, PretrainingBatch, next_token_l
 from bert_core.masking import MaskingConfig, mask_tokens
 from bert_core.ragged import RaggedBatch
 from bert_core.randomness import Bits, Permutation, random_bits
-from bert_core.training.loop import MicroBatches
 from pipelines.config.errors import UserError
 from pipelines.stages.examples.reader import ExampleReader as ExampleReader
 from pipelines.stages.examples.reader import Rows
+
+if TYPE_CHECKING:  # a verification reads examples without the training loop
+    from bert_core.training.loop import MicroBatches
 
 _STEPS_AHEAD: Final = 2
 
@@ -125,7 +127,7 @@ def largest_batch(
 
 
 @contextmanager
-def prefetched(batches_of: MicroBatches, num_steps: int) -> Iterator[MicroBatches]:
+def prefetched(batches_of: "MicroBatches", num_steps: int) -> "Iterator[MicroBatches]":
     """The same micro-batches, read ahead in a thread while the model computes.
 
     Steps are best asked for in order; another one starts again there. Leaving the context

@@ -118,8 +118,8 @@ def read_task(path: str, taken: Sequence[str]) -> "RowTask":
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or name in (*taken, *MODELS, "classifier"):
         raise UserError(
             f"{name} cannot be the name of a task"
-            + (": Bertsmith has one of that name" if name in (*taken, *MODELS) else "")
-            + f"; rename {path}, with small letters, digits and _"
+            + (": Bertsmith has a task or head of that name" if name in (*taken, *MODELS) else "")
+            + f"; rename {path}: use small letters, digits and _"
         )
     with opened(path) as file:
         raw = file.read()
