@@ -74,7 +74,7 @@ def test_the_run_that_finished_records_the_artifact_and_no_later_one_that_failed
 
 def test_a_tracker_that_does_not_answer_is_named_before_any_work() -> None:
     away = Tracker(uri="http://127.0.0.1:9", experiment="tests")
-    with pytest.raises(UserError, match=r"at http://127.0.0.1:9 does not answer"):
+    with pytest.raises(UserError, match=r"at http://127.0.0.1:9 failed"):
         away.create_run("training", "f", {}, {})
 
 
