@@ -5,8 +5,8 @@ is given.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
@@ -117,24 +117,6 @@ class TrainableModel(Model):
         Without gradients or dropout; they add up over batches and ranks to exact figures. Raises
         ValueError as `loss_sums` does.
         """
-
-
-Replacement = tuple[nn.Module, str, Any]  # a module, the name of an attribute, its value
-
-
-@contextmanager
-def replaced(replacements: Sequence[Replacement]) -> Iterator[None]:
-    """A block in which modules have other attributes, for every thread.
-
-    The replaced parameters and methods stay where they are: an instance's own attribute hides them.
-    """
-    for module, name, value in replacements:
-        module.__dict__[name] = value
-    try:
-        yield
-    finally:
-        for module, name, _ in replacements:
-            del module.__dict__[name]
 
 
 def classification_sums(name: str, logits: Tensor, labels: Tensor, count: int) -> Sums:

@@ -19,8 +19,8 @@ from bert_core.backends.context import ComputeWeight, add_gradient, computing
 from bert_core.backends.operations import backend_for
 from bert_core.files.tensor_files import listed
 from bert_core.model.layers import Linear
-from bert_core.model.trainable import Replacement, replaced
 from bert_core.training.neighbours import SharedNumbers
+from bert_core.training.replacement import Replacement, replaced
 
 _ALIGNMENT = 64  # elements; every parameter starts on a cache line in every number format
 

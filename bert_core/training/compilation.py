@@ -13,7 +13,8 @@ from torch import nn
 
 from bert_core.backends.operations import use_backend
 from bert_core.model.encoder import Pooler, TaskHead, VocabularyHead
-from bert_core.model.trainable import TrainableModel, replaced
+from bert_core.model.trainable import TrainableModel
+from bert_core.training.replacement import replaced
 
 _TRACING: dict[str, Any] = {
     # Rates and epsilons are settings: as numbers that may change, torch 2.13 fails to trace them

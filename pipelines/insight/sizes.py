@@ -7,11 +7,8 @@ from typing import Any, NamedTuple
 import torch
 
 from bert_core.config import PUBLISHED_VOCABULARIES, SIZES, encoder_config
-from bert_core.files.json_files import read_json
-from bert_core.hugging_face import model_folder
 from bert_core.model.catalogue import EncoderModel, count_parameters
 from pipelines.stage import StageContext
-from pipelines.training.imported_models import find_model_artifact, is_ours
 from pipelines.training.settings import Shape, Use, automatic_rate_note
 
 
@@ -73,6 +70,10 @@ def _shape_of(reference: str | None, size: str | None, context: StageContext) ->
     """That of an encoder in a folder or in the store, or of one with random weights."""
     if reference is None:
         return None if size is None else _Sizes(*SIZES[size][:2])
+    from bert_core.files.json_files import read_json
+    from bert_core.hugging_face import model_folder
+    from pipelines.training.imported_models import find_model_artifact, is_ours
+
     artifact = find_model_artifact(reference, context.store)
     folder = artifact.local_folder() if artifact else Path(reference)
     if not folder.is_dir():

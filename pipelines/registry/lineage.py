@@ -144,7 +144,7 @@ def fingerprints_in_use(
     Raises UserError where the tracker does not answer.
     """
     users: dict[str, set[str]] = defaultdict(set)
-    with tracker.answering():
+    with tracker.answering("to say which artifacts are in use"):
         for name, tags in _tagged(tracker, since):
             for key, value in tags.items():
                 if key.startswith(_PREFIX) and is_fingerprint(value):

@@ -220,14 +220,15 @@ class Tracker:
         self.client().log_text(run_id, text, name)
 
     @contextmanager
-    def answering(self) -> Iterator[None]:
-        """What the tracker says instead of an answer becomes one sentence."""
+    def answering(self, purpose: str = "") -> Iterator[None]:
+        """What the tracker says instead of an answer becomes one sentence, with its `purpose`."""
         try:
             yield
         except tracker_errors() as error:
             raise UserError(
-                f"the MLflow tracker at {self.shown_uri} failed: {first_line(error)}; check its "
-                "address and password, start it (`bertsmith up`) or choose another tracking_uri"
+                f"the MLflow tracker at {self.shown_uri} failed{purpose and ' ' + purpose}: "
+                f"{first_line(error)}; check its address and password, start it (`bertsmith up`) "
+                "or choose another tracking_uri"
             ) from error
 
 
