@@ -10,7 +10,7 @@ from bert_core.files.json_files import write_json
 from bert_core.hugging_face.sentence_transformers import POOLINGS, write_embedding
 from bert_core.hugging_face.writing import architecture_of, embedding_of, their_config
 from bert_core.model.catalogue import EncoderModel, Model, SentenceEncoder
-from bert_core.onnx.writing import export_onnx, quiet
+from bert_core.onnx.writing import data_path, export_onnx, quiet
 from bert_core.vocabulary import WordPieceTokenizer
 
 MODEL_FILE: Final = "model.onnx"
@@ -31,11 +31,15 @@ def encoder_alone(model: Model, pooling: str) -> EncoderModel:
 def write_onnx_folder(draft: Path, model: Model, tokenizer: WordPieceTokenizer) -> None:
     """Write `model.onnx`, the tokenizer and the settings of `model` into the folder `draft`.
 
-    Raises ValueError and ModuleNotFoundError as `export_onnx` does.
+    Weights of more than 1.5 GiB are in `model.onnx_data`. Raises ValueError and
+    ModuleNotFoundError as `export_onnx` does.
     """
     export_onnx(model, draft / MODEL_FILE)
     config = model.config
-    write_json(draft / "config.json", their_config(model, architecture_of(model), tokenizer))
+    described = their_config(model, architecture_of(model), tokenizer)
+    if data_path(draft / MODEL_FILE).exists():
+        described["transformers.js_config"] = {"use_external_data_format": {MODEL_FILE: True}}
+    write_json(draft / "config.json", described)
     tokenizer.save(draft, max_tokens=config.max_position_embeddings)
     how = model.embedding
     if isinstance(model, EncoderModel | SentenceEncoder) and how and how.pooling in POOLINGS:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from bert_core.model.catalogue import Model, MultipleChoice
 from bert_core.onnx.padded import INPUTS, answer_of, is_of_tokens, output_names, outputs_of
+from bert_core.onnx.writing import data_path
 from bert_core.ragged import RaggedBatch
 
 
@@ -42,6 +43,12 @@ class OnnxModel:
         self.session = onnxruntime.InferenceSession(
             str(self.path), options, providers=["CPUExecutionProvider"]
         )
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the file, and of the one with its weights if there is one."""
+        files = (self.path, data_path(self.path))
+        return sum(each.stat().st_size for each in files if each.exists())
 
     def outputs(self, tokens: RaggedBatch) -> dict[str, Tensor]:
         """What the file gives for `tokens`, padded on the way: as `outputs_of` the model."""

@@ -14,6 +14,7 @@ from bert_core.model.catalogue import Model, MultipleChoice
 from bert_core.onnx.padded import INPUTS, PaddedModel
 
 OPSET: Final = 18
+LARGEST_IN_ONE_FILE = 3 * 2**29  # bytes of weights, as torch decides it; protobuf ends at 2**31
 _TRACED = (2, 3, 8)  # questions, choices of each, tokens: any numbers but 0 and 1
 
 
@@ -24,9 +25,11 @@ def export_onnx(model: Model, path: Path | str) -> None:
     padding on the right, of multiple choice [batch, choices, tokens]. Outputs have the names that
     `transformers` and Optimum give them: `logits`, `start_logits` and `end_logits`, or
     `last_hidden_state` and, of an encoder that says how it makes vectors, `sentence_embedding`.
-    Weights are float32, in the file itself. Raises ValueError for a head that cannot be written,
-    and ModuleNotFoundError without the extra `onnx`.
+    Weights are float32, in the file itself, or beside it in `data_path(path)` where they are more
+    than protobuf can hold. Raises ValueError for a head that cannot be written, and
+    ModuleNotFoundError without the extra `onnx`.
     """
+    import onnx_ir
     import onnxscript  # noqa: F401 - torch's own message names no extra of ours
 
     padded = PaddedModel(model).eval()
@@ -39,18 +42,24 @@ def export_onnx(model: Model, path: Path | str) -> None:
     with torch.no_grad(), quiet():
         shapes = (axes,) * len(INPUTS)
         program = torch.export.export(padded, rows, dynamic_shapes=shapes)
-        torch.onnx.export(
+        written = torch.onnx.export(
             program,
             (),
-            path,
             dynamo=True,
             dynamic_shapes=shapes,  # their names
             opset_version=OPSET,
             input_names=INPUTS,
             output_names=padded.output_names,
-            external_data=False,
             verbose=False,
         )
+    assert written is not None
+    is_large = sum(each.nbytes for each in model.state_dict().values()) > LARGEST_IN_ONE_FILE
+    onnx_ir.save(written.model, path, external_data=data_path(path).name if is_large else None)
+
+
+def data_path(path: Path | str) -> Path:
+    """The file of weights over `LARGEST_IN_ONE_FILE`; the name is that of transformers.js."""
+    return Path(f"{path}_data")
 
 
 @contextmanager

@@ -172,7 +172,7 @@ def _measured(onnx: OnnxModel, tokenizer: WordPieceTokenizer, score: Score | Non
                 onnx.compare(tokens)
     return Measured(
         file=onnx.path.name,
-        num_bytes=onnx.path.stat().st_size,
+        num_bytes=onnx.num_bytes,
         difference=onnx.difference,
         magnitude=onnx.magnitude,
         score=reached,
