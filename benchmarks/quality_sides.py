@@ -9,9 +9,6 @@ from typing import Any
 
 from benchmarks.alternating import ROOT
 from benchmarks.usual_training import HELDOUT_EXAMPLES
-from bert_core.hugging_face.reading import import_model
-from bert_core.model.catalogue import Model
-from bert_core.training.state import load_model
 from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.recipes.files import read_recipe
 from pipelines.recipes.models import PretrainingRecipe
@@ -21,18 +18,20 @@ from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.examples.stage import ExampleSettings, build_examples
 from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.stages.vocabulary.stage import VocabularySettings, build_vocabulary
+from pipelines.training.imported_models import existing_encoder
 
 NOVELS = ROOT.parent / "shared" / "data" / "corpus" / "english_novels"
 RATES = (5e-4, 1e-3)  # that the usual script is tuned over, and on beyond the better one
-NUM_POINTS = 8  # of a curve
+NUM_POINTS = 8  # of the usual script's curve
+EVALUATE_EVERY = {"budget": 400, "original": 20}  # steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """One side after its minutes."""
 
-    curve: list[dict[str, float]]  # seconds, loss and accuracy on held-out text of its own format
-    model: Model
+    curve: list[dict[str, float]]  # seconds and loss on held-out text of its own format
+    encoder: Artifact
     num_tokens: float
     how: str
 
@@ -62,44 +61,33 @@ def prepare(folder: Path, num_files: int | None) -> Data:
 
 
 def ours(data: Data, examples: Artifact, recipe: str, minutes: float, size: str) -> Run:
-    """One of our recipes, with examples that are there and for so many minutes."""
-    overrides = [f"pretraining.size={size}", "examples.max_tokens=128"]
+    """One of our recipes for so many minutes, its evaluations among them."""
+    overrides = [
+        f"pretraining.size={size}", f"pretraining.budget_minutes={minutes:g}",
+        "examples.max_tokens=128",
+    ]  # fmt: skip
     if recipe == "original":  # which says its steps, and a second length
         overrides += ["examples.short_tokens=null", "pretraining.short_steps_fraction=0.0"]
-        overrides += ["pretraining.short_micro_batch_size=null"]
-        overrides += ["pretraining.num_steps=1000"]
+        overrides += ["pretraining.short_micro_batch_size=null", "pretraining.num_steps=null"]
     settings = read_recipe(PretrainingRecipe, recipe, overrides).pretraining
     settings = settings.model_copy(
         update={
             "evaluation_examples": HELDOUT_EXAMPLES,
             "final_evaluation_examples": HELDOUT_EXAMPLES,
+            "evaluate_every_steps": EVALUATE_EVERY[recipe],
             "checkpoint_every_steps": 10**9,
         }
     )
-    # As many steps as fit without evaluations, which are on nobody's clock: trained once for that.
-    timed = settings.model_copy(update={"budget_minutes": minutes, "evaluate_every_steps": 10**9})
-    context = StageContext(store=data.store)
-    timed_encoder = build_encoder(timed, examples, data.vocabulary, context)
-    num_steps = timed_encoder.statistics["num_steps"]
-    settings = settings.model_copy(
-        update={
-            "budget_minutes": None,
-            "num_steps": num_steps,
-            "evaluate_every_steps": max(1, num_steps // (NUM_POINTS + 1)),
-        }
-    )
-    encoder = build_encoder(settings, examples, data.vocabulary, context)
+    encoder = build_encoder(settings, examples, data.vocabulary, StageContext(store=data.store))
     facts = encoder.statistics
     points = json.loads(encoder.local("history.json").read_text())
     each = facts["training_seconds"] / facts["num_steps"]
     curve = [
-        {"seconds": point["step"] * each, "loss": point["eval/mlm_loss"],
-         "accuracy": point["eval/mlm_accuracy"]}
+        {"seconds": point["step"] * each, "loss": point["eval/mlm_loss"]}
         for point in points if "eval/mlm_loss" in point
     ]  # fmt: skip
     how = f"{settings.optimizer} at {settings.learning_rate:g}, {facts['num_steps']} steps"
-    model = load_model(encoder.local_folder())
-    return Run(curve=curve, model=model, num_tokens=facts["num_tokens"], how=how)
+    return Run(curve=curve, encoder=encoder, num_tokens=facts["num_tokens"], how=how)
 
 
 class Usual:
@@ -108,6 +96,7 @@ class Usual:
     def __init__(self, data: Data, head: str, folder: Path, size: str) -> None:
         self.head = head
         examples = data.windows if head == "mlm" else data.pairs
+        self._context = StageContext(store=data.store)
         self._folder = folder / f"usual-{head}-{size}"
         self._folder.mkdir(parents=True, exist_ok=True)
         self._arguments = ["--head", head, "--store", data.store.url, "--size", size,
@@ -164,5 +153,5 @@ class Usual:
             f"{told['num_steps']} steps, {ranks} process{'es' if ranks > 1 else ''}"
         )
         curve = told["curve"]
-        model = import_model(self._folder / name)
-        return Run(curve=curve, model=model, num_tokens=curve[-1]["tokens"], how=how)
+        encoder = existing_encoder(str(self._folder / name), self._context)
+        return Run(curve=curve, encoder=encoder, num_tokens=curve[-1]["tokens"], how=how)

@@ -11,6 +11,7 @@ trained again. Times are those of one training run on one core, whatever else ra
 """
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -139,6 +140,12 @@ def measured(
         }
     )  # fmt: skip
     return build_task_model(settings, items, encoder, context)
+
+
+def seed_scores(model: Artifact, score: str) -> list[float]:
+    """A figure of each seed's model."""
+    trials = json.loads(model.local("trials.json").read_text(encoding="utf-8"))
+    return [each["figures"][score] for each in trials]
 
 
 def cell(statistics: dict[str, Any], name: str) -> str:

@@ -46,6 +46,7 @@ _PROMOTION, _ROLLBACK = PromotionRecipe(), RollbackRecipe()
 
 _compare = network_task(compare_versions)
 _promote_if_better = network_task(registry.promote_if_better)
+_holder_of = network_task(registry.holder_of)
 
 _NOBODY = "nobody in time"
 # Prefect fails a run whose pause timed out, so the run stops waiting earlier.
@@ -80,10 +81,13 @@ def _moved(
     recipe.runtime.check_tracker_reachable()
     back = "" if source else " goes back"
     task = network_task(move).with_options(task_run_name=f"{recipe.alias} of {recipe.name}{back}")
+    tracker, holder = recipe.runtime.tracker({}), recipe.holder
     with flow_in_progress():
+        if holder is None:  # known before the move, which may be tried twice
+            holder = _holder_of(tracker, recipe.name, recipe.alias)
         moved = task(
-            recipe.runtime.tracker({}), recipe.name, *source, recipe.alias,
-            recipe.reason, recipe.who, **options,
+            tracker, recipe.name, *source, recipe.alias, recipe.reason, recipe.who,
+            holder=holder, **options,
         )  # fmt: skip
     promotion = cast(Promotion, moved)  # a coroutine only if the task is one
     emit_promotion(promotion)

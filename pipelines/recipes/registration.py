@@ -110,6 +110,12 @@ class AliasRecipe(Settings):
         default="bertsmith-encoder", min_length=1, description="Registered name of the model."
     )
     alias: Alias = Field(default="champion", description="The alias that moves.")
+    holder: int | None = Field(
+        default=None,
+        ge=0,
+        description="The version that has the alias now (0: none); the move fails if another one "
+        "has got it since. Empty: whichever has it when the run starts.",
+    )
     reason: str = Field(default="", description="Why, for the history.")
     who: str = Field(default="", description="Who wants it so; empty: who runs the flow.")
 

@@ -3,6 +3,7 @@
 Nothing here loads a model or moves an alias, so a refusal comes at once.
 """
 
+import getpass
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -50,6 +51,14 @@ class Move:
     before_fingerprint: str  # and of the one before
 
 
+def person() -> str:
+    """Who runs this process."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        return "a person"
+
+
 def moves_of(client: MlflowClient, name: str) -> list[Move]:
     """Every recorded move of an alias of `name`, oldest first; MlflowException where there is none
     of this name."""
@@ -59,8 +68,19 @@ def moves_of(client: MlflowClient, name: str) -> list[Move]:
     ]
 
 
+def last_move(client: MlflowClient, name: str, alias: str) -> Move | None:
+    """The last recorded move of `alias`."""
+    found = [move for move in moves_of(client, name) if move.alias == alias]
+    return found[-1] if found else None
+
+
 def record(client: MlflowClient, name: str, move: Move) -> None:
-    """Add a move to the history of `name`."""
+    """Add a move to the history of `name`, unless nothing moves or it is the last one there."""
+    last = last_move(client, name, move.alias)
+    if move.before == move.version or (
+        last is not None and (last.version, last.before) == (move.version, move.before)
+    ):
+        return
     moment = datetime.fromisoformat(move.at).astimezone(UTC)
     key = f"{HISTORY_TAG}.{moment:%Y%m%dT%H%M%S.%f}.{move.version}"
     values = asdict(move) | {"reason": move.reason[:_MOST_CHARACTERS]}

@@ -3,7 +3,6 @@
 Every move is recorded with the registered name, and the result of a comparison with the version.
 """
 
-import getpass
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,7 +27,9 @@ from pipelines.registry.person_choice import (
     Move,
     check_proved,
     chosen_version,
+    last_move,
     now,
+    person,
     record,
     recorded_objection,
     version_before,
@@ -73,37 +74,38 @@ def promote_if_better(
     client = tracker.client()
     alias = names.alias if comparison.is_better else names.challenger_alias
     champion = version_with_alias(client, comparison.name, names.alias)
-    champion_number = int(champion.version) if champion is not None else None
-    if champion_number == comparison.version:
+    is_champion = _number(champion) == comparison.version
+    if is_champion and not comparison.is_better:
         client.delete_model_version_tag(comparison.name, str(comparison.version), OWED_TAG)
         return Promotion(
-            name=comparison.name,
-            alias=names.alias,
-            version=comparison.version,
-            previous_version=comparison.version,
-            reason=comparison.reason,
-        )
-    if comparison.is_better and champion_number != comparison.champion:
-        raise UserError(
-            f"since {comparison.version} was compared with {comparison.champion or 'none'}, "
-            f"{names.alias} of {comparison.name} has become {champion_number or 'none'}; run again "
-            "to compare them"
-        )
+            name=comparison.name, alias=names.alias, version=comparison.version,
+            previous_version=comparison.version, reason=comparison.reason,
+        )  # fmt: skip
+    if comparison.is_better and not is_champion and _number(champion) != comparison.champion:
+        raise _moved_meanwhile(comparison.name, alias, comparison.champion, champion)
     version = find_source(client, comparison.name, str(comparison.version))
     _write_down(client, comparison)
-    return _move(client, tracker, version, alias, "comparison", by, comparison.reason)
+    held = comparison.champion if comparison.is_better else holder_of(tracker, version.name, alias)
+    before = _version(client, version.name, held)
+    return _move(client, tracker, version, alias, before, "comparison", by, comparison.reason)
+
+
+def holder_of(tracker: Tracker, name: str, alias: str) -> int:
+    """The number of the version that has `alias`; 0 if none has."""
+    return _number(version_with_alias(tracker.client(), name, alias)) or 0
 
 
 def promote(
     tracker: Tracker, name: str, source: str, alias: str, reason: str = "", by: str = "",
-    *, overrules: bool = True,
+    *, overrules: bool = True, holder: int | None = None,
 ) -> Promotion:  # fmt: skip
     """Give `alias` to the version of `name` that `source` says, as a person decided.
 
-    `source` is an alias or a version number. Raises UserError for a version that did not repeat
-    its logged accuracy, whose bytes changed since, or that is not there, and, unless the person
-    `overrules` it, where what is on record speaks against it; MlflowException where the tracker
-    does not answer.
+    `source` is an alias or a version number, `holder` the version that had `alias` when the person
+    decided (0: none). Raises UserError for a version that did not repeat its logged accuracy, whose
+    bytes changed since, or that is not there, where another version has got the alias since, and,
+    unless the person `overrules` it, where what is on record speaks against it; MlflowException
+    where the tracker does not answer.
     """
     client = tracker.client()
     version = chosen_version(client, name, source)
@@ -112,29 +114,60 @@ def promote(
             f"this version is not better than {alias}; use --force (`force` in the recipe) to "
             f"promote it anyway; on record: {against}"
         )
+    before = _version(client, name, holder_of(tracker, name, alias) if holder is None else holder)
     who = by or person()
-    return _move(client, tracker, version, alias, "person", who, reason or f"chosen by {who}")
+    return _move(
+        client, tracker, version, alias, before, "person", who, reason or f"chosen by {who}"
+    )
 
 
-def rollback(tracker: Tracker, name: str, alias: str, reason: str = "", by: str = "") -> Promotion:
+def rollback(
+    tracker: Tracker, name: str, alias: str, reason: str = "", by: str = "",
+    *, holder: int | None = None,
+) -> Promotion:  # fmt: skip
     """Give `alias` back to the version that had it before; no run of a recipe undoes that.
 
-    Raises UserError where no other version had it, or the one that had it is no longer what was
-    registered, and MlflowException where the tracker does not answer.
+    `holder` is the version that had it when the person decided. Raises UserError where no other
+    version had it, the one that had it is no longer what was registered, or another version has got
+    the alias since, and MlflowException where the tracker does not answer.
     """
     client = tracker.client()
-    current, version = version_before(client, name, alias)
+    found, last = version_with_alias(client, name, alias), last_move(client, name, alias)
+    if holder is None or _number(found) == holder:
+        current, version = version_before(client, name, alias)
+    elif (
+        found
+        and last
+        and (last.how, last.before, last.version)
+        == (
+            "rollback",
+            holder,
+            _number(found),
+        )
+    ):  # an earlier try, or another person who saw the same version
+        current, version = find_source(client, name, str(holder)), found
+    else:
+        raise _moved_meanwhile(name, alias, holder, found)
     who = by or person()
     why = reason or f"{who} rolled back version {current.version}"
-    return _move(client, tracker, version, alias, "rollback", who, why)
+    return _move(client, tracker, version, alias, current, "rollback", who, why)
 
 
-def person() -> str:
-    """Who runs this process."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
-        return "a person"
+def _version(client: MlflowClient, name: str, number: int | None) -> ModelVersion | None:
+    return find_source(client, name, str(number)) if number else None
+
+
+def _number(version: ModelVersion | None) -> int | None:
+    return None if version is None else int(version.version)
+
+
+def _moved_meanwhile(
+    name: str, alias: str, expected: int | None, found: ModelVersion | None
+) -> UserError:
+    return UserError(
+        f"{alias} of {name} was version {expected or 'none'} when this was decided, and is "
+        f"{_number(found) or 'none'} now; see `bertsmith models` and run again"
+    )
 
 
 def _move(
@@ -142,33 +175,41 @@ def _move(
     tracker: Tracker,
     version: ModelVersion,
     alias: str,
+    before: ModelVersion | None,
     how: How,
     by: str,
     reason: str,
 ) -> Promotion:
+    """Move `alias` from the version `before` to `version`; a second try completes the first."""
     name, number = version.name, int(version.version)
     check_proved(version)
     with located(tracker, f"{name}/{number}"):  # its bytes are those that were proved
         pass
-    previous = version_with_alias(client, name, alias)
+    holder = version_with_alias(client, name, alias)
+    if _number(holder) not in (_number(before), number):  # its own number after a first try
+        raise _moved_meanwhile(name, alias, _number(before), holder)
+    move = _as_move(version, alias, before, how, by, reason)
+    # Ended between the two, the next rollback still goes to the version that was good: a rollback
+    # is known before it happens, any other move only once it has happened.
+    if how == "rollback":
+        record(client, name, move)
     client.set_registered_model_alias(name, alias, str(number))
+    record(client, name, move)
     if version.tags.get(OWED_TAG) == PROMOTION:
         client.delete_model_version_tag(name, str(number), OWED_TAG)
-    before = int(previous.version) if previous is not None else None
-    if before != number:
-        move = Move(
-            at=now(),
-            alias=alias,
-            version=number,
-            before=before,
-            how=how,
-            by=by,
-            reason=reason,
-            fingerprint=version.tags.get(FINGERPRINT_TAG, ""),
-            before_fingerprint=previous.tags.get(FINGERPRINT_TAG, "") if previous else "",
-        )
-        record(client, name, move)
-    return Promotion(name=name, alias=alias, version=number, previous_version=before, reason=reason)
+    return Promotion(
+        name=name, alias=alias, version=number, previous_version=move.before, reason=reason
+    )
+
+
+def _as_move(
+    version: ModelVersion, alias: str, before: ModelVersion | None, how: How, by: str, reason: str
+) -> Move:
+    return Move(
+        at=now(), alias=alias, version=int(version.version), before=_number(before), how=how, by=by,
+        reason=reason, fingerprint=version.tags.get(FINGERPRINT_TAG, ""),
+        before_fingerprint=before.tags.get(FINGERPRINT_TAG, "") if before else "",
+    )  # fmt: skip
 
 
 def _decision(comparison: Comparison) -> str:

@@ -55,8 +55,10 @@ def promote(
         chosen_version,
         recorded_objection,
     )
+    from pipelines.registry.promotion import holder_of
 
-    client = tracker_of(home).client()
+    tracker = tracker_of(home)
+    client, holder = tracker.client(), holder_of(tracker, name, alias)
     found = chosen_version(client, name, recipe.source)
     against = recorded_objection(client, found, alias)
     if against and not force:
@@ -64,7 +66,9 @@ def promote(
     # No version has the alias yet: the person is informed, not asked.
     if not against and (said := baselines_speak_against(found)):
         print(f"On record: {said}.")
-    forced = recipe.model_copy(update={"source": str(found.version), "force": True})
+    # The version that the person saw: another one may get the alias until the flow runs.
+    update = {"source": str(found.version), "force": True, "holder": holder}
+    forced = recipe.model_copy(update=update)
     _tell(_moved("promote", forced, home))
 
 
@@ -84,8 +88,9 @@ def rollback(
     recipe = _recipe("RollbackRecipe", values, home)
     from pipelines.registry.person_choice import version_before
 
-    version_before(tracker_of(home).client(), name, alias)
-    _tell(_moved("rollback", recipe, home))
+    current, _ = version_before(tracker_of(home).client(), name, alias)
+    update = {"holder": int(current.version)}
+    _tell(_moved("rollback", recipe.model_copy(update=update), home))
 
 
 def _ask(version: str, alias: str, against: str) -> None:

@@ -9,12 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
 
 from flows.cli.app import DONE, MISTAKE, run
+from pipelines.config.errors import UserError
 from pipelines.registry.comparison.versus import versus
 from pipelines.registry.finding import COMPARISON_TAG, PROOF_TAG, VERIFIED_TAG
 from pipelines.registry.person_choice import moves_of, recorded_objection
-from pipelines.registry.promotion import Promotion, promote
+from pipelines.registry.promotion import Promotion, promote, rollback
 from tests.pipelines.registry.classifiers import finetuned, labelled_texts
 from tests.pipelines.registry.conftest import Models, package_of
 
@@ -53,6 +56,67 @@ def champion(models: Models) -> int:
 def nothing_began(home: Path) -> bool:
     """No Prefect API, hence no flow run that could be left failed."""
     return not (home / "logs").exists()
+
+
+def champions(models: Models) -> list[tuple[int, int | None, str]]:
+    moves = moves_of(models.tracker.client(), "encoder")
+    return [(move.version, move.before, move.how) for move in moves]
+
+
+@pytest.fixture
+def three(models: Models) -> Models:
+    """A registry whose versions 1, 2 and 3 became champion one after the other."""
+    for number in (1, 2, 3):
+        models.register(models.encoder(number))
+        tag(models, str(number), {VERIFIED_TAG: "true"})
+        promote(models.tracker, "encoder", str(number), "champion", by="ann")
+    return models
+
+
+@pytest.mark.parametrize("lost", ["the answer", "the request"])
+def test_a_rollback_that_is_tried_again_goes_back_once(
+    three: Models, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    move_alias = MlflowClient.set_registered_model_alias
+
+    def lose(client: MlflowClient, *arguments: str) -> None:
+        if lost == "the answer":
+            move_alias(client, *arguments)
+        raise MlflowException("no connection")
+
+    with monkeypatch.context() as patched, pytest.raises(MlflowException):
+        patched.setattr(MlflowClient, "set_registered_model_alias", lose)
+        rollback(three.tracker, "encoder", "champion", by="ann", holder=3)
+    assert rollback(three.tracker, "encoder", "champion", by="ann", holder=3).version == 2
+    assert champion(three) == 2
+    assert champions(three)[-2:] == [(3, 2, "person"), (2, 3, "rollback")]
+
+
+def test_a_rollback_that_was_killed_before_the_alias_moved_is_typed_again(
+    three: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(*arguments: str) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(MlflowClient, "set_registered_model_alias", kill)
+        rollback(three.tracker, "encoder", "champion", by="ann")
+    rollback(three.tracker, "encoder", "champion", by="ann")
+    assert champion(three) == 2
+
+
+def test_two_people_who_see_the_same_bad_version_go_back_once(three: Models) -> None:
+    for who in ("ann", "bea"):
+        rollback(three.tracker, "encoder", "champion", by=who, holder=3)
+        assert champion(three) == 2
+    assert champions(three)[-1] == (2, 3, "rollback")
+    promote(three.tracker, "encoder", "1", "champion", by="ann")
+    for seen in (2, 3):
+        with pytest.raises(UserError, match=rf"was version {seen} when this was decided, and is 1"):
+            rollback(three.tracker, "encoder", "champion", by="bea", holder=seen)
+    with pytest.raises(UserError, match=r"was version 2 when this was decided, and is 1 now"):
+        promote(three.tracker, "encoder", "3", "champion", by="bea", holder=2)
+    assert champion(three) == 1
 
 
 def test_a_worse_version_is_not_promoted_without_a_word(
