@@ -158,10 +158,13 @@ def prepare_flows(home: Path) -> Callable[[], None]:
 
 def _spare_the_proxy() -> None:
     """Requests to servers on this machine bypass http_proxy."""
-    for name in ("NO_PROXY", "no_proxy"):
-        spared = [host for host in os.environ.get(name, "").split(",") if host.strip()]
-        missing = [host for host in _LOOPBACK if host not in map(str.strip, spared)]
-        os.environ[name] = ",".join([*spared, *missing])
+    names = ("no_proxy", "NO_PROXY")  # of which libraries ask the first before the second
+    said = {name: os.environ[name] for name in names if name in os.environ}
+    for name in names:
+        hosts = [host.strip() for host in said.get(name, next(iter(said.values()), "")).split(",")]
+        others = [host for host in hosts if host and host not in _LOOPBACK]
+        # A star means every host only where it is alone.
+        os.environ[name] = "*" if "*" in others else ",".join([*others, *_LOOPBACK])
 
 
 def _let_in(home: Path, services: Services) -> None:

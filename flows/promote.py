@@ -84,7 +84,7 @@ def _moved(
     tracker, holder = recipe.runtime.tracker({}), recipe.holder
     with flow_in_progress():
         if holder is None:  # known before the move, which may be tried twice
-            holder = _holder_of(tracker, recipe.name, recipe.alias)
+            holder = cast(int, _holder_of(tracker, recipe.name, recipe.alias))
         moved = task(
             tracker, recipe.name, *source, recipe.alias, recipe.reason, recipe.who,
             holder=holder, **options,

@@ -4,12 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from flows.cli.registry import explained
+from flows.cli.registry import explained, model_address, newest_at, say
 from flows.environment import home_folder, prepare_flows
+from pipelines.config.errors import UserError
+from pipelines.registry.finding import is_folder
 
 
 def predict_batch(
     model: str | None,
+    kinds: tuple[str, ...],
     files: list[str],
     renamed: dict[str, str | None],
     to: str | None,
@@ -17,7 +20,18 @@ def predict_batch(
     *,
     as_json: bool,
 ) -> None:
-    """Run the flow over `files` and print where its answers are."""
+    """Run the flow over `files` and print where its answers are.
+
+    Without `model` the newest champion of `kinds` answers.
+    """
+    if model is not None and is_folder(model):
+        raise UserError(
+            f"--batch needs a registered model, and {model} is a folder; register it with "
+            "`bertsmith import`, or answer with --file"
+        )
+    if model is None:
+        model = newest_at(home, *kinds)
+        say(f"model: {model_address(model)}")
     wait_for_api = prepare_flows(home_folder(home))
     from flows.batch_prediction import BatchPredictionRecipe, batch_prediction
     from flows.reporting.progress_line import progress_on_terminal
@@ -25,11 +39,10 @@ def predict_batch(
     values: dict[str, Any] = {
         "files": [str(Path(each).absolute()) if "://" not in each else each for each in files],
         "columns": {name: theirs for name, theirs in renamed.items() if theirs},
+        "model": model,
         "out": to or "",
         "runtime": {"home": str(home) if home else ""},
     }
-    if model:
-        values["model"] = model
     with explained("batch prediction", BatchPredictionRecipe):
         recipe = BatchPredictionRecipe(**values)
     wait_for_api()

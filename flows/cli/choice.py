@@ -10,6 +10,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from flows.cli.registry import Home, Overrides, Store
+from flows.environment import home_folder
 from pipelines.config.errors import UserError
 
 OWN_TEXT_PRESET = "own-text"
@@ -172,7 +173,7 @@ class Choice:
                 "--labels; for other sources set them in the recipe's dataset.source"
             )
         options: dict[str, object] = {
-            "runtime.home": str(self.home.absolute()) if self.home else None,
+            "runtime.home": str(home_folder(self.home)) if self.home else None,
             "runtime.store": self.store,
             "runtime.num_workers": self.workers,
             "runtime.training_workers": self.training_workers,
@@ -190,7 +191,9 @@ class Choice:
         if self.labels is not None:
             options["dataset.source"] = self._labelled_source(self.labels)
         given = [
-            f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None
+            f"{key}={json.dumps(value, ensure_ascii=False)}"
+            for key, value in options.items()
+            if value is not None
         ]
         return [*given, *(self.overrides or ())]
 

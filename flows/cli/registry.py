@@ -133,6 +133,15 @@ def newest(tracker: "Tracker", *kinds: str, fills_gaps: bool = False) -> str:
     return found
 
 
+def newest_at(home: Path | None, *kinds: str) -> str:
+    """Likewise in the registry of this home, or the one that it names."""
+    runtime = runtime_of(home)
+    runtime.check_tracker_reachable()
+    if not runtime.has_registry():
+        raise _no_model(f"of {runtime.home_folder()}", kinds)
+    return newest(runtime.tracker({}), *kinds)
+
+
 def _no_model(registry: str, kinds: tuple[str, ...]) -> UserError:
     from pipelines.tasks import family_title
 

@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -107,6 +107,17 @@ def take_inventory(store: ArtifactStore) -> Inventory:
     )
 
 
+def read_by_builders(store: ArtifactStore) -> set[str]:
+    """Fingerprints of what builds that are alive now are made from."""
+    found: set[str] = set()
+    for kind in filter(is_kind, names_in(store.filesystem, store.root)):
+        for name in names_in(store.filesystem, f"{store.root}/{kind}"):
+            fingerprint = fingerprint_in(name) if name.startswith(".work-") else None
+            if fingerprint is not None and _is_held(store, store.paths(kind, fingerprint)):
+                found.update(_inputs(store, store.filesystem.find(f"{store.root}/{kind}/{name}")))
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class _File:
     path: str
@@ -142,7 +153,7 @@ def _leftover(
         num_bytes=sum(file.num_bytes for file in files),
         modified=max((file.modified for file in files), default=_begun(store, path)),
         is_held=_is_held(store, paths),
-        inputs=_inputs(store, files) if what == "work" else (),
+        inputs=_inputs(store, [file.path for file in files]) if what == "work" else (),
     )
 
 
@@ -161,12 +172,12 @@ def _is_held(store: ArtifactStore, paths: ArtifactPaths) -> bool:
         return not is_free
 
 
-def _inputs(store: ArtifactStore, files: list[_File]) -> tuple[str, ...]:
+def _inputs(store: ArtifactStore, paths: Iterable[str]) -> tuple[str, ...]:
     found: set[str] = set()
-    for file in files:
-        if file.path.endswith(f"/{INPUTS_NAME}"):
+    for path in paths:
+        if path.endswith(f"/{INPUTS_NAME}"):
             try:
-                inputs: Mapping[str, str] = json.loads(store.filesystem.cat_file(file.path))
+                inputs: Mapping[str, str] = json.loads(store.filesystem.cat_file(path))
             except FileNotFoundError:
                 continue  # its build has just ended
             found.update(inputs.values())

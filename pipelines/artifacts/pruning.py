@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pipelines.artifacts.attempt import unless_building
 from pipelines.artifacts.claims import attempts, is_abandoned, remove, take_over
-from pipelines.artifacts.inventory import Entry, Inventory
+from pipelines.artifacts.inventory import Entry, Inventory, read_by_builders
 from pipelines.artifacts.store import ArtifactStore
 
 
@@ -28,13 +28,18 @@ def plan(
 
 
 def carry_out(store: ArtifactStore, removals: Iterable[Entry]) -> list[Entry]:
-    """Remove what was planned, except what a builder has resumed since; returns the removed."""
+    """Remove what was planned, except what a builder has resumed or reads since; returns the rest.
+
+    Removing takes minutes on an object store, so builders are looked for before each artifact.
+    """
     done = []
     # Locks come last: removing anything else takes them.
     for removal in sorted(removals, key=lambda each: each.what == "lock"):
         if not removal.paths.is_local and removal.what == "work":
             _remove_attempts(store, removal)
             done.append(removal)
+            continue
+        if removal.what == "artifact" and removal.paths.fingerprint in read_by_builders(store):
             continue
         # A builder that waits for the lock takes a new one where this removes it.
         with unless_building(removal.paths, store.lease_seconds) as is_free:

@@ -64,6 +64,11 @@ def asked_of(table: FileTable, renamed: Mapping[str, str], question: Question) -
     return Asked(_with_words(asked, is_text) if _WORDS in wanted else asked, found, taken)
 
 
+def texts_of(question: Question) -> list[str]:
+    """The question's names of the first text and of what goes with it, in their order."""
+    return [*question.columns, *(name for name in question.optional if name != question.in_place)]
+
+
 def asked_of_file(
     table: FileTable,
     question: Question,
@@ -74,7 +79,7 @@ def asked_of_file(
 
     Raises UserError where there is nothing to ask.
     """
-    names = [*question.columns, *(name for name in question.optional if name != question.in_place)]
+    names = texts_of(question)
     given = (text_column, second_text_column)
     renamed = {name: theirs for name, theirs in zip(names, given, strict=False) if theirs}
     if second_text_column and len(names) < 2:

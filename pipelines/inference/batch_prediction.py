@@ -1,16 +1,12 @@
 """Answers to whole files, shard by shard, by one version of a registered model."""
 
-import json
-import posixpath
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
 from threading import Event
-from typing import Final
 
-import fsspec
 from pydantic import Field
 
 from bert_core.inference.questions import question_of
@@ -19,7 +15,7 @@ from pipelines.cluster.mapping import Shared, map_tasks
 from pipelines.config.errors import Uri, UserError
 from pipelines.config.settings import Settings
 from pipelines.config.versions import versions_of
-from pipelines.inference.shards import Shard, asked_shards, write_answers
+from pipelines.inference.shards import Shard, asked_shards, copy_answers, made_folder, write_answers
 from pipelines.inference.tables import FileTable, format_of
 from pipelines.io.files import expand, size_and_digest
 from pipelines.registry.finding import digest_of, find_model, reference_to
@@ -28,9 +24,7 @@ from pipelines.stage import Observer, Progress, StageContext
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 
 KIND = "predictions"
-_VERSION = 4
-# Readers of a folder of Parquet files leave names with an underscore out.
-LISTING: Final = "_predictions.json"
+_VERSION = 5
 
 
 class BatchSettings(Settings):
@@ -50,7 +44,8 @@ class BatchSettings(Settings):
     columns: dict[str, str] = Field(
         default_factory=dict,
         description="Under which name the files have what the model is asked about, such as "
-        '{"text": "review"}; what is not named has its own name.',
+        '{"text": "review"}; what is not named has its own name. `text` and `second_text` are '
+        "the first and the second text of any model.",
     )
     rows_per_shard: int = Field(
         default=5_000, ge=1, description="Rows of one file of answers; a killed run resumes there."
@@ -71,6 +66,8 @@ def build_predictions(settings: BatchSettings, tracker: Tracker, context: StageC
     """
     if not settings.files:
         raise UserError("batch prediction needs files to answer; name them with files")
+    if settings.out:
+        made_folder(settings.out)  # a mistake ends the run here, not after hours of answers
     version = find_model(tracker.client(), settings.model)
     reference = reference_to(version)
     paths = [path for each in settings.files for path in expand(each)]
@@ -91,7 +88,7 @@ def build_predictions(settings: BatchSettings, tracker: Tracker, context: StageC
         build=partial(_predict, settings, reference, paths, tracker, context),
     )
     if settings.out:
-        _copy_answers(predictions, settings.out)
+        copy_answers(predictions, settings.out)
     return predictions
 
 
@@ -111,11 +108,11 @@ def _predict(
     # A mistake in the last row ends the run here, not after hours of answers.
     given_up = Event()
     with ThreadPoolExecutor(1, "reading") as thread:
-        reading = thread.submit(_num_rows, map(shards, paths), given_up, context.observe)
+        reading = thread.submit(_read_through, map(shards, paths), given_up, context.observe)
         try:
             # Starts Ray meanwhile, on this thread: Ray ends with the thread that starts it.
             shared = Shared(opened)
-            total = reading.result()
+            total, asked = reading.result()
         finally:
             given_up.set()
     if not total:
@@ -123,7 +120,7 @@ def _predict(
     names: list[str] = []
     follow = _Following(total, context.observe)
     map_tasks(
-        partial(write_answers, draft, shared, reference),
+        partial(write_answers, draft, shared, reference, asked),
         _unanswered(paths, shards, draft, names, follow),
         num_workers=context.num_workers,
         on_result=follow.answered,
@@ -131,15 +128,21 @@ def _predict(
     return Built(names, {"rows": total, "files": len(paths), "model": reference})
 
 
-def _num_rows(files: Iterable[Iterator[FileTable]], given_up: Event, observe: Observer) -> int:
-    """How many rows all files have; each row is checked. Ends early once `given_up` is set."""
-    num_rows = 0
+def _read_through(
+    files: Iterable[Iterator[FileTable]], given_up: Event, observe: Observer
+) -> tuple[int, list[str]]:
+    """How many rows all files have, and what they are asked about; each row is checked.
+
+    Ends early once `given_up` is set.
+    """
+    num_rows, asked = 0, dict[str, None]()
     for rows in chain.from_iterable(files):
         if given_up.is_set():
             break
         num_rows += len(rows.numbers)
+        asked.update(dict.fromkeys(rows.columns))
         observe(Progress(stage="reading", done=num_rows, total=0, unit="rows"))
-    return num_rows
+    return num_rows, list(asked)
 
 
 def _unanswered(
@@ -191,50 +194,3 @@ class _Following:
                 seconds_left=(self.total - done) / rate,
             )
         )
-
-
-def _copy_answers(predictions: Artifact, target: str) -> None:
-    """Copy every shard to `target`; each appears whole there.
-
-    Shards of an earlier prediction, which are known by the listing there, are removed at the end;
-    nothing else is touched. Raises UserError where `target` cannot be written.
-    """
-    filesystem, folder = fsspec.url_to_fs(target)
-    listing, names = posixpath.join(folder, LISTING), list(predictions.names())
-    try:
-        filesystem.makedirs(folder, exist_ok=True)
-        before = _listed(filesystem, listing)
-        # If this is killed, the next copy must know of both.
-        _list(filesystem, listing, predictions, sorted({*before, *names}))
-        for name in names:
-            place = posixpath.join(folder, name)
-            partial_place = f"{place}.partial"
-            filesystem.put_file(str(predictions.local(name)), partial_place)
-            filesystem.mv(partial_place, place)
-        for name in set(before) - set(names):
-            place = posixpath.join(folder, name)
-            if filesystem.exists(place):
-                filesystem.rm_file(place)
-        _list(filesystem, listing, predictions, names)
-    except OSError as error:
-        raise UserError(
-            f"the answers cannot be copied to {target} ({error.strerror or error}); name a folder "
-            f"or URL where this user may write. They are kept in {predictions.url}"
-        ) from error
-
-
-def _listed(filesystem: fsspec.AbstractFileSystem, listing: str) -> list[str]:
-    if not filesystem.exists(listing):
-        return []
-    try:
-        names = json.loads(filesystem.cat_file(listing))["files"]
-    except (ValueError, KeyError, TypeError):
-        return []  # not ours
-    return [posixpath.basename(str(name)) for name in names]
-
-
-def _list(
-    filesystem: fsspec.AbstractFileSystem, listing: str, predictions: Artifact, names: list[str]
-) -> None:
-    listed = {"predictions": predictions.fingerprint, "files": names}
-    filesystem.pipe_file(listing, json.dumps(listed, indent=2).encode())

@@ -16,6 +16,7 @@ from typing import Any, Final
 from bert_core.inference.questions import Question
 from pipelines.config.errors import UserError
 from pipelines.inference.tables import Table
+from pipelines.io.records import without_lone_surrogates
 
 _FORMATS: Final = (
     'the body must be JSON: {"dataframe_records": [{"text": "…"}]}, or '
@@ -31,7 +32,7 @@ def asked_of_body(body: bytes, question: Question) -> Table:
     Raises UserError for what is no such table, and for cells of another kind than the question's.
     """
     try:
-        given = json.loads(body)
+        given = without_lone_surrogates(json.loads(body))
     except (ValueError, RecursionError):
         raise UserError(f"{_FORMATS}; found {body[:40]!r}") from None
     found = _columns(given)
@@ -116,13 +117,13 @@ def num_together(sizes: Iterable[int], most: int) -> int:
 
 def answered_together(
     answer: Callable[[Table], Table], asked: Sequence[Table]
-) -> list[Table | ValueError]:
+) -> list[Table | Exception]:
     """What `answer` gives for each table, or why it gives nothing, from as few calls as can be.
 
     Tables with the same columns are one: a model may answer another question where a column is
     missing. Where it cannot answer one of them, each is asked alone.
     """
-    found: list[Table | ValueError] = [{}] * len(asked)
+    found: list[Table | Exception] = [{}] * len(asked)
     kinds: dict[frozenset[str], list[int]] = {}
     for place, table in enumerate(asked):
         kinds.setdefault(frozenset(table), []).append(place)
@@ -130,8 +131,8 @@ def answered_together(
         tables = [asked[place] for place in places]
         sizes = [len(next(iter(table.values()), [])) for table in tables]
         try:
-            parts: Sequence[Table | ValueError] = divided(answer(merged(tables)), sizes)
-        except ValueError as error:
+            parts: Sequence[Table | Exception] = divided(answer(merged(tables)), sizes)
+        except Exception as error:  # noqa: BLE001  (one bad table must not fail the others)
             if len(tables) == 1:
                 parts = [error]
             else:

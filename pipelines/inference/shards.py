@@ -1,22 +1,36 @@
 """Rows of files in shards: what a model is asked about, and their answers as Parquet files."""
 
-from collections.abc import Iterator, Mapping
+import json
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
+import fsspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from bert_core.inference.questions import Question
+from bert_core.inference.questions import Question, is_nothing, question_of
 from bert_core.model.catalogue import Model
-from pipelines.artifacts import Draft
+from pipelines.artifacts import Artifact, Draft
+from pipelines.artifacts.access import store_errors
 from pipelines.cluster.mapping import Shared
-from pipelines.config.errors import UserError
-from pipelines.inference.answers import answers_to, asked_of, check_gaps
+from pipelines.config.errors import UserError, first_line
+from pipelines.inference.answers import answers_to, asked_of, check_gaps, texts_of
 from pipelines.inference.tables import FileTable, Table, read_shards
 from pipelines.registry.opening import OpenedModel
 
 _ROW: Final = "row"  # column of the row's number in its file, from 0
+# Readers of a folder of Parquet files leave names with an underscore out.
+LISTING: Final = "_predictions.json"
+_TEXTS = ("text", "second_text")  # what --text-column and --second-text-column name
+# By what a question says of a column: of a single shard the values do not tell it.
+_TYPES: Final[Mapping[Any, pa.DataType]] = {
+    str: pa.string(), int: pa.int64(), float: pa.float64(),
+    list[str]: pa.list_(pa.string()), list[float]: pa.list_(pa.float64()),
+}  # fmt: skip
 
 
 class Shard(NamedTuple):
@@ -32,11 +46,22 @@ def asked_shards(
 ) -> Iterator[FileTable]:
     """The rows of a file with the columns that a model is asked about, so many at a time.
 
-    `columns` says under which names the file has them. Raises UserError where it lacks one, and
-    for a row without a text.
+    `columns` says under which names the file has them: the question's own names, or `text` and
+    `second_text` for the first and the second. Raises UserError where it lacks one, for a row
+    without a text, and for a cell that is none.
     """
-    renamed = {name: theirs for name, theirs in columns.items() if theirs}
+    by_place = dict(zip(_TEXTS, texts_of(question), strict=False))
+    renamed = {by_place.get(name, name): theirs for name, theirs in columns.items() if theirs}
+    known = (*question.columns, *question.optional)
+    unknown = [name for name in renamed if name not in known]
+    if unknown:
+        raise UserError(
+            f"this model is asked about {', '.join(known)}, not about {unknown[0]!r}; correct "
+            "columns"
+        )
     for rows in read_shards(path, rows_per_shard):
+        if not rows.numbers:
+            continue
         table = asked_of(rows, renamed, question).columns
         missing = question.missing(table)
         if missing:
@@ -45,23 +70,124 @@ def asked_shards(
                 "calls them"
             )
         check_gaps(model, table, rows.numbers, path)
-        if rows.numbers:
-            yield FileTable(path, rows.numbers, table)
+        texts = {
+            name: list(map(partial(_as_text, name, _is_list(question, name), path),
+                           rows.numbers, cells))
+            for name, cells in table.items()
+        }  # fmt: skip
+        yield FileTable(path, rows.numbers, texts)
 
 
-def write_answers(draft: Draft, opened: Shared[OpenedModel], reference: str, shard: Shard) -> int:
+def _is_list(question: Question, name: str) -> bool:
+    return name == question.in_place or isinstance(question.example.get(name), list)
+
+
+def _as_text(name: str, is_list: bool, path: str, number: int, cell: Any) -> Any:
+    """The cell as a text, or as a list of them; None stays None."""
+    if is_nothing(cell):
+        return None
+    if is_list != isinstance(cell, list) or isinstance(cell, dict):
+        raise UserError(
+            f"row {number} of {path}, counted from 0: {name} must be "
+            f"{'a list of texts' if is_list else 'a text'}, found {str(cell)[:40]!r}; correct it"
+        )
+    return [str(each) for each in cell] if is_list else str(cell)
+
+
+def write_answers(
+    draft: Draft,
+    opened: Shared[OpenedModel],
+    reference: str,
+    asked: Sequence[str],
+    shard: Shard,
+) -> int:
     """Answer the rows of a shard and write them with their answers; returns how many they are.
 
-    One thread computes, because more of them round in another order: other bytes.
+    All shards have the same columns of the same types: those that are `asked` about in any of them
+    are empty where a shard lacks them. One thread computes, because more of them round in another
+    order: other bytes.
     """
     torch.set_num_threads(1)
-    whole: dict[str, Any] = {
+    model, tokenizer = opened.value()
+    question, nothing = question_of(model), [None] * len(shard.numbers)
+    kinds = {name: list[str] if _is_list(question, name) else str for name in asked}
+    table: dict[str, Any] = {
         _ROW: shard.numbers,
-        **shard.columns,
-        **answers_to(*opened.value(), shard.columns),
-        "model": [reference] * len(shard.numbers),
+        **{name: _column(shard.columns.get(name, nothing), kinds[name]) for name in asked},
     }
+    for name, values in answers_to(model, tokenizer, shard.columns).items():
+        table[name] = _column(values, question.answers.get(name))
+    table["model"] = [reference] * len(shard.numbers)
     with draft.file(shard.name) as target:
-        pq.write_table(pa.table(whole), target.path)
+        pq.write_table(pa.table(table), target.path)
         target.figures["rows"] = len(shard.numbers)
     return len(shard.numbers)
+
+
+def _column(values: Sequence[Any], kind: Any) -> pa.Array:
+    """An Arrow array; vectors keep their float32."""
+    is_vectors = len(values) and isinstance(values[0], np.ndarray)
+    return pa.array(values, None if is_vectors else _TYPES.get(kind))
+
+
+def made_folder(target: str) -> tuple[fsspec.AbstractFileSystem, str]:
+    """The folder `target`, which exists then; raises UserError where it cannot be written."""
+    try:
+        filesystem, folder = fsspec.url_to_fs(target)
+        filesystem.makedirs(folder, exist_ok=True)
+    except Exception as error:
+        if not isinstance(error, (*store_errors(), ImportError, ValueError)):
+            raise
+        reason = getattr(error, "strerror", None) or first_line(error)
+        raise UserError(
+            f"answers cannot be copied to {target} ({reason}); name a folder or URL where this "
+            "user may write"
+        ) from error
+    return filesystem, folder
+
+
+def copy_answers(predictions: Artifact, target: str) -> None:
+    """Copy every shard to `target`; each appears whole there.
+
+    Shards of an earlier prediction, which are known by the listing there, are removed at the end;
+    nothing else is touched. Raises UserError where `target` cannot be written.
+    """
+    filesystem, folder = made_folder(target)
+    listing, names = posixpath.join(folder, LISTING), list(predictions.names())
+    try:
+        before = _listed(filesystem, listing)
+        # If this is killed, the next copy must know of both.
+        _list(filesystem, listing, predictions, sorted({*before, *names}))
+        for name in names:
+            place = posixpath.join(folder, name)
+            partial_place = f"{place}.partial"
+            filesystem.put_file(str(predictions.local(name)), partial_place)
+            filesystem.mv(partial_place, place)
+        for name in set(before) - set(names):
+            place = posixpath.join(folder, name)
+            if filesystem.exists(place):
+                filesystem.rm_file(place)
+        _list(filesystem, listing, predictions, names)
+    except store_errors() as error:
+        reason = getattr(error, "strerror", None) or first_line(error)
+        raise UserError(
+            f"the answers cannot be copied to {target} ({reason}); name a folder or URL where this "
+            f"user may write. They are kept in {predictions.url}"
+        ) from error
+
+
+def _listed(filesystem: fsspec.AbstractFileSystem, listing: str) -> list[str]:
+    if not filesystem.exists(listing):
+        return []
+    try:
+        names = json.loads(filesystem.cat_file(listing))["files"]
+    except (ValueError, KeyError, TypeError):
+        return []  # not ours
+    return [posixpath.basename(str(name)) for name in names]
+
+
+def _list(
+    filesystem: fsspec.AbstractFileSystem, listing: str, predictions: Artifact, names: list[str]
+) -> None:
+    listed = {"predictions": predictions.fingerprint, "files": names}
+    filesystem.pipe_file(listing, json.dumps(listed, indent=2).encode())

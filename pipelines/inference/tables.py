@@ -2,9 +2,12 @@
 
 import csv
 import json
+import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from contextlib import suppress
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
 
@@ -20,6 +23,7 @@ Table = dict[str, list[Any]]  # columns of one length
 _READ: Final[dict[str, TableFormat]] = {
     "csv": "delimited", "tsv": "delimited", "jsonl": "jsonl", "parquet": "parquet"
 }  # fmt: skip
+_NOT_IN_TSV: Final = re.compile(r"[\t\r\n]")
 _WRITTEN: Final = (".csv", ".tsv", ".jsonl", ".parquet")
 
 
@@ -52,10 +56,14 @@ def read_shards(path: str, rows_a_shard: int | None) -> Iterator[FileTable]:
 
     What is no .csv, .tsv, .jsonl or .parquet table has a `text` a line. Lines without anything are
     no rows, and empty cells of CSV and TSV are None. The last shard may be empty: a file without
-    rows has one, too. Raises UserError for a file that cannot be read.
+    rows has one, too. Raises UserError for a file that cannot be read, and for two columns of one
+    name, of which one would be lost.
     """
     rows = _rows(path)
     _, header = next(rows, (0, []))
+    twice = next((name for name, count in Counter(header).items() if name and count > 1), None)
+    if twice is not None:
+        raise UserError(f"{path} has two columns {twice!r}; rename or remove one of them")
     while True:
         shard = list(islice(rows, rows_a_shard))
         columns = {name: [cells[place] for _, cells in shard] for place, name in enumerate(header)}
@@ -127,6 +135,13 @@ def check_output(path: Path, own: Table) -> None:
         raise UserError(f"answers are written to a file, found the folder {path}; choose a name")
     if not path.absolute().parent.is_dir():
         raise UserError(f"{path} must lie in a folder that exists; make it, or choose another")
+    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        raise UserError(f"{path} cannot be written by this user; choose another file")
+    texts = (cell for cells in own.values() for cell in cells if isinstance(cell, str))
+    if path.suffix == ".tsv" and any(map(_NOT_IN_TSV.search, texts)):
+        raise UserError(
+            f"a text has a tab or a line break, which {path} cannot hold; write .csv or .jsonl"
+        )
     if path.suffix == ".parquet":
         import pyarrow as pa
 
@@ -139,22 +154,43 @@ def check_output(path: Path, own: Table) -> None:
 
 
 def write_table(path: Path, table: Table) -> None:
-    """Write the columns of a table, by the file's suffix; what was there is replaced at the end."""
+    """Write the columns of a table, by the file's suffix; what was there is replaced at the end.
+
+    In .tsv quotes are ordinary characters, as they are read, and a tab or line break of an answer
+    is a blank. Raises UserError where the file cannot be written.
+    """
     partial = path.with_name(f".{path.name}.partial")
-    if path.suffix == ".parquet":
+    try:
+        _write(partial, path.suffix, table)
+        partial.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise UserError(
+            f"{path} cannot be written ({error.strerror or error}); choose another place"
+        ) from error
+
+
+def _write(path: Path, suffix: str, table: Table) -> None:
+    if suffix == ".parquet":
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        pq.write_table(pa.table(table), partial)
-    else:
-        with partial.open("w", encoding="utf-8", newline="") as file:
-            if path.suffix == ".jsonl":
-                file.writelines(f"{line}\n" for line in json_lines(table))
-            else:
-                writer = csv.writer(file, delimiter="\t" if path.suffix == ".tsv" else ",")
-                writer.writerow(table)
-                writer.writerows(zip(*map(_cells, table.values()), strict=True))
-    partial.replace(path)
+        pq.write_table(pa.table(table), path)
+        return
+    with path.open("w", encoding="utf-8", newline="") as file:
+        if suffix == ".jsonl":
+            file.writelines(f"{line}\n" for line in json_lines(table))
+            return
+        rows = chain([tuple(table)], zip(*map(_cells, table.values()), strict=True))
+        if suffix == ".csv":
+            csv.writer(file).writerows(rows)
+        else:
+            file.writelines("\t".join(map(_field, row)) + "\n" for row in rows)
+
+
+def _field(cell: Any) -> str:
+    return "" if cell is None else _NOT_IN_TSV.sub(" ", str(cell))
 
 
 def json_lines(table: Table) -> Iterator[str]:

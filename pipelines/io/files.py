@@ -34,17 +34,20 @@ _DECOMPRESSION_ERRORS: Final = (
     zstandard.ZstdError,
 )
 _ANSWER_SECONDS: Final = 5
+_MAGIC: Final = "*?["
 
 
 def expand(path: str) -> list[str]:
-    """The files that a path, a folder or a glob names, sorted; hidden ones are left out.
+    """The files that a path, a folder or a glob names, sorted.
 
-    Raises UserError where there are none, for an address that nothing can open, or where one is no
-    regular file: a pipe or a device would never end.
+    What exists under this very name is no glob. Hidden files and folders are left out, but not
+    folders that the path names. Raises UserError where there are none, for an address that nothing
+    can open, or where one is no regular file: a pipe or a device would never end.
     """
     filesystem, plain = _opened_by(path)
     try:
-        if any(character in plain for character in "*?["):
+        is_glob = any(character in plain for character in _MAGIC)
+        if is_glob and not filesystem.exists(plain):
             matches = [match for match in filesystem.glob(plain) if not filesystem.isdir(match)]
         elif filesystem.isdir(plain):
             matches = filesystem.find(plain)
@@ -56,7 +59,7 @@ def expand(path: str) -> list[str]:
         if not lacks_credentials(error):
             raise
         raise UserError(f"{path} cannot be read: {NO_CREDENTIALS}") from error
-    visible = sorted(match for match in matches if not PurePosixPath(match).name.startswith("."))
+    visible = sorted(match for match in matches if not _is_hidden(match, plain))
     if not visible:
         raise UserError(f"{path} matches no file; check the path")
     if is_local(path):
@@ -67,6 +70,14 @@ def expand(path: str) -> list[str]:
     return [
         match if "://" in match else f"{protocol}://{match.removeprefix('/')}" for match in visible
     ]
+
+
+def _is_hidden(match: str, plain: str) -> bool:
+    """Whether a part of `match` that `plain` does not name begins with a dot."""
+    named, parts = PurePosixPath(plain).parts, PurePosixPath(match).parts
+    own = next((place for place, (mine, theirs) in enumerate(zip(named, parts, strict=False))
+                if mine != theirs), min(len(named), len(parts) - 1))  # fmt: skip
+    return any(part.startswith(".") for part in parts[own:])
 
 
 def require_regular(path: str) -> None:

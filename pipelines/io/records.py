@@ -35,6 +35,7 @@ NO_OBJECT: Final = "lines that are not a JSON object"
 OTHER_LENGTH: Final = "rows with another number of fields than the first"
 NOT_DELIMITED: Final = "rows that cannot be parsed"
 _ROWS_A_BATCH: Final = 1024
+_LONGEST_NAME: Final = 64  # characters; longer ones are sentences
 _PARQUET_BUFFER_BYTES: Final = 2**20
 _LONE_SURROGATES: Final = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 
@@ -120,7 +121,12 @@ def table_rows(
         if table_format == "jsonl":
             yield from _json_rows(stream)
         else:
-            yield from delimited_rows(stream, dialect_of(path))
+            rows = delimited_rows(stream, dialect_of(path))
+            first = next(rows, None)
+            if first is not None:
+                check_delimiter(first, path)
+                yield first
+            yield from rows
 
 
 def _json_rows(stream: IO[bytes]) -> Iterator[Row | BadRow]:
@@ -206,6 +212,19 @@ def delimited_rows(stream: IO[bytes], dialect: Dialect) -> Iterator[Row | BadRow
             else:
                 found = f"found {len(cells)} fields where the first row has {width}"
                 yield BadRow(line, OTHER_LENGTH, found)
+
+
+def check_delimiter(first: Row | BadRow, path: str, *, advice: str = "") -> None:
+    """Raise UserError if a first row of one field seems to have several, as Excel writes them."""
+    if isinstance(first, BadRow) or len(first.cells) != 1:
+        return
+    for delimiter, called in ((";", "semicolons"), ("\t", "tabs")):
+        names = first.cells[0].split(delimiter)
+        if len(names) > 1 and all(0 < len(name.strip()) <= _LONGEST_NAME for name in names):
+            raise UserError(
+                f"the columns of {path} seem to be separated by {called}, and its name says "
+                f"commas; save it with commas, or name it .tsv if it has tabs{advice}"
+            )
 
 
 def json_record(line: bytes, number: int) -> dict[str, Any] | BadRow:

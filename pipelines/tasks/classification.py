@@ -94,7 +94,8 @@ class Classification(TaskFamily):
 
     def scores(self, answers: Answers, items: Items) -> Mapping[str, WeightedScore]:
         """Accuracy, macro F1 and Matthews correlation."""
-        return class_scores(answers.values, [item["label"] for item in items.rows])
+        expected = [item["label"] for item in items.rows]
+        return class_scores(answers.values, expected, items.labels)
 
     def report(self, answers: Answers, items: Items) -> dict[str, Any]:
         """Precision, recall, F1 and count of each label, and the confusion matrix."""

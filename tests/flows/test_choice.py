@@ -107,3 +107,16 @@ def test_a_layout_is_of_the_files_that_are_named() -> None:
         read_recipe(EndToEndRecipe, wrong.source, wrong.all_overrides())
     with pytest.raises(UserError, match="--layout and --corpus-column require --corpus"):
         Choice(layout="line").all_overrides()
+
+
+def test_names_beyond_the_basic_plane_and_a_tilde_reach_the_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    choice = Choice(
+        recipe="demo", corpus=("\U0001f4da/é.txt",), labels="\U0001f4da.csv", home=Path("~/project")
+    )
+    recipe = read_recipe(EndToEndRecipe, choice.source, choice.all_overrides())
+    assert recipe.corpus.sources[0].paths == ("\U0001f4da/é.txt",)
+    assert recipe.dataset.source.path == "\U0001f4da.csv"
+    assert recipe.runtime.home == str(tmp_path / "project")

@@ -130,6 +130,27 @@ def test_servers_of_this_machine_are_asked_without_the_proxy(
         assert os.environ["NO_PROXY"] == "127.0.0.1,localhost"
 
 
+@pytest.mark.parametrize(
+    ("given", "both"),
+    [
+        ("mlflow.corp, localhost", "mlflow.corp,127.0.0.1,localhost"),
+        ("*", "*"),
+        ("", "127.0.0.1,localhost"),
+    ],
+)
+@pytest.mark.parametrize("name", ["NO_PROXY", "no_proxy"])
+def test_hosts_that_bypass_the_proxy_still_do(
+    nothing_configured: Path, monkeypatch: pytest.MonkeyPatch, name: str, given: str, both: str
+) -> None:
+    for each in ("NO_PROXY", "no_proxy"):
+        monkeypatch.setenv(each, "")  # taken back at the end
+        monkeypatch.delenv(each)
+    monkeypatch.setenv(name, given)
+    environment.set_defaults(nothing_configured / "home")
+    assert os.environ["no_proxy"] == both
+    assert os.environ.get("NO_PROXY", both) == both
+
+
 _STARTS_AN_API = """
 import sys
 from pathlib import Path

@@ -98,6 +98,27 @@ CASES = {
     "longer than is read": (["run", "--set", "finetuning.max_tokens=512"], "examples.max_tokens"),
     "no labels to read": (["dataset", "--set", "dataset.source={{kind: none}}"], "'none'"),
     "predict with no model": (["predict", "hello", "--model", "{here}"], "{here} has no"),
+    "predict with a batch and a threshold": (
+        ["predict", "--batch", "{here}/rows.csv", "--no-answer-above", "1"],
+        "leave out --no-answer-above",
+    ),
+    "predict with a batch and two models": (
+        ["predict", "--batch", "{here}/rows.csv", "--task", "tagging", "--model", "a"],
+        "--task chooses a model",
+    ),
+    "predict a batch by a folder": (
+        ["predict", "--batch", "{here}/rows.csv", "--model", "{here}"],
+        "--batch needs a registered model, and {here} is a folder",
+    ),
+    "predict a batch with nothing there": (
+        ["predict", "--batch", "{here}/rows.csv", "--task", "tagging"],
+        "has no verified model of the kind tagging",
+    ),
+    "predict to a folder without a batch": (["predict", "a", "--to", "{here}/out"], "--batch"),
+    "models with an option in the wrong place": (
+        ["models", "--json", "lineage", "a"],
+        "give --home and --json after lineage",
+    ),
     "evaluate no model": (
         ["evaluate", "--model", "{here}", "--labels", "{here}/rows.csv"],
         "{here} has no config.json",

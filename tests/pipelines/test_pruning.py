@@ -165,3 +165,17 @@ def test_what_a_recent_run_found_there_is_not_removed(tmp_path: Path) -> None:
     in_use = fingerprints_in_use(tracker, since=datetime.now(UTC) - timedelta(days=1))
     assert in_use == {corpus.fingerprint: ("run end-to-end of demo",)}
     assert [kind for kind, what in _prune(store, *in_use) if what == "artifact"] == ["dataset"]
+
+
+def test_what_a_builder_reads_that_comes_after_the_plan_stays(store: ArtifactStore) -> None:
+    corpus = _build(store, "corpus")
+    removals = plan(take_inventory(store), (), now=LATER, days=30)
+
+    def prune_meanwhile(draft: Draft) -> Built:
+        assert "artifact" not in {each.what for each in carry_out(store, removals)}
+        corpus.local("a.txt")
+        return _write(draft)
+
+    _build(store, "vocabulary", prune_meanwhile, corpus=corpus)
+    assert "artifact" in {each.what for each in carry_out(store, removals)}
+    assert store.find("corpus", corpus.fingerprint) is None

@@ -151,7 +151,7 @@ def test_who_waits_together_is_answered_together_and_too_many_are_refused() -> N
 
 def test_a_fault_reaches_everyone_of_a_batch_and_the_next_one_is_answered() -> None:
     async def ask() -> list[Any]:
-        faults = iter([MemoryError("no room")])
+        faults = iter([MemoryError("no room")] * 3)  # of both together, then of each alone
 
         def answer(table: Table) -> Table:
             for fault in faults:
@@ -177,3 +177,19 @@ def test_an_answer_is_sent_at_once() -> None:
             accepted, _ = bound.accept()
             with accepted:
                 assert accepted.proto == socket.IPPROTO_TCP
+
+
+def test_half_an_emoji_is_a_replacement_character() -> None:
+    asked = asked_of_body(b'{"dataframe_records": [{"text": "a \\ud83d b"}]}', CLASSES)
+    assert asked == {"text": ["a \ufffd b"]}
+
+
+def test_one_that_fails_in_an_unknown_way_fails_alone() -> None:
+    def answer(table: Table) -> Table:
+        if "bad" in table["text"]:
+            raise KeyError("bad")
+        return {"label": table["text"]}
+
+    good, bad, other = answered_together(answer, [{"text": [t]} for t in ("a", "bad", "c")])
+    assert (good, other) == ({"label": ["a"]}, {"label": ["c"]})
+    assert isinstance(bad, KeyError)

@@ -38,6 +38,8 @@ def models(context: typer.Context, home: Home = None, as_json: AsJson = False) -
     Example: bertsmith models
     """
     if context.invoked_subcommand is not None:
+        if home is not None or as_json:
+            raise UserError(f"give --home and --json after {context.invoked_subcommand}")
         return
     from pipelines.registry.listing import list_models
     from pipelines.registry.person_choice import moves_of

@@ -93,18 +93,23 @@ def predict(
 
     Example: bertsmith predict 'Returns the eigenvalues of a matrix.'
     """
+    if task and model:
+        raise UserError("--task chooses a model; leave it out with --model")
     if batch:
         if texts or file is not None or out is not None:
             raise UserError("--batch answers whole files: leave out texts, --file and --out")
+        if no_answer_above is not None:
+            raise UserError("--batch writes null_lead of every answer: leave out --no-answer-above")
         from flows.cli.batch import predict_batch
 
+        kinds = kinds_of(task, context.info_name)
         renamed = {"text": text_column, "second_text": second_text_column}
-        predict_batch(model, batch, renamed, to, home, as_json=as_json)
+        predict_batch(model, kinds, batch, renamed, to, home, as_json=as_json)
         return
+    if to is not None:
+        raise UserError("--to is for --batch; --file writes its answers to --out")
     if texts and file is not None:
         raise UserError("give either texts or --file")
-    if task and model:
-        raise UserError("--task chooses a model; leave it out with --model")
     # A mistake in what is asked ends here, before torch is imported.
     from pipelines.inference.tables import check_output, read_table
 

@@ -56,13 +56,15 @@ def mean_f1(found: NDArray[Any], there: NDArray[Any], right: NDArray[Any]) -> We
     return score
 
 
-def class_scores(answered: Sequence[str], expected: Sequence[str]) -> dict[str, WeightedScore]:
-    """Accuracy, macro F1 and Matthews correlation of the answered classes.
+def class_scores(
+    answered: Sequence[str], expected: Sequence[str], classes: Sequence[str]
+) -> dict[str, WeightedScore]:
+    """Accuracy, macro F1 and Matthews correlation of the answered ones of `classes`.
 
-    Of two classes also the F1 of the second, as GLUE scores MRPC and QQP, whose classes are 0 and
-    1.
+    If there are two, also the F1 of the second, as GLUE scores MRPC and QQP, whose classes are 0
+    and 1.
     """
-    names = sorted({*answered, *expected})
+    names = sorted(classes)
     index = {name: place for place, name in enumerate(names)}
     cells = np.array([index[e] * len(names) + index[a]
                       for a, e in zip(answered, expected, strict=True)])  # fmt: skip

@@ -7,6 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.config.errors import UserError
+from pipelines.io.files import expand
+from pipelines.io.records import table_rows
 from pipelines.io.text import Tally
 from pipelines.stages.corpus.checks import check_inputs
 from pipelines.stages.corpus.settings import CorpusSettings, Files
@@ -91,3 +93,37 @@ def test_bytes_of_an_unknown_kind_are_refused_by_what_they_are(tmp_path):
     (tmp_path / "a.bin").write_bytes(bytes(range(256)) * 99)
     with pytest.raises(UserError, match=r"a\.bin is not text"):
         check_inputs(CorpusSettings(sources=(Files(paths=(str(tmp_path),)),)))
+
+
+def test_a_name_with_brackets_is_a_name_first_and_a_glob_where_nothing_has_it(tmp_path):
+    for name in ("data[1].txt", "data1.txt", "data2.txt", "books [en]/a.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"The text of {name} is long enough.")
+    assert expand(str(tmp_path / "data[1].txt")) == [str(tmp_path / "data[1].txt")]
+    assert expand(str(tmp_path / "books [en]")) == [str(tmp_path / "books [en]" / "a.txt")]
+    both = [str(tmp_path / f"data{number}.txt") for number in (1, 2)]
+    assert expand(str(tmp_path / "data[12].txt")) == both
+
+
+def test_hidden_folders_are_left_out_unless_they_are_named(tmp_path):
+    for name in ("a.txt", ".git/config", "b/.ipynb_checkpoints/b.txt", "b/b.txt", "b/.c.txt"):
+        (tmp_path / "notes" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "notes" / name).write_text("a text")
+    notes = tmp_path / "notes"
+    whole = [str(notes / name) for name in ("a.txt", "b/b.txt")]
+    assert expand(str(notes)) == expand(str(notes / "**" / "*.txt")) == whole
+    assert expand(str(notes / ".git")) == [str(notes / ".git" / "config")]
+    assert expand(str(notes / ".git" / "*")) == [str(notes / ".git" / "config")]
+    with pytest.raises(UserError, match="matches no file"):
+        expand(str(notes / "b" / ".c.txt"))
+
+
+def test_columns_between_semicolons_are_noticed(tmp_path):
+    path = tmp_path / "export.csv"
+    path.write_text("id;text\n" + "".join(f"{n};{text}\n" for n, text in enumerate(TEXTS)))
+    with pytest.raises(UserError, match=r"separated by semicolons, .* or set kind: csv and delim"):
+        texts_of(path)
+    with pytest.raises(UserError, match="separated by semicolons"):
+        next(table_rows(str(path), "delimited"))
+    path.write_text("text\nOne; and two.\n")
+    assert next(table_rows(str(path), "delimited")).cells == ["text"]

@@ -13,7 +13,8 @@ import pytest
 from pipelines.artifacts import ArtifactStore
 from pipelines.cluster.connection import connect, disconnect
 from pipelines.config.errors import UserError
-from pipelines.inference.batch_prediction import KIND, LISTING, BatchSettings, build_predictions
+from pipelines.inference.batch_prediction import KIND, BatchSettings, build_predictions
+from pipelines.inference.shards import LISTING
 from pipelines.registry.registration import Submission, register
 from pipelines.stage import Progress, StageContext
 from tests.integration.object_stores import BUCKET, s3_server
@@ -138,6 +139,42 @@ def test_a_mistake_in_the_last_row_ends_the_run_before_the_first_answer(
     assert not shards(tmp_path / "store")
 
 
+def test_shards_have_one_schema_whatever_their_rows_lack(models: Models, tmp_path: Path) -> None:
+    models.register(models.encoder(1))
+    tagger = register(
+        Submission(
+            kind="tagging", name="tagger", alias="candidate",
+            artifact=untrained(tmp_path, "tagging"), lineage={}, recipe_yaml="name: small\n",
+        ),
+        models.tracker,
+    )  # fmt: skip
+    rows = [{"text": "a b"}, {"text": 5}, {"words": ["c", "d"]}, {"text": "e", "words": None}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = BatchSettings(
+        model=f"tagger/{tagger.version}", files=(str(tmp_path / "a.jsonl"),), rows_per_shard=2,
+        out=str(tmp_path / "answers"),
+    )  # fmt: skip
+    build_predictions(settings, models.tracker, own_context(models, tmp_path))
+    schemas = {pq.read_schema(path) for path in (tmp_path / "answers").glob("*.parquet")}
+    assert len(schemas) == 1
+    found = pq.read_table(tmp_path / "answers").to_pydict()
+    assert found["text"] == ["a b", "5", None, "e"]
+    assert found["words"] == [["a", "b"], ["5"], ["c", "d"], ["e"]]
+
+
+@pytest.mark.parametrize("value", [["a", "b"], {"a": "b"}])
+def test_a_cell_that_is_no_text_ends_the_run_before_the_first_answer(
+    models: Models, tmp_path: Path, value: object
+) -> None:
+    models.register(models.encoder(1))
+    rows = [{"text": "a"}] * 12 + [{"text": value}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = BatchSettings(model="encoder/1", files=(str(tmp_path / "a.jsonl"),))
+    with pytest.raises(UserError, match=r"row 12 of .*: text must be a text, found"):
+        build_predictions(settings, models.tracker, own_context(models, tmp_path))
+    assert not shards(tmp_path / "store")
+
+
 def test_the_shards_of_an_earlier_prediction_go_and_nothing_else(
     models: Models, tmp_path: Path
 ) -> None:
@@ -194,6 +231,8 @@ def ray_of_its_own() -> Iterator[None]:
         ({"files": ()}, "needs files to answer"),
         ({"files": ("nowhere/*.parquet",)}, "matches no file"),
         ({"columns": {"text": "review"}}, "has no column 'review'"),
+        ({"columns": {"question": "text"}}, "is asked about text, not about 'question'"),
+        ({"out": "no-such-scheme://bucket/x"}, "answers cannot be copied to no-such-scheme://"),
         ({"model": "nobody@champion"}, "no model 'nobody' with the alias"),
     ],
 )

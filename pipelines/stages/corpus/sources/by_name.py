@@ -9,6 +9,7 @@ from pipelines.io.files import format_suffix, open_binary, read_head, whole_file
 from pipelines.io.records import (
     TEXT_COLUMNS,
     BadRow,
+    check_delimiter,
     delimited_rows,
     dialect_of,
     json_record,
@@ -118,7 +119,10 @@ def _columns(kind: type[FileSource], path: str) -> list[str]:
     check_is_text(head, path)
     if kind is DelimitedText:
         first = next(delimited_rows(io.BytesIO(head), dialect_of(path, is_strict=False)), None)
-        return [] if first is None or isinstance(first, BadRow) else first.cells
+        if first is None or isinstance(first, BadRow):
+            return []
+        check_delimiter(first, path, advice=", or set kind: csv and delimiter in a recipe")
+        return first.cells
     lines = [line for line in head.split(b"\n") if line.strip()]
     records = [json_record(line, 0) for line in (lines if is_whole else lines[:-1] or lines)]
     return list(
