@@ -159,7 +159,7 @@ def prepare_flows(home: Path) -> Callable[[], None]:
 def _spare_the_proxy() -> None:
     """Requests to servers on this machine bypass http_proxy."""
     names = ("no_proxy", "NO_PROXY")  # of which libraries ask the first before the second
-    said = {name: os.environ[name] for name in names if name in os.environ}
+    said = {name: os.environ[name] for name in names if os.environ.get(name)}
     for name in names:
         hosts = [host.strip() for host in said.get(name, next(iter(said.values()), "")).split(",")]
         others = [host for host in hosts if host and host not in _LOOPBACK]

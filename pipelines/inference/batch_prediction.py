@@ -66,11 +66,11 @@ def build_predictions(settings: BatchSettings, tracker: Tracker, context: StageC
     """
     if not settings.files:
         raise UserError("batch prediction needs files to answer; name them with files")
-    if settings.out:
-        made_folder(settings.out)  # a mistake ends the run here, not after hours of answers
     version = find_model(tracker.client(), settings.model)
     reference = reference_to(version)
     paths = [path for each in settings.files for path in expand(each)]
+    if settings.out:
+        made_folder(settings.out)  # a mistake ends the run here, not after hours of answers
     digests = {f"file {n}": size_and_digest(path)[1] for n, path in enumerate(paths)}
     formats = {f"format {n}": format_of(path) for n, path in enumerate(paths)}
     predictions = context.store.get_or_build(
@@ -101,14 +101,17 @@ def _predict(
     draft: Draft,
 ) -> Built:
     opened = open_model(tracker, reference)
+    question = question_of(opened[0])
     shards = partial(
-        asked_shards, columns=settings.columns, question=question_of(opened[0]), model=opened[0],
+        asked_shards, columns=settings.columns, question=question, model=opened[0],
         rows_per_shard=settings.rows_per_shard,
     )  # fmt: skip
     # A mistake in the last row ends the run here, not after hours of answers.
     given_up = Event()
     with ThreadPoolExecutor(1, "reading") as thread:
-        reading = thread.submit(_read_through, map(shards, paths), given_up, context.observe)
+        reading = thread.submit(
+            _read_through, map(shards, paths), question.is_of_pairs, given_up, context.observe
+        )
         try:
             # Starts Ray meanwhile, on this thread: Ray ends with the thread that starts it.
             shared = Shared(opened)
@@ -129,7 +132,7 @@ def _predict(
 
 
 def _read_through(
-    files: Iterable[Iterator[FileTable]], given_up: Event, observe: Observer
+    files: Iterable[Iterator[FileTable]], is_of_pairs: bool, given_up: Event, observe: Observer
 ) -> tuple[int, list[str]]:
     """How many rows all files have, and what they are asked about; each row is checked.
 
@@ -140,6 +143,13 @@ def _read_through(
         if given_up.is_set():
             break
         num_rows += len(rows.numbers)
+        others = asked.keys() ^ rows.columns.keys()
+        if num_rows > len(rows.numbers) and is_of_pairs and others:
+            raise UserError(
+                f"some files have a column {', '.join(sorted(others))} and others have none "
+                f"({rows.path}): pairs are answered with a number and texts with a vector; answer "
+                "them in two runs"
+            )
         asked.update(dict.fromkeys(rows.columns))
         observe(Progress(stage="reading", done=num_rows, total=0, unit="rows"))
     return num_rows, list(asked)

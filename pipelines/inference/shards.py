@@ -25,6 +25,7 @@ from pipelines.registry.opening import OpenedModel
 _ROW: Final = "row"  # column of the row's number in its file, from 0
 # Readers of a folder of Parquet files leave names with an underscore out.
 LISTING: Final = "_predictions.json"
+_PROBE: Final = "_probe"
 _TEXTS = ("text", "second_text")  # what --text-column and --second-text-column name
 # By what a question says of a column: of a single shard the values do not tell it.
 _TYPES: Final[Mapping[Any, pa.DataType]] = {
@@ -50,15 +51,17 @@ def asked_shards(
     `second_text` for the first and the second. Raises UserError where it lacks one, for a row
     without a text, and for a cell that is none.
     """
-    by_place = dict(zip(_TEXTS, texts_of(question), strict=False))
-    renamed = {by_place.get(name, name): theirs for name, theirs in columns.items() if theirs}
     known = (*question.columns, *question.optional)
-    unknown = [name for name in renamed if name not in known]
-    if unknown:
-        raise UserError(
-            f"this model is asked about {', '.join(known)}, not about {unknown[0]!r}; correct "
-            "columns"
-        )
+    by_place = dict(zip(_TEXTS, texts_of(question), strict=False))
+    renamed: dict[str, str] = {}
+    for name, theirs in columns.items():
+        own = name if name in known else by_place.get(name, name)
+        if own not in known or own in renamed:
+            raise UserError(
+                f"this model is asked about {', '.join(known)}, once each: leave out the column "
+                f"{theirs!r}, which was named as {name}"
+            )
+        renamed[own] = theirs
     for rows in read_shards(path, rows_per_shard):
         if not rows.numbers:
             continue
@@ -131,10 +134,12 @@ def _column(values: Sequence[Any], kind: Any) -> pa.Array:
 
 
 def made_folder(target: str) -> tuple[fsspec.AbstractFileSystem, str]:
-    """The folder `target`, which exists then; raises UserError where it cannot be written."""
+    """The folder `target`, which exists then and takes files; raises UserError if it does not."""
     try:
         filesystem, folder = fsspec.url_to_fs(target)
         filesystem.makedirs(folder, exist_ok=True)
+        filesystem.pipe_file(probe := posixpath.join(folder, _PROBE), b"")
+        filesystem.rm_file(probe)
     except Exception as error:
         if not isinstance(error, (*store_errors(), ImportError, ValueError)):
             raise

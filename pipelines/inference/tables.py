@@ -135,8 +135,8 @@ def check_output(path: Path, own: Table) -> None:
         raise UserError(f"answers are written to a file, found the folder {path}; choose a name")
     if not path.absolute().parent.is_dir():
         raise UserError(f"{path} must lie in a folder that exists; make it, or choose another")
-    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
-        raise UserError(f"{path} cannot be written by this user; choose another file")
+    if not os.access(path.absolute().parent, os.W_OK):
+        raise UserError(f"this user may not write in the folder of {path}; choose another one")
     texts = (cell for cells in own.values() for cell in cells if isinstance(cell, str))
     if path.suffix == ".tsv" and any(map(_NOT_IN_TSV.search, texts)):
         raise UserError(

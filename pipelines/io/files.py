@@ -12,6 +12,7 @@ import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import IO, Final
 from urllib.parse import urlsplit
@@ -73,11 +74,15 @@ def expand(path: str) -> list[str]:
 
 
 def _is_hidden(match: str, plain: str) -> bool:
-    """Whether a part of `match` that `plain` does not name begins with a dot."""
-    named, parts = PurePosixPath(plain).parts, PurePosixPath(match).parts
-    own = next((place for place, (mine, theirs) in enumerate(zip(named, parts, strict=False))
-                if mine != theirs), min(len(named), len(parts) - 1))  # fmt: skip
-    return any(part.startswith(".") for part in parts[own:])
+    """Whether it is a hidden file, or in a hidden folder that no part of `plain` names."""
+    *folders, name = PurePosixPath(match).parts
+    named = [part for part in PurePosixPath(plain).parts if part.startswith(".")]
+    return name.startswith(".") or any(
+        folder.startswith(".")
+        and folder not in named
+        and not any(fnmatchcase(folder, part) for part in named)
+        for folder in folders
+    )
 
 
 def require_regular(path: str) -> None:

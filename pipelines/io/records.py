@@ -35,6 +35,7 @@ NO_OBJECT: Final = "lines that are not a JSON object"
 OTHER_LENGTH: Final = "rows with another number of fields than the first"
 NOT_DELIMITED: Final = "rows that cannot be parsed"
 _ROWS_A_BATCH: Final = 1024
+_DELIMITERS: Final = {",": "commas", "\t": "tabs", ";": "semicolons"}
 _LONGEST_NAME: Final = 64  # characters; longer ones are sentences
 _PARQUET_BUFFER_BYTES: Final = 2**20
 _LONE_SURROGATES: Final = re.compile("[\ud800-\udc7f\udd00-\udfff]")
@@ -121,10 +122,11 @@ def table_rows(
         if table_format == "jsonl":
             yield from _json_rows(stream)
         else:
-            rows = delimited_rows(stream, dialect_of(path))
+            dialect = dialect_of(path)
+            rows = delimited_rows(stream, dialect)
             first = next(rows, None)
             if first is not None:
-                check_delimiter(first, path)
+                check_delimiter(first, path, dialect)
                 yield first
             yield from rows
 
@@ -214,16 +216,17 @@ def delimited_rows(stream: IO[bytes], dialect: Dialect) -> Iterator[Row | BadRow
                 yield BadRow(line, OTHER_LENGTH, found)
 
 
-def check_delimiter(first: Row | BadRow, path: str, *, advice: str = "") -> None:
+def check_delimiter(first: Row | BadRow, path: str, dialect: Dialect, *, advice: str = "") -> None:
     """Raise UserError if a first row of one field seems to have several, as Excel writes them."""
     if isinstance(first, BadRow) or len(first.cells) != 1:
         return
-    for delimiter, called in ((";", "semicolons"), ("\t", "tabs")):
+    for delimiter, called in _DELIMITERS.items():
         names = first.cells[0].split(delimiter)
         if len(names) > 1 and all(0 < len(name.strip()) <= _LONGEST_NAME for name in names):
             raise UserError(
                 f"the columns of {path} seem to be separated by {called}, and its name says "
-                f"commas; save it with commas, or name it .tsv if it has tabs{advice}"
+                f"{_DELIMITERS[dialect.delimiter]}; save it as .csv with commas or as .tsv with "
+                f"tabs{advice}"
             )
 
 

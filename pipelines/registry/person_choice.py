@@ -77,9 +77,10 @@ def last_move(client: MlflowClient, name: str, alias: str) -> Move | None:
 def record(client: MlflowClient, name: str, move: Move) -> None:
     """Add a move to the history of `name`, unless nothing moves or it is the last one there."""
     last = last_move(client, name, move.alias)
-    if move.before == move.version or (
-        last is not None and (last.version, last.before) == (move.version, move.before)
-    ):
+    is_last = last is not None and (
+        (last.version, last.before, last.how) == (move.version, move.before, move.how)
+    )
+    if is_last or move.before == move.version:
         return
     moment = datetime.fromisoformat(move.at).astimezone(UTC)
     key = f"{HISTORY_TAG}.{moment:%Y%m%dT%H%M%S.%f}.{move.version}"

@@ -132,22 +132,18 @@ def rollback(
     the alias since, and MlflowException where the tracker does not answer.
     """
     client = tracker.client()
-    found, last = version_with_alias(client, name, alias), last_move(client, name, alias)
-    if holder is None or _number(found) == holder:
-        current, version = version_before(client, name, alias)
-    elif (
-        found
-        and last
-        and (last.how, last.before, last.version)
-        == (
-            "rollback",
-            holder,
-            _number(found),
-        )
-    ):  # an earlier try, or another person who saw the same version
+    found = version_with_alias(client, name, alias)
+    last = last_move(client, name, alias) if found and holder else None
+    if (
+        last is not None
+        and (last.how, last.before) == ("rollback", holder)
+        and (last.version == _number(found))
+    ):  # an earlier try moved it, or another person who saw the same version
         current, version = find_source(client, name, str(holder)), found
     else:
-        raise _moved_meanwhile(name, alias, holder, found)
+        current, version = version_before(client, name, alias)
+        if holder and _number(current) != holder:
+            raise _moved_meanwhile(name, alias, holder, current)
     who = by or person()
     why = reason or f"{who} rolled back version {current.version}"
     return _move(client, tracker, version, alias, current, "rollback", who, why)
@@ -165,9 +161,13 @@ def _moved_meanwhile(
     name: str, alias: str, expected: int | None, found: ModelVersion | None
 ) -> UserError:
     return UserError(
-        f"{alias} of {name} was version {expected or 'none'} when this was decided, and is "
-        f"{_number(found) or 'none'} now; see `bertsmith models` and run again"
+        f"{_held(expected)} had the alias {alias} of {name} when this was decided, and "
+        f"{_held(_number(found))} has it now; see `bertsmith models` and run again"
     )
+
+
+def _held(number: int | None) -> str:
+    return f"version {number}" if number else "no version"
 
 
 def _move(

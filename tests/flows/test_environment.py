@@ -127,7 +127,7 @@ def test_servers_of_this_machine_are_asked_without_the_proxy(
     for _ in range(2):
         environment.set_defaults(nothing_configured / "home")
         assert os.environ["no_proxy"] == "intranet.example,127.0.0.1,localhost"
-        assert os.environ["NO_PROXY"] == "127.0.0.1,localhost"
+        assert os.environ["NO_PROXY"] == "intranet.example,127.0.0.1,localhost"
 
 
 @pytest.mark.parametrize(

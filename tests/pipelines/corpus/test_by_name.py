@@ -114,6 +114,7 @@ def test_hidden_folders_are_left_out_unless_they_are_named(tmp_path):
     assert expand(str(notes)) == expand(str(notes / "**" / "*.txt")) == whole
     assert expand(str(notes / ".git")) == [str(notes / ".git" / "config")]
     assert expand(str(notes / ".git" / "*")) == [str(notes / ".git" / "config")]
+    assert expand(str(tmp_path / "*" / ".gi*" / "*")) == [str(notes / ".git" / "config")]
     with pytest.raises(UserError, match="matches no file"):
         expand(str(notes / "b" / ".c.txt"))
 
@@ -125,5 +126,8 @@ def test_columns_between_semicolons_are_noticed(tmp_path):
         texts_of(path)
     with pytest.raises(UserError, match="separated by semicolons"):
         next(table_rows(str(path), "delimited"))
+    (tmp_path / "export.tsv").write_text("text,label\nOne and two.,a\n")
+    with pytest.raises(UserError, match="separated by commas, and its name says tabs"):
+        next(table_rows(str(tmp_path / "export.tsv"), "delimited"))
     path.write_text("text\nOne; and two.\n")
     assert next(table_rows(str(path), "delimited")).cells == ["text"]

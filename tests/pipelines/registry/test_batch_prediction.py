@@ -1,6 +1,7 @@
 """Answers to whole files: every row once, the same bytes after a kill, by one version."""
 
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,10 +14,16 @@ import pytest
 from pipelines.artifacts import ArtifactStore
 from pipelines.cluster.connection import connect, disconnect
 from pipelines.config.errors import UserError
-from pipelines.inference.batch_prediction import KIND, BatchSettings, build_predictions
+from pipelines.inference.batch_prediction import (
+    KIND,
+    BatchSettings,
+    _read_through,
+    build_predictions,
+)
 from pipelines.inference.shards import LISTING
+from pipelines.inference.tables import FileTable
 from pipelines.registry.registration import Submission, register
-from pipelines.stage import Progress, StageContext
+from pipelines.stage import Progress, StageContext, ignore
 from tests.integration.object_stores import BUCKET, s3_server
 from tests.pipelines.registry.conftest import Models
 from tests.pipelines.registry.test_serving import untrained
@@ -175,6 +182,15 @@ def test_a_cell_that_is_no_text_ends_the_run_before_the_first_answer(
     assert not shards(tmp_path / "store")
 
 
+def test_pairs_and_texts_are_not_answered_together(tmp_path: Path) -> None:
+    tables = [FileTable(name, [0], columns) for name, columns in (
+        ("a", {"text": ["a"], "second_text": ["b"]}), ("b", {"text": ["c"]}))]  # fmt: skip
+    watch = (threading.Event(), ignore)
+    assert _read_through([iter(tables)], False, *watch) == (2, ["text", "second_text"])
+    with pytest.raises(UserError, match=r"have a column second_text and others have none \(b\)"):
+        _read_through([iter(tables)], True, *watch)
+
+
 def test_the_shards_of_an_earlier_prediction_go_and_nothing_else(
     models: Models, tmp_path: Path
 ) -> None:
@@ -231,7 +247,8 @@ def ray_of_its_own() -> Iterator[None]:
         ({"files": ()}, "needs files to answer"),
         ({"files": ("nowhere/*.parquet",)}, "matches no file"),
         ({"columns": {"text": "review"}}, "has no column 'review'"),
-        ({"columns": {"question": "text"}}, "is asked about text, not about 'question'"),
+        ({"columns": {"question": "text"}}, "is asked about text, once each: leave out"),
+        ({"columns": {"second_text": "b"}}, "column 'b', which was named as second_text"),
         ({"out": "no-such-scheme://bucket/x"}, "answers cannot be copied to no-such-scheme://"),
         ({"model": "nobody@champion"}, "no model 'nobody' with the alias"),
     ],

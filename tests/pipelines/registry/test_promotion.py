@@ -174,7 +174,7 @@ def test_a_champion_that_moved_while_it_was_compared_is_compared_again(
     )  # fmt: skip
     assert comparison.is_better
     promote(models.tracker, "classifier", "1", "champion")
-    with pytest.raises(UserError, match=r"was version none when this was decided, and is 1 now"):
+    with pytest.raises(UserError, match=r"no version had .* decided, and version 1 has it now"):
         promote_if_better(models.tracker, comparison, NAMES, "the test")
     assert holder(models, "champion") == 1
     assert proved(models, finetuned(models, dataset, WELL), dataset).awaits_promotion

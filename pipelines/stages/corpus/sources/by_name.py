@@ -118,10 +118,11 @@ def _columns(kind: type[FileSource], path: str) -> list[str]:
     head, is_whole = read_head(path, _HEAD_BYTES)
     check_is_text(head, path)
     if kind is DelimitedText:
-        first = next(delimited_rows(io.BytesIO(head), dialect_of(path, is_strict=False)), None)
+        dialect = dialect_of(path, is_strict=False)
+        first = next(delimited_rows(io.BytesIO(head), dialect), None)
         if first is None or isinstance(first, BadRow):
             return []
-        check_delimiter(first, path, advice=", or set kind: csv and delimiter in a recipe")
+        check_delimiter(first, path, dialect, advice=", or set kind: csv and delimiter in a recipe")
         return first.cells
     lines = [line for line in head.split(b"\n") if line.strip()]
     records = [json_record(line, 0) for line in (lines if is_whole else lines[:-1] or lines)]
