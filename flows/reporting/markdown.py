@@ -173,8 +173,11 @@ def _section(name: str, artifact: Artifact) -> list[str]:
     if _REPORT_FILE in artifact.names():
         by_label = json.loads(artifact.local(_REPORT_FILE).read_text()).get("by_label", ())
         rows = [
-            (row["label"], *(f"{row[score]:.1%}" for score in ("precision", "recall", "f1")),
-             f"{row['items']}")
+            (
+                _literal(row["label"]).replace("|", "\\|"),
+                *(f"{row[score]:.1%}" for score in ("precision", "recall", "f1")),
+                f"{row['items']}",
+            )
             for row in by_label
         ]  # fmt: skip
         parts.append("\n".join(_table(("label", "precision", "recall", "F1", "items"), rows)))

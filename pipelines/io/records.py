@@ -14,6 +14,7 @@ import csv
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from pipelines.config.errors import UserError
 from pipelines.io.files import format_suffix, is_local, open_binary, require_regular, whole_file
-from pipelines.io.text import SAMPLE_BYTES, check_is_text, with_texts
+from pipelines.io.text import SAMPLE_BYTES, check_is_text, restored_in, with_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -208,7 +209,8 @@ def delimited_rows(stream: IO[bytes], dialect: Dialect) -> Iterator[Row | BadRow
                 continue
             if not cells or (len(cells) == 1 and not cells[0].strip()):
                 continue
-            width = width or len(cells)
+            if not width:
+                width, cells = len(cells), restored_in(cells, Counter())
             if len(cells) == width:
                 yield Row(line, cells)
             else:

@@ -94,9 +94,14 @@ def _made_from(artifact: Artifact, lineage: Mapping[str, Artifact]) -> list[str]
         labels = dataset.statistics["labels"]
         lines.append(
             f"- {items['train']:,} training items and {items['heldout']:,} held out"
-            + (f"; labels: {', '.join(labels[:20])}" if labels else "")
+            + (f"; labels: {', '.join(map(_literal, labels[:20]))}" if labels else "")
         )
     return lines
+
+
+def _literal(label: str) -> str:
+    """A label of somebody's data as code, so that it cannot be markup."""
+    return f"`{' '.join(label.split()).replace('`', chr(39))}`"
 
 
 def _figures(statistics: Mapping[str, Any]) -> list[str]:

@@ -189,13 +189,17 @@ def _kind_of(artifact: Artifact, task: str | None) -> str:
 
 
 def _promoted(model: RegisteredModel, tracker: Tracker, names: RegistrationSettings) -> str:
-    """The alias that the version has now; a name's first version has none to beat."""
+    """The alias that the version has now, if any; a name's first version has none to beat."""
     champion = version_with_alias(tracker.client(), model.name, names.alias)
     if champion is None:
         reason = "imported by a person, and the name had no champion"
         promote(tracker, model.name, str(model.version), names.alias, reason)
         return names.alias
-    return names.alias if int(champion.version) == model.version else names.candidate_alias
+    if int(champion.version) == model.version:
+        return names.alias
+    candidate = version_with_alias(tracker.client(), model.name, names.candidate_alias)
+    is_candidate = candidate is not None and int(candidate.version) == model.version
+    return names.candidate_alias if is_candidate else ""
 
 
 def _what_was_imported(artifact: Artifact) -> str:

@@ -134,11 +134,10 @@ def rollback(
     client = tracker.client()
     found = version_with_alias(client, name, alias)
     last = last_move(client, name, alias) if found and holder else None
-    if (
-        last is not None
-        and (last.how, last.before) == ("rollback", holder)
-        and (last.version == _number(found))
-    ):  # an earlier try moved it, or another person who saw the same version
+    if found and last and (last.how, last.before, last.version) == (
+        "rollback", holder, _number(found)
+    ):  # fmt: skip
+        # An earlier try moved it, or another person who saw the same version.
         current, version = find_source(client, name, str(holder)), found
     else:
         current, version = version_before(client, name, alias)

@@ -78,8 +78,10 @@ def import_folder(
         registered = register_import(artifact, name, context, say, task)
         version, proof = registered.model, registered.verification
         how = f"reproduced its answers ({proof.comparison})" if proof else "was registered before"
-        print(f"  {version.uri}, loaded in a fresh process, {how}; {registered.alias}")
-        reference = f"models:/{version.name}@{registered.alias}"
+        held = f"; {registered.alias}" if registered.alias else ""
+        print(f"  {version.uri}, loaded in a fresh process, {how}{held}")
+        named = f"{version.name}@{registered.alias}" if registered.alias else version.reference
+        reference = f"models:/{named}"
     print(f"next: bertsmith finetune --encoder {reference} --labels FILE")
 
 

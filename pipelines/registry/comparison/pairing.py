@@ -26,7 +26,7 @@ from pipelines.registry.comparison.evaluation import (
 from pipelines.registry.finding import REQUIREMENTS_TAG, digest_of, uri_of
 from pipelines.registry.serving.proof import unmet_requirements
 from pipelines.stages.dataset.stage import family_of, read_items
-from pipelines.tasks import Answers, Items
+from pipelines.tasks import Answers, Items, TaskFamily
 from pipelines.tasks.scoring.weighted import WeightedScore, ratio
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 
@@ -44,7 +44,7 @@ class ComparedItems:
     items: Items  # none of an encoder's
     kept: Sequence[int]  # which of the answers count
     data: Artifact
-    left_out: int = 0  # that the other version was trained on
+    left_out: int = 0  # that either version was trained on
 
     def score(self, answers: Sequence[object]) -> WeightedScore:
         """The score of `answers`, one for each held-out item, as a function of weights."""
@@ -87,7 +87,12 @@ def compared_items(
             data=candidate.data,
         )
     family, heldout = family_of(candidate.data), read_items(candidate.data, "heldout")
-    known: set[str] = set()
+    # One's own parts may share items.
+    known = (
+        _trained_on(candidate.data, family)
+        if candidate.data.statistics.get("heldout_also_in_train")
+        else set()
+    )
     trained_on = other.tags.get("bertsmith.dataset", "") if other is not None else ""
     if store is not None and trained_on not in ("", candidate.data.fingerprint):
         dataset = store.find("dataset", trained_on)
@@ -96,10 +101,12 @@ def compared_items(
                 "the store no longer holds what the champion was trained on, which may be the "
                 "candidate's held-out items"
             )
-        known = {family.group(item) for item in read_items(dataset, "train").rows}
+        known |= _trained_on(dataset, family)
     kept = [n for n, item in enumerate(heldout.rows) if family.group(item) not in known]
     if not kept:
-        raise CannotCompareError("the champion was trained on all held-out items of the candidate")
+        raise CannotCompareError(
+            "all held-out items of the candidate are among what it or the champion was trained on"
+        )
     return ComparedItems(
         metric=candidate.metric,
         lower_is_better=False,
@@ -109,6 +116,10 @@ def compared_items(
         data=candidate.data,
         left_out=len(heldout.rows) - len(kept),
     )
+
+
+def _trained_on(dataset: Artifact, family: TaskFamily) -> set[str]:
+    return {family.group(item) for item in read_items(dataset, "train").rows}
 
 
 def difference_from(

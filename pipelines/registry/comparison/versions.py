@@ -48,7 +48,7 @@ class Comparison:
     metric: str = ""
     difference: Difference | None = None
     data: str = ""  # fingerprint of the held-out data
-    left_out: int = 0  # items that the champion was trained on
+    left_out: int = 0  # items that either was trained on
     awaits_approval: bool = False  # better, but not yet approved by a person
 
 
@@ -200,7 +200,7 @@ def in_words(
         f"better by more than {difference.margin:g} in {difference.ahead:.1%} of "
         f"{settings.resamples} resamples, {settings.confidence:.0%} required"
     )
-    without = f", without {left_out} that the other was trained on" if left_out else ""
+    without = f", without {left_out} that one of them was trained on" if left_out else ""
     whose, value, low, high = difference.advantage("its", "the other's")
     return (
         f"{'' if is_better else 'not '}better than {against}: {name} {difference.score:.4f} "

@@ -36,7 +36,7 @@ class Versus:
     logged: Mapping[str, str]  # by version: the figure that its proof reproduced
     difference: Difference | None  # `score` is the first's; None where they cannot be compared
     why_not: str  # where there is no difference
-    left_out: int  # items that the second was trained on
+    left_out: int  # items that either was trained on
     settings: Mapping[str, tuple[Any, Any]]  # by dotted path of the recipe
     data: Mapping[str, tuple[str, str]]  # fingerprints that differ, by kind
     made_with: Mapping[str, tuple[str, str]]  # code and libraries that differ

@@ -180,21 +180,27 @@ def _root(parents: NDArray[np.int64], document: int) -> int:
 
 NAME: Final = "boilerplate"  # the working file with the hashes of such lines
 _LINES_AT_ONCE: Final = 16_000_000
-_COUNT_TYPE: Final = np.dtype([("line", "<u8"), ("documents", "<u8")])
+_PAIR_TYPE: Final = np.dtype([("line", "<u8"), ("document", "<u8")])
 
 
 def count_lines(settings: CorpusSettings, work: Workspace, part: Part) -> str:
-    """Write in how many of the part's documents each line is; returns the file's name."""
-    name = f"lines-{part.index:06d}"
+    """Write which lines are in which of the part's documents; returns the file's name.
+
+    Copies of a text are one document, of which one is kept, and so are the pieces of a long one.
+    """
+    name = f"lines-of-documents-{part.index:06d}"
     if work.finished(name) is None:
-        lines: list[int] = []
+        pairs: list[tuple[int, int]] = []
+        seen: set[int] = set()
         for span in part.spans:
             for raw in read_span(settings.sources[span.source], span, Tally()):
-                lines.extend(set(map(hash_of_line, raw.sentences or raw.text.split("\n"))))
-        unique, counts = np.unique(np.array(lines, dtype=np.uint64), return_counts=True)
-        table = np.empty(unique.size, dtype=_COUNT_TYPE)
-        table["line"], table["documents"] = unique, counts
-        work.write(name, table.tobytes())
+                document = hash_of_line(raw.group or " ".join(raw.text.split()))
+                if document in seen and raw.group is None:
+                    continue
+                seen.add(document)
+                lines = set(map(hash_of_line, raw.sentences or raw.text.split("\n")))
+                pairs.extend((line, document) for line in sorted(lines))
+        work.write(name, np.array(pairs, dtype=_PAIR_TYPE).tobytes())
     return name
 
 
@@ -207,7 +213,7 @@ def find_boilerplate(work: Workspace, names: list[str], min_documents: int) -> N
         return
 
     def load(name: str) -> NDArray[np.void]:
-        return np.frombuffer(work.read(name), dtype=_COUNT_TYPE)
+        return np.frombuffer(work.read(name), dtype=_PAIR_TYPE)
 
     rounds = max(1, -(-sum(load(name).size for name in names) // _LINES_AT_ONCE))
     found = [_frequent(load, names, min_documents, rounds, residue) for residue in range(rounds)]
@@ -236,8 +242,8 @@ def _frequent(
 ) -> NDArray[np.uint64]:
     tables = (load(name) for name in names)  # one at a time
     rows = np.concatenate([table[table["line"] % rounds == residue] for table in tables])
-    unique, inverse = np.unique(rows["line"], return_inverse=True)
-    totals = np.zeros(unique.size, dtype=np.uint64)
-    np.add.at(totals, inverse, rows["documents"])
-    frequent: NDArray[np.uint64] = unique[(totals >= min_documents) & (unique != 0)]
+    rows = rows[np.lexsort((rows["document"], rows["line"]))]
+    is_new = np.append(True, rows[1:] != rows[:-1])[: rows.size]
+    unique, counts = np.unique(rows["line"][is_new], return_counts=True)
+    frequent: NDArray[np.uint64] = unique[(counts >= min_documents) & (unique != 0)]
     return frequent

@@ -183,7 +183,10 @@ class CleaningSettings(Settings):
 
     min_characters: int = Field(default=20, ge=1, description="Shorter documents are dropped.")
     max_characters: int | None = Field(
-        default=None, ge=1, description="Longer documents are dropped; none if left out."
+        default=None,
+        ge=1,
+        description="Longer documents are dropped; none if left out. Of a text file over 4 MiB "
+        "each piece counts by itself.",
     )
     exact_duplicates: bool = Field(
         default=True,

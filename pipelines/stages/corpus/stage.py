@@ -42,6 +42,7 @@ from pipelines.stages.corpus.sources.inputs import (
 )
 
 _LANGUAGE_SAMPLES = 100
+_BOILERPLATE = {"boilerplate": "2"}  # the version of what counts as boilerplate
 _IN_THE_INPUTS = {"paths", "hard_wrapped", "dataset", "revision", "delimiter", "quoted"}
 
 
@@ -65,7 +66,8 @@ def build_corpus(settings: CorpusSettings, context: StageContext) -> Artifact:
         # Where the text lies does not matter. Its bytes, its commit, its labels and how each file
         # is parsed are in the input's name.
         settings=settings.model_dump(mode="json", exclude={"sources": {"__all__": _IN_THE_INPUTS}}),
-        inputs={"text": inputs_fingerprint(files), "libraries": versions_of(*_libraries(settings))},
+        inputs={"text": inputs_fingerprint(files), "libraries": versions_of(*_libraries(settings))}
+        | ({} if settings.cleaning.boilerplate_documents is None else _BOILERPLATE),
         build=partial(_build, settings, files, paths, notes, context),
     )
 

@@ -150,7 +150,7 @@ LabelSource = Annotated[
 class DatasetSettings(Settings):
     """The labelled items of the fine-tuning."""
 
-    family: str = Field(
+    family: Uri = Field(
         default="classification",
         description="The task: classification, multi-label, regression, multiple-choice, tagging, "
         "question-answering, sentence-embedding, or your own: the path or URL of a .py file.",

@@ -1,5 +1,7 @@
 """Files of several formats, each read by what its name says."""
 
+import codecs
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,9 +13,9 @@ from pipelines.io.files import expand
 from pipelines.io.records import table_rows
 from pipelines.io.text import Tally
 from pipelines.stages.corpus.checks import check_inputs
-from pipelines.stages.corpus.settings import CorpusSettings, Files
+from pipelines.stages.corpus.settings import CorpusSettings, DelimitedText, Files
 from pipelines.stages.corpus.sources.by_name import divided
-from pipelines.stages.corpus.sources.inputs import Span, read_span, resolve
+from pipelines.stages.corpus.sources.inputs import Span, inputs_fingerprint, read_span, resolve
 
 TEXTS = [f"A text that is long enough to be one, number {number}." for number in range(5)]
 
@@ -131,3 +133,33 @@ def test_columns_between_semicolons_are_noticed(tmp_path):
         next(table_rows(str(tmp_path / "export.tsv"), "delimited"))
     path.write_text("text\nOne; and two.\n")
     assert next(table_rows(str(path), "delimited")).cells == ["text"]
+
+
+def test_a_file_that_grows_or_is_another_on_a_node_is_noticed(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("A text that is long enough.\n")
+    (source,) = divided(Files(paths=(str(path),)))
+    resolved = resolve(source)
+    path.write_text("A text that is long enough.\nAnd another one.\n")
+    with pytest.raises(UserError, match=r"a\.txt on .* has 45 bytes, and had 28 when"):
+        list(read_span(resolved.source, Span(source=0, file=resolved.files[0]), Tally()))
+
+
+def test_bytes_of_windows_1252_in_names_labels_and_headers(tmp_path):
+    rows = "Catégorie,text\n" + "René,A text that is long enough.\n" * 3
+    path = tmp_path / os.fsdecode(b"caf\xe9.csv")
+    path.write_bytes(rows.encode("cp1252"))
+    settings = DelimitedText(paths=(str(path),), text_field="text", label_field="Catégorie")
+    resolved = resolve(settings)
+    assert len(inputs_fingerprint([(0, resolved.files[0])])) == 32
+    found = read_span(resolved.source, Span(source=0, file=resolved.files[0]), Tally())
+    assert [each.label for each in found] == ["René"] * 3
+
+
+def test_a_byte_order_mark_outweighs_what_a_page_declares(tmp_path):
+    page = "<html><head><meta charset={}></head><body><p>Größe der Straße, lang genug.</p></body>"
+    (tmp_path / "a.html").write_bytes(codecs.BOM_UTF8 + page.format("iso-8859-1").encode())
+    (tmp_path / "b.html").write_bytes(page.format("utf-16").encode())
+    (tmp_path / "c.html").write_bytes(page.format("iso-8859-1").encode("cp1252"))
+    (texts,) = texts_of(tmp_path).values()
+    assert texts == ["Größe der Straße, lang genug."] * 3

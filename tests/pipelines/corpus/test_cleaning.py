@@ -83,6 +83,20 @@ def test_an_unknown_language_code_is_refused():
         check_codes(["de", "english"])
 
 
+def test_copies_of_a_text_are_no_boilerplate(tmp_path, small_context):
+    texts = [english_text(number) for number in range(6)]
+    (tmp_path / "all.txt").write_text("\n\n".join([*texts, *[texts[0]] * 9]))
+    corpus = build_corpus(
+        CorpusSettings(
+            sources=(PlainText(paths=(str(tmp_path / "all.txt"),), layout="blank_line"),),
+            cleaning=CleaningSettings(boilerplate_documents=5),
+        ),
+        small_context,
+    )
+    assert corpus.statistics["dropped"] == {"duplicate": 9}
+    assert sum(corpus.statistics[split]["documents"] for split in ("train", "heldout")) == 6
+
+
 def test_the_stage_removes_what_it_is_told_to_and_counts_it(tmp_path, small_context):
     licence = "Licensed to nobody in particular, without any warranty."
     numbered = [english_text(number) for number in range(12)]

@@ -1,6 +1,5 @@
 """Files of several formats: each is read by the source that its name asks for."""
 
-import glob
 import io
 from typing import Any, Final
 
@@ -65,8 +64,8 @@ def divided(source: Source) -> list[Source]:
     found: dict[type[FileSource], list[str]] = {}
     for path in expand_all(source.paths):
         found.setdefault(_kind_of(path), []).append(path)
-    # Of one kind, the paths stay as they were given; else each names its file and is no pattern.
-    given = {kind: tuple(map(glob.escape, paths)) for kind, paths in found.items()}
+    # Of one kind, the paths stay as they were given.
+    given = {kind: tuple(paths) for kind, paths in found.items()}
     if len(found) == 1:
         given = dict.fromkeys(found, source.paths)
     return [_of_kind(kind, source, given[kind], paths[0]) for kind, paths in found.items()]

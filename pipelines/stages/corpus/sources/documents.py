@@ -1,5 +1,6 @@
 """The text of HTML and PDF files: docs/decisions/0059."""
 
+import codecs
 import re
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -94,10 +95,15 @@ def page_text(html: str) -> str:
 
 
 def _decoded(data: bytes, tally: Tally) -> str:
-    """By the encoding that the page declares, where Python knows it; else as any text file."""
+    """By the encoding that the page declares, where Python knows it; else as any text file.
+
+    A byte order mark comes first, and a page that can declare UTF-16 in bytes is none, as browsers
+    read it.
+    """
     declared = _CHARSET.search(data[:_DECLARED_IN_BYTES])
     name = declared.group(1).decode().lower() if declared else "utf-8"
-    if name in ("utf-8", "utf8"):
+    is_utf8 = name in ("utf-8", "utf8") or name.startswith(("utf-16", "utf-32"))
+    if is_utf8 or data.startswith(codecs.BOM_UTF8):
         return decode(data, tally.repaired)
     try:
         return data.decode("cp1252" if name in _LATIN else name, "replace")

@@ -5,16 +5,17 @@ shards made from them are the same for any.
 """
 
 import hashlib
+import socket
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple
 
 from pipelines.artifacts.manifest import canonical_json
 from pipelines.config.errors import UserError
-from pipelines.io.files import compression_of, expand, size_and_digest, without_query
+from pipelines.io.files import compression_of, expand, is_local, size_and_digest, without_query
 from pipelines.io.records import Dialect
 from pipelines.io.text import Tally
 from pipelines.stages.corpus.settings import Source
@@ -126,7 +127,17 @@ def libraries_of(source: Source) -> tuple[str, ...]:
 
 
 def read_span(source: Source, span: Span, tally: Tally) -> Iterator[RawDocument]:
-    """Documents that begin in `span`, in order; what is mended or dropped goes to `tally`."""
+    """Documents that begin in `span`, in order; what is mended or dropped goes to `tally`.
+
+    Raises UserError for a local file that has another size than when the run looked at it.
+    """
+    path = Path(span.file.path)
+    if is_local(span.file.path) and path.is_file() and path.stat().st_size != span.file.num_bytes:
+        raise UserError(
+            f"{path} on {socket.gethostname()} has {path.stat().st_size:,} bytes, and had "
+            f"{span.file.num_bytes:,} when the run began; wait until nothing writes it, or copy "
+            "the same file to every node, and run again"
+        )
     documents: Iterator[RawDocument] = _reader(source).read(source, span, tally)
     return documents
 
@@ -218,5 +229,6 @@ def inputs_fingerprint(files: Sequence[tuple[int, InputFile]]) -> str:
             "dialect": file.dialect and [file.dialect.delimiter, file.dialect.quoted],
         }
         named = {key: value for key, value in parsing.items() if value}
-        digest.update(f"{source}\0{file.label}\0{file.digest}\0{canonical_json(named)}\n".encode())
+        line = f"{source}\0{file.label}\0{file.digest}\0{canonical_json(named)}\n"
+        digest.update(line.encode("utf-8", "backslashreplace"))  # a file's name may be no UTF-8
     return digest.hexdigest()[:32]

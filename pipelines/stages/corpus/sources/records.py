@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import IO, Any, Final
 
 import pyarrow as pa
@@ -63,7 +64,9 @@ def resolve(
             digest=digest,
             splittable=False,
         )
-        return Resolved(settings.model_copy(update={"revision": revision}), [file])
+        where = settings.dataset if revision else str(Path(settings.dataset).absolute())
+        update = {"revision": revision, "dataset": where}  # which a worker has to find, too
+        return Resolved(settings.model_copy(update=update), [file])
     # Quoted line breaks forbid splitting a CSV file; Parquet files are divided at row groups.
     is_delimited = isinstance(settings, DelimitedText)
     files = list_files(settings.paths, label=settings.name, splittable=not is_delimited)
@@ -92,7 +95,7 @@ def read(settings: RecordSource, span: Span, tally: Tally) -> Iterator[RawDocume
         label = record.get(settings.label_field) if settings.label_field is not None else None
         yield RawDocument(
             text=mend(restored(text, tally.repaired), tally.repaired),
-            label=span.file.label if label is None else str(label),
+            label=span.file.label if label is None else restored(str(label), tally.repaired),
         )
 
 
