@@ -1,11 +1,20 @@
 """The paired bootstrap against what is known of it."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from mlflow.entities.model_registry import ModelVersion
 
+from pipelines.artifacts import ArtifactStore
 from pipelines.recipes.registration import ComparisonSettings
 from pipelines.registry.comparison.bootstrap import paired_bootstrap
+from pipelines.registry.comparison.evaluation import Candidate
+from pipelines.registry.comparison.pairing import compared_items
 from pipelines.registry.comparison.versions import in_words
+from pipelines.stage import StageContext
+from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
+from pipelines.stages.dataset.stage import build_dataset
 from pipelines.tasks.scoring.weighted import mean
 
 SETTINGS = ComparisonSettings()
@@ -81,3 +90,21 @@ def test_the_sentence_says_in_whose_favour_a_difference_is() -> None:
     assert "accuracy 0.9000 against 0.1000, +0.8000 in its favour (95% interval +" in said
     said = in_words("x", "eval/accuracy", worse, SETTINGS, is_better=False)
     assert "accuracy 0.1000 against 0.9000, +0.8000 in the other's favour (95% interval +" in said
+
+
+def test_items_that_the_candidate_learned_itself_do_not_count(tmp_path: Path) -> None:
+    train, heldout = tmp_path / "train.csv", tmp_path / "heldout.csv"
+    train.write_text("text,label\n" + "".join(f"learned {n},{'ab'[n % 2]}\n" for n in range(8)))
+    rows = [f"learned {n},{'ab'[n % 2]}\n" for n in range(3)]
+    rows += [f"unseen {n},{'ab'[n % 2]}\n" for n in range(5)]
+    heldout.write_text("text,label\n" + "".join(rows))
+    source = LabelledFile(path=str(train), heldout_path=str(heldout))
+    context = StageContext(store=ArtifactStore(tmp_path / "store"))
+    data = build_dataset(DatasetSettings(source=source), None, context)
+    candidate = Candidate(
+        version=ModelVersion("a", "1", 0), kind="classification", metric="eval/accuracy",
+        data=data, artifact=data,
+    )  # fmt: skip
+    items = compared_items(candidate, None, ComparisonSettings())
+    assert [row["text"] for row in items.items.rows] == [f"unseen {n}" for n in range(5)]
+    assert (items.left_out, list(items.kept)) == (3, [3, 4, 5, 6, 7])
