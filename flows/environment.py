@@ -149,11 +149,17 @@ def prepare_flows(home: Path) -> Callable[[], None]:
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     if _prefect_api_is_configured():
-        return lambda: None
+        return _require_prefect
     local_api = LocalApi.start(home)
     os.environ["PREFECT_API_URL"] = LocalApi.url_of_this_process = local_api.url
     os.environ.update(local_api.credentials.for_prefect_clients())
     return local_api.wait
+
+
+def _require_prefect() -> None:
+    from flows.services.doctor_servers import require_prefect
+
+    require_prefect()
 
 
 def _spare_the_proxy() -> None:

@@ -65,6 +65,11 @@ class RunMetrics:
         made = being_built()
         reported = _Reported(progress, made.fingerprint if made else "", time.monotonic())
         with self._lock:
+            if progress.unit == _STEPS:  # one at a time; what was measured before it has ended
+                self._reported = {
+                    stage: each for stage, each in self._reported.items()
+                    if each.progress.unit != _STEPS or stage == progress.stage
+                }  # fmt: skip
             self._reported[progress.stage] = reported
 
     def stage_ended(self) -> None:

@@ -59,7 +59,9 @@ def import_model(directory: Path | str, head: str | None = None) -> Model:
     encoder = _encoder_config(config, path, causal=is_causal)
     encoder = _with_its_positions(encoder, tensors)
     wanted = _wanted(found, encoder, settings, tensors, path)
-    known = {*wanted, *REDUNDANT}
+    # A decoder belongs to the head that predicts tokens.
+    has_decoder = "cls.predictions.bias" in wanted or head is None
+    known = {*wanted, *(n for n in REDUNDANT if has_decoder or "decoder" not in n)}
     tensors = {
         name: tensor
         for name, tensor in tensors.items()

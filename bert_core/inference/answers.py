@@ -7,7 +7,8 @@ from torch import Tensor
 
 from bert_core.backends.precision import Precision
 from bert_core.inference.asking import run_batches, with_head
-from bert_core.inference.windows import Window, question_windows
+from bert_core.inference.texts import with_marks
+from bert_core.inference.windows import Window, longest_question, question_windows
 from bert_core.model.catalogue import Model, SpanPredictor
 from bert_core.vocabulary import WordPieceTokenizer
 
@@ -39,18 +40,17 @@ def answer(
 
     A context too long for the model is read in windows that advance by `stride` tokens, or by half
     a window. With `null_threshold` the answer is empty where "no answer" beats the best span by
-    more than it (Devlin et al., 2019, section 4.3); without it some span is always returned. Raises
-    ValueError for a model with another head, an empty context, or a question that leaves no tokens
-    for one.
+    more than it (Devlin et al., 2019, section 4.3); without it some span is returned, of a context
+    with a word. A question of more than 64 tokens loses its end, as in training. Raises ValueError
+    for a model with another head.
     """
     model = with_head(model, SpanPredictor)
     context_ids, spans = tokenizer.encode_with_offsets(context)
     if not context_ids:
-        raise ValueError("the context must hold a word to answer with, got none")
-    question_ids = tokenizer.encode(question)
-    encoded, windows = question_windows(
-        tokenizer, question_ids, context_ids, model.config.max_position_embeddings, stride
-    )
+        return Answer(text="", begin=0, end=0, score=0.0, null_score=0.0)
+    readable = model.config.max_position_embeddings
+    question_ids = tokenizer.encode(question)[: longest_question(readable)]
+    encoded, windows = question_windows(tokenizer, question_ids, context_ids, readable, stride)
     null_score, best, begin, end = torch.inf, -torch.inf, 0, 0
     for members, lengths, values in run_batches(
         model, encoded, model, batch_tokens=batch_tokens, precision=precision
@@ -62,7 +62,7 @@ def answer(
             if score > best:
                 best = score
                 begin = spans[window.first_token + first][0]
-                end = spans[window.first_token + last][1]
+                end = with_marks(context, spans[window.first_token + last][1])
     if null_threshold is not None and null_score - best > null_threshold:
         begin = end = 0
     return Answer(text=context[begin:end], begin=begin, end=end, score=best, null_score=null_score)

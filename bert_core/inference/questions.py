@@ -180,9 +180,12 @@ def _vectors_or_cosines(
     if "second_text" not in columns:
         return _vectors(model, tokenizer, columns, precision)
     first, second = (
-        embed(model, tokenizer, [str(text) for text in columns[name]], precision=precision).vectors
+        embed(
+            model, tokenizer, [str(text) for text in columns[name]], normalize=True,
+            precision=precision,
+        ).vectors
         for name in ("text", "second_text")
-    )
+    )  # fmt: skip
     return {"value": (first * second).sum(axis=1).astype("float64").tolist()}
 
 

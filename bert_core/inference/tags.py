@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from bert_core.backends.precision import Precision
 from bert_core.inference.asking import run_batches, with_head
-from bert_core.inference.texts import EncodedTexts, check_texts
+from bert_core.inference.texts import EncodedTexts, check_texts, with_marks
 from bert_core.inference.windows import WordWindow, word_windows
 from bert_core.model.catalogue import Model, TokenClassifier
 from bert_core.model.classes import class_names
@@ -116,7 +116,7 @@ def _words(tokenizer: WordPieceTokenizer, text: str) -> Iterator[_Word]:
         if index == 0 or numbers[begin] != numbers[spans[index - 1][0]]
     ]
     for first, following in zip(starts, [*starts[1:], len(ids)], strict=True):
-        begin, end = spans[first][0], spans[following - 1][1]
+        begin, end = spans[first][0], with_marks(text, spans[following - 1][1])
         yield _Word(text[begin:end], begin, end, ids[first:following])
 
 

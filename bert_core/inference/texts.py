@@ -1,5 +1,7 @@
 """From texts to ragged batches: special tokens, truncation, and batches of similar lengths."""
 
+import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -8,6 +10,8 @@ from numpy.typing import NDArray
 
 from bert_core.ragged import RaggedBatch
 from bert_core.vocabulary import WordPieceTokenizer
+
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 Text = str | tuple[str, str]  # a text, or a pair of texts
 
@@ -109,6 +113,13 @@ def joined(tokenizer: WordPieceTokenizer, *parts: list[int]) -> tuple[list[int],
     return sequence, start
 
 
+def with_marks(text: str, end: int) -> int:
+    """Where what ends at `end` really does: after combining marks, which uncased tokens lack."""
+    while end < len(text) and unicodedata.category(text[end]) == "Mn":
+        end += 1
+    return end
+
+
 def check_texts(texts: Sequence[Text]) -> None:
     """Raise ValueError for what is not a list of texts or pairs of texts."""
     if isinstance(texts, str):
@@ -117,6 +128,8 @@ def check_texts(texts: Sequence[Text]) -> None:
         parts = (text,) if isinstance(text, str) else text
         if not isinstance(parts, tuple) or not all(isinstance(part, str) for part in parts):
             raise ValueError(f"text {index} must be a text or a pair of texts, got {text!r}")
+        if any(map(_LONE_SURROGATE.search, parts)):
+            raise ValueError(f"text {index} must be Unicode, got {text!r} with a lone surrogate")
         if isinstance(text, tuple) and len(text) != 2:
             raise ValueError(f"text {index} must be a pair, got {len(text)} texts")
     if not texts:

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from bert_core.inference.texts import EncodedTexts, Text, encode_texts, joined
 from bert_core.vocabulary import WordPieceTokenizer
 
+_QUESTION_TOKENS = 64  # or half of what is read, where that is less
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
@@ -18,6 +20,11 @@ class Window:
     first_token: int  # of the context
     num_tokens: int
     num_before: int  # tokens of the sequence before the context: [CLS] question [SEP]
+
+
+def longest_question(max_tokens: int) -> int:
+    """Tokens of a question that are read, where a window has `max_tokens`: 64, as published."""
+    return min(_QUESTION_TOKENS, max(1, max_tokens // 2 - 3))
 
 
 def question_windows(

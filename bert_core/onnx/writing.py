@@ -29,8 +29,7 @@ def export_onnx(model: Model, path: Path | str) -> None:
     than protobuf can hold. Raises ValueError for a head that cannot be written, and
     ModuleNotFoundError without the extra `onnx`.
     """
-    import onnx_ir
-    import onnxscript  # noqa: F401 - torch's own message names no extra of ours
+    from onnxscript import ir  # torch's own message names no extra of ours
 
     padded = PaddedModel(model).eval()
     batch, choices = Dim("batch_size"), Dim("num_choices")
@@ -54,7 +53,7 @@ def export_onnx(model: Model, path: Path | str) -> None:
         )
     assert written is not None
     is_large = sum(each.nbytes for each in model.state_dict().values()) > LARGEST_IN_ONE_FILE
-    onnx_ir.save(written.model, path, external_data=data_path(path).name if is_large else None)
+    ir.save(written.model, path, external_data=data_path(path).name if is_large else None)
 
 
 def data_path(path: Path | str) -> Path:

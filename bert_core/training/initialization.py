@@ -1,12 +1,12 @@
 """Starting a model from another one's encoder."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bert_core.config import EmbeddingConfig
 from bert_core.files.tensor_files import check_names
-from bert_core.model.catalogue import Model
+from bert_core.model.catalogue import Model, SentenceEncoder
 from bert_core.training.state import check_same_encoder, read_config, read_weights
 
 _HEADS = ("pooler.", "vocabulary_head.", "next_sentence_head.")  # taken where both have one
@@ -48,7 +48,9 @@ def load_encoder_into(model: Model, source: Model | Path | str) -> Initializatio
     check_names(offered, wanted, name)
     model.load_state_dict({**own, **offered})
     if model.embedding is not None and embedding is not None:
-        model.embedding = embedding
+        # A model of cosines has vectors of length 1, whatever it began with.
+        is_unit = embedding.normalize or isinstance(model, SentenceEncoder)
+        model.embedding = replace(embedding, normalize=is_unit)
     return Initialization(
         loaded=tuple(sorted(wanted)),
         new=tuple(sorted(set(own) - wanted)),

@@ -135,8 +135,9 @@ def _bring_up_to_date(
     wanted: dict[str, Any] = {"entrypoint": entrypoint, "parameter_openapi_schema": form}
     if source is not None:  # else it keeps the one it has
         wanted["pull_steps"] = source.pull_steps
-        if source.job_variables:  # an image; other variables stay
-            wanted["job_variables"] = {**existing.job_variables, **source.job_variables}
+        # Of an image; other variables stay.
+        others = {k: v for k, v in (existing.job_variables or {}).items() if k != "image"}
+        wanted["job_variables"] = {**others, **source.job_variables}
     found = {name: getattr(existing, name) or type(value)() for name, value in wanted.items()}
     if found == wanted:
         return []

@@ -148,6 +148,13 @@ def check_prefect() -> Check:
     return _compared("Prefect", url, there, version("prefect"))
 
 
+def require_prefect() -> None:
+    """Raise UserError if the configured Prefect API does not answer or rejects the credentials."""
+    found = check_prefect()
+    if found.state == "fail":
+        raise UserError(f"Prefect: {found.finding}; {found.advice}")
+
+
 def _compared(name: str, url: str, there: str | None, here: str) -> Check:
     """Compare the version of a server that answers with the one that runs here."""
     if there and there.split(".")[:2] != here.split(".")[:2]:
@@ -193,7 +200,10 @@ def check_secrets() -> Check:
     from flows.services.runtime_block import DEFAULT_NAME, VARIABLE, read_runtime
 
     name = os.environ.get(VARIABLE) or DEFAULT_NAME
-    block = read_runtime()
+    try:
+        block = read_runtime()
+    except UserError as error:
+        return Check("secrets", "fail", str(error))
     said = block.variables() if block is not None else {}
     found = {**said, **{key: value for key, value in os.environ.items() if value}}
     needed = []

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -46,6 +47,7 @@ def start_services(home: Path, *, prefect_port: int, mlflow_port: int, say: Say)
     runs, they keep their ports. Raises UserError if a port is taken or a server does not start;
     what was started by then is stopped again.
     """
+    _check_folder(Path.cwd())
     if prefect_port == mlflow_port:
         raise UserError(
             f"both servers were given port {prefect_port}; choose another with --prefect-port or "
@@ -95,6 +97,18 @@ def stop_services(home: Path, say: Say) -> list[str]:
         processes.stop(services.mark)
         remove_record(home)
         return ran
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise UserError where Python would import other packages of our names from `folder`."""
+    for name in ("flows", "pipelines", "bert_core"):
+        own = find_spec(name)
+        assert own is not None and own.origin is not None
+        if (folder / name / "__init__.py").exists() and Path(own.origin).parent != folder / name:
+            raise UserError(
+                f"{folder} has a package {name} of its own, which runs that start here would "
+                "import in place of Bertsmith's; type `bertsmith up` in another folder"
+            )
 
 
 def _left_running(home: Path) -> Services | None:

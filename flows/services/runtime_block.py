@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from prefect.blocks.core import Block
 from pydantic import Field, SecretStr
 
+from pipelines.config.errors import UserError
+
 VARIABLE = "BERTSMITH_RUNTIME"  # the name of the block that a worker's runs use
 DEFAULT_NAME = "default"
 
@@ -64,9 +66,23 @@ def use_runtime(block: BertsmithRuntime | None) -> None:
 
 
 def read_runtime() -> BertsmithRuntime | None:
-    """The block of $BERTSMITH_RUNTIME, by default `default`; None if there is none."""
+    """The block of $BERTSMITH_RUNTIME, by default `default`; None if there is none.
+
+    Raises UserError if the variable names one and it is not there.
+    """
+    name = os.environ.get(VARIABLE)
+    found = _load(name or DEFAULT_NAME)
+    if found is None and name:
+        raise UserError(
+            f"there is no Prefect block bertsmith-runtime/{name}, which ${VARIABLE} names; create "
+            "it with `bertsmith deploy`, or correct the variable"
+        )
+    return found
+
+
+def _load(name: str) -> BertsmithRuntime | None:
     try:
-        found = BertsmithRuntime.load(os.environ.get(VARIABLE) or DEFAULT_NAME)
+        found = BertsmithRuntime.load(name)
     except ValueError:  # there is no such block
         return None
     assert isinstance(found, BertsmithRuntime)
@@ -81,7 +97,7 @@ def save_runtime(environment: Mapping[str, str]) -> list[str]:
     given = {name: value for name in _FIELDS if (value := environment.get(name.upper()))}
     if not given:
         return []
-    known = read_runtime()
+    known = _load(environment.get(VARIABLE) or DEFAULT_NAME)
     values = known.model_dump(include=set(_FIELDS)) if known is not None else {}
     BertsmithRuntime(**{**values, **given}).save(
         environment.get(VARIABLE) or DEFAULT_NAME, overwrite=True

@@ -5,6 +5,7 @@ import os
 import shutil
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from filelock import FileLock
@@ -65,7 +66,8 @@ class LocalCache:
         shown = "".join(f"{name}\n{files[name][1].sha256}\n" for name in sorted(files))
         folder = self._folders / hashlib.sha256(shown.encode()).hexdigest()[:32]
         folder.mkdir(parents=True, exist_ok=True)
-        os.utime(folder)
+        with suppress(PermissionError):  # of another user's
+            os.utime(folder)
         for name, (path, record) in files.items():
             cached = self.fetch(filesystem, path, record)
             link = folder / check_file_name(name)
@@ -161,7 +163,8 @@ def _note_use(path: Path) -> bool:
     """Record that the file is used; False if another process has just evicted it."""
     try:
         # The time of access says when it was last used; that of change stays the download's.
-        os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
+        with suppress(PermissionError):  # of a file that another user has fetched
+            os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
         _handed_out[path] = path.stat().st_atime_ns
     except FileNotFoundError:
         return False

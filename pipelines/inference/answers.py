@@ -13,6 +13,7 @@ from pipelines.inference.tables import FileTable, Table, format_of
 from pipelines.io.text import Tally
 from pipelines.registry.opening import OpenedModel
 from pipelines.stages.dataset.records import is_nothing, words_in, written_in
+from pipelines.stages.dataset.tables import choices_in
 
 _ROWS_AT_ONCE: Final = 2048
 _WORDS: Final = "words"  # split already, in place of texts
@@ -58,9 +59,10 @@ def asked_of(table: FileTable, renamed: Mapping[str, str], question: Question) -
     asked = {name: found[theirs] for name, theirs in taken.items()}
     is_text = format_of(path) in ("csv", "tsv")
     lists = [name for name, value in question.example.items() if isinstance(value, list)]
-    for name in lists if is_text else ():
+    read = _list_in if is_text else _list_of
+    for name in lists:
         if name in asked:
-            asked[name] = [_list_in(cell, path, name) for cell in asked[name]]
+            asked[name] = [read(cell, path, name) for cell in asked[name]]
     return Asked(_with_words(asked, is_text) if _WORDS in wanted else asked, found, taken)
 
 
@@ -220,6 +222,15 @@ def _written_words(cell: Any) -> Any:
     """The list that a cell writes out, where it does."""
     written = written_in(cell) if isinstance(cell, str) and cell.startswith("[") else None
     return written if isinstance(written, list) else cell
+
+
+def _list_of(cell: Any, path: str, name: str) -> list[Any] | None:
+    """A list of texts, or the texts of a table of choices, as a labelled file may have it."""
+    if cell is None or (isinstance(cell, list) and not any(isinstance(e, dict) for e in cell)):
+        return cell
+    if isinstance(cell, list | dict):
+        return choices_in([cell], Tally())[0]
+    raise UserError(f"{path}: {name} must hold lists of texts, found {cell!r:.40}; correct it")
 
 
 def _list_in(cell: str | None, path: str, name: str) -> list[Any] | None:

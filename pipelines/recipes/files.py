@@ -97,6 +97,22 @@ def flattened(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, 
             yield here, value
 
 
+class _Loader(yaml.SafeLoader):
+    """Of two keys that are alike in one section YAML keeps the last, without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"{key.value!r} occurs twice", key.start_mark
+                )
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 def _read_source(source: str) -> dict[str, Any]:
     # A task's preset is called as the task is, with either stroke.
     preset = source if Path(source).is_file() else source.replace("_", "-")
@@ -110,8 +126,8 @@ def _read_source(source: str) -> dict[str, Any]:
             f"{nearest(source, preset_names())}; the presets are {', '.join(preset_names())}"
         )
     try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        values = yaml.load(text, _Loader)
+    except (yaml.YAMLError, ValueError) as error:
         where = " ".join(str(error).split())
         raise UserError(f"the recipe {source!r} is not valid YAML: {where}") from None
     if values is None:
@@ -148,8 +164,8 @@ def _apply_override(values: dict[str, Any], override: str) -> None:
             "pretraining.mask_fraction=0.2"
         )
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
+        value = yaml.load(text, _Loader)
+    except (yaml.YAMLError, ValueError):  # a day that is in no month is a ValueError
         raise UserError(f"the value of the override {override!r} is not valid YAML") from None
     section = values
     for key in keys[:-1]:

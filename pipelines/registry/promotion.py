@@ -86,7 +86,7 @@ def promote_if_better(
     version = find_source(client, comparison.name, str(comparison.version))
     _write_down(client, comparison)
     held = comparison.champion if comparison.is_better else holder_of(tracker, version.name, alias)
-    before = _version(client, version.name, held)
+    before = _find(client, version.name, held)
     return _move(client, tracker, version, alias, before, "comparison", by, comparison.reason)
 
 
@@ -114,7 +114,7 @@ def promote(
             f"this version is not better than {alias}; use --force (`force` in the recipe) to "
             f"promote it anyway; on record: {against}"
         )
-    before = _version(client, name, holder_of(tracker, name, alias) if holder is None else holder)
+    before = _find(client, name, holder_of(tracker, name, alias) if holder is None else holder)
     who = by or person()
     return _move(
         client, tracker, version, alias, before, "person", who, reason or f"chosen by {who}"
@@ -148,7 +148,7 @@ def rollback(
     return _move(client, tracker, version, alias, current, "rollback", who, why)
 
 
-def _version(client: MlflowClient, name: str, number: int | None) -> ModelVersion | None:
+def _find(client: MlflowClient, name: str, number: int | None) -> ModelVersion | None:
     return find_source(client, name, str(number)) if number else None
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import torch
 
 from bert_core.inference.answers import best_span, inside
-from bert_core.inference.texts import EncodedTexts
+from bert_core.inference.texts import EncodedTexts, with_marks
 from bert_core.model.catalogue import Model, SpanPredictor
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.config.errors import UserError
@@ -173,6 +173,7 @@ class QuestionAnswering(TaskFamily):
             best = of_question[of_question[:, 1].argmax()]
             offsets = read.offsets[number]
             begin, end = (offsets[int(best[2])][0], offsets[int(best[3])][1]) if offsets else (0, 0)
+            end = with_marks(item["context"], end) if offsets else 0
             values.append(
                 {
                     "text": item["context"][begin:end],

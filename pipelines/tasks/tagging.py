@@ -29,7 +29,7 @@ from pipelines.tasks import (
 from pipelines.tasks.baselines.rules import tags
 from pipelines.tasks.encoding.sequences import Sequences
 from pipelines.tasks.encoding.texts import check_classes, class_names, share
-from pipelines.tasks.scoring.spans import OUTSIDE, entities, entity_report, entity_scores
+from pipelines.tasks.scoring.spans import OUTSIDE, entity_report, entity_scores
 from pipelines.tasks.scoring.weighted import WeightedScore, class_report, ratio
 from pipelines.training.ranks import sum_over_ranks
 
@@ -161,11 +161,12 @@ class Tagging(TaskFamily):
             [tag for tags in answers.values for tag in tags],
             [tag for tags in expected for tag in tags],
         )
+        by_label = entity_report(answers.values, expected)
         return {
-            "by_label": entity_report(answers.values, expected),
+            "by_label": by_label,
             "labels": words["labels"],
             "confusion": words["confusion"],
-            "entities": sum(1 for tags in expected for _ in entities(tags)),
+            "entities": sum(row["items"] for row in by_label),
         }
 
 

@@ -3,9 +3,11 @@
 import pytest
 import torch
 
-from bert_core.inference import answer, complete
+from bert_core.inference import answer, complete, tag
 from bert_core.inference.answers import best_span
+from bert_core.inference.windows import longest_question
 from bert_core.ragged import RaggedBatch
+from bert_core.vocabulary import WordPieceTokenizer
 from tests.bert_core.test_inference import LETTERS, new_model, tokenizer
 
 __all__ = ["tokenizer"]  # a fixture
@@ -59,3 +61,25 @@ def test_completion_is_greedy_or_drawn_and_repeats_itself_for_equal_seeds():
     assert len({tuple(draw) for draw in draws}) > 1
     assert complete(model, [2], end_id=3, temperature=1.0, top_k=1, max_new_tokens=6) == greedy
     assert len(complete(model, [2], end_id=-1)) == 64
+
+
+MARKED = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "म", "घ", "##र", "one"]
+
+
+def test_combining_marks_belong_to_the_answer_and_to_the_word():
+    tokenizer = WordPieceTokenizer(MARKED)
+    model = new_model("span_prediction").eval()
+    found = answer(model, tokenizer, "one", "में")
+    assert (found.text, found.begin, found.end) == ("में", 0, 3)
+    tagger = new_model("token_classification", num_labels=2, labels=("O", "B")).eval()
+    words = tag(tagger, tokenizer, ["घर में"])[0]
+    assert [(word.word, word.begin, word.end) for word in words] == [("घर", 0, 2), ("में", 3, 6)]
+
+
+def test_a_long_question_loses_its_end_and_an_empty_context_has_no_answer(tokenizer):
+    model = new_model("span_prediction").eval()
+    longest = longest_question(model.config.max_position_embeddings)
+    cut = answer(model, tokenizer, " ".join(["one"] * longest), "a b c")
+    assert answer(model, tokenizer, " ".join(["one"] * 500), "a b c") == cut
+    nothing = answer(model, tokenizer, "one", "\u200b")
+    assert (nothing.text, nothing.begin, nothing.end) == ("", 0, 0)

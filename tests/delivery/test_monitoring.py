@@ -22,7 +22,7 @@ DASHBOARDS = sorted((MONITORING / "dashboards").glob("*.json"))
 IN_KUBERNETES = MONITORING / "kubernetes.yaml"
 FUNCTIONS = {
     "absent", "and", "by", "changes", "clamp_min", "delta", "deriv", "le", "or", "rate", "sum",
-    "up", "ALERTS",
+    "unless", "up", "ALERTS",
     "SeaweedFS_s3_request_total",  # SeaweedFS' own
 }  # fmt: skip
 

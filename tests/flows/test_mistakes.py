@@ -106,6 +106,19 @@ CASES = {
         ["predict", "--batch", "{here}/rows.csv", "--task", "tagging", "--model", "a"],
         "--task chooses a model",
     ),
+    "predict texts with columns": (
+        ["predict", "a", "--text-column", "b"],
+        "name columns of --file or --batch",
+    ),
+    "predict to a file and the terminal": (
+        ["predict", "a", "--out", "{here}/a.csv", "--json"],
+        "leave out one of them",
+    ),
+    "import with a task and no name": (["import", "{here}", "--task", "tagging"], "add --name"),
+    "export with a tolerance alone": (
+        ["export", "{here}", "--to", "{here}/new", "--tolerance", "0.1"],
+        "--quantize int8",
+    ),
     "predict a batch by a folder": (
         ["predict", "--batch", "{here}/rows.csv", "--model", "{here}"],
         "--batch needs a registered model, and {here} is a folder",

@@ -13,6 +13,8 @@ import yaml
 from prefect.client.orchestration import get_client
 from prefect.exceptions import ObjectNotFound
 
+from flows.cli.app import MISTAKE, run
+from flows.cli.commands import platform as platform_commands
 from flows.services.deployments import Source, declared_file
 from flows.services.platform import WorkPool, apply, make_pool, read_platform
 from flows.services.runtime_block import (
@@ -20,6 +22,7 @@ from flows.services.runtime_block import (
     read_runtime,
     save_runtime,
 )
+from pipelines.config.errors import UserError
 from tests.delivery.composition import COMPOSE, read
 from tests.flows.chat_room import SECRET
 from tests.flows.person import wait_until
@@ -100,6 +103,8 @@ def test_where_the_code_comes_from_stays_unless_it_is_named(prefect_api: str) ->
     apply(platform, image, {})
     apply(platform, None, {})
     assert source_of_corpus() == ([], "registry/bertsmith:1")
+    apply(platform, Source.installed(), {})
+    assert source_of_corpus() == ([], None)
     apply(platform, git, {})
     apply(platform, Source.installed(), {})
     assert source_of_corpus()[0] == []
@@ -121,6 +126,41 @@ def test_what_is_not_given_again_stays_in_the_block(prefect_api: str) -> None:
     assert variables["MLFLOW_TRACKING_PASSWORD"] == SECRET
     assert "another" not in repr(block)
     assert not save_runtime({})
+
+
+def test_a_block_that_is_named_and_missing_is_a_mistake(
+    prefect_api: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BERTSMITH_RUNTIME", "stagin")
+    with pytest.raises(UserError, match=r"there is no Prefect block bertsmith-runtime/stagin"):
+        read_runtime()
+    save_runtime({**_ENVIRONMENT, "BERTSMITH_RUNTIME": "stagin"})
+    assert read_runtime() is not None
+
+
+@pytest.mark.parametrize("options", [("--reference", "v2"), ("--token-block", "b")])
+def test_what_belongs_to_git_needs_it(
+    options: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["deploy", *options]) == MISTAKE
+    assert "--reference and --token-block belong to --git; add it" in capsys.readouterr().err
+
+
+def test_the_team_s_server_is_named_and_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not by the servers of `bertsmith up` in this folder."""
+    monkeypatch.setenv("BERTSMITH_HOME", str(tmp_path))
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+
+    def as_up_does(home: Path) -> None:
+        monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+
+    monkeypatch.setattr(platform_commands, "set_defaults", as_up_does)
+    assert run(["deploy"]) == MISTAKE
+    assert "PREFECT_API_URL is not set" in capsys.readouterr().err
+    assert run(["deploy"]) == MISTAKE
+    assert "http://127.0.0.1:9/api does not answer (ConnectError)" in capsys.readouterr().err
 
 
 def test_code_from_an_image_and_from_git() -> None:

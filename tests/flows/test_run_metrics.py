@@ -5,6 +5,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -208,3 +209,13 @@ def test_a_source_that_fails_keeps_its_last_answer_and_says_so() -> None:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert registry.get_sample_value("bertsmith_runs_queued") == 3
+
+
+def test_a_measurement_that_has_ended_is_no_training_that_hangs(
+    set_values: Callable[[RunMetrics], dict[Sample, float]],
+) -> None:
+    metrics = RunMetrics("demo 1")
+    metrics.observe(replace(trained(37), stage="measuring a step"))
+    metrics.observe(trained(40))
+    steps = {stage for name, stage, _ in set_values(metrics) if name == "bertsmith_step"}
+    assert steps == {"pretraining"}

@@ -156,3 +156,32 @@ def test_a_node_that_answers_too_late_is_asked_nothing_more(local_ray):
         answer_of(asked, "the node", 0.1)
     with pytest.raises((TaskCancelledError, WorkerCrashedError)):
         ray.get(asked, timeout=60)
+
+
+_TOO_LARGE = """
+import os, time
+os.environ |= {"RAY_memory_usage_threshold": "0.001", "RAY_memory_monitor_refresh_ms": "100"}
+os.environ["RAY_task_oom_retries"] = "1"
+from pipelines.cluster.mapping import map_tasks
+from pipelines.config.errors import UserError
+
+def large(seconds):
+    time.sleep(seconds)
+
+try:
+    map_tasks(large, [60], num_workers=1)
+except UserError as error:
+    print("said:", error)
+"""
+
+
+@pytest.mark.slow
+def test_a_task_that_is_killed_for_memory_each_time_ends_with_a_sentence() -> None:
+    assert dict(os.environ)["RAY_task_oom_retries"] == "8"  # Ray's own default is without end
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    done = subprocess.run(
+        [sys.executable, "-c", _TOO_LARGE], env=environment,
+        capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert "said: Ray lost a task: " in done.stdout, done.stderr
+    assert "running low on memory" in done.stdout

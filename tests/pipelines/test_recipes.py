@@ -154,3 +154,12 @@ def test_what_a_place_says_of_ranks_reaches_the_stages(tmp_path):
         checkpointed_layers=2,
         checkpoint_seconds=30,
     )
+
+
+def test_a_section_that_occurs_twice_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("pretraining: {num_steps: 5}\nname: a\npretraining: {mask_fraction: 0.2}\n")
+    with pytest.raises(UserError, match=r"'pretraining' occurs twice .*line 3"):
+        read_recipe(EndToEndRecipe, str(path))
+    with pytest.raises(UserError, match="'name=2026-02-30' is not valid YAML"):
+        read_recipe(EndToEndRecipe, "demo", ["name=2026-02-30"])

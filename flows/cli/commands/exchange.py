@@ -21,6 +21,8 @@ from pipelines.config.errors import UserError
 if TYPE_CHECKING:
     from pipelines.artifacts import Artifact
 
+_TOLERANCE = 0.01
+
 
 def import_folder(
     path: Annotated[
@@ -51,6 +53,8 @@ def import_folder(
     """
     from pipelines.registry import exchange
 
+    if task is not None and name is None:
+        raise UserError("--task says what --name registers it for; add --name")
     if name is not None:
         check_name(name)
         if exchange.is_vocabulary(path):
@@ -137,8 +141,13 @@ def export_version(
         typer.Option(help="Of ONNX: also a file with int8 weights, scored on the held-out items."),
     ] = None,
     tolerance: Annotated[
-        float, typer.Option(min=0.0, help="How much lower the score of int8 may be.")
-    ] = 0.01,
+        float | None,
+        typer.Option(
+            min=0.0,
+            help="How much lower the score of int8 may be. [default: 0.01]",
+            show_default=False,
+        ),
+    ] = None,
     home: Home = None,
     store: Store = None,
 ) -> None:
@@ -150,6 +159,8 @@ def export_version(
 
     if quantize is not None and form != "onnx":
         raise UserError("--quantize is for ONNX files; add --format onnx")
+    if tolerance is not None and quantize is None:
+        raise UserError("--tolerance is for --quantize int8; add it, or leave --tolerance out")
     tracker = tracker_of(home)
     from pipelines.registry.opening import versioned
 
@@ -160,7 +171,8 @@ def export_version(
 
         exported = export_onnx_version(
             tracker, context_of(home, store).store, called, to,
-            pooling=pooling, quantized=quantize is not None, tolerance=tolerance,
+            pooling=pooling, quantized=quantize is not None,
+            tolerance=_TOLERANCE if tolerance is None else tolerance,
         )  # fmt: skip
         print(f"{to}: {exported.called} with {exported.num_parameters:,} parameters")
         score = "" if exported.score is None else f", {exported.metric} {exported.score:.4f} here"

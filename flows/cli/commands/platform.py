@@ -26,7 +26,10 @@ def deploy(
         str | None,
         typer.Option(metavar="URL", help="Repository that workers clone for each run."),
     ] = None,
-    reference: Annotated[str, typer.Option(help="Branch or tag of --git.")] = "main",
+    reference: Annotated[
+        str | None,
+        typer.Option(help="Branch or tag of --git. [default: main]", show_default=False),
+    ] = None,
     token_block: Annotated[
         str, typer.Option(help="Prefect secret block with the token for --git.")
     ] = "",
@@ -46,22 +49,29 @@ def deploy(
     """
     if (image is not None) + (git is not None) + installed > 1:
         raise UserError("--image, --git and --installed exclude each other; choose one")
+    if git is None and (reference is not None or token_block):
+        raise UserError("--reference and --token-block belong to --git; add it")
+    # Servers of `bertsmith up` would be named to the team otherwise.
+    environment = dict(os.environ)
     set_defaults(home_folder(None))
-    if not os.environ.get("PREFECT_API_URL"):
+    if not environment.get("PREFECT_API_URL"):
         raise UserError(
             "PREFECT_API_URL is not set: it names the server to deploy to; `bertsmith up` deploys "
             "to a server of its own"
         )
     from flows.services.deployments import Source
+    from flows.services.doctor_servers import require_prefect
     from flows.services.platform import apply, read_platform, read_template
+
+    require_prefect()
 
     source = Source.installed() if installed else None
     if image:
         source = Source.image(image)
     elif git:
-        source = Source.git(git, reference, token_block)
+        source = Source.git(git, reference or "main", token_block)
     template = None if job_template is None else read_template(job_template, image or "")
-    for sentence in apply(read_platform(), source, os.environ, pool_type, template):
+    for sentence in apply(read_platform(), source, environment, pool_type, template):
         print(sentence)
     print("Everything declared in infra/platform.yaml and infra/prefect.yaml is in place.")
 

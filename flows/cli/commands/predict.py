@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -108,6 +109,10 @@ def predict(
         return
     if to is not None:
         raise UserError("--to is for --batch; --file writes its answers to --out")
+    if file is None and (text_column or second_text_column):
+        raise UserError("--text-column and --second-text-column name columns of --file or --batch")
+    if out is not None and as_json:
+        raise UserError("--json prints answers, and --out writes them; leave out one of them")
     if texts and file is not None:
         raise UserError("give either texts or --file")
     # A mistake in what is asked ends here, before torch is imported.
@@ -129,6 +134,8 @@ def predict(
         from pipelines.registry.opening import opened
 
         opened_model = opened(folder)
+    from pipelines.io.text import restored
+
     question = question_for(opened_model[0], called)
     if no_answer_above is not None and "null_lead" not in question.answers:
         raise UserError(f"--no-answer-above is for question answering, {called} is no such model")
@@ -138,7 +145,8 @@ def predict(
             columns = (f"{name} is its column {own!r}" for name, own in asked.taken.items())
             say(f"{file}: {', '.join(columns)}")
     else:
-        asked = asked_of_texts(question, texts) if texts else asked_of_lines(question, lines)
+        given = [restored(text, Counter()) for text in texts or ()]  # of a shell's other bytes
+        asked = asked_of_texts(question, given) if texts else asked_of_lines(question, lines)
     answers = answer_all(opened_model, asked.columns, _ignore if out is None else _watch)
     if no_answer_above is not None:
         answers["answer"] = [

@@ -185,7 +185,7 @@ def _choices(cells: list[Any], columns: Columns, tally: Tally) -> dict[str, Any]
     What a question is about follows it, so that it loses its end where both are too long. A label
     that is a number stays one: it is an index. Without a label column the first is right.
     """
-    texts, names = _texts_and_names([cells[place] for place in columns.choices], tally)
+    texts, names = choices_in([cells[place] for place in columns.choices], tally)
     if columns.label is None:
         texts = [texts[0], *(text for text in texts[1:] if text)]
     text = text_in(cells[columns.text], tally)
@@ -220,7 +220,7 @@ def _with_indices(questions: Sequence[Record]) -> Sequence[Record]:
     return questions
 
 
-def _texts_and_names(found: list[Any], tally: Tally) -> tuple[list[str], list[str]]:
+def choices_in(found: list[Any], tally: Tally) -> tuple[list[str], list[str]]:
     """Texts and names of the choices: of columns of texts, a list, or a table of both, which a
     cell of text writes out."""
     whole = found[0] if len(found) == 1 else found

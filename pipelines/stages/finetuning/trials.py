@@ -95,15 +95,20 @@ def _try(
 
     def finish() -> Trained:
         searched = [Trial(change, settings.seed) for change in changes]
-        models = trained(searched)
-        place = _best(models, score)
-        repeated = [Trial(changes[place], settings.seed + n) for n in range(1, settings.num_seeds)]
-        seeds = [models[place], *trained(repeated)]
+        others = [settings.seed + n for n in range(1, settings.num_seeds)]
+        if len(changes) == 1:  # nothing to wait for
+            place, repeated = 0, [Trial(changes[0], seed) for seed in others]
+            models = seeds = trained([*searched, *repeated])
+        else:
+            models = trained(searched)
+            place = _best(models, score)
+            repeated = [Trial(changes[place], seed) for seed in others]
+            seeds = [models[place], *trained(repeated)]
         best = seeds[_best(seeds, score)]
         for name in files_of(dataset):
             with draft.file(name) as target:
                 shutil.copyfile(best.local(name), target.path)
-        trials = zip((*searched, *repeated), (*models, *seeds[1:]), strict=True)
+        trials = zip((*searched, *repeated), (*models[: len(searched)], *seeds[1:]), strict=True)
         records = json.dumps([_record(*each) for each in trials], indent=2)
         draft.write(TRIALS_FILE, records.encode())
         statistics = {

@@ -7,7 +7,13 @@ import numpy as np
 from torch import Tensor
 
 from bert_core.inference.texts import BATCH_TOKENS, EncodedTexts, Text, encode_texts
-from bert_core.inference.windows import TextWindows, Window, question_windows, text_windows
+from bert_core.inference.windows import (
+    TextWindows,
+    Window,
+    longest_question,
+    question_windows,
+    text_windows,
+)
 from bert_core.model.catalogue import Model, MultiLabelClassifier, SequenceClassifier
 from bert_core.ragged import RaggedBatch
 from bert_core.vocabulary import WordPieceTokenizer
@@ -17,7 +23,6 @@ from pipelines.training.ranks import sum_over_ranks
 
 # What tables hold for a row without a label.
 _NO_LABEL = ("", "nan", "<na>")
-_QUESTION_TOKENS = 64  # or half of what is read, where that is less
 
 
 def text_fields(record: Mapping[str, Any]) -> Item:
@@ -140,7 +145,7 @@ def read_questions(items: Items, tokenizer: WordPieceTokenizer, reading: Reading
 
     A question of more than 64 tokens loses its end, as published, and is counted.
     """
-    longest = min(_QUESTION_TOKENS, max(1, reading.max_tokens // 2 - 3))
+    longest = longest_question(reading.max_tokens)
     contexts: dict[str, tuple[list[int], list[tuple[int, int]]]] = {}
     asked = tokenizer.encode_batch([item["question"] for item in items.rows])
     sequences, starts, windows, questions, offsets = [], [], [], [], []

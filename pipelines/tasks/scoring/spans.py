@@ -5,8 +5,9 @@ against every reference without case, punctuation, articles and extra white spac
 counts. An answer to a question without one is right where it is empty.
 
 Tjong Kim Sang and De Meulder (2003): an entity is right where its first word, its last word and its
-type are. Tags are IOB1, IOB2 or BIOES (`-` parts the prefix from the type); a tag without a prefix
-is a type of its own, each word a piece of the chunk before it if that is alike.
+type are. Tags are IOB1, IOB2 or BIOES (`-` parts the prefix from the type). Where all tags are
+prefixes alone, such as B and I, there is one type. A tag without a prefix is else a type of its
+own, each word a piece of the chunk before it if that is alike.
 """
 
 import re
@@ -24,6 +25,8 @@ _PUNCTUATION = frozenset(string.punctuation)  # ASCII's alone, as published
 OUTSIDE = "O"
 _BEGINS = ("B", "S", "U")  # U is what BILOU calls S
 _ENDS = ("E", "S", "L", "U")
+_PREFIXES = ("B", "I", "E", "S", "L", "U", "M")
+_ONLY_TYPE = "_"
 
 
 class SpanScore(NamedTuple):
@@ -91,15 +94,15 @@ class Entity(NamedTuple):
     type: str
 
 
-def entities(tags: Sequence[str]) -> Iterator[Entity]:
-    """The entities of a sentence, in order.
+def entities(tags: Sequence[str], *, untyped: bool = False) -> Iterator[Entity]:
+    """The entities of a sentence, in order; `untyped` tags are prefixes alone.
 
     An entity begins where its tag says so, after another type, after none, and after a tag that
     ends one: so IOB1's `I-` after nothing opens one, and its `B-` parts two of a type.
     """
     first, before_type, before_prefix = 0, "", ""
     for index, tag in enumerate([*tags, OUTSIDE]):
-        prefix, kind = _split(tag)
+        prefix, kind = (tag, _ONLY_TYPE) if untyped and tag != OUTSIDE else _split(tag)
         begins = prefix in _BEGINS or kind != before_type or before_prefix in _ENDS
         if before_type and (begins or not kind):
             yield Entity(first, index - 1, before_type)
@@ -112,8 +115,9 @@ def entity_scores(
     answered: Sequence[Sequence[str]], expected: Sequence[Sequence[str]]
 ) -> dict[str, WeightedScore]:
     """Precision, recall and F1 over all entities; 0 where there is nothing to divide by."""
+    untyped = _are_untyped(answered, expected)
     sentences = [
-        (set(entities(said)), set(entities(true)))
+        (set(entities(said, untyped=untyped)), set(entities(true, untyped=untyped)))
         for said, true in zip(answered, expected, strict=True)
     ]
     found, there = (np.array([len(each) for each in side]) for side in zip(*sentences, strict=True))
@@ -130,8 +134,13 @@ def entity_report(
     answered: Sequence[Sequence[str]], expected: Sequence[Sequence[str]]
 ) -> list[dict[str, Any]]:
     """A row a type of entity, in alphabetical order: precision, recall, F1 and their number."""
+    untyped = _are_untyped(answered, expected)
     said, true = (
-        {(number, entity) for number, tags in enumerate(side) for entity in entities(tags)}
+        {
+            (number, entity)
+            for number, tags in enumerate(side)
+            for entity in entities(tags, untyped=untyped)
+        }
         for side in (answered, expected)
     )
     found, there, right = (
@@ -146,6 +155,10 @@ def entity_report(
     return rows
 
 
+def _are_untyped(*sides: Sequence[Sequence[str]]) -> bool:
+    return {tag for side in sides for tags in side for tag in tags} <= {OUTSIDE, *_PREFIXES}
+
+
 def _harmonic_mean(precision: float, recall: float) -> float:
     total = precision + recall
     return 2 * precision * recall / total if total else 0.0
@@ -156,6 +169,6 @@ def _split(tag: str) -> tuple[str, str]:
     if tag == OUTSIDE:
         return "", ""
     prefix, dash, kind = tag.partition("-")
-    if dash and prefix in ("B", "I", "E", "S", "L", "U", "M"):
+    if dash and prefix in _PREFIXES:
         return prefix, kind
     return "I", tag

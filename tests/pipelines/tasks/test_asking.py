@@ -263,7 +263,6 @@ def test_a_row_without_a_text_is_told_before_any_is_answered(
     [
         (["predict", "a", "b", "--model", "{models}/multiple_choice"], "two or more choices"),
         (["predict", "a", "--model", "{models}/span_prediction"], "a question and a context"),
-        (["predict", "a", " ", "--model", "{models}/span_prediction"], "must hold a word"),
         (
             ["predict", "a", "--no-answer-above", "0", "--model", "{models}/regression"],
             "is for question answering",
@@ -316,3 +315,29 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path, suffix: str) -> Non
         pq.write_table(pa.Table.from_arrays(columns, ["text", "note", "note"]), path)
     with pytest.raises(UserError, match="has two columns 'note'; rename or remove one"):
         read_table(str(path))
+
+
+def test_a_table_of_choices_is_asked_as_it_is_learned(tmp_path: Path) -> None:
+    question = question_of_class(MODELS["multiple_choice"])
+    rows = [
+        {"text": "a", "choices": {"text": ["b", "c"], "label": ["A", "B"]}},
+        {"text": "d", "choices": ["e", "f"]},
+    ]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert asked_of(read_table(str(path)), {}, question).columns["choices"] == [
+        ["b", "c"], ["e", "f"],
+    ]  # fmt: skip
+    path.write_text(json.dumps({"text": "a", "choices": "b c"}) + "\n")
+    with pytest.raises(UserError, match="choices must hold lists of texts, found 'b c'"):
+        asked_of(read_table(str(path)), {}, question)
+
+
+def test_bytes_of_a_shell_that_are_no_utf_8_are_read_as_in_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.manual_seed(0)
+    save_model(tmp_path / "m", build_model("sequence_classification", CONFIG, num_labels=2))
+    WordPieceTokenizer(TOKENS).save(tmp_path / "m")
+    assert run(["predict", "a caf\udce9", "--model", str(tmp_path / "m"), "--json"]) == DONE
+    assert json.loads(capsys.readouterr().out)["text"] == "a café"

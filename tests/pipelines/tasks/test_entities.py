@@ -60,3 +60,12 @@ def test_equal_entities_of_two_sentences_count_twice_and_schemes_may_differ() ->
     assert entity_figures([["O", "O"]] * 2, iob2) == {
         "eval/precision": 0.0, "eval/recall": 0.0, "eval/f1": 0.0,
     }  # fmt: skip
+
+
+def test_prefixes_alone_are_one_type() -> None:
+    figures = entity_figures([["B", "I", "O"]], [["B", "I", "I"]])
+    assert figures["eval/f1"] == 0.0
+    (row,) = entity_report([["B", "I", "B"]], [["B", "I", "B"]])
+    assert (row["items"], row["f1"]) == (2, 1)
+    # As parts of speech, of which Italian has a B, an E, an I and an S.
+    assert {row["label"] for row in entity_report([["B", "N"]], [["B", "N"]])} == {"B", "N"}
