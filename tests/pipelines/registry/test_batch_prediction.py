@@ -22,7 +22,7 @@ from pipelines.inference.batch_prediction import (
 )
 from pipelines.inference.shards import LISTING
 from pipelines.inference.tables import FileTable
-from pipelines.registry.registration import Submission, register
+from pipelines.registry.registration import RegisteredModel, Submission, register
 from pipelines.stage import Progress, StageContext, ignore
 from tests.integration.object_stores import BUCKET, s3_server
 from tests.pipelines.registry.conftest import Models
@@ -42,6 +42,14 @@ def own_context(models: Models, folder: Path) -> StageContext:
 
 def shards(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.rglob("part-*.parquet")}
+
+
+def registered_tagger(models: Models, folder: Path) -> RegisteredModel:
+    submission = Submission(
+        kind="tagging", name="tagger", alias="candidate", artifact=untrained(folder, "tagging"),
+        lineage={}, recipe_yaml="name: small\n",
+    )  # fmt: skip
+    return register(submission, models.tracker)
 
 
 def test_every_row_of_every_file_is_answered_by_the_version_that_the_alias_named(
@@ -83,13 +91,7 @@ def test_every_row_of_every_file_is_answered_by_the_version_that_the_alias_named
 def test_words_that_are_split_already_are_tagged_in_whole_files_too(
     models: Models, tmp_path: Path
 ) -> None:
-    tagger = register(
-        Submission(
-            kind="tagging", name="tagger", alias="candidate",
-            artifact=untrained(tmp_path, "tagging"), lineage={}, recipe_yaml="name: small\n",
-        ),
-        models.tracker,
-    )  # fmt: skip
+    tagger = registered_tagger(models, tmp_path)
     sentences = [["Ada", "wrote,to"], ["Charles"]]
     rows = [{"tokens": words, "tags": ["O"] * len(words)} for words in sentences]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -148,13 +150,7 @@ def test_a_mistake_in_the_last_row_ends_the_run_before_the_first_answer(
 
 def test_shards_have_one_schema_whatever_their_rows_lack(models: Models, tmp_path: Path) -> None:
     models.register(models.encoder(1))
-    tagger = register(
-        Submission(
-            kind="tagging", name="tagger", alias="candidate",
-            artifact=untrained(tmp_path, "tagging"), lineage={}, recipe_yaml="name: small\n",
-        ),
-        models.tracker,
-    )  # fmt: skip
+    tagger = registered_tagger(models, tmp_path)
     rows = [{"text": "a b"}, {"text": 5}, {"words": ["c", "d"]}, {"text": "e", "words": None}]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     settings = BatchSettings(
