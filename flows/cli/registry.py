@@ -101,14 +101,12 @@ def check_name(name: str) -> None:
         ) from None
 
 
-def named(model: str | None, home: Path | None) -> str | None:
+def named(model: str, home: Path | None) -> str:
     """`--model` as the registry's look-ups take it: a registered name, or a folder of ours.
 
     A fingerprint becomes the folder of its artifact; a published BERT is imported into the store
     first. Raises UserError for an empty name, an unknown fingerprint, and a folder without a model.
     """
-    if model is None:
-        return None
     if not model.strip():
         raise UserError("--model is empty; name a model or a folder")
     from pipelines.registry.opening import local_model
@@ -133,13 +131,13 @@ def newest(tracker: "Tracker", *kinds: str, fills_gaps: bool = False) -> str:
     return found
 
 
-def newest_at(home: Path | None, *kinds: str) -> str:
+def newest_at(home: Path | None, *kinds: str, fills_gaps: bool = False) -> str:
     """Likewise in the registry of this home, or the one that it names."""
     runtime = runtime_of(home)
     runtime.check_tracker_reachable()
     if not runtime.has_registry():
         raise _no_model(f"of {runtime.home_folder()}", kinds)
-    return newest(runtime.tracker({}), *kinds)
+    return newest(runtime.tracker({}), *kinds, fills_gaps=fills_gaps)
 
 
 def _no_model(registry: str, kinds: tuple[str, ...]) -> UserError:
@@ -170,20 +168,21 @@ def asked_model(
 
     The name is printed on standard error. Raises UserError if there is no such model.
     """
-    if model is None or not is_folder(model):  # before torch is imported
-        runtime = runtime_of(home)
-        runtime.check_tracker_reachable()
-        if model is None and not runtime.has_registry():
-            raise _no_model(f"of {runtime.home_folder()}", kinds)
-    reference = named(model, home)
-    if reference is not None and is_folder(reference):
-        say(f"model: {reference}")
-        yield Path(reference), reference
-        return
+    # What is missing is reported before torch is imported.
+    if model is None:
+        reference = newest_at(home, *kinds, fills_gaps=fills_gaps)
+    else:
+        if not is_folder(model):
+            runtime_of(home).check_tracker_reachable()
+        reference = named(model, home)
+        if is_folder(reference):
+            say(f"model: {reference}")
+            yield Path(reference), reference
+            return
     tracker = tracker_of(home)
     from pipelines.registry.opening import located, versioned
 
-    reference = versioned(tracker, reference or newest(tracker, *kinds, fills_gaps=fills_gaps))
+    reference = versioned(tracker, reference)
     say(f"model: {model_address(reference)}")
     with located(tracker, reference) as folder:
         yield folder, reference

@@ -28,9 +28,10 @@ def plan(
 
 
 def carry_out(store: ArtifactStore, removals: Iterable[Entry]) -> list[Entry]:
-    """Remove what was planned, except what a builder has resumed or reads since; returns the rest.
+    """Remove what was planned, except what a builder has resumed or reads since.
 
-    Removing takes minutes on an object store, so builders are looked for before each artifact.
+    Returns what was removed. Removing takes minutes on an object store, so builders are looked for
+    before each artifact.
     """
     done = []
     # Locks come last: removing anything else takes them.

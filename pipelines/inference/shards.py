@@ -1,4 +1,4 @@
-"""Rows of files in shards: what a model is asked about, and their answers as Parquet files."""
+"""Rows of files in shards: what a model is asked about, their answers as Parquet files, copies."""
 
 import json
 import posixpath
@@ -26,7 +26,7 @@ _ROW: Final = "row"  # column of the row's number in its file, from 0
 # Readers of a folder of Parquet files leave names with an underscore out.
 LISTING: Final = "_predictions.json"
 _PROBE: Final = "_probe"
-_TEXTS = ("text", "second_text")  # what --text-column and --second-text-column name
+_TEXTS: Final = ("text", "second_text")  # what --text-column and --second-text-column name
 # By what a question says of a column: of a single shard the values do not tell it.
 _TYPES: Final[Mapping[Any, pa.DataType]] = {
     str: pa.string(), int: pa.int64(), float: pa.float64(),
@@ -140,15 +140,18 @@ def made_folder(target: str) -> tuple[fsspec.AbstractFileSystem, str]:
         filesystem.makedirs(folder, exist_ok=True)
         filesystem.pipe_file(probe := posixpath.join(folder, _PROBE), b"")
         filesystem.rm_file(probe)
-    except Exception as error:
-        if not isinstance(error, (*store_errors(), ImportError, ValueError)):
-            raise
+    except _target_errors() as error:
         reason = getattr(error, "strerror", None) or first_line(error)
         raise UserError(
             f"answers cannot be copied to {target} ({reason}); name a folder or URL where this "
             "user may write"
         ) from error
     return filesystem, folder
+
+
+def _target_errors() -> tuple[type[Exception], ...]:
+    """A store that fails, a library that is missing, an address that nothing opens."""
+    return (*store_errors(), ImportError, ValueError)
 
 
 def copy_answers(predictions: Artifact, target: str) -> None:

@@ -50,7 +50,7 @@ def evaluate(
 
     figures, report = evaluate_file(
         tracker,
-        named(model, choice.home) or model,
+        named(model, choice.home),
         _labelled_by(choice),
         choice.task,
         context_of(choice.home).store,

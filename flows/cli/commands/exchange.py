@@ -164,7 +164,7 @@ def export_version(
     tracker = tracker_of(home)
     from pipelines.registry.opening import versioned
 
-    called = versioned(tracker, named(model, home) or model)
+    called = versioned(tracker, named(model, home))
     say(f"model: {model_address(called)}")
     if form == "onnx":
         from pipelines.registry.onnx_export import export_onnx_version

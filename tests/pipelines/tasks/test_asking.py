@@ -1,7 +1,6 @@
 """Tables of questions are read as people have them, asked of a model, and written with answers."""
 
 import json
-import os
 from pathlib import Path
 
 import pandas as pd
@@ -21,7 +20,6 @@ from flows.cli.app import DONE, MISTAKE, run
 from pipelines.config.errors import UserError
 from pipelines.inference.answers import asked_of
 from pipelines.inference.tables import (
-    check_output,
     json_lines,
     read_shards,
     read_table,
@@ -284,37 +282,6 @@ def test_mistakes_are_told(
     filled = [argument.replace("{models}", str(models)) for argument in arguments]
     assert run([*filled, "--home", str(tmp_path)]) == MISTAKE
     assert message in capsys.readouterr().err
-
-
-def test_tsv_is_written_as_it_is_read(tmp_path: Path) -> None:
-    texts = ['He said "hi" to me', "a, b", '"']
-    write_table(tmp_path / "out.tsv", {"text": texts, "answer": ["one\nline", None, "a\tb"]})
-    found = read_table(str(tmp_path / "out.tsv")).columns
-    assert found == {"text": texts, "answer": ["one line", None, "a b"]}
-    with pytest.raises(UserError, match="has a tab or a line break, which"):
-        check_output(tmp_path / "out.tsv", {"text": ["two\nlines"]})
-
-
-def test_what_cannot_be_written_is_said_before_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(UserError, match=r"/proc/out\.csv cannot be written"):
-        write_table(Path("/proc/out.csv"), {"text": ["a"]})
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)  # a superuser may
-    with pytest.raises(UserError, match="this user may not write in the folder"):
-        check_output(tmp_path / "out.csv", {})
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_two_columns_of_one_name_are_refused(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"a{suffix}"
-    if suffix == ".csv":
-        path.write_text("text,note,note,,\nhello,keep me,other,,\n")
-    else:
-        columns = [pa.array(["hello"]), pa.array(["keep me"]), pa.array(["other"])]
-        pq.write_table(pa.Table.from_arrays(columns, ["text", "note", "note"]), path)
-    with pytest.raises(UserError, match="has two columns 'note'; rename or remove one"):
-        read_table(str(path))
 
 
 def test_a_table_of_choices_is_asked_as_it_is_learned(tmp_path: Path) -> None:
