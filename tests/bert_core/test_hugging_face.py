@@ -204,6 +204,18 @@ def test_a_decoder_that_is_not_tied_is_refused(tmp_path):
         import_model(tmp_path / "free")
 
 
+@pytest.mark.parametrize("head", ["encoder", "next_sentence"])
+def test_what_predicts_no_tokens_is_read_from_beside_a_decoder_that_is_not_tied(tmp_path, head):
+    model = new_model()
+    export_model(tmp_path / "free", model)
+    decoder = {"cls.predictions.decoder.weight": torch.zeros(120, 32)}
+    rewrite(tmp_path / "free", lambda tensors: {**tensors, **decoder})
+    found = import_model(tmp_path / "free", head=head)
+    assert found.head_name == head
+    theirs = model.state_dict()
+    assert all(torch.equal(theirs[name], tensor) for name, tensor in found.state_dict().items())
+
+
 def test_the_reference_opens_the_tokenizer_too(tmp_path):
     ours = tokenizer()
     export_model(tmp_path / "all", new_model(), ours)

@@ -85,6 +85,20 @@ def test_weights_that_were_changed_are_packed_again(tokenizer, precision):
     assert np.abs(found - before).max() > 0.05
 
 
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_biases_that_were_changed_alone_are_seen(tokenizer, precision):
+    model, other = new_model("encoder").pack(), new_model("encoder")
+    before = vectors(model, tokenizer, precision=precision)
+    for each in (model, other):
+        with torch.no_grad():
+            for layer in each.encoder.layers:
+                layer.attention.to_out.bias[::2] += 3
+    expected = vectors(other, tokenizer, precision=precision)
+    found = vectors(model, tokenizer, precision=precision)
+    np.testing.assert_allclose(found, expected, atol=0.05)
+    assert np.abs(found - before).max() > 0.05
+
+
 def test_a_packed_model_is_trained_only_once_its_weights_are_released(tokenizer):
     model = new_model("encoder").pack()
     with pytest.raises(ValueError, match="nothing to train"):

@@ -8,6 +8,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows import environment
 from flows.services.credentials import (
@@ -149,6 +150,17 @@ def test_hosts_that_bypass_the_proxy_still_do(
     environment.set_defaults(nothing_configured / "home")
     assert os.environ["no_proxy"] == both
     assert os.environ.get("NO_PROXY", both) == both
+
+
+def test_flows_are_not_begun_where_the_prefect_server_is_away(
+    nothing_configured: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"http://127.0.0.1:{free_port()}/api"
+    monkeypatch.setenv("PREFECT_API_URL", url)
+    wait_for_api = environment.prepare_flows(nothing_configured / "home")
+    there = temporary_settings({PREFECT_API_URL: url})  # imported before the variable was set
+    with there, pytest.raises(UserError, match=rf"^Prefect: {url} does not answer \(.*; start the"):
+        wait_for_api()
 
 
 _STARTS_AN_API = """

@@ -1,12 +1,15 @@
 """What the last screen of a run sends people to."""
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
 
+from flows.reporting.markdown import details
 from flows.reporting.publishing import print_report
-from flows.reporting.run_report import RunReport
+from flows.reporting.run_report import RunReport, StageRecord
+from pipelines.artifacts import ArtifactStore, Built, Draft
 from pipelines.recipes.models import EndToEndRecipe
 from pipelines.recipes.runtime import RuntimeSettings
 
@@ -63,3 +66,20 @@ def test_a_terminal_shows_the_markdown_rendered_that_a_pipe_gets_as_it_is(
     assert "Notes" in said
     assert "a note" in said
     assert "#" not in said.partition("Next")[0]
+
+
+def test_labels_are_code_in_the_tables_of_the_page(tmp_path: Path) -> None:
+    scores = {"precision": 1.0, "recall": 0.5, "f1": 0.67, "items": 3}
+    rows = [{"label": label, **scores} for label in ("*a*", "b|c", "<i>d</i>")]
+
+    def build(draft: Draft) -> Built:
+        draft.write("report.json", json.dumps({"by_label": rows}).encode())
+        return Built(["report.json"], {})
+
+    evaluation = ArtifactStore(tmp_path / "store").get_or_build(
+        "evaluation", version=1, settings={}, inputs={}, build=build
+    )
+    record = StageRecord("evaluation", evaluation, seconds=1.0, peak_bytes=1)
+    page = details(RunReport("end-to-end", EndToEndRecipe(), records=[record]), {})
+    for cell in ("`*a*`", "`b\\|c`", "`<i>d</i>`"):
+        assert f"\n| {cell:<10} | 100.0% " in page

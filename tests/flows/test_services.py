@@ -184,6 +184,22 @@ def test_up_wants_two_ports(own_home: Path, capsys: pytest.CaptureFixture[str]) 
     assert not own_home.exists()
 
 
+@pytest.mark.parametrize("name", ["flows", "pipelines"])
+def test_up_is_refused_in_a_folder_with_a_package_of_that_name(
+    name: str, own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").touch()
+    monkeypatch.chdir(tmp_path)
+    # Two equal ports: whatever is checked, nothing starts.
+    assert run(["up", "--prefect-port", "5000"]) == MISTAKE
+    said = capsys.readouterr().err
+    assert f"bertsmith: {tmp_path} has a package {name} of its own" in said
+    assert len(said.splitlines()) == 1
+    assert not own_home.exists()
+
+
 @pytest.mark.parametrize("port", ["99999", "-1"])
 def test_doctor_refuses_what_is_no_port(port: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["doctor", "--prefect-port", port]) == MISTAKE

@@ -81,11 +81,14 @@ def test_a_recipe_as_yaml_holds_no_secret_and_the_recipe_itself_still_works() ->
             "runtime.store=s3://key:hidden@bucket/store",
             f"corpus.sources=[{{kind: text, paths: ['{SIGNED}']}}]",
             "dataset.source={kind: labelled_file, path: 'https://ann:hidden@host/a.csv'}",
+            "dataset.family=https://ann:hidden@host/task.py",
         ],
     )
     text = recipe.to_yaml()
     assert "hidden" not in text
     assert yaml.safe_load(text)["runtime"]["tracking_uri"] == "http://host:5000"
+    assert yaml.safe_load(text)["dataset"]["family"] == "https://host/task.py"
+    assert recipe.dataset.family == "https://ann:hidden@host/task.py"
     narrowed = recipe.narrowed(CorpusRecipe)
     assert narrowed.runtime.tracking_uri == "http://ann:hidden@host:5000"
     assert narrowed.corpus.sources[0].paths == (SIGNED,)

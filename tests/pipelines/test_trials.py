@@ -102,7 +102,10 @@ def test_values_are_searched_seeds_repeated_and_the_best_is_published(
     assert build_task_model(settings, dataset, encoder, context).reused
 
     # From random weights: the chosen values with all seeds, and no search.
+    told.clear()
     random = build_task_model(settings, dataset, encoder, context, initialization="random")
+    # Both at once: there is no search to wait for.
+    assert [(each.done, each.total) for each in told if each.unit == "trials"] == [(1, 2), (2, 2)]
     its = json.loads(random.local("trials.json").read_text())
     assert [(each["changes"], each["seed"]) for each in its] == [(chosen, 0), (chosen, 1)]
     twin = twin_of(best, context.store)  # what the registry compares a first version with

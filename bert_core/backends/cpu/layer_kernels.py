@@ -15,9 +15,11 @@ from torch.autograd.function import once_differentiable
 
 from bert_core.backends.context import (
     ComputeWeight,
+    Packed,
     add_gradient,
     add_product,
     compute_weight,
+    computed,
     current_context,
     main_grad,
 )
@@ -33,11 +35,11 @@ _PACKS = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf
 
 def linear(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """values weight^T + bias: [T, in] -> [T, out]."""
-    packed = _kept_packed(weight, values.dtype)
+    packed = _kept_packed(weight, bias, values.dtype)
     if packed is not None:
-        return _packed_product(values, packed, bias)
-    result: Tensor = _Linear.apply(
-        values, weight, bias, compute_weight(weight), compute_weight(bias)
+        return _packed_product(values, packed.matrix, packed.bias)
+    result: Tensor = computed(
+        _Linear, values, weight, bias, compute_weight(weight), compute_weight(bias)
     )
     return result
 
@@ -71,7 +73,7 @@ def affine(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         # kernels, which the compiler uses for frozen models, took 10 to 30% less time in bfloat16
         # (but for a vocabulary at 768 wide, where it was even) and 5 to 30% less in float32.
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, num_rows)
-        return _packed_product(values, packed, bias)
+        return _packed_product(values, packed, bias.to(values.dtype))
     return F.linear(values, weight, bias.to(values.dtype))
 
 
@@ -79,25 +81,28 @@ def _packed_product(
     values: Tensor, packed: Tensor, bias: Tensor, activation: Literal["none", "gelu"] = "none"
 ) -> Tensor:
     """values weight^T + bias, with the exact GELU of it where named: [T, in] -> [T, out]."""
-    bias = bias.to(values.dtype)
     result: Tensor = torch.ops.mkldnn._linear_pointwise(
         values, packed, bias, activation, [], "none" if activation == "gelu" else ""
     )
     return result
 
 
-def _kept_packed(parameter: Tensor, dtype: torch.dtype) -> Tensor | None:
-    """`parameter` packed in `dtype`, in a block that keeps what is packed and can pack it."""
+def _kept_packed(weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Packed | None:
+    """`weight` packed in `dtype`, and `bias` in it, in a block that keeps them and can pack."""
     kept = current_context().packed
     if kept is None or dtype not in _PACKED_DTYPES or not _PACKS:
         return None
-    version = 0 if parameter.is_inference() else parameter._version
-    found, packed = kept.get(parameter, (None, parameter))
-    if found != version:
-        values = parameter.detach().to(dtype)
-        packed = torch.ops.mkldnn._reorder_linear_weight(values, _KEPT_ROWS)
-        kept[parameter] = version, packed
+    versions = _version(weight), _version(bias)
+    packed = kept.get((weight, bias))
+    if packed is None or packed.versions != versions:
+        values = weight.detach().to(dtype)
+        matrix = torch.ops.mkldnn._reorder_linear_weight(values, _KEPT_ROWS)
+        packed = kept[weight, bias] = Packed(matrix, bias.detach().to(dtype), versions)
     return packed
+
+
+def _version(parameter: Tensor) -> int:
+    return 0 if parameter.is_inference() else parameter._version
 
 
 def sum_rows(values: Tensor) -> Tensor:
@@ -113,14 +118,14 @@ def feed_forward(
     narrow_bias: Tensor,
 ) -> Tensor:
     """Two linear maps with the exact GELU between them: [T, D] -> [T, D]."""
-    widen = _kept_packed(widen_weight, hidden.dtype)
-    narrow = _kept_packed(narrow_weight, hidden.dtype)
+    widen = _kept_packed(widen_weight, widen_bias, hidden.dtype)
+    narrow = _kept_packed(narrow_weight, narrow_bias, hidden.dtype)
     if widen is not None and narrow is not None:
-        wide = _packed_product(hidden, widen, widen_bias, "gelu")
-        return _packed_product(wide, narrow, narrow_bias)
+        wide = _packed_product(hidden, widen.matrix, widen.bias, "gelu")
+        return _packed_product(wide, narrow.matrix, narrow.bias)
     parameters = widen_weight, widen_bias, narrow_weight, narrow_bias
     weights = tuple(compute_weight(parameter) for parameter in parameters)
-    result: Tensor = _FeedForward.apply(hidden, *parameters, weights)
+    result: Tensor = computed(_FeedForward, hidden, *parameters, weights)
     return result
 
 
@@ -164,8 +169,16 @@ def add_norm(
 
     The statistics are float32.
     """
-    result: Tensor = _AddNorm.apply(
-        values, update, mask, weight, bias, compute_weight(weight), compute_weight(bias), eps
+    result: Tensor = computed(
+        _AddNorm,
+        values,
+        update,
+        mask,
+        weight,
+        bias,
+        compute_weight(weight),
+        compute_weight(bias),
+        eps,
     )
     return result
 
@@ -181,7 +194,7 @@ class _AddNorm(Function):
             total = values + update if mask is None else _add_kept(values, update, mask)
         ctx.weights, ctx.mask = (w, b), mask
         shape = [total.shape[-1]]
-        normalized, mean, rstd = aten.native_layer_norm(total, shape, w.values, b.values, eps)
+        normalized, mean, rstd = torch.native_layer_norm(total, shape, w.values, b.values, eps)
         ctx.save_for_backward(total, mean, rstd)
         return normalized
 
@@ -214,7 +227,7 @@ def _add_kept(values: Tensor, update: Tensor, mask: DropoutMask) -> Tensor:
 
 def look_up(table: Tensor, ids: Tensor) -> Tensor:
     """[V, D] float32 and T ids -> [T, D] rows of the table, in float32 in any precision."""
-    result: Tensor = _LookUp.apply(table, ids, main_grad(table))
+    result: Tensor = computed(_LookUp, table, ids, main_grad(table))
     return result
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from bert_core.backends.context import computed
 from bert_core.batch import IGNORED_LABEL
 from bert_core.ragged import RaggedBatch
 
@@ -118,7 +119,7 @@ class _TakeRows(Function):
 
 def take_rows(values: Tensor, index: Tensor) -> Tensor:
     """[T, D] and M indices -> [M, D]."""
-    result: Tensor = _TakeRows.apply(values, index)
+    result: Tensor = computed(_TakeRows, values, index)
     return result
 
 

@@ -12,7 +12,13 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from bert_core.backends.context import ComputeWeight, add_gradient, add_product, compute_weight
+from bert_core.backends.context import (
+    ComputeWeight,
+    add_gradient,
+    add_product,
+    compute_weight,
+    computed,
+)
 from bert_core.backends.cpu.layer_kernels import affine
 
 # Up to this many rows the forward pass saves the gradient; of more, chunks are computed again.
@@ -26,7 +32,7 @@ def vocabulary_loss_sum(hidden: Tensor, embeddings: Tensor, bias: Tensor, labels
     The softmax is float32 whatever the logits' format; a single loss is at most 87.
     """
     weights = compute_weight(embeddings), compute_weight(bias)
-    loss: Tensor = _VocabularyLoss.apply(hidden, embeddings, bias, weights, labels)
+    loss: Tensor = computed(_VocabularyLoss, hidden, embeddings, bias, weights, labels)
     return loss
 
 

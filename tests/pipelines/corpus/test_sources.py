@@ -159,6 +159,17 @@ def test_a_folder_of_data_files_is_streamed_as_a_data_set(tmp_path):
     assert found == [("mine", "one"), ("mine", "two")]
 
 
+def test_a_data_set_in_a_relative_folder_is_found_by_workers_in_another_one(tmp_path, monkeypatch):
+    for name in ("mine", "elsewhere"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "mine" / "train.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
+    monkeypatch.chdir(tmp_path)
+    resolved = resolve(HuggingFaceDataset(dataset="mine"))
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    found = read_span(resolved.source, Span(source=0, file=resolved.files[0]), Tally())
+    assert [(each.label, each.text) for each in found] == [("mine", "one"), ("mine", "two")]
+
+
 def test_markdown_loses_its_markup_and_code(tmp_path):
     path = tmp_path / "page.md"
     path.write_text(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.artifacts import Artifact
+from pipelines.artifacts import Artifact, ArtifactStore, Built
 from pipelines.insight.pictures import confusion_picture, log_evidence
 from pipelines.registry.card import model_card, with_comparison
 from tests.pipelines.registry.classifiers import finetuned, labelled_texts
@@ -40,6 +40,16 @@ def test_a_card_of_the_best_of_several_seeds_tells_their_spread(models: Models) 
     assert "The best of 3 seeds, from 1 on" in card
     assert "6.2500 in the mean with a standard deviation of 0.1250, and of 20 trials." in card
     assert "Trained once" in model_card("encoder", "What it is.", "x", artifact, {})
+
+
+def test_labels_of_somebody_s_data_are_no_markup_on_a_card(models: Models, tmp_path: Path) -> None:
+    labels = ["*a*", "<b>c</b>", "d`e\nf"]
+    dataset = ArtifactStore(tmp_path / "store").get_or_build(
+        "dataset", version=1, settings={}, inputs={},
+        build=lambda draft: Built([], {"items": {"train": 2, "heldout": 1}, "labels": labels}),
+    )  # fmt: skip
+    card = model_card("encoder", "What it is.", "x", models.encoder(1), {"dataset": dataset})
+    assert "1 held out; labels: `*a*`, `<b>c</b>`, `d'e f`\n" in card
 
 
 def test_a_comparison_takes_the_place_of_the_one_before_and_fits(models: Models) -> None:

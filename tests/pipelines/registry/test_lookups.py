@@ -8,8 +8,10 @@ import pytest
 
 from flows.cli.app import DONE, MISTAKE, run
 from pipelines.registry.comparison.versus import versus
+from pipelines.registry.finding import VERIFIED_TAG
 from pipelines.registry.lineage import LineageNode, lineage_of, lineage_page
 from pipelines.registry.promotion import promote, rollback
+from pipelines.tracking.tracker import FINGERPRINT_TAG
 from pipelines.training.imported_models import import_folder
 from tests.pipelines.registry.conftest import Models
 
@@ -85,6 +87,31 @@ def test_what_was_imported_is_found_under_whatever_its_reader_calls_it(models: M
         found = _of_artifact(name, imported.fingerprint, models.context.store)
         assert found.title == "imported_model"
         assert "model.safetensors" in found.facts["files"]
+
+
+def test_an_import_that_is_repeated_is_called_what_its_version_is_now(
+    models: Models, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    folder, client = models.encoder(1).local_folder(), models.tracker.client()
+    imported = import_folder(folder, models.context, source="theirs")
+    client.create_registered_model("theirs")
+    known = {FINGERPRINT_TAG: imported.fingerprint, VERIFIED_TAG: "true"}
+    for tags in (known, {}):  # the second version is of something else
+        client.create_model_version("theirs", source=str(tmp_path), tags=tags)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", models.tracker.uri)
+    command = ["import", str(folder), "--name", "theirs", "--store", models.context.store.url]
+    for aliases, held, called in (
+        ({"champion": "2", "candidate": "2"}, "", "theirs/1"),
+        ({"candidate": "1"}, "; candidate", "theirs@candidate"),
+        ({"champion": "1"}, "; champion", "theirs@champion"),
+    ):
+        for alias, number in aliases.items():
+            client.set_registered_model_alias("theirs", alias, number)
+        assert run(command) == DONE
+        said = capsys.readouterr().out
+        assert f"models:/theirs/1, loaded in a fresh process, was registered before{held}\n" in said
+        assert f"finetune --encoder models:/{called} --labels" in said
 
 
 def test_the_page_holds_everything_and_loads_nothing(models: Models) -> None:

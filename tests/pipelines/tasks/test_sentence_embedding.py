@@ -12,7 +12,7 @@ import torch
 from bert_core.batch import LabelledBatch
 from bert_core.config import EmbeddingConfig, EncoderConfig
 from bert_core.hugging_face import export_model, import_model
-from bert_core.inference.embedding import embed
+from bert_core.inference.embedding import cosine_similarity, embed
 from bert_core.inference.tables import answer_table
 from bert_core.model.catalogue import EncoderModel
 from bert_core.model.sentence_encoder import SCALE, SentenceEncoder
@@ -265,3 +265,21 @@ def test_vectors_are_made_as_the_encoder_makes_them_in_training_saved_and_export
         again = read(tmp_path / folder)
         assert again.embedding == encoder.embedding
         np.testing.assert_array_equal(embed(again, tokenizer, texts).vectors, expected)
+
+
+def test_cosines_are_of_vectors_of_length_one_whatever_the_encoder_says(
+    tokenizer: WordPieceTokenizer,
+) -> None:
+    torch.manual_seed(1)
+    encoder = EncoderModel(CONFIG, pooler=False)
+    encoder.embedding = EmbeddingConfig(pooling="cls", normalize=False, max_tokens=4)
+    vectors = embed(encoder, tokenizer, ["a b", "c d"]).vectors
+    assert (np.linalg.norm(vectors, axis=1) > 2).all()
+    cosine = float(cosine_similarity(vectors[:1], vectors[1:])[0, 0])
+    asked = {"text": ["a b"], "second_text": ["c d"]}
+    started = SentenceEncoder(CONFIG)
+    load_encoder_into(started, encoder)
+    assert started.embedding == EmbeddingConfig(pooling="cls", max_tokens=4)
+    assert answer_table(started, tokenizer, asked)["value"] == pytest.approx([cosine], abs=1e-5)
+    started.embedding = encoder.embedding  # as of models that were made before
+    assert answer_table(started, tokenizer, asked)["value"] == pytest.approx([cosine], abs=1e-5)

@@ -1,8 +1,13 @@
 """Scores of answers against cases worked by hand, as SQuAD's evaluation computes them."""
 
+from dataclasses import replace
+
 import pytest
 
+from bert_core.vocabulary import WordPieceTokenizer
+from pipelines.tasks import Items, Reading, family
 from pipelines.tasks.scoring.spans import best_threshold, normalized, score_of
+from tests.pipelines.tasks.letters import CONFIG, TOKENS
 
 
 @pytest.mark.parametrize(
@@ -64,3 +69,15 @@ def test_the_best_threshold_of_no_answer_is_found() -> None:
     assert all(lead > threshold for lead in leads)
     # Answers with the same lead are given or left out together.
     assert best_threshold([1.0, 1.0], [1.0, 0.0], [True, False])[1] == 0.5
+
+
+def test_combining_marks_at_the_end_of_an_answer_count() -> None:
+    """Tokens without accents lack them: the whole word is one token, its first letter."""
+    tokenizer = WordPieceTokenizer([*TOKENS, "म"])
+    task = family("question_answering")
+    model = task.build_model(replace(CONFIG, vocab_size=tokenizer.vocab_size), ())
+    word = {"id": "", "question": "a", "context": "में", "answers": ["में"], "starts": [0]}
+    items = Items([task.item(word)])
+    answers = task.answers(model, tokenizer, items, Reading(CONFIG.max_position_embeddings))
+    assert answers.values[0]["text"] == "में"
+    assert task.figures(answers, items)["eval/exact_match"] == 1
